@@ -22,7 +22,7 @@ const (
 
 // What is done when items lack fields that a step's service requires.
 const (
-	ContractRefuse = "refuse" // nothing is started: the default, which plans keep as ""
+	ContractReject = "reject" // nothing is started: the default, which plans keep as ""
 	ContractWarn   = "warn"   // the run starts with a warning
 	ContractOff    = "off"    // items are not compared with what services read
 )
@@ -92,12 +92,12 @@ func parseOnInvalid(text string) (string, error) {
 	return "", errOnInvalid
 }
 
-var errContract = fmt.Errorf("want %s, %s or %s", ContractRefuse, ContractWarn, ContractOff)
+var errContract = fmt.Errorf("want %s, %s or %s", ContractReject, ContractWarn, ContractOff)
 
 // parseContract reads what is done about missing fields, and returns the form in which plans keep it.
 func parseContract(text string) (string, error) {
 	switch text {
-	case "", ContractRefuse:
+	case "", ContractReject:
 		return "", nil
 	case ContractWarn, ContractOff:
 		return text, nil

@@ -38,7 +38,7 @@ type Overrides struct {
 
 	OnInvalid *string `json:"on_invalid,omitempty" doc:"for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent" example:"fail" placeholder:"WHAT"`
 
-	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: refuse, warn or off" example:"warn" placeholder:"WHAT"`
+	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: reject, warn or off" example:"warn" placeholder:"WHAT"`
 
 	workqueue.StepOverrides // of every step
 

@@ -102,7 +102,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"columns":["a","a"]}`:                            `columns: "a" stands twice`,
 		`{"desc":true}`:                                    "desc: it is about the order of items",
 		`{"on_invalid":"x"}`:                               "on_invalid: want reject or fail",
-		`{"contract":"x"}`:                                 "contract: want refuse, warn or off",
+		`{"contract":"x"}`:                                 "contract: want reject, warn or off",
 		`{"schema":{"type":"x"}}`:                          "schema: it is no JSON Schema",
 		`{"schema":{},"on_invalid":"fail"}`:                "",
 		`{"schema":{},"on_invalid":"fail","order_by":"a"}`: "on_invalid: it does not go with order_by",

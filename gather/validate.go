@@ -136,7 +136,7 @@ const MaxPlanBytes = 64 << 10
 //	items:
 //	  schema: {type: object, required: [id]}  # a JSON Schema that each item must fit
 //	  on_invalid: fail       # those that do not have failed; or reject, and there is no run
-//	  contract: warn         # when no item has a field that a step's service requires; or refuse, or off
+//	  contract: warn         # when no item has a field that a step's service requires; or reject, or off
 //	steps:
 //	  - name: statement      # the endpoint's name when left out
 //	    endpoint: statement

@@ -2,45 +2,45 @@
 
 -- What a flush needs of its definition stands in columns beside it.
 CREATE TABLE collector (
-    id              integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name            text        COLLATE "C" NOT NULL,
-    run_id          uuid        NOT NULL,
-    version         integer     NOT NULL DEFAULT 1 CHECK (version >= 1),
-    key_version       integer     NOT NULL DEFAULT 1 CHECK (key_version >= 1),
-    settled         integer     NOT NULL DEFAULT 1 CHECK (settled <= key_version),
-    timed           integer     NOT NULL DEFAULT 1,
-    timing          integer     NOT NULL DEFAULT 1,
-    state           text        NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'deleting')),
-    spec            jsonb       NOT NULL,
-    source          text        NOT NULL,
-    endpoint        text        COLLATE "C" NOT NULL,
-    min_size        integer     NOT NULL CHECK (min_size BETWEEN 1 AND 8192),
-    max_size        integer     NOT NULL CHECK (max_size BETWEEN 1 AND 8192),
-    max_age         interval    NOT NULL CHECK (max_age >= interval '0'),
-    in_flight       integer     NOT NULL CHECK (in_flight BETWEEN 1 AND 1024),
-    rate            double precision CHECK (rate > 0),
-    timeout         interval    NOT NULL CHECK (timeout > interval '0'),
-    dedupe          interval    NOT NULL CHECK (dedupe >= interval '0'),
-    strict          boolean     NOT NULL,
-    levels          smallint    NOT NULL DEFAULT 0 CHECK (levels IN (0, 9)),
-    drain_at        timestamptz,
-    tokens          double precision NOT NULL DEFAULT 0,
-    tokens_at       timestamptz,
-    failures        integer     NOT NULL DEFAULT 0 CHECK (failures >= 0),
-    failed_at       timestamptz,
-    failure_code    text        NOT NULL DEFAULT '',
-    failure_message text        NOT NULL DEFAULT '',
-    backoff_until      timestamptz,
-    last_success_at         timestamptz,
-    refused_since   timestamptz,
-    refused_at      timestamptz,
-    refused_for     text        NOT NULL DEFAULT '',
-    created_by      text        NOT NULL DEFAULT '',
-    created_at      timestamptz NOT NULL DEFAULT tranche_now(),
-    changed_by      text        NOT NULL DEFAULT '',
-    changed_at      timestamptz NOT NULL DEFAULT tranche_now(),
-    paused_by       text        NOT NULL DEFAULT '',
-    paused_at       timestamptz
+    id                  integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name                text        COLLATE "C" NOT NULL,
+    run_id              uuid        NOT NULL,
+    version             integer     NOT NULL DEFAULT 1 CHECK (version >= 1),
+    key_version         integer     NOT NULL DEFAULT 1 CHECK (key_version >= 1),
+    drained_key_version integer     NOT NULL DEFAULT 1 CHECK (drained_key_version <= key_version),
+    timed               integer     NOT NULL DEFAULT 1,
+    timing              integer     NOT NULL DEFAULT 1,
+    state               text        NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'deleting')),
+    spec                jsonb       NOT NULL,
+    source              text        NOT NULL,
+    endpoint            text        COLLATE "C" NOT NULL,
+    min_size            integer     NOT NULL CHECK (min_size BETWEEN 1 AND 8192),
+    max_size            integer     NOT NULL CHECK (max_size BETWEEN 1 AND 8192),
+    max_age             interval    NOT NULL CHECK (max_age >= interval '0'),
+    in_flight           integer     NOT NULL CHECK (in_flight BETWEEN 1 AND 1024),
+    rate                double precision CHECK (rate > 0),
+    timeout             interval    NOT NULL CHECK (timeout > interval '0'),
+    dedupe              interval    NOT NULL CHECK (dedupe >= interval '0'),
+    strict              boolean     NOT NULL,
+    levels              smallint    NOT NULL DEFAULT 0 CHECK (levels IN (0, 9)),
+    drain_at            timestamptz,
+    tokens              double precision NOT NULL DEFAULT 0,
+    tokens_at           timestamptz,
+    failures            integer     NOT NULL DEFAULT 0 CHECK (failures >= 0),
+    failed_at           timestamptz,
+    failure_code        text        NOT NULL DEFAULT '',
+    failure_message     text        NOT NULL DEFAULT '',
+    backoff_until       timestamptz,
+    last_success_at     timestamptz,
+    refused_since       timestamptz,
+    refused_at          timestamptz,
+    refused_for         text        NOT NULL DEFAULT '',
+    created_by          text        NOT NULL DEFAULT '',
+    created_at          timestamptz NOT NULL DEFAULT tranche_now(),
+    changed_by          text        NOT NULL DEFAULT '',
+    changed_at          timestamptz NOT NULL DEFAULT tranche_now(),
+    paused_by           text        NOT NULL DEFAULT '',
+    paused_at           timestamptz
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX collector_name ON collector (name) WHERE state <> 'deleting';
 CREATE INDEX collector_endpoint ON collector (endpoint);
@@ -51,7 +51,7 @@ COMMENT ON COLUMN collector.run_id IS 'What its requests carry as their run; the
 COMMENT ON COLUMN collector.version IS 'One more with each change of its definition.';
 COMMENT ON COLUMN collector.key_version IS
     'One more each time that keys are made in another way; older keys keep the old number.';
-COMMENT ON COLUMN collector.settled IS 'No key of an older key version than this has anything that waits.';
+COMMENT ON COLUMN collector.drained_key_version IS 'No key of an older key version than this has anything that waits.';
 COMMENT ON COLUMN collector.timed IS 'The timing by which the times of its keys are set.';
 COMMENT ON COLUMN collector.timing IS 'One more each time that they must be set again.';
 COMMENT ON COLUMN collector.state IS 'active, paused or deleting.';
@@ -91,9 +91,9 @@ COMMENT ON COLUMN collector.paused_at IS 'When.';
 -- A key is there while it has operations. due_at is collector_due of the rest.
 CREATE TABLE collector_key (
     collector      integer     NOT NULL,
-    key_version      integer     NOT NULL,
+    key_version    integer     NOT NULL,
     key            text        COLLATE "C" NOT NULL,
-    fresh          integer     NOT NULL CHECK (fresh >= 0),
+    untried        integer     NOT NULL CHECK (untried >= 0),
     retrying       integer     NOT NULL DEFAULT 0 CHECK (retrying >= 0),
     parked         integer     NOT NULL DEFAULT 0 CHECK (parked >= 0),
     priority       smallint    NOT NULL DEFAULT 0,
@@ -125,12 +125,12 @@ COMMENT ON TABLE collector_key IS
 COMMENT ON COLUMN collector_key.collector IS 'The collector (collector.id).';
 COMMENT ON COLUMN collector_key.key_version IS 'In which way the key was made (collector.key_version).';
 COMMENT ON COLUMN collector_key.key IS 'The key.';
-COMMENT ON COLUMN collector_key.fresh IS 'Operations that were not tried yet.';
+COMMENT ON COLUMN collector_key.untried IS 'Operations that were not tried yet.';
 COMMENT ON COLUMN collector_key.retrying IS 'Operations that have failed and are retried.';
 COMMENT ON COLUMN collector_key.parked IS
     'Operations that have failed permanently, and wait for someone to retry or drop them.';
 COMMENT ON COLUMN collector_key.priority IS 'The highest of what waits.';
-COMMENT ON COLUMN collector_key.oldest_at IS 'When the oldest fresh one was added.';
+COMMENT ON COLUMN collector_key.oldest_at IS 'When the oldest untried one was added.';
 COMMENT ON COLUMN collector_key.retry_at IS 'When the first one that failed is retried.';
 COMMENT ON COLUMN collector_key.held_until IS 'Nothing of it goes before then.';
 COMMENT ON COLUMN collector_key.due_at IS 'When it is to be flushed; null: nothing waits.';
@@ -149,7 +149,7 @@ COMMENT ON COLUMN collector_key.flush_until IS 'When the one in progress is give
 CREATE TABLE collector_op (
     seq           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     collector     integer     NOT NULL,
-    key_version     integer     NOT NULL,
+    key_version   integer     NOT NULL,
     key           text        COLLATE "C" NOT NULL,
     op_id         text        COLLATE "C" NOT NULL,
     payload       text        NOT NULL,
@@ -157,7 +157,7 @@ CREATE TABLE collector_op (
     attempts      integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     added_at      timestamptz NOT NULL DEFAULT tranche_now(),
     not_before    timestamptz,
-    alone         boolean     NOT NULL DEFAULT false,
+    retry_alone   boolean     NOT NULL DEFAULT false,
     parked_at     timestamptz,
     error_code    text        NOT NULL DEFAULT '',
     error_message text        NOT NULL DEFAULT '',
@@ -182,8 +182,8 @@ COMMENT ON COLUMN collector_op.payload IS 'What it carries: JSON.';
 COMMENT ON COLUMN collector_op.priority IS '9 is the most urgent, 0 the least.';
 COMMENT ON COLUMN collector_op.attempts IS 'How often it was tried.';
 COMMENT ON COLUMN collector_op.added_at IS 'When it was added.';
-COMMENT ON COLUMN collector_op.not_before IS 'It has failed, and is not retried before then; null: it is fresh.';
-COMMENT ON COLUMN collector_op.alone IS 'Its flush failed as a whole: it goes alone.';
+COMMENT ON COLUMN collector_op.not_before IS 'It has failed, and is not retried before then; null: it is untried.';
+COMMENT ON COLUMN collector_op.retry_alone IS 'Its flush failed as a whole: it goes alone.';
 COMMENT ON COLUMN collector_op.parked_at IS 'When it had failed permanently; null: it has not.';
 COMMENT ON COLUMN collector_op.error_code IS 'What it failed with last: a code; empty: it has not failed.';
 COMMENT ON COLUMN collector_op.error_message IS 'The same in words.';
@@ -202,15 +202,15 @@ COMMENT ON COLUMN collector_seen.collector IS 'The collector (collector.id).';
 COMMENT ON COLUMN collector_seen.op_id IS 'The id of the operation.';
 COMMENT ON COLUMN collector_seen.at IS 'When it was added.';
 
--- When a key is due: at once when enough of it is fresh or what is fresh has to go, else when the oldest has waited
+-- When a key is due: at once when enough of it is untried or what is untried has to go, else when the oldest has waited
 -- long enough or the next try of a failed one has come, and never before it may. What is due at once is due since its
 -- oldest was added, so that the oldest goes first.
 -- +goose StatementBegin
-CREATE FUNCTION collector_due(fresh integer, oldest timestamptz, retry timestamptz, held timestamptz, min_size integer,
+CREATE FUNCTION collector_due(untried integer, oldest timestamptz, retry timestamptz, held timestamptz, min_size integer,
     max_age interval, drain timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN fresh > 0 OR retry IS NOT NULL THEN greatest(held, least(retry,
-        CASE WHEN fresh > 0 THEN CASE WHEN fresh >= min_size OR oldest <= drain THEN oldest ELSE oldest + max_age END END))
+    SELECT CASE WHEN untried > 0 OR retry IS NOT NULL THEN greatest(held, least(retry,
+        CASE WHEN untried > 0 THEN CASE WHEN untried >= min_size OR oldest <= drain THEN oldest ELSE oldest + max_age END END))
     END
 $$;
 -- +goose StatementEnd

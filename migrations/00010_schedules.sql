@@ -36,26 +36,26 @@ COMMENT ON COLUMN schedule.deleted_at IS 'When it was deleted; null: it was not.
 -- The primary key is what makes a due time fire once, whoever takes it; attempts and epoch together fence those who
 -- start it.
 CREATE TABLE schedule_occurrence (
-    schedule   text        COLLATE "C" NOT NULL REFERENCES schedule,
-    due_at     timestamptz NOT NULL,
-    kind       text        NOT NULL CHECK (kind IN ('due', 'now')),
-    version    integer     NOT NULL,
-    state      text        NOT NULL
-               CHECK (state IN ('due', 'queued', 'starting', 'started', 'skipped', 'missed', 'failed')),
-    reason     text        NOT NULL DEFAULT '',
-    asked_by   text        NOT NULL DEFAULT '',
-    start_at   timestamptz NOT NULL,
-    start_by   timestamptz,
-    end_deadline    timestamptz,
-    late_at    timestamptz,
-    late       text        NOT NULL DEFAULT '',
-    run_id     uuid,
-    attempts   integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    session_id uuid,
-    epoch      bigint,
-    created_at timestamptz NOT NULL DEFAULT tranche_now(),
-    began_at   timestamptz,
-    ended_at   timestamptz,
+    schedule     text        COLLATE "C" NOT NULL REFERENCES schedule,
+    due_at       timestamptz NOT NULL,
+    kind         text        NOT NULL CHECK (kind IN ('due', 'now')),
+    version      integer     NOT NULL,
+    state        text        NOT NULL
+                 CHECK (state IN ('due', 'queued', 'starting', 'started', 'skipped', 'missed', 'failed')),
+    reason       text        NOT NULL DEFAULT '',
+    asked_by     text        NOT NULL DEFAULT '',
+    start_at     timestamptz NOT NULL,
+    start_by     timestamptz,
+    end_deadline timestamptz,
+    late_at      timestamptz,
+    late_action  text        NOT NULL DEFAULT '',
+    run_id       uuid,
+    attempts     integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    session_id   uuid,
+    epoch        bigint,
+    created_at   timestamptz NOT NULL DEFAULT tranche_now(),
+    began_at     timestamptz,
+    ended_at     timestamptz,
     PRIMARY KEY (schedule, due_at, kind),
     CHECK (state <> 'started' OR run_id IS NOT NULL),
     CHECK (state <> 'starting' OR (session_id IS NOT NULL AND epoch IS NOT NULL)),
@@ -82,7 +82,7 @@ COMMENT ON COLUMN schedule_occurrence.start_at IS
 COMMENT ON COLUMN schedule_occurrence.start_by IS 'Nor after; null: it may be.';
 COMMENT ON COLUMN schedule_occurrence.end_deadline IS 'When its run should have ended; null: whenever.';
 COMMENT ON COLUMN schedule_occurrence.late_at IS 'When it was looked whether it had.';
-COMMENT ON COLUMN schedule_occurrence.late IS
+COMMENT ON COLUMN schedule_occurrence.late_action IS
     'What was done since it had not; empty: it was in time, or was not looked at yet.';
 COMMENT ON COLUMN schedule_occurrence.run_id IS
     'The run that it started (batchrun.id), also when that is deleted; null: none.';

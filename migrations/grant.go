@@ -60,6 +60,11 @@ const written = `actor, action, run_id, subject, detail, before, after`
 // owned returns the tables that serving reads only; the audit log and what is kept about its end.
 func owned() []string { return []string{versionTable, "schema_object", "audit_log", "audit_expiry"} }
 
+// sequences are those that number rows, which whoever inserts needs no right on.
+const sequences = `
+SELECT d.objid::regclass::text FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+WHERE d.refobjid = ANY ($1::text[]::regclass[]) ORDER BY 1`
+
 // partitions are tables that are emptied when a large run is deleted; rights on the whole are no rights on them.
 const partitions = `
 SELECT i.inhrelid::regclass::text FROM pg_inherits i
@@ -88,11 +93,17 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	if err != nil {
 		return err
 	}
+	numbers, err := texts(ctx, tx, sequences, tables)
+	if err != nil {
+		return err
+	}
+	all := within(schema, tables)
 	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned(), t) })
 	to, from := " TO "+quoted(role), " FROM "+quoted(role)
 	for _, statement := range []string{
 		"GRANT USAGE ON SCHEMA " + quoted(schema) + to,
-		"REVOKE ALL ON " + within(schema, owned()) + from,
+		"REVOKE ALL ON " + all + ", " + strings.Join(parts, ", ") + from,
+		"REVOKE ALL ON SEQUENCE " + strings.Join(numbers, ", ") + from,
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
 		"GRANT SELECT, TRUNCATE ON " + strings.Join(parts, ", ") + to,
 		"GRANT SELECT ON " + within(schema, append([]string{"audit_deletable", itemView}, owned()...)) + to,

@@ -25,7 +25,10 @@ func TestGrantIsForAllTables(t *testing.T) {
 	}
 	exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	exec(`CREATE TABLE somebody_elses ()`)
-	exec(`GRANT ALL ON audit_log TO ` + role) // of a time before there were two roles
+	// Of a time before there were two roles.
+	exec(`GRANT ALL ON ALL TABLES IN SCHEMA public TO ` + role)
+	exec(`REVOKE ALL ON somebody_elses FROM ` + role)
+	exec(`GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ` + role)
 	var lacks *migrations.NotReadyError
 	if err := migrations.Ready(t.Context(), asRole); !errors.As(err, &lacks) || lacks.Role != role ||
 		!strings.Contains(err.Error(), "tranche migrate --database URL --grant "+role) {
@@ -73,6 +76,12 @@ func TestGrantIsForAllTables(t *testing.T) {
 		if err != nil || !may {
 			t.Errorf("%s cannot be read, %v", view, err)
 		}
+	}
+	var numbers int
+	testenv.NoError(t, admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_sequences WHERE schemaname = 'public'
+		AND has_sequence_privilege($1, sequencename::text, 'UPDATE')`, role).Scan(&numbers))
+	if numbers > 0 {
+		t.Errorf("%d sequences can be set", numbers)
 	}
 	if len(rows) < 40 {
 		t.Errorf("only %d tables: the search no longer knows them", len(rows))

@@ -23,7 +23,7 @@ func (b *bench) bury(letters ...deadletter.DeadLetter) []workqueue.LetterID {
 	b.Helper()
 	var ids []workqueue.LetterID
 	for _, l := range letters {
-		if isNew, err := deadletter.New(b.Store).Bury(b.Context(), l); err != nil || !isNew {
+		if isNew, err := deadletter.New(b.Store).Add(b.Context(), l); err != nil || !isNew {
 			b.Fatalf("bury %s: new %v, %v", l.MsgID, isNew, err)
 		}
 		ids = append(ids, b.newest().ID)
@@ -48,7 +48,7 @@ func TestBuryOnce(t *testing.T) {
 	first.Run, first.Slice, first.Root, first.Stack, first.Origin = &run, &slice, &slice, "statement:1", "somebody"
 	id := b.bury(first)[0]
 	second := letter("m", "elsewhere")
-	if isNew, err := deadletter.New(b.Store).Bury(t.Context(), second); err != nil || isNew {
+	if isNew, err := deadletter.New(b.Store).Add(t.Context(), second); err != nil || isNew {
 		t.Errorf("the second time: new %v, %v", isNew, err)
 	}
 	for _, ref := range []string{id.String(), id.String()[:20], strings.ToUpper(id.String()),
@@ -85,14 +85,14 @@ func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
 		"unnamed": {MsgID: "u", Body: []byte("{}")},
 		"empty":   {MsgID: "e", Endpoint: "e"},
 	} {
-		if isNew, err := deadletter.New(b.Store).Bury(t.Context(), l); err != nil || !isNew {
+		if isNew, err := deadletter.New(b.Store).Add(t.Context(), l); err != nil || !isNew {
 			t.Errorf("%s: new %v, %v", name, isNew, err)
 		}
-		if isNew, err := deadletter.New(b.Store).Bury(t.Context(), l); err != nil || isNew {
+		if isNew, err := deadletter.New(b.Store).Add(t.Context(), l); err != nil || isNew {
 			t.Errorf("%s, again: new %v, %v", name, isNew, err)
 		}
 	}
-	if _, err := deadletter.New(b.Store).Bury(t.Context(), deadletter.DeadLetter{}); err == nil {
+	if _, err := deadletter.New(b.Store).Add(t.Context(), deadletter.DeadLetter{}); err == nil {
 		t.Error("a letter without a message id was buried")
 	}
 	out, err := deadletter.New(b.Store).Requeue(t.Context(), deadletter.DeadSelection{All: true, Force: true}, "test")

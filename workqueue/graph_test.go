@@ -46,14 +46,17 @@ func TestFourEyes(t *testing.T) {
 	b.RecordStep(run, 0)
 	b.checkBarriers(run)
 	var eyes *control.FourEyesError
-	if _, err := b.approveSend(run, "test"); !errors.As(err, &eyes) || eyes.Actor != "test" {
+	if _, err := b.approveSend(run, "test"); !errors.As(err, &eyes) || eyes.Act.Actor != "test" {
 		t.Errorf("who started it approves: %v", err)
 	}
-	b.ApplySchedule("night", `{}`) // ann had it started at once
+	b.ApplySchedule("night", `{}`) // ann wrote it, and eve had it started at once
 	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
-		VALUES ('night', tranche_now(), 'now', 1, 'started', 'ann', tranche_now(), $1, tranche_now())`, run)
-	if _, err := b.approveSend(run, "ann"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
-		t.Errorf("who had it started approves: %v", err)
+		VALUES ('night', tranche_now(), 'now', 1, 'started', 'eve', tranche_now(), $1, tranche_now())`, run)
+	for actor, action := range map[string]string{"eve": "start", "ann": "schedule"} {
+		_, err := b.approveSend(run, actor)
+		if !errors.As(err, &eyes) || eyes.Act.Actor != actor || eyes.Act.Action != action {
+			t.Errorf("%s approves: %v", actor, err)
+		}
 	}
 	if _, err := b.approveSend(run, "bob"); err != nil {
 		t.Error(err)

@@ -40,18 +40,18 @@ type StepSettings struct {
 // StepOverrides are settings of a step that are otherwise for one run, or from now on. What is nil stays as it is. The
 // tags doc, example and placeholder are for people, name is the flag's where it is not the setting's.
 type StepOverrides struct {
-	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)" placeholder:"N|auto"`
-	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)" placeholder:"SIZE"`
-	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto only (5s)" example:"5s" placeholder:"TIME"`
-	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, over all nodes, or auto: found while running (auto)" placeholder:"N|auto"`
-	Rate         *float64  `json:"rate,omitempty" doc:"items a second at most, over all nodes (no limit)" example:"1000" placeholder:"N"`
-	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all (3)" example:"3" name:"attempts" placeholder:"N"`
-	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply, from when a service has the request; more than the service gives its handler (12m)" example:"12m" name:"request-timeout" placeholder:"TIME"`
-	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"the wait before the second attempt, doubled for each later one (1s)" example:"1s" name:"backoff" placeholder:"TIME"`
-	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"the longest such wait (5m)" example:"5m" placeholder:"TIME"`
-	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are retried although the service says no; none: no code is (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
-	NoRetryCodes []string  `json:"no_retry_codes,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; also (none)" sep:"none" placeholder:"CODE"`
-	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result; a larger one fails the item as result_too_large (64MiB)" placeholder:"SIZE"`
+	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, or auto (500; 50 of http one by one, 100 of local)" placeholder:"N|auto"`
+	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)" placeholder:"SIZE"`
+	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"target time of a request, with chunk auto (5s)" example:"5s" placeholder:"TIME"`
+	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"concurrent requests over all nodes, or auto (auto)" placeholder:"N|auto"`
+	Rate         *float64  `json:"rate,omitempty" doc:"items a second, over all nodes (no limit)" example:"1000" placeholder:"N"`
+	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"attempts of an item (3)" example:"3" name:"attempts" placeholder:"N"`
+	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply, once a service has the request; give more than the handler takes (12m)" example:"12m" name:"request-timeout" placeholder:"TIME"`
+	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"wait before the second attempt, doubled for each later one (1s)" example:"1s" name:"backoff" placeholder:"TIME"`
+	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"longest such wait (5m)" example:"5m" placeholder:"TIME"`
+	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are retried even if the service says no; or none (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
+	NoRetryCodes []string  `json:"no_retry_codes,omitempty" nullable:"false" doc:"error codes that are not retried even if the service says yes; or none (none)" sep:"none" placeholder:"CODE"`
+	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result, else it fails as result_too_large (64MiB)" placeholder:"SIZE"`
 }
 
 // SettingsView is StepSettings as JSON has them: in the answers of the API and in the plans of runs.
@@ -60,10 +60,10 @@ type SettingsView struct {
 	ChunkAuto    bool     `json:"chunk_auto,omitempty" doc:"nodes find the size up to chunk"`
 	ChunkBytes   Bytes    `json:"chunk_bytes,omitempty" doc:"wanted size of a request; absent: the node's"`
 	ChunkTime    Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk_auto"`
-	InFlight     int      `json:"in_flight" doc:"requests out at once at most"`
+	InFlight     int      `json:"in_flight" doc:"concurrent requests at most"`
 	InFlightAuto bool     `json:"in_flight_auto,omitempty" doc:"nodes find the limit up to in_flight"`
 	Rate         float64  `json:"rate,omitempty" doc:"items a second at most; absent: no limit"`
-	MaxAttempts  int      `json:"max_attempts" doc:"how often an item that fails is tried, in all"`
+	MaxAttempts  int      `json:"max_attempts" doc:"attempts of an item"`
 	Timeout      Duration `json:"timeout" doc:"for the reply to a request that a service has taken"`
 	RetryBackoff Duration `json:"retry_backoff" doc:"before the second attempt; doubled for each later one"`
 	MaxBackoff   Duration `json:"max_backoff,omitempty" doc:"the longest such wait; absent: 5 minutes"`

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// itemsVariable is the size of the large batch; docs/trackers.md has the figures of 100 million and of a billion.
+// itemsVariable is the size of the large batch; docs/trackers.md has figures of 100 million.
 const itemsVariable = "TRANCHE_TRACKER_ITEMS"
 
 func largeItems(b *testing.B) int64 {

@@ -609,7 +609,7 @@ func (b *bench) buried(endpoint string, n int, letter deadletter.DeadLetter) []w
 	letter.Endpoint, letter.Cause, letter.Message = endpoint, "handler_panic", "it \x1b[31mdied"
 	for range n {
 		letter.MsgID = uuid.NewString()
-		if isNew, err := deadletter.New(store).Bury(b.Context(), letter); err != nil || !isNew {
+		if isNew, err := deadletter.New(store).Add(b.Context(), letter); err != nil || !isNew {
 			b.Fatal(isNew, err)
 		}
 	}

@@ -363,7 +363,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"no ratio":       {2, "--trace-ratio is NaN", nil, []string{"--trace-ratio", "NaN"}},
 		"traces to":      {2, "--trace-otlp: ", nil, []string{"--trace-otlp", "collector:4317"}},
 		"no TLS":         {1, "--tls-cert", nil, []string{"--listen", "0.0.0.0:0", "--auth", "on"}},
-		"a proxy only":   {1, "--auth on", nil, []string{"--listen", "0.0.0.0:0", "--behind-proxy"}},
+		"a proxy only":   {1, "--auth on", nil, []string{"--listen", "0.0.0.0:0", "--trusted-proxies", "10.0.0.0/8"}},
 		"no key":         {1, "--tls-key", nil, []string{"--auth", "on", "--tls-cert", "x"}},
 		"logins off":     {1, "--auth on", nil, []string{"--oidc-issuer", "https://id.example"}},
 		"no way back":    {1, "--public-url", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example"}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
@@ -21,22 +22,23 @@ import (
 
 // accessFlags say who may use the API, and how they reach it.
 type accessFlags struct {
-	Auth        string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: who asks needs a token or a login; off, for loopback only, makes everybody an admin (${default})." placeholder:"off|on"`
-	TLSCert     string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
-	TLSKey      string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
-	BehindProxy bool   `env:"TRANCHE_BEHIND_PROXY" help:"A proxy of yours ends TLS in front of the API, and says in X-Forwarded-For who asks."`
+	Auth    string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: who asks needs a token or a login; off, for loopback only, makes everybody an admin (${default})." placeholder:"off|on"`
+	TLSCert string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
+	TLSKey  string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
+
+	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Where proxies of yours connect from that end TLS in front of the API, like 10.0.0.0/8; their X-Forwarded-For is believed." placeholder:"10.0.0.0/8"`
 
 	oidcFlags
 }
 
 func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
-	return api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey, BehindProxy: f.BehindProxy, Log: log}
+	return api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey, TrustedProxies: f.TrustedProxies, Log: log}
 }
 
 // guarded adds to the settings of the API who may use it.
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
 	exposure := s.exposure(config.Log)
-	config.SecureCookies, config.BehindProxy = exposure.Encrypted(), s.BehindProxy
+	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
 	if !exposure.Auth {
 		return config, nil

@@ -256,8 +256,8 @@ func (p *Permissions) present(d denial) bool {
 // MakeConsumer begins the subjects of a right that a service can do without.
 const MakeConsumer = "$JS.API.CONSUMER.CREATE."
 
-// tell logs denials that have not been told yet.
-func (p *Permissions) tell(log *zap.Logger) {
+// logNew logs denials that were not logged yet.
+func (p *Permissions) logNew(log *zap.Logger) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, d := range p.denied {

@@ -23,7 +23,7 @@ const (
 // once they are granted. A server does not do so by itself when its permissions are reloaded.
 func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 	for backoff.Sleep(ctx, mendInterval) == nil {
-		p.tell(log)
+		p.logNew(log)
 		for _, subject := range p.standing() {
 			if p.mend(ctx, subject) {
 				log.Info("NATS grants a subscription that it denied before; connecting again", zap.String("subject", subject))

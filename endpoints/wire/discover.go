@@ -58,8 +58,8 @@ type heard struct {
 	Rebinds     float64 `json:"rebinds"`
 }
 
-// tell adds what was heard to a listener.
-func (h heard) tell(l *Listener) {
+// fill sets what a listener has answered.
+func (h heard) fill(l *Listener) {
 	l.Processed, l.Errors = count[int64](h.Processed), count[int64](h.Errors)
 	l.AvgPerItem = count[time.Duration](h.Average)
 	l.Rate = max(h.Rate, 0)
@@ -138,7 +138,7 @@ func listenersIn(data []byte) []Listener {
 			Endpoint: e.Name, Service: Cut(answer.Name, MaxServiceName), Version: Cut(answer.Version, MaxServiceName),
 			Instance: Cut(instance, MaxServiceName), Host: Cut(answer.Metadata[MetaHost], MaxServiceName),
 		}
-		status.tell(&l)
+		status.fill(&l)
 		found = append(found, l)
 	}
 	return found

@@ -192,9 +192,26 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 	return who, nil
 }
 
-// check checks a token: signature, issuer, audience and times.
+// check checks a token: signature, issuer, audience and times, that it is about someone, and that it was made for this
+// client, where it says for whom.
 func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
-	return provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
+	checked, err := provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
+	if err != nil {
+		return nil, err
+	}
+	var claims struct {
+		Party string `json:"azp"`
+	}
+	if err := checked.Claims(&claims); err != nil {
+		return nil, err
+	}
+	switch {
+	case checked.Subject == "":
+		return nil, errors.New("it has no subject (sub)")
+	case claims.Party != "" && claims.Party != o.config.ClientID:
+		return nil, errors.New("it was made for another client (azp)")
+	}
+	return checked, nil
 }
 
 // verified is a token that has been checked. One that is not good is a login refused.

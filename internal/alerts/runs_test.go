@@ -149,7 +149,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
 		}
 	}
-	b.exec(`UPDATE schedule_occurrence SET late = 'reported', late_at = tranche_now(),
+	b.exec(`UPDATE schedule_occurrence SET late_action = 'reported', late_at = tranche_now(),
 		end_deadline = tranche_now() - interval '1 minute'`)
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told that it is overdue", func() bool { return host.count() == 4 })

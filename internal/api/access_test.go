@@ -1,8 +1,11 @@
 package api_test
 
 import (
+	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,12 +96,14 @@ func TestLoginsAreThrottled(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	secret := b.Token("ann", access.Viewer, 0).Secret
+	var spoofed atomic.Int32
+	proxies := netip.MustParsePrefix("10.1.0.0/16")
 	try := func(address, token string) *apitest.Head {
 		return b.Send(http.MethodPost, api.Prefix+"/session", `{"token":"`+token+`"}`, "Content-Type", "application/json",
-			"X-Forwarded-For", "198.51.100.7, "+address)
+			"X-Forwarded-For", fmt.Sprintf("198.51.100.%d, %s, 10.1.2.3", spoofed.Add(1), address))
 	}
 	limits := access.ThrottleConfig{Burst: 3, TotalBurst: 5, Every: time.Hour, TotalEvery: time.Hour}
-	b.LockedWith(api.Config{BehindProxy: true}, access.Config{Throttle: limits})
+	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{apitest.Loopback, proxies}}, access.Config{Throttle: limits})
 	for i, address := range []string{"192.0.2.1", "192.0.2.1:5678", "192.0.2.1:1"} { // some proxies write ports, too
 		if a := try(address, access.NewSecret()); a.StatusCode != http.StatusUnauthorized ||
 			a.Header.Get("WWW-Authenticate") == "" {
@@ -116,5 +121,14 @@ func TestLoginsAreThrottled(t *testing.T) {
 	}
 	if a := try("2001:db8::2", secret); a.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the sixth login in all: %d; want 429", a.StatusCode)
+	}
+	// Whoever connects without a proxy is not believed.
+	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{proxies}},
+		access.Config{Throttle: limits})
+	for i := range 4 {
+		code := try(fmt.Sprintf("192.0.2.%d", i), access.NewSecret()).StatusCode
+		if (code == http.StatusTooManyRequests) != (i == 3) {
+			t.Errorf("login %d with another word on where it comes from: %d", i, code)
+		}
 	}
 }

@@ -58,12 +58,12 @@ type alertRoutes struct {
 func (o *alertRoutes) Register(api huma.API) {
 	registerDocuments(o.Kernel, api, &documents[AlertList, *alertstore.AlertView]{
 		noun: "alert", most: maxAlertBody,
-		lists: "List alerts by name, with whom they could not tell", gets: "An alert, whole",
-		applies: documentWords{"Put an alert on record, or change it", applyAlertDescription},
-		pauses:  documentWords{"Let an alert tell nothing until it is resumed", "Messages that were not delivered yet wait."},
-		resumes: documentWords{"End the pause of an alert", "It tells what holds then and was not told, and what is over. " +
+		lists: "List alerts, with delivery errors", gets: "An alert",
+		applies: documentWords{"Save or change an alert", applyAlertDescription},
+		pauses:  documentWords{"Pause an alert", "Messages that were not delivered yet wait."},
+		resumes: documentWords{"Resume an alert", "It tells what holds then and was not told, and what is over. " +
 			"What only happened meanwhile, like a completion, it does not tell."},
-		drops: documentWords{"Take an alert off the record", "Messages that were not delivered are dropped. Applied " +
+		drops: documentWords{"Delete an alert", "Messages that were not delivered are dropped. Applied " +
 			"again, it has the next version."},
 		list: func(ctx context.Context, after string, limit int) (AlertList, error) {
 			list, next, err := o.store.List(ctx, after, limit)
@@ -73,10 +73,10 @@ func (o *alertRoutes) Register(api huma.API) {
 		apply: o.apply, set: o.set, drop: o.set,
 	})
 	kernel.Register(o.Kernel, api, kernel.Get("list-alert-messages", "/alerts/{name}/messages",
-		"What an alert has told, newest first"), o.messages)
+		"Messages of an alert, newest first"), o.messages)
 	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "test-alert", Method: http.MethodPost, Path: "/alerts/{name}/test",
-		Summary: "Have an alert tell its receiver that this is a test",
+		Summary: "Send a test message",
 		Description: "The leader sends it, also for a paused alert, and tries once; the list of messages says what " +
 			"became of it. A pause after attempts that failed is over.",
 		DefaultStatus: http.StatusAccepted,

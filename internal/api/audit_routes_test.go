@@ -131,8 +131,8 @@ func TestEveryMutationIsAudited(t *testing.T) {
 			t.Fatal(verdict, err)
 		}
 	}
-	b.Bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
-	b.Bury("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
+	b.AddLetter("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
+	b.AddLetter("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
 	b.Parking()
 	testenv.Must(session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}))(t)
 	_, err := identity.New(b.Store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
@@ -19,7 +19,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Server.LetStall(time.Hour)
-	var opened fanout.BatchOpened
+	var opened trackerclient.BatchOpened
 	b.Tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
 	b.Tracked(http.MethodPost, "/"+opened.ID+"/groups", `{"items":9}`, http.StatusOK, nil)
 	ack := func() *apitest.Head {

@@ -67,14 +67,14 @@ func newCollectors(
 // Register adds the routes.
 func (s *collectorRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
-		"List collectors by name, with what waits in each"), s.listCollectors)
+		"List collectors, with waiting operations"), s.listCollectors)
 	registerDocuments(s.Kernel, api, &documents[struct{}, collectorstore.CollectorView]{
 		noun: "collector", most: maxCollectorBody,
-		gets:    "A collector: its settings, what waits in it, and what keeps that waiting",
-		applies: documentWords{"Make or change a collector", applyCollectorDescription},
-		pauses: documentWords{"Flush nothing more of a collector until it is resumed", "It goes on taking operations, and " +
+		gets:    "A collector, and why operations wait",
+		applies: documentWords{"Save or change a collector", applyCollectorDescription},
+		pauses: documentWords{"Pause a collector", "It goes on taking operations, and " +
 			"flushes that are in progress come to their end."},
-		resumes: documentWords{"Go on with a paused collector", ""},
+		resumes: documentWords{"Resume a collector", ""},
 		get:     s.getCollector, version: func(v *collectorstore.CollectorView) int { return v.Version },
 		apply: s.applyCollector, set: s.setCollector,
 	})
@@ -82,7 +82,7 @@ func (s *collectorRoutes) Register(api huma.API) {
 		"Delete a collector",
 		"One with operations is refused, unless force is set: then they are lost."), s.deleteCollector)
 	kernel.Register(s.Kernel, api, kernel.Post("drain-collector", "/collectors/{name}/drain",
-		"Flush all that waits now, whatever min_size and max_age say",
+		"Flush all waiting operations",
 		"What failed keeps its backoff, and rates and limits hold. What is added later waits as "+
 			"usual."), s.drainCollector)
 	s.registerOperations(api)
@@ -231,12 +231,12 @@ func (s *collectorRoutes) registerOperations(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-operations", "/collectors/{name}/ops",
 		"Add operations to a collector", addOperationsDescription), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
 	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
-		"List the operations of a collector, in the order in which they were added")), s.listOperations)
+		"List operations, oldest first")), s.listOperations)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-operations", "/collectors/{name}/requeue",
-		"Have operations retried that are parked, or wait for their next try",
+		"Retry parked operations, and those in backoff",
 		"They have all their attempts again, and go with the next flush of their keys."), s.requeueOperations)
 	kernel.Register(s.Kernel, api, kernel.Post("drop-operations", "/collectors/{name}/drop",
-		"Give operations up",
+		"Drop operations",
 		"They are deleted. Those of a flush that is in progress may have been done."), s.dropOperations)
 }
 

@@ -148,18 +148,18 @@ func names(op *huma.Operation, parameter string) bool {
 // tags are the groups of operations, in the order in which one meets them.
 func tags() []*huma.Tag {
 	return []*huma.Tag{
-		{Name: "runs", Description: "Start, open, list, look at, pause, change and cancel runs."},
-		{Name: "items", Description: "The items of a run: their stories, what failed, running them again, exports."},
-		{Name: "live", Description: "What a page shows while a run goes on: streams of events, planes, charts, requests."},
-		{Name: "plans", Description: "Plans on record, in versions."},
-		{Name: "schedules", Description: "What is started by the clock, and what became of it."},
-		{Name: "alerts", Description: "Who is told what a person must see to, and what became of it."},
+		{Name: "runs", Description: "Start, list, pause, change and cancel runs."},
+		{Name: "items", Description: "Items, failures, reruns and exports."},
+		{Name: "live", Description: "Event streams, planes, charts and requests of a run in progress."},
+		{Name: "plans", Description: "Saved plans, in versions."},
+		{Name: "schedules", Description: "Runs started by the clock."},
+		{Name: "alerts", Description: "Who is notified of conditions."},
 		{Name: "trackers", Description: "Tracker batches: when all items of a fan-out are done."},
-		{Name: "collectors", Description: "Operations that wait for each other, to be flushed together by their keys."},
-		{Name: "endpoints", Description: "Who listens, what there is to do, and the settings of both."},
-		{Name: "dead letters", Description: "Requests that no service could deal with, and messages that no one could take."},
-		{Name: "system", Description: "Health, nodes, the audit log, the doctor, and what the server is."},
-		{Name: "access", Description: "Tokens, and sessions of those who logged in."},
+		{Name: "collectors", Description: "Operations sent in lists, by key."},
+		{Name: "endpoints", Description: "Listeners, work and settings."},
+		{Name: "dead letters", Description: "Requests that no service could handle, and unreadable messages."},
+		{Name: "system", Description: "Health, nodes, audit log and checks."},
+		{Name: "access", Description: "Tokens and sessions."},
 	}
 }
 

@@ -121,12 +121,12 @@ func (s *endpointRoutes) Register(api huma.API) {
 }
 
 func (s *endpointRoutes) registerEndpoints(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "Who listens, and the work there is"),
+	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "List endpoints, with listeners and work"),
 		s.listEndpoints)
 	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
-		"Who listens on an endpoint, and the work there is"), s.getEndpoint)
+		"An endpoint's listeners and work"), s.getEndpoint)
 	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
-		"Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
+		"Set an endpoint's concurrency, budget or rate, or close its breaker",
 		"Limits hold at once, on every node; instances take their concurrency over within seconds. The "+
 			"endpoint need not be known yet."), s.setEndpoint)
 }

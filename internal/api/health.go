@@ -27,7 +27,7 @@ type healthOps struct {
 
 func (s *adminRoutes) registerHealth(api huma.API) {
 	o := &healthOps{healthstore.New(s.Store), []*health.Watch{s.whole, s.health}}
-	report := kernel.Get("health", "/health", "What a person must see to")
+	report := kernel.Get("health", "/health", "Conditions that need a person")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
 		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /readyz instead. " +
@@ -37,17 +37,17 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 		return (*Health)(found), err
 	})
 	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",
-		"Mute a condition, or all of its kind that there are",
+		"Mute a condition, or all of its kind",
 		"It does not count in the status, stands in a list of its own, and alerts do not tell it, until it "+
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all "+
 			"of a kind each is muted by itself, and what begins later is news; so is something critical that "+
 			"was over and begins again."), o.isMuted)
 	kernel.Register(s.Kernel, api, kernel.Post("ack-condition", "/health/ack",
-		"Say that you see to a condition, or to all of its kind that there are",
+		"Acknowledge a condition, or all of its kind",
 		"It counts and is told as before; others see who does. Whoever takes it later has it."), o.takeCondition)
 	kernel.Register(s.Kernel, api, kernel.Post("clear-condition", "/health/clear",
-		"Take back what was said of a condition, or of all of its kind", ""), o.bringBack)
-	nodes := kernel.Get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
+		"Undo a mute or acknowledgement", ""), o.bringBack)
+	nodes := kernel.Get("list-nodes", "/nodes", "Nodes, the leader, and what each holds")
 	kernel.Register(s.Kernel, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
 		error) {
 		return inspect.New(s.Store).Nodes(ctx)

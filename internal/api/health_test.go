@@ -11,7 +11,7 @@ import (
 func TestWhatIsSaidOfConditions(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	b.Bury("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
+	b.AddLetter("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
 	for _, r := range []struct {
 		path, body string
 		status     int

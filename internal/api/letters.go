@@ -47,10 +47,10 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}",
 		"A dead letter with its headers and body")), s.getLetter)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
-		"Send dead letters to their endpoints again",
+		"Send dead letters again",
 		"What is refused is listed with its reason, and the others go."), s.requeueLetters)
 	kernel.Register(s.Kernel, api, kernel.Post("drop-dead-letters", "/dead-letters/drop",
-		"Give dead letters up, and their bodies with them", ""), s.dropLetters)
+		"Drop dead letters, with their bodies", ""), s.dropLetters)
 }
 
 type listLettersInput struct {
@@ -185,8 +185,8 @@ type QuarantinedDocument struct {
 
 func (s *endpointRoutes) registerQuarantine(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-quarantined", "/quarantine",
-		"List messages that could not be taken, newest first"), s.listQuarantined)
-	kernel.Register(s.Kernel, api, kernel.Get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"),
+		"List quarantined messages, newest first"), s.listQuarantined)
+	kernel.Register(s.Kernel, api, kernel.Get("get-quarantined", "/quarantine/{id}", "A quarantined message"),
 		s.getQuarantined)
 }
 

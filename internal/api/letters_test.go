@@ -23,7 +23,7 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	b := apitest.Setup(t)
 	var ids []workqueue.LetterID
 	for i := range 5 {
-		ids = append(ids, b.Bury([]string{"echo", "mail"}[i%2], deadletter.DeadLetter{
+		ids = append(ids, b.AddLetter([]string{"echo", "mail"}[i%2], deadletter.DeadLetter{
 			Body: fmt.Appendf(nil, `{"items":[{"i":%d}]}`, i), Headers: map[string][]string{"Tranche-Mode": {"single"}},
 			Mode: "single", Stack: "statement:1", Service: "echo@1.0.0 abc", Deliveries: 5,
 		}))
@@ -68,7 +68,7 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	if got := apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 0 {
 		t.Errorf("dropped %d of mail again", got.Dropped)
 	}
-	looping := b.Bury("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
+	looping := b.AddLetter("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
 	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
 	if out.Requeued != 2 || out.RefusedTotal != 1 || out.Refused[0].ID != looping {
 		t.Errorf("requeued all: %+v", out)
@@ -95,7 +95,7 @@ func TestBodiesAreShown(t *testing.T) {
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
 	show := func(letter deadletter.DeadLetter, query string) kernel.Content {
 		t.Helper()
-		return apitest.Read[api.DeadLetterDocument](b, "/dead-letters/"+b.Bury("echo", letter).String()+query).Body
+		return apitest.Read[api.DeadLetterDocument](b, "/dead-letters/"+b.AddLetter("echo", letter).String()+query).Body
 	}
 	packed := map[string][]string{"Content-Encoding": {"zstd"}}
 	for name, c := range map[string]struct {
@@ -169,8 +169,8 @@ func TestQuarantineIsShown(t *testing.T) {
 	}
 	waiting, reissued := deadletter.DeadLetter{Run: &run}, deadletter.DeadLetter{Run: &run,
 		State: deadletter.LetterReissued}
-	b.Bury("echo", waiting)
-	b.Bury("echo", reissued)
+	b.AddLetter("echo", waiting)
+	b.AddLetter("echo", reissued)
 	doc := apitest.Read[runs.RunDocument](b, "/runs/it")
 	text := strings.Join(doc.Warnings, "\n")
 	for _, want := range []string{
@@ -204,7 +204,7 @@ func TestEndpointSettings(t *testing.T) {
 func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	b.Bury("echo", deadletter.DeadLetter{})
+	b.AddLetter("echo", deadletter.DeadLetter{})
 	post := func(status int, detail, path, body string, header ...string) {
 		t.Helper()
 		b.Refused(status, detail, http.MethodPost, api.Prefix+path, strings.NewReader(body),

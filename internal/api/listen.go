@@ -25,14 +25,14 @@ const DefaultListen = "127.0.0.1:8480"
 
 // Exposure says what keeps strangers away from an address.
 type Exposure struct {
-	Auth            bool   // who asks has to say who they are
-	TLSCert, TLSKey string // files in PEM; both or none
-	BehindProxy     bool   // a proxy in front ends TLS
+	Auth            bool           // who asks has to say who they are
+	TLSCert, TLSKey string         // files in PEM; both or none
+	TrustedProxies  []netip.Prefix // proxies in front, which end TLS
 	Log             *zap.Logger
 }
 
 // Encrypted reports whether what browsers send is encrypted, as far as this server knows.
-func (e *Exposure) Encrypted() bool { return e.TLSCert != "" || e.BehindProxy }
+func (e *Exposure) Encrypted() bool { return e.TLSCert != "" || len(e.TrustedProxies) > 0 }
 
 // Listen opens an address, like "127.0.0.1:8480". One that is not a loopback address needs logins and encryption:
 // without them everybody on the network could start and cancel runs, or read the tokens of those who may.
@@ -87,8 +87,8 @@ func (e *Exposure) suits(address string, loopback bool) error {
 			"start and cancel runs; add --auth on, or listen on %s and reach it through a tunnel", address, DefaultListen)
 	case !e.Encrypted():
 		return fmt.Errorf("--listen %s is not a loopback address, and without TLS everybody on the way could read the "+
-			"tokens; add --tls-cert and --tls-key, or --behind-proxy when a proxy of yours ends TLS in front of it, or "+
-			"listen on %s", address, DefaultListen)
+			"tokens; add --tls-cert and --tls-key, or --trusted-proxies with the addresses of proxies of yours that end TLS "+
+			"in front of it, or listen on %s", address, DefaultListen)
 	default:
 		return nil
 	}

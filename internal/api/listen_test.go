@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,16 +24,17 @@ import (
 func TestListenKeepsStrangersAway(t *testing.T) {
 	t.Parallel()
 	cert, key := api.NewCertificate(t, t.TempDir(), 1)
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	guarded := map[string]api.Exposure{
 		"tls":   {Auth: true, TLSCert: cert, TLSKey: key},
-		"proxy": {Auth: true, BehindProxy: true},
+		"proxy": {Auth: true, TrustedProxies: proxies},
 	}
 	open := map[string]struct {
 		with api.Exposure
 		says string
 	}{
 		"nothing":          {api.Exposure{}, "--auth on"},
-		"proxy, no login":  {api.Exposure{BehindProxy: true}, "--auth on"},
+		"proxy, no login":  {api.Exposure{TrustedProxies: proxies}, "--auth on"},
 		"tls, no login":    {api.Exposure{TLSCert: cert, TLSKey: key}, "--auth on"},
 		"login, no tls":    {api.Exposure{Auth: true}, "--tls-cert"},
 		"a key is missing": {api.Exposure{Auth: true, TLSCert: cert}, "--tls-key"},

@@ -37,7 +37,7 @@ type LogIn struct {
 }
 
 func (s *adminRoutes) registerSession(api huma.API) {
-	look := kernel.ByAnyone(kernel.Get("get-session", "/session", "Who asks, and whether they are logged in"))
+	look := kernel.ByAnyone(kernel.Get("get-session", "/session", "The caller, and whether they are logged in"))
 	kernel.Register(s.Kernel, api, look, s.getSession)
 	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
 		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
@@ -170,7 +170,7 @@ type RevokedSessions struct {
 }
 
 func (s *adminRoutes) registerSessions(api huma.API) {
-	list := kernel.Get("list-sessions", "/sessions", "List who is logged in by a browser, the latest first")
+	list := kernel.Get("list-sessions", "/sessions", "List browser sessions, newest first")
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listSessions)
 	revoke := kernel.Post("revoke-sessions", "/sessions/revoke",
 		"End all sessions of a user",
@@ -370,7 +370,7 @@ type CreatedToken struct {
 func (s *adminRoutes) registerTokens(api huma.API) {
 	list := kernel.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
-	create := kernel.Post("create-token", "/tokens", "Make a token",
+	create := kernel.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
 	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create))), s.createToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",

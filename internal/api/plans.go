@@ -44,8 +44,8 @@ func (s *planRoutes) Register(api huma.API) {
 	plans := inspect.New(s.Store)
 	registerDocuments(s.Kernel, api, &documents[PlanList, *inspect.PlanView]{
 		noun: "plan", most: maxPlanBody,
-		lists: "List plans on record by name, each in its newest version", gets: "The newest version of a plan",
-		applies: documentWords{"Put a plan on record", applyDescription},
+		lists: "List saved plans", gets: "The newest version of a plan",
+		applies: documentWords{"Save a plan", applyDescription},
 		list: func(ctx context.Context, after string, limit int) (list PlanList, err error) {
 			plans, more, err := plans.Plans(ctx, inspect.PlanFilter{After: after, Limit: limit})
 			if list.Plans = plans; more {
@@ -58,7 +58,7 @@ func (s *planRoutes) Register(api huma.API) {
 		apply:   s.apply,
 	})
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Delete("delete-plan", "/plans/{name}",
-		"Take a plan off the record, in all its versions",
+		"Delete a plan, in all versions",
 		"Runs keep what they started with. Applied again, the plan has the next version.")), s.deletePlan)
 	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions",
 		"List the versions of a plan, newest first"), s.listPlanVersions)

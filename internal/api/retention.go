@@ -73,14 +73,14 @@ disappear from lists when their turn comes, and then their rows go in small piec
 )
 
 func (s *adminRoutes) registerRetention(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "For how long what is kept"),
+	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "How long data is kept"),
 		s.showRetention)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
-		Summary: "Set for how long things of a kind are kept", Description: setRetentionText,
+		Summary: "Set the limits of a kind", Description: setRetentionText,
 	}), s.setRetention)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("run-retention", "/retention/run",
-		"Delete what is past its limits now", runRetentionText)), s.runRetention)
+		"Apply the limits now", runRetentionText)), s.runRetention)
 }
 
 func (s *adminRoutes) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
@@ -223,7 +223,7 @@ type ErasedKey struct {
 
 func (s *adminRoutes) registerErase(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("erase", "/erase",
-		"Erase what is kept of a key",
+		"Erase a key's data",
 		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, "+
 			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while "+
 			"something is still done with the key. What was interrupted is finished by asking again.")), s.erase)

@@ -64,13 +64,13 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	store := schedulestore.New(s.Store)
 	registerDocuments(s.Kernel, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
 		noun: "schedule", most: maxScheduleBody,
-		lists: "List schedules by name", gets: "A schedule, whole",
-		applies: documentWords{"Put a schedule on record, or change it", applyScheduleDescription},
-		pauses: documentWords{"Let a schedule start nothing until it is resumed", "Due times that come meanwhile are left " +
+		lists: "List schedules by name", gets: "A schedule",
+		applies: documentWords{"Save or change a schedule", applyScheduleDescription},
+		pauses: documentWords{"Pause a schedule", "Due times that come meanwhile are left " +
 			"out, and do not count as missed. Runs go on, and run-now does as it says."},
-		resumes: documentWords{"End the pause of a schedule", "It goes on with the first due time after now, and with what " +
+		resumes: documentWords{"Resume a schedule", "It goes on with the first due time after now, and with what " +
 			"had been waiting to be started."},
-		drops: documentWords{"Take a schedule off the record", "Runs go on, and the list of what it did stays. Applied " +
+		drops: documentWords{"Delete a schedule", "Runs go on, and the list of what it did stays. Applied " +
 			"again, it has the next version."},
 		list: func(ctx context.Context, after string, limit int) (ScheduleList, error) {
 			list, next, err := store.Schedules(ctx, after, limit)
@@ -81,16 +81,16 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	})
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "preview-schedule", Method: http.MethodPost, Path: "/schedules/preview",
-		Summary:     "Show when a schedule would be due, without putting it on record",
+		Summary:     "Preview due times without saving",
 		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
 	}), s.previewSchedule)
 	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
-		"When a schedule is due next"), s.scheduleTimes)
+		"The next due times of a schedule"), s.scheduleTimes)
 	kernel.Register(s.Kernel, api, kernel.Get("list-fires", "/schedules/{name}/fires",
-		"What became of a schedule's due times, newest first"), s.listFires)
+		"Past due times of a schedule, and their outcomes"), s.listFires)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
-		Summary:       "Have a schedule start a run at once",
+		Summary:       "Start a run now",
 		Description:   "The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.",
 		DefaultStatus: http.StatusAccepted,
 	}), s.runScheduleNow)

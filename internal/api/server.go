@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -97,8 +98,10 @@ type Config struct {
 	Access *access.Gate
 	// OIDC lets people log in by a provider of identities; nil: there is none. It needs Access.
 	OIDC *access.OIDC
-	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
-	SecureCookies, BehindProxy bool
+	// SecureCookies says that browsers come by TLS. TrustedProxies are the addresses of proxies of ours, whose word in
+	// X-Forwarded-For is taken.
+	SecureCookies  bool
+	TrustedProxies []netip.Prefix
 
 	// Metrics is told of requests, and answers those for /metrics; nil: there is neither.
 	Metrics Metrics
@@ -174,8 +177,9 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 // kernel is what of it the kernel needs.
 func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
-		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies, BehindProxy: c.BehindProxy,
-		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
+		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
+		TrustedProxies: c.TrustedProxies,
+		Trouble:        c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
 		WakeLeaderTask: c.WakeLeaderTask, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
@@ -271,7 +275,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	each := maxIdleEach
-	if s.config.BehindProxy {
+	if len(s.config.TrustedProxies) > 0 {
 		each = maxIdle
 	}
 	server := &http.Server{

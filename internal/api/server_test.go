@@ -203,7 +203,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
-	letter := b.Bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
+	letter := b.AddLetter("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
 	stray := b.Stray(deadletter.Quarantined{Reason: "json", Body: []byte("{")})
 	b.Apply("steps: [{endpoint: echo}]", "name=echo")
 	put := func(path, kind, body string) (made struct{ ID string }) {

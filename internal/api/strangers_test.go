@@ -3,6 +3,7 @@ package api_test
 import (
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
-	b.LockedWith(api.Config{BehindProxy: true}, access.Config{Throttle: many})
+	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{apitest.Loopback}}, access.Config{Throttle: many})
 	const most = 4
 	b.Server.LetStrangers(most)
 	from := func(address string) string { return unsentLogIn + "\r\nX-Forwarded-For: " + address }

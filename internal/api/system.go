@@ -55,8 +55,8 @@ func (s *adminRoutes) Register(api huma.API) {
 }
 
 func (s *adminRoutes) registerSystem(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("info", "/info", "What this server is"), s.info)
-	check := kernel.ScansRun(kernel.Get("doctor", "/doctor", "Check the invariants over the whole database"))
+	kernel.Register(s.Kernel, api, kernel.Get("info", "/info", "Version and parts of the server"), s.info)
+	check := kernel.ScansRun(kernel.Get("doctor", "/doctor", "Check the whole database"))
 	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
 		error) {
 		return doctor.New(s.Store).Doctor(ctx)
@@ -74,7 +74,7 @@ func (s *adminRoutes) info(context.Context, *struct{}) (Info, error) {
 
 func (s *adminRoutes) registerAudit(api huma.API) {
 	list := kernel.ReadsMany(kernel.Get("list-audit", "/audit",
-		"What operators did, newest first: who, what, before and after"))
+		"List operator actions, newest first"))
 	kernel.Register(s.Kernel, api, list, s.listAudit)
 }
 
@@ -150,9 +150,9 @@ type changeStreamsInput struct {
 
 func (s *adminRoutes) registerStreamSettings(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams",
-		"What is set for the JetStream streams, and what they have"), s.showStreams)
+		"Settings and state of the JetStream streams"), s.showStreams)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
-		"Set replicas and room of the JetStream streams, for all nodes",
+		"Set replicas and sizes of the JetStream streams",
 		"The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is "+
 			"told by show-streams and health, and is retried. What would delete messages is refused at once.")), s.setStreams)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -78,9 +78,9 @@ func (s *trackerRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
 		"A tracker batch: its counts and its webhook"), seen(s, s.trackers.Get))
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
-		"List the groups of a batch in their order"), s.listTrackerGroups)
+		"List the groups of a batch"), s.listTrackerGroups)
 	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
-		"List what is pending of a batch, as ranges"),
+		"List pending items, as ranges"),
 		seen(s, s.trackers.Missing))
 	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
@@ -95,7 +95,7 @@ func (s *trackerRoutes) Register(api huma.API) {
 		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTracker)
 	kernel.Register(s.Kernel, api, kernel.Post("seal-tracker", "/trackers/{id}/seal",
-		"Say that a batch gets no more items",
+		"Close a batch to new items",
 		"With nothing pending the batch is complete, and this call is told so. It may be made again."), s.sealTracker)
 	kernel.Register(s.Kernel, api, kernel.Delete("delete-tracker", "/trackers/{id}",
 		"Delete a batch, whatever its state",
@@ -104,12 +104,12 @@ func (s *trackerRoutes) Register(api huma.API) {
 
 type openTrackerInput struct {
 	kernel.Actor
-	Body fanout.BatchSettings
+	Body trackerclient.BatchSettings
 }
 
 type openTrackerAnswer struct {
 	Status int
-	Body   fanout.BatchOpened
+	Body   trackerclient.BatchOpened
 }
 
 // registerOpenTracker tells a batch that is new from one that was there by the status, too.
@@ -134,8 +134,8 @@ type trackerGroupsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
-	which := fanout.GroupsRequest{Batch: in.ID, After: &in.After, Limit: in.Limit}
+func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (trackerclient.GroupPage, error) {
+	which := trackerclient.GroupsRequest{Batch: in.ID, After: &in.After, Limit: in.Limit}
 	return s.trackers.Groups(ctx, which, s.caller(ctx, ""))
 }
 
@@ -159,34 +159,34 @@ func (*ownBody[T]) Schema(r huma.Registry) *huma.Schema {
 
 type addTrackerInput struct {
 	TrackerPath
-	Body ownBody[fanout.GroupSettings]
+	Body ownBody[trackerclient.GroupSettings]
 }
 
-func (s *trackerRoutes) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
+func (s *trackerRoutes) addTrackerItems(ctx context.Context, in *addTrackerInput) (trackerclient.GroupsAdded, error) {
 	if in.Body.bad != nil {
-		return fanout.GroupsAdded{}, in.Body.bad
+		return trackerclient.GroupsAdded{}, in.Body.bad
 	}
-	return s.trackers.Add(ctx, fanout.AddRequest{Batch: in.ID, GroupSettings: in.Body.asked}, s.caller(ctx, ""))
+	return s.trackers.Add(ctx, trackerclient.AddRequest{Batch: in.ID, GroupSettings: in.Body.asked}, s.caller(ctx, ""))
 }
 
 type ackItemsInput struct {
-	Body ownBody[fanout.Acknowledgement]
+	Body ownBody[trackerclient.Acknowledgement]
 }
 
-func (s *trackerRoutes) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
+func (s *trackerRoutes) ackTrackerItems(ctx context.Context, in *ackItemsInput) (trackerclient.BatchesAcked, error) {
 	return s.ackTracker(ctx, &ackTrackerInput{Body: in.Body})
 }
 
 type ackTrackerInput struct {
 	TrackerPath
-	Body ownBody[fanout.Acknowledgement]
+	Body ownBody[trackerclient.Acknowledgement]
 }
 
-func (s *trackerRoutes) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
+func (s *trackerRoutes) ackTracker(ctx context.Context, in *ackTrackerInput) (trackerclient.BatchesAcked, error) {
 	if in.Body.bad != nil {
-		return fanout.BatchesAcked{}, in.Body.bad
+		return trackerclient.BatchesAcked{}, in.Body.bad
 	}
-	return s.trackers.Ack(ctx, fanout.AckRequest{Batch: in.ID, Acknowledgement: in.Body.asked}, s.caller(ctx, ""))
+	return s.trackers.Ack(ctx, trackerclient.AckRequest{Batch: in.ID, Acknowledgement: in.Body.asked}, s.caller(ctx, ""))
 }
 
 type trackerInput struct {
@@ -194,10 +194,10 @@ type trackerInput struct {
 	kernel.Actor
 }
 
-func (s *trackerRoutes) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
-	return s.trackers.Seal(ctx, fanout.BatchRequest{Batch: in.ID}, s.caller(ctx, in.Name))
+func (s *trackerRoutes) sealTracker(ctx context.Context, in *trackerInput) (trackerclient.BatchSealed, error) {
+	return s.trackers.Seal(ctx, trackerclient.BatchRequest{Batch: in.ID}, s.caller(ctx, in.Name))
 }
 
-func (s *trackerRoutes) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
-	return s.trackers.Delete(ctx, fanout.BatchRequest{Batch: in.ID}, s.caller(ctx, in.Name))
+func (s *trackerRoutes) deleteTracker(ctx context.Context, in *trackerInput) (trackerclient.BatchDeleted, error) {
+	return s.trackers.Delete(ctx, trackerclient.BatchRequest{Batch: in.ID}, s.caller(ctx, in.Name))
 }

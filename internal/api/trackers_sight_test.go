@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -29,7 +29,7 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 	conns := testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"),
 		[]byte("secrets: {hooks: {file: hooks.key, hosts: ["+origin+"]}}")))(t)
 	service, ann := trackers.New(b.Store, trackers.Config{Connections: conns}), trackers.Caller{Actor: "ann"}
-	open := fanout.BatchSettings{Owner: "o", Key: "k", Webhook: &fanout.WebhookSettings{
+	open := trackerclient.BatchSettings{Owner: "o", Key: "k", Webhook: &trackerclient.WebhookSettings{
 		URL: origin + "/hooks/" + secret + "?key=" + secret, Secret: "hooks"}}
 	opened := testenv.Must(service.Open(t.Context(), open, ann))(t)
 	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE tracker_service SET webhook_error = E'it answers 404\nno /' || $1`,

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
@@ -16,15 +16,15 @@ import (
 func TestTrackers(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	var opened fanout.BatchOpened
+	var opened trackerclient.BatchOpened
 	const set = `{"owner":"billing","key":"nov","sealed_idle":"48h"}`
 	b.Tracked(http.MethodPost, "", set, http.StatusCreated, &opened)
-	again := fanout.BatchOpened{}
+	again := trackerclient.BatchOpened{}
 	if b.Tracked(http.MethodPost, "", set, http.StatusOK, &again); again.ID != opened.ID || !again.Existing {
 		t.Errorf("opened again: %+v, not %s", again, opened.ID)
 	}
 	at := "/" + opened.ID
-	var added fanout.GroupsAdded
+	var added trackerclient.GroupsAdded
 	b.Tracked(http.MethodPost, at+"/groups", `{"items":8200,"key":"k"}`, http.StatusOK, &added)
 	if added.Groups != 2 || added.LastID != opened.ID+":1:7" {
 		t.Errorf("added: %+v", added)
@@ -33,34 +33,34 @@ func TestTrackers(t *testing.T) {
 	if !added.Existing {
 		t.Errorf("added again: %+v", added)
 	}
-	var acked fanout.BatchesAcked
+	var acked trackerclient.BatchesAcked
 	b.Tracked(http.MethodPost, at+"/ack", `{"ranges":["0"]}`, http.StatusOK, &acked)
 	if acked.Newly != 8192 || len(acked.CompletedBatches) != 0 {
 		t.Errorf("acknowledged: %+v", acked)
 	}
 	b.Tracked(http.MethodPost, "/ack", `{"ids":["`+opened.ID+`:1:0"],"code":"LOST"}`, http.StatusOK, nil)
-	var missing fanout.MissingPage
+	var missing trackerclient.MissingPage
 	b.Tracked(http.MethodGet, at+"/missing", "", http.StatusOK, &missing)
 	if !slices.Equal(missing.Ranges, []string{"1:1-7"}) {
 		t.Errorf("missing: %+v", missing)
 	}
-	var groups fanout.GroupPage
+	var groups trackerclient.GroupPage
 	b.Tracked(http.MethodGet, at+"/groups?limit=1&after=0", "", http.StatusOK, &groups)
-	if len(groups.Groups) != 1 || groups.Groups[0] != (fanout.GroupView{Group: 1, Size: 8, Pending: 7, Failed: 1}) {
+	if len(groups.Groups) != 1 || groups.Groups[0] != (trackerclient.GroupView{Group: 1, Size: 8, Pending: 7, Failed: 1}) {
 		t.Errorf("groups: %+v", groups)
 	}
-	var sealed fanout.BatchSealed
+	var sealed trackerclient.BatchSealed
 	if b.Tracked(http.MethodPost, at+"/seal", "", http.StatusOK, &sealed); sealed.Completed {
 		t.Errorf("sealed: %+v", sealed)
 	}
 	b.AckTwice(opened.ID)
-	var view fanout.BatchView
+	var view trackerclient.BatchView
 	b.Tracked(http.MethodGet, at+"?missing=5", "", http.StatusOK, &view)
 	if view.State != "completed" || view.Done != 8199 || view.Failed != 1 || view.Codes["LOST"] != 1 ||
 		view.CreatedBy != "ann" || view.SealedIdle != "48h0m0s" || view.Missing != nil {
 		t.Errorf("at the end: %+v", view)
 	}
-	var page fanout.BatchPage
+	var page trackerclient.BatchPage
 	b.Tracked(http.MethodGet, "?owner=billing&state=completed", "", http.StatusOK, &page)
 	if len(page.Batches) != 1 || page.Batches[0].ID != opened.ID || page.Next != "" {
 		t.Errorf("list: %+v", page)
@@ -73,7 +73,7 @@ func TestTrackers(t *testing.T) {
 func TestTrackerProblems(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	var opened fanout.BatchOpened
+	var opened trackerclient.BatchOpened
 	b.Tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
 	at, id := "/"+opened.ID, opened.ID
 	b.Tracked(http.MethodPost, at+"/groups", `{"items":3}`, http.StatusOK, nil)

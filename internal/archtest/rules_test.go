@@ -84,7 +84,7 @@ func rules() map[string]rule {
 		"endpoints/oteltrace":     {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
 		"endpoints/otelmetrics":   {own: []string{"endpoints"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
-		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
+		"endpoints/trackerclient": {own: []string{"bitfield"}, tests: servers},
 		// A node: its life, leadership and periodic work. What it does is in packages beside it, which know no node.
 		"orchestrator": {
 			own: append([]string{
@@ -170,7 +170,7 @@ func rules() map[string]rule {
 		// The tracker service: its transactions, what the API and NATS ask, and webhooks.
 		"internal/trackers": {
 			own: append([]string{
-				"endpoints/fanout", "internal/ingest", "internal/connections", "gather/fetch/httpfetch",
+				"endpoints/trackerclient", "internal/ingest", "internal/connections", "gather/fetch/httpfetch",
 			}, store...),
 			tests: append([]string{
 				"gather/fetch/httpfetch", "endpoints", "orchestrator", "internal/api", "internal/access/natsaccess",
@@ -290,7 +290,7 @@ func api(servers, store []string) map[string]rule {
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
 		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
-		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/fanout",
+		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/trackerclient",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)

@@ -26,7 +26,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	}
 	of := ` WHERE collector = (SELECT id FROM collector WHERE name = $1)`
 	w.exec(`UPDATE collector_op SET parked_at = tranche_now() - interval '2 h'`+of, "parks")
-	w.exec(`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
+	w.exec(`UPDATE collector_key SET parked = untried, untried = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
 	w.appears(store.CollectorParked, "parks", store.Warning, "2 operations are parked", "2 h ago",
 		"tranche collector requeue parks --all")
 	if n, err := collector.New(w.store).DropOps(t.Context(), "parks", collector.OpsSelection{All: true},

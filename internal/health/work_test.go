@@ -179,7 +179,7 @@ func TestWhatIsPutAside(t *testing.T) {
 	for range 3 {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error",
 			Body: []byte("{}")}
-		testenv.Must(deadletter.New(w.store).Bury(t.Context(), letter))(t)
+		testenv.Must(deadletter.New(w.store).Add(t.Context(), letter))(t)
 	}
 	testenv.NoError(t, deadletter.New(w.store).Quarantine(t.Context(),
 		deadletter.Quarantined{Reason: "json", Body: []byte("{")}))

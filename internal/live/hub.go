@@ -195,12 +195,12 @@ func (h *hub) close() {
 func (h *hub) fail(err error) {
 	if h.err == nil {
 		h.err = err
-		h.tell()
+		h.wake()
 	}
 }
 
-// tell wakes the watchers. The lock is held.
-func (h *hub) tell() {
+// wake wakes the watchers. The lock is held.
+func (h *hub) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }

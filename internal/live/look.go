@@ -160,7 +160,7 @@ func (h *hub) conclude(marks *inspect.RunMarks, names []string, changed bool, fr
 	if h.ended && !moved && h.over == 0 && len(h.resting) == 0 && h.document.moves == h.moves {
 		h.over = h.next()
 	}
-	h.tell()
+	h.wake()
 	return moved
 }
 
@@ -215,5 +215,5 @@ func (h *hub) report(err error) {
 		return
 	}
 	h.outageAt = h.next()
-	h.tell()
+	h.wake()
 }

@@ -114,7 +114,7 @@ func (t *Topics) look(ctx context.Context, one *topic) bool {
 	text, err := one.Look(within)
 	cancel()
 	if ctx.Err() == nil {
-		t.tell(one, text, err)
+		t.publish(one, text, err)
 	}
 	select {
 	case <-ctx.Done():
@@ -124,7 +124,7 @@ func (t *Topics) look(ctx context.Context, one *topic) bool {
 	}
 }
 
-func (t *Topics) tell(one *topic, text []byte, err error) {
+func (t *Topics) publish(one *topic, text []byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := one.outage != nil && !one.outage.OK

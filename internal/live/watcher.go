@@ -313,5 +313,5 @@ func (h *hub) makeDocument(ctx context.Context) {
 	if !bytes.Equal(json, h.document.json) {
 		h.document.json, h.document.seq = json, h.next()
 	}
-	h.tell()
+	h.wake()
 }

@@ -97,8 +97,8 @@ func (t *table[From]) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// tell tells the values of all.
-func (t *table[From]) tell(to chan<- prometheus.Metric, from From) {
+// collect tells the values of all.
+func (t *table[From]) collect(to chan<- prometheus.Metric, from From) {
 	for i, r := range t.rows {
 		r.values(from, func(value float64, labels ...string) {
 			to <- prometheus.MustNewConstMetric(t.descs[i], t.typ, value, labels...)

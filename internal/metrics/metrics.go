@@ -156,35 +156,32 @@ func (m *Metrics) events() map[core.Event]*event {
 	plain := func(of string) string { return of }
 	return map[core.Event]*event{
 		core.EventSent: {name: "tranche_requests_sent_total", label: "endpoint", value: m.endpoints.of,
-			help: "Requests that were sent, and chunks that the node began to work on itself."},
+			help: "Requests sent, and chunks the node itself began."},
 		core.EventAgain: {name: "tranche_requests_resent_total", label: "endpoint", value: m.endpoints.of,
-			help: "Those of them that were not the first attempt."},
+			help: "Requests sent again."},
 		core.EventRedelivered: {name: "tranche_replies_redelivered_total", label: "endpoint",
-			value: m.endpoints.claimed, help: "Messages of replies that JetStream delivered more than once."},
+			value: m.endpoints.claimed, help: "Messages of replies delivered more than once."},
 		core.EventQuarantined: {name: "tranche_replies_quarantined_total", label: "reason", value: m.reasons.of,
-			help: "Messages of replies that could not be taken, now in quarantine."},
+			help: "Messages put into quarantine."},
 		core.EventDead: {name: "tranche_dead_letters_total", label: "endpoint", value: m.endpoints.claimed,
-			help: "Requests that no service could deal with and that were kept as dead letters."},
+			help: "Requests kept as dead letters."},
 		core.EventCompleted: {name: "tranche_runs_completed_total", label: "outcome", value: plain,
-			help: "Runs, or their later generations, that this node completed: outcome is clean, or failures when items " +
-				"failed."},
-		core.EventLoaded: {name: "tranche_intake_rows_total",
-			help: "Items that were read to be those of runs, also of loads that failed."},
-		core.EventLoadedBytes: {name: "tranche_intake_bytes_total",
-			help: "Bytes of their payloads, as they are stored."},
+			help: "Runs, or later generations, completed by this node: outcome is clean or failures."},
+		core.EventLoaded:      {name: "tranche_intake_rows_total", help: "Items read for runs, failed loads included."},
+		core.EventLoadedBytes: {name: "tranche_intake_bytes_total", help: "Bytes of payloads read for runs."},
 	}
 }
 
 // timings are the metrics of what takes time, each with its name and help: to add one, add a row.
 func timings() map[core.Timing][2]string {
 	return map[core.Timing][2]string{
-		core.TimingClaim: {"tranche_claim_duration_seconds", "What a claim that brought work took."},
+		core.TimingClaim: {"tranche_claim_duration_seconds", "Duration of claims with work."},
 		core.TimingPublish: {"tranche_publish_duration_seconds",
-			"From the claim of a request until JetStream had it."},
+			"From claim to JetStream's acknowledgement."},
 		core.TimingRecord: {"tranche_record_duration_seconds",
-			"What a transaction took that recorded replies, or what the node had worked on itself."},
+			"Duration of transactions that record outcomes."},
 		core.TimingCompletion: {"tranche_run_completion_delay_seconds",
-			"From the arrival of a run's last reply in its stream until its completion was published."},
+			"From a run's last reply to its completion event."},
 	}
 }
 
@@ -192,12 +189,12 @@ func timings() map[core.Timing][2]string {
 func (m *Metrics) counted() []prometheus.Collector {
 	c := &m.catalog
 	m.items = c.counters("tranche_items_finished_total",
-		"Items that came to their end at a step: outcome is done or failed.", "endpoint", "outcome")
+		"Items that ended at a step: outcome is done or failed.", "endpoint", "outcome")
 	m.ended = c.counters("tranche_requests_ended_total",
-		"Requests that ended: answered; refused, as a whole; expired, without an answer in time; "+
-			"lost, with a node, a stream or a message.", "endpoint", "outcome")
+		"Requests that ended: answered, refused (whole), expired, or lost with a node, a stream or a message.",
+		"endpoint", "outcome")
 	m.asked = c.counters("tranche_api_requests_total",
-		"Requests of the API, by the pattern of their route and the role of who asked.", "route", "role", "code")
+		"API requests.", "route", "role", "code")
 	all := []prometheus.Collector{m.items, m.ended, m.asked}
 	m.happened = m.events()
 	for _, e := range m.happened {

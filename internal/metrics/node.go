@@ -32,7 +32,7 @@ func (m *Metrics) Bind(s Sources) { m.sources.Store(&s) }
 // newBuild tells what runs.
 func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
 	const name = "tranche_build_info"
-	const help = "1, with the version, the commit and its date of the program, and the version of Go."
+	const help = "1, with versions as labels."
 	c.note(typeGauge, name, help, []string{"version", "commit", "date", "go_version"})
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help,
 		ConstLabels: prometheus.Labels{"version": build.Version, "commit": build.Commit, "date": build.Date,
@@ -73,75 +73,68 @@ func nodeGauges() []row[*nodeSays] {
 			one(func(n *nodeSays) float64 { return yes(n.leads) })},
 		{"tranche_nats_connected", "1 while this node is connected to NATS, else 0.", "",
 			one(func(n *nodeSays) float64 { return yes(n.connected) })},
-		{"tranche_node_unready", "1 while this node is not ready, by reason, else 0: jetstream is a JetStream without " +
-			"quorum, standby that commits wait for a standby of PostgreSQL, starting its own start.", "reason",
-			func(n *nodeSays, put func(float64, ...string)) {
+		{"tranche_node_unready", "1 while this node is not ready, by reason (jetstream: no quorum; standby: commits wait).",
+			"reason", func(n *nodeSays, put func(float64, ...string)) {
 				for reason, holds := range n.unready {
 					put(yes(holds), reason)
 				}
 			}},
-		{"tranche_certificate_expiry_timestamp_seconds", "When a certificate ends that this node has (of is api) or is " +
-			"shown (nats, postgresql); absent: no TLS.", "of",
-			func(n *nodeSays, put func(float64, ...string)) {
+		{"tranche_certificate_expiry_timestamp_seconds", "End of the certificate of api (this node), nats or postgresql.",
+			"of", func(n *nodeSays, put func(float64, ...string)) {
 				for of, end := range n.certificates {
 					put(float64(end.Unix()), of)
 				}
 			}},
-		{"tranche_node_chunks", "Chunks that the node works on itself now.", "",
+		{"tranche_node_chunks", "Chunks the node itself is working on.", "",
 			one(func(n *nodeSays) int64 { return n.Fetching })},
-		{"tranche_node_calls_stuck", "Calls of functions that were given up and have not come back.", "",
+		{"tranche_node_calls_stuck", "Abandoned function calls that have not returned.", "",
 			one(func(n *nodeSays) int64 { return n.Hung })},
-		{"tranche_pool_connections_used", "Connections to the database in use, by what they are for.", "pool",
+		{"tranche_pool_connections_used", "Database connections in use.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return float64(p.AcquiredConns()) })},
-		{"tranche_pool_connections_idle", "Those that are open and free.", "pool",
+		{"tranche_pool_connections_idle", "Idle database connections.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return float64(p.IdleConns()) })},
-		{"tranche_pool_connections_limit", "How many there may be.", "pool",
+		{"tranche_pool_connections_limit", "Limit of database connections.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return float64(p.MaxConns()) })},
 	}
 }
 
 func nodeTotals() []row[*nodeSays] {
 	return []row[*nodeSays]{
-		{"tranche_pool_waits_total", "Times that someone waited for a connection.", "pool",
+		{"tranche_pool_waits_total", "Waits for a connection.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return float64(p.EmptyAcquireCount()) })},
-		{"tranche_pool_wait_seconds_total", "For how long, together.", "pool",
+		{"tranche_pool_wait_seconds_total", "Total time of waits for a connection.", "pool",
 			perPool(func(p *database.PoolUse) float64 { return p.EmptyAcquireWaitTime().Seconds() })},
-		{"tranche_claims_total", "Claims that brought work.", "",
-			one(func(n *nodeSays) int64 { return n.Claims })},
-		{"tranche_claims_empty_total", "Claims that brought none.", "",
-			one(func(n *nodeSays) int64 { return n.EmptyClaims })},
-		{"tranche_slices_claimed_total", "Slices claimed.", "",
-			one(func(n *nodeSays) int64 { return n.Slices })},
-		{"tranche_slices_split_total", "Slices cut because they were too much for a message, or for the node.", "",
+		{"tranche_claims_total", "Claims with work.", "", one(func(n *nodeSays) int64 { return n.Claims })},
+		{"tranche_claims_empty_total", "Claims without work.", "", one(func(n *nodeSays) int64 { return n.EmptyClaims })},
+		{"tranche_slices_claimed_total", "Slices claimed.", "", one(func(n *nodeSays) int64 { return n.Slices })},
+		{"tranche_slices_split_total", "Slices split because they were too large.", "",
 			one(func(n *nodeSays) int64 { return n.Splits })},
-		{"tranche_slices_released_total", "Slices of dead nodes and lost streams that this node reissued.", "",
+		{"tranche_slices_released_total", "Slices of dead nodes and lost streams reissued.", "",
 			one(func(n *nodeSays) int64 { return n.Released })},
-		{"tranche_slices_extended_total", "Deadlines moved, since no service had been handed the request.", "",
+		{"tranche_slices_extended_total", "Deadlines moved because no service had the request.", "",
 			one(func(n *nodeSays) int64 { return n.Extended })},
 		{"tranche_publishes_retried_total", "Publishes that were retried.", "",
 			one(func(n *nodeSays) int64 { return n.Republished })},
-		{"tranche_publishes_postponed_total", "Slices that could not be published and were given back for a while.", "",
+		{"tranche_publishes_postponed_total", "Slices that could not be published and were postponed.", "",
 			one(func(n *nodeSays) int64 { return n.Postponed })},
 		{"tranche_records_total", "Transactions that recorded outcomes.", "",
 			one(func(n *nodeSays) int64 { return n.Commits })},
-		{"tranche_replies_total", "Messages of replies recorded.", "",
-			one(func(n *nodeSays) int64 { return n.Replies })},
-		{"tranche_replies_stale_total", "Messages of replies to requests that were over: they touched nothing.", "",
-			one(func(n *nodeSays) int64 { return n.Stale })},
-		{"tranche_slots_duplicate_total", "Slots of items that were answered before.", "",
+		{"tranche_replies_total", "Messages of replies recorded.", "", one(func(n *nodeSays) int64 { return n.Replies })},
+		{"tranche_replies_stale_total", "Messages of stale replies.", "", one(func(n *nodeSays) int64 { return n.Stale })},
+		{"tranche_slots_duplicate_total", "Slots of items already answered.", "",
 			one(func(n *nodeSays) int64 { return n.Duplicates })},
-		{"tranche_messages_exhausted_total", "Messages removed that JetStream delivers no more.", "",
+		{"tranche_messages_exhausted_total", "Messages removed because JetStream no longer delivers them.", "",
 			one(func(n *nodeSays) int64 { return n.Exhausted })},
 		{"tranche_dead_letters_requeued_total", "Dead letters sent again.", "",
 			one(func(n *nodeSays) int64 { return n.Requeued })},
 		{"tranche_sessions_lost_total",
-			"Times that this node was cut off from the database for longer than a session lives.", "",
+			"Times this node lost its session.", "",
 			one(func(n *nodeSays) int64 { return n.SessionsLost })},
-		{"tranche_collector_flushes_total", "Requests for collectors.", "",
+		{"tranche_collector_flushes_total", "Flushes of collectors.", "",
 			one(func(n *nodeSays) int64 { return n.Flushes })},
-		{"tranche_collector_operations_done_total", "Operations of collectors that succeeded.", "",
+		{"tranche_collector_operations_done_total", "Operations that succeeded.", "",
 			one(func(n *nodeSays) int64 { return n.FlushedOps })},
-		{"tranche_collector_operations_failed_total", "Tries of operations that did not.", "",
+		{"tranche_collector_operations_failed_total", "Failed attempts of operations.", "",
 			one(func(n *nodeSays) int64 { return n.FailedOps })},
 	}
 }
@@ -156,10 +149,9 @@ func perPool(value func(*database.PoolUse) float64) func(*nodeSays, func(float64
 
 func leaderGauges() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
-		{"tranche_leader_epoch", "Epoch of the lease.", "",
-			one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
+		{"tranche_leader_epoch", "Epoch of the lease.", "", one(func(l *orchestrator.Leading) int64 { return l.Epoch })},
 		{"tranche_leader_task_last_success_timestamp_seconds",
-			"When a task ran last without failing, by the node's clock.", "task",
+			"When a task last succeeded.", "task",
 			func(l *orchestrator.Leading, put func(float64, ...string)) {
 				for i := range l.LeaderTasks {
 					if d := &l.LeaderTasks[i]; d.Succeeded >= 0 {
@@ -167,16 +159,16 @@ func leaderGauges() []row[*orchestrator.Leading] {
 					}
 				}
 			}},
-		{"tranche_leader_task_running_seconds", "For how long a task has been running; 0: it rests.", "task",
+		{"tranche_leader_task_running_seconds", "How long a task has been running; 0: idle.", "task",
 			perTask(func(d *inspect.TaskPulse) float64 { return d.Running.Seconds() })},
 	}
 }
 
 func leaderTotals() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
-		{"tranche_leader_task_runs_total", "Times that a task ran since this node leads.", "task",
+		{"tranche_leader_task_runs_total", "Runs of a task since this node leads.", "task",
 			perTask(func(d *inspect.TaskPulse) float64 { return float64(d.Runs) })},
-		{"tranche_leader_task_failures_total", "Those of them that failed.", "task",
+		{"tranche_leader_task_failures_total", "Failed runs of a task.", "task",
 			perTask(func(d *inspect.TaskPulse) float64 { return float64(d.Failures) })},
 	}
 }
@@ -211,10 +203,10 @@ func (n *node) Collect(to chan<- prometheus.Metric) {
 	if unready := n.m.unready.Load(); unready != nil {
 		says.unready = (*unready)(context.Background()) // which bounds itself
 	}
-	n.gauges.tell(to, says)
-	n.totals.tell(to, says)
+	n.gauges.collect(to, says)
+	n.totals.collect(to, says)
 	if leading != nil {
-		n.leader.tell(to, leading)
-		n.leaderTotals.tell(to, leading)
+		n.leader.collect(to, leading)
+		n.leaderTotals.collect(to, leading)
 	}
 }

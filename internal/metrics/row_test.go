@@ -10,7 +10,7 @@ import (
 // fakes is a table as a collector.
 type fakes struct{ *table[*nodeSays] }
 
-func (f fakes) Collect(to chan<- prometheus.Metric) { f.tell(to, &nodeSays{leads: true}) }
+func (f fakes) Collect(to chan<- prometheus.Metric) { f.collect(to, &nodeSays{leads: true}) }
 
 // To add a metric, a row is added to its table, and nothing else: it is described, told and listed.
 func TestAMetricIsOneRow(t *testing.T) {

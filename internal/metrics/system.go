@@ -83,10 +83,10 @@ func (s *system) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	now := s.look(from, leading.Epoch)
-	s.always.tell(to, &now)
+	s.always.collect(to, &now)
 	if now.db != nil {
 		now.endpoints, now.collectors = s.m.sumEndpoints(&now), s.m.sumCollectors(now.db.Collectors)
-		s.read.tell(to, &now)
+		s.read.collect(to, &now)
 	}
 }
 

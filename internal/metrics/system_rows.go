@@ -8,18 +8,18 @@ import (
 // alwaysRows are what is told whether the database can be read or not.
 func alwaysRows() []row[*seen] {
 	return []row[*seen]{
-		{"tranche_database_scrape_success", "1 when the database could be read for what follows, else 0.", "",
+		{"tranche_database_scrape_success", "1 if the database could be read for these metrics, else 0.", "",
 			one(func(s *seen) float64 { return yes(s.db != nil) })},
-		{"tranche_database_scrape_duration_seconds", "What the last reading took.", "",
+		{"tranche_database_scrape_duration_seconds", "Duration of the last read.", "",
 			one(func(s *seen) float64 { return s.took.Seconds() })},
 		{"tranche_health_conditions",
-			"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at most.",
+			"Conditions of tranche health, at most 20 of a kind.",
 			"kind,severity", conditionsByKind},
-		{"tranche_stream_size_bytes", "What a stream holds.", "stream",
+		{"tranche_stream_size_bytes", "Size of a stream.", "stream",
 			perStream(func(u *streamUse) float64 { return u.bytes })},
-		{"tranche_stream_messages", "The same in messages.", "stream",
+		{"tranche_stream_messages", "Messages in a stream.", "stream",
 			perStream(func(u *streamUse) float64 { return u.messages })},
-		{"tranche_stream_limit_bytes", "What it may hold; absent: it has no limit.", "stream",
+		{"tranche_stream_limit_bytes", "Limit of a stream; absent: none.", "stream",
 			func(s *seen, put func(float64, ...string)) {
 				for _, u := range s.streams {
 					if u.limit > 0 {
@@ -58,24 +58,24 @@ func runRows() []row[*seen] {
 	return []row[*seen]{
 		{"tranche_runs", "Runs in progress: state is loading, running or held.", "state",
 			perRuns([]string{"loading", "running", "held"}, func(r *healthstore.RunMetrics) string { return r.State })},
-		{"tranche_runs_held", "Runs that are held: reason is operator, threshold, fail_fast or canary.", "reason",
+		{"tranche_runs_held", "Held runs: reason is operator, threshold, fail_fast or canary.", "reason",
 			perRuns([]string{string(control.HoldOperator), string(control.HoldThreshold), string(control.HoldFailFast),
 				string(control.HoldCanary)}, func(r *healthstore.RunMetrics) string { return r.Hold })},
-		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run in progress; 0: there is none.", "",
+		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run in progress; 0: none.", "",
 			number(func(m *healthstore.Metrics) (oldest float64) {
 				for i := range m.Runs {
 					oldest = max(oldest, m.Runs[i].Oldest)
 				}
 				return oldest
 			})},
-		{"tranche_runs_end_timestamp_seconds", "When the last of the 50 newest runs in progress will end, by their " +
-			"forecasts: quantile is 0.1, 0.5 or 0.9; absent: none has a time.", "quantile",
+		{"tranche_runs_end_timestamp_seconds", "When the last of the 50 newest runs in progress will end, by " +
+			"forecast: quantile is 0.1, 0.5 or 0.9; absent: none has a time.", "quantile",
 			func(s *seen, put func(float64, ...string)) {
 				for quantile, at := range s.ends {
 					put(float64(at.Unix()), quantile)
 				}
 			}},
-		{"tranche_runs_overdue", "Open runs that were not sealed in time.", "",
+		{"tranche_runs_overdue", "Open runs not sealed before their deadline.", "",
 			number(func(m *healthstore.Metrics) int64 { return m.Overdue })},
 	}
 }
@@ -108,31 +108,31 @@ type endpointSum struct {
 
 func endpointRows() []row[*seen] {
 	return []row[*seen]{
-		{"tranche_endpoint_items_ready", "Items of runs that are not held that may be sent now.", "endpoint",
+		{"tranche_endpoint_items_ready", "Items that may be sent now.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.ready })},
-		{"tranche_endpoint_items_scheduled", "Items that are to be retried after a pause.", "endpoint",
+		{"tranche_endpoint_items_scheduled", "Items that wait for a retry.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.scheduled })},
-		{"tranche_endpoint_items_in_flight", "Items that are out.", "endpoint",
+		{"tranche_endpoint_items_in_flight", "Items in flight.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.inFlight })},
-		{"tranche_endpoint_requests_in_flight", "Requests that are out.", "endpoint",
+		{"tranche_endpoint_requests_in_flight", "Requests in flight.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.requests })},
 		{"tranche_endpoint_requests_limit",
-			"How many may be: what operators set, or else what nodes have found.", "endpoint",
+			"Limit of requests in flight: set by operators, else learned.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return e.limit })},
 		{"tranche_endpoint_oldest_wait_seconds",
-			"For how long the oldest request has been in the stream that no service has taken; 0: there is none.", "endpoint",
+			"Age of the oldest request that no service has taken; 0: none.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.oldest })},
 		{"tranche_endpoint_breaker_open", "1 while the breaker is open, else 0.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return new(yes(e.open)) })},
 		{"tranche_endpoint_pace_items_per_second",
-			"Items a second, at most: what operators set or services have shown, whichever is less; absent: no limit.",
+			"The lower of the set and the learned rate; absent: no limit.",
 			"endpoint", perEndpoint(func(e *endpointSum) *float64 { return e.rate })},
-		{"tranche_endpoint_pace_chunk_items", "Items in a request that get most done; absent: not known yet.", "endpoint",
+		{"tranche_endpoint_pace_chunk_items", "The learned chunk size; absent: not known yet.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return e.chunk })},
-		{"tranche_endpoint_no_listeners", "1 while runs have work for it and no one listens, else 0.", "endpoint",
+		{"tranche_endpoint_no_listeners", "1 while runs have work for it and no service listens, else 0.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return new(yes(e.unheard)) })},
 		{"tranche_endpoint_calls_unanswered",
-			"Requests that someone waits for, in the lane of calls: not taken, or being worked on.", "endpoint",
+			"Unanswered requests in the lane of calls.", "endpoint",
 			perEndpoint(func(e *endpointSum) *float64 { return &e.calls })},
 	}
 }
@@ -198,12 +198,12 @@ func add[N int64 | float64](to **float64, value *N) {
 func collectorRows() []row[*seen] {
 	return []row[*seen]{
 		{"tranche_collector_oldest_operation_seconds",
-			"Age of the oldest operation of the key that is due first, or being flushed; 0: there is none.", "collector",
+			"Age of the oldest operation of the key that is due first, or being flushed; 0: none.", "collector",
 			perCollector(func(c *healthstore.CollectorMetrics) float64 { return c.Oldest })},
-		{"tranche_collector_max_age_seconds", "When operations are to be flushed at the latest.", "collector",
+		{"tranche_collector_max_age_seconds", "The collector's max_age.", "collector",
 			perCollector(func(c *healthstore.CollectorMetrics) float64 { return c.MaxAge })},
 		{"tranche_collector_operations_parked",
-			"Operations that wait for someone to retry or drop them; 10000 at most.", "collector",
+			"Parked operations, at most 10000.", "collector",
 			perCollector(func(c *healthstore.CollectorMetrics) float64 { return float64(c.Parked) })},
 	}
 }
@@ -235,37 +235,37 @@ func (m *Metrics) sumCollectors(all []healthstore.CollectorMetrics) map[string]*
 func besideRows() []row[*seen] {
 	type m = healthstore.Metrics
 	return []row[*seen]{
-		{"tranche_schedules_overdue", "Schedules whose due time has come and was not taken.", "",
+		{"tranche_schedules_overdue", "Schedules with a due time that was not taken.", "",
 			number(func(m *m) int64 { return m.Schedules.Overdue })},
-		{"tranche_schedule_oldest_overdue_seconds", "For how long, the first of them; 0: there is none.", "",
+		{"tranche_schedule_oldest_overdue_seconds", "How late the first overdue schedule is; 0: none.", "",
 			number(func(m *m) float64 { return m.Schedules.OldestDue })},
-		{"tranche_schedules_unstarted", "Due times that were taken and have no run after a minute.", "",
+		{"tranche_schedules_unstarted", "Due times without a run a minute after they were taken.", "",
 			number(func(m *m) int64 { return m.Schedules.Unstarted })},
 		{"tranche_schedules_failing", "Schedules whose last due time has no run.", "",
 			number(func(m *m) int64 { return m.Schedules.Failing })},
-		{"tranche_schedules_late", "Runs of schedules that go on after the end of their window.", "",
+		{"tranche_schedules_late", "Scheduled runs that continue after their window.", "",
 			number(func(m *m) int64 { return m.Schedules.Late })},
-		{"tranche_dead_letters", "Dead letters that wait for someone; 10000 at most.", "",
+		{"tranche_dead_letters", "Dead letters that wait for an operator, at most 10000.", "",
 			number(func(m *m) int64 { return m.Leftovers.Letters })},
-		{"tranche_replies_quarantined", "Messages quarantined in the last day; 10000 at most.", "",
+		{"tranche_replies_quarantined", "Messages quarantined in the last day, at most 10000.", "",
 			number(func(m *m) int64 { return m.Leftovers.Quarantined })},
-		{"tranche_events_unpublished", "Events that are not published after a minute; 10000 at most.", "",
+		{"tranche_events_unpublished", "Events not published after a minute, at most 10000.", "",
 			number(func(m *m) int64 { return m.Leftovers.Events })},
 		{"tranche_nodes",
-			"Nodes: alive, or dead within the last hour, without a word, and not started again on their host.", "state",
+			"Nodes that are alive, or died in the last hour and were not restarted.", "state",
 			func(s *seen, put func(float64, ...string)) {
 				put(float64(s.db.Nodes.Alive), "alive")
 				put(float64(s.db.Nodes.Dead), "dead")
 			}},
-		{"tranche_database_size_bytes", "What the database takes on its disk.", "",
+		{"tranche_database_size_bytes", "Size of the database on disk.", "",
 			number(func(m *m) int64 { return m.Database.Bytes })},
-		{"tranche_database_connections", "Connections to the PostgreSQL server, of everybody.", "",
+		{"tranche_database_connections", "Connections to the PostgreSQL server, by all clients.", "",
 			number(func(m *m) int64 { return m.Database.Connections })},
-		{"tranche_database_connections_limit", "How many it takes.", "",
+		{"tranche_database_connections_limit", "Limit of connections to the PostgreSQL server.", "",
 			number(func(m *m) int64 { return m.Database.MaxConnections })},
 		{"tranche_database_oldest_transaction_seconds", "Age of the oldest transaction that the node's role may see.", "",
 			number(func(m *m) float64 { return m.Database.OldestTransaction })},
-		{"tranche_database_dead_rows", "Rows that VACUUM has yet to clear, as PostgreSQL estimates.", "table",
+		{"tranche_database_dead_rows", "Dead rows, estimated by PostgreSQL.", "table",
 			func(s *seen, put func(float64, ...string)) {
 				for _, t := range s.db.Tables {
 					put(float64(t.Dead), t.Name)

@@ -12,13 +12,13 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 )
 
 // wanted is the items that one call acknowledges.
 type wanted struct {
 	about  *uuid.UUID // the batch that the call is about; nil: any
-	asked  fanout.Acknowledgement
+	asked  trackerclient.Acknowledgement
 	acks   []tracker.ItemsAck // one for each batch, in ascending order of their ids, which is that of locks
 	places map[place]int      // of these and of their masks, while they are read
 }
@@ -32,7 +32,7 @@ type place struct {
 const maxGroups = 8192
 
 // readWanted reads what a call acknowledges. An error names the text and its place.
-func readWanted(in fanout.AckRequest) (*wanted, error) {
+func readWanted(in trackerclient.AckRequest) (*wanted, error) {
 	w := &wanted{asked: in.Acknowledgement, places: map[place]int{}}
 	if in.Batch != "" {
 		id, err := readBatch("batch", in.Batch)
@@ -43,13 +43,13 @@ func readWanted(in fanout.AckRequest) (*wanted, error) {
 	}
 	switch {
 	case len(in.IDs)+len(in.Ranges) == 0:
-		return nil, &fanout.Error{Code: fanout.CodeNothing, Message: "no item is named; give ids or ranges"}
-	case len(in.IDs) > fanout.MaxIDs:
-		return nil, tooMany("ids", len(in.IDs), fanout.MaxIDs)
-	case len(in.Ranges) > fanout.MaxRanges:
-		return nil, tooMany("ranges", len(in.Ranges), fanout.MaxRanges)
+		return nil, &trackerclient.Error{Code: trackerclient.CodeNothing, Message: "no item is named; give ids or ranges"}
+	case len(in.IDs) > trackerclient.MaxIDs:
+		return nil, tooMany("ids", len(in.IDs), trackerclient.MaxIDs)
+	case len(in.Ranges) > trackerclient.MaxRanges:
+		return nil, tooMany("ranges", len(in.Ranges), trackerclient.MaxRanges)
 	}
-	if err := tracker.CheckText("code", in.Code, fanout.MaxCode); err != nil {
+	if err := tracker.CheckText("code", in.Code, trackerclient.MaxCode); err != nil {
 		return nil, told(err)
 	}
 	err := w.each(w.add)
@@ -58,8 +58,8 @@ func readWanted(in fanout.AckRequest) (*wanted, error) {
 	return w, err
 }
 
-func tooMany(what string, given, most int) *fanout.Error {
-	return &fanout.Error{Code: fanout.CodeTooMany, Place: what, Message: fmt.Sprintf(
+func tooMany(what string, given, most int) *trackerclient.Error {
+	return &trackerclient.Error{Code: trackerclient.CodeTooMany, Place: what, Message: fmt.Sprintf(
 		"%d %s are given; a call takes %d, so make several", given, what, most)}
 }
 
@@ -71,9 +71,9 @@ func (w *wanted) each(f func(s *span, text string) error) error {
 			if err == nil {
 				err = f(&s, text)
 			}
-			if bad, ok := err.(*fanout.Error); ok { //nolint:errorlint // both make it
+			if bad, ok := err.(*trackerclient.Error); ok { //nolint:errorlint // both make it
 				bad.Place, bad.Value = fmt.Sprintf("%s[%d]", list, i), echo(text)
-				if bad.Code == fanout.CodeBadID || bad.Code == fanout.CodeBadRange {
+				if bad.Code == trackerclient.CodeBadID || bad.Code == trackerclient.CodeBadRange {
 					bad.Message = fmt.Sprintf("%q: %s", bad.Value, bad.Message)
 				}
 			}
@@ -92,7 +92,7 @@ func (w *wanted) each(f func(s *span, text string) error) error {
 // add takes in what one text means.
 func (w *wanted) add(s *span, text string) error {
 	if w.about != nil && s.batch != *w.about {
-		return &fanout.Error{Code: fanout.CodeWrongBatch, Message: fmt.Sprintf(
+		return &trackerclient.Error{Code: trackerclient.CodeWrongBatch, Message: fmt.Sprintf(
 			"%q is of batch %s, and the call is about batch %s", echo(text), s.batch, w.about)}
 	}
 	i, known := w.places[place{s.batch, -1}]
@@ -118,10 +118,10 @@ func (w *wanted) add(s *span, text string) error {
 	}
 	switch {
 	case len(w.places)-len(w.acks) > tracker.MaxAckGroups: // before they take up the node's memory
-		return &fanout.Error{Code: fanout.CodeTooMany, Message: fmt.Sprintf(
+		return &trackerclient.Error{Code: trackerclient.CodeTooMany, Message: fmt.Sprintf(
 			"items of more than %d groups are named; make several calls", tracker.MaxAckGroups)}
 	case len(ack.Items) > maxGroups:
-		return &fanout.Error{Code: fanout.CodeTooMany, Message: fmt.Sprintf("items of more than %d groups of a batch are "+
+		return &trackerclient.Error{Code: trackerclient.CodeTooMany, Message: fmt.Sprintf("items of more than %d groups of a batch are "+
 			"named; make several calls, or name whole groups by ranges like 0-9999", maxGroups)}
 	}
 	return nil
@@ -141,8 +141,8 @@ func (w *wanted) groups() (n int) {
 
 // blame finds the text that named what the store refused: a batch, a group of it, or an item past the group's size. It
 // returns nil when this call named no such thing.
-func (w *wanted) blame(bad *tracker.GroupError) *fanout.Error {
-	var found *fanout.Error
+func (w *wanted) blame(bad *tracker.GroupError) *trackerclient.Error {
+	var found *trackerclient.Error
 	_ = w.each(func(s *span, text string) error { // it was read before
 		if s.batch == bad.Batch && s.misses(bad) {
 			found = misfit(bad, text)
@@ -176,13 +176,13 @@ func (s *span) misses(bad *tracker.GroupError) bool {
 	}
 }
 
-func misfit(bad *tracker.GroupError, text string) *fanout.Error {
-	e := &fanout.Error{Code: fanout.CodeNoGroup}
+func misfit(bad *tracker.GroupError, text string) *trackerclient.Error {
+	e := &trackerclient.Error{Code: trackerclient.CodeNoGroup}
 	switch {
 	case bad.Group < 0:
 		e = noBatch(bad.Batch)
 	case bad.Size > 0:
-		e.Code = fanout.CodePastSize
+		e.Code = trackerclient.CodePastSize
 		e.Message = fmt.Sprintf("group %d of the batch has items 0 to %d", bad.Group, bad.Size-1)
 	case bad.Groups > 0:
 		e.Message = fmt.Sprintf("the batch has groups 0 to %d", bad.Groups-1)
@@ -214,9 +214,9 @@ func parseID(text string) (span, error) {
 	if err != nil {
 		bad, ok := errors.AsType[*bitfield.ItemIDError](err)
 		if !ok {
-			return span{}, &fanout.Error{Code: fanout.CodeBadID, Message: err.Error()}
+			return span{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Message: err.Error()}
 		}
-		return span{}, &fanout.Error{Code: fanout.CodeBadID, Message: fmt.Sprintf("at character %d: %s; %s", bad.At+1,
+		return span{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Message: fmt.Sprintf("at character %d: %s; %s", bad.At+1,
 			bad.Problem, idForm)}
 	}
 	return span{batch: id.Batch, first: id.Group, last: id.Group, lo: id.Index, hi: id.Index}, nil
@@ -279,8 +279,8 @@ func number(what, text string, most int) (int, error) {
 	return int(n), nil // it is not above most
 }
 
-func badRange(format string, args ...any) *fanout.Error {
-	return &fanout.Error{Code: fanout.CodeBadRange, Message: fmt.Sprintf(format, args...)}
+func badRange(format string, args ...any) *trackerclient.Error {
+	return &trackerclient.Error{Code: trackerclient.CodeBadRange, Message: fmt.Sprintf(format, args...)}
 }
 
 // maxEchoed is how much of a text that is wrong an error repeats.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 )
 
 const (
@@ -46,12 +46,12 @@ type ackCall struct {
 	want *wanted
 	done chan struct{}
 
-	out fanout.BatchesAcked
+	out trackerclient.BatchesAcked
 	err error
 }
 
 // ack acknowledges what a call wants. When ctx ends first, it may be done anyway.
-func (c *combiner) ack(ctx context.Context, want *wanted) (fanout.BatchesAcked, error) {
+func (c *combiner) ack(ctx context.Context, want *wanted) (trackerclient.BatchesAcked, error) {
 	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
 	call.out.CompletedBatches = []string{}
 	c.mu.Lock()
@@ -64,7 +64,7 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (fanout.BatchesAcked, 
 	case <-call.done:
 		return call.out, call.err
 	case <-ctx.Done():
-		return fanout.BatchesAcked{}, ctx.Err()
+		return trackerclient.BatchesAcked{}, ctx.Err()
 	}
 }
 

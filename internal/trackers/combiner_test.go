@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
@@ -24,7 +24,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const items, callers = 8192 + 700, 300
-	batches := []uuid.UUID{b.open(fanout.BatchSettings{}, items), b.open(fanout.BatchSettings{}, items)}
+	batches := []uuid.UUID{b.open(trackerclient.BatchSettings{}, items), b.open(trackerclient.BatchSettings{}, items)}
 	var (
 		newly     atomic.Int64
 		completed sync.Map // batch → *atomic.Int64
@@ -45,11 +45,11 @@ func TestAcksThatComeTogether(t *testing.T) {
 				at := len(ids) / 2
 				ids[at] = bitfield.ItemID{Batch: batches[0], Group: 1, Index: 700 + i}.String()
 			}
-			acked, err := b.ack("", fanout.Acknowledgement{IDs: ids})
+			acked, err := b.ack("", trackerclient.Acknowledgement{IDs: ids})
 			if bad {
 				place, refused := fmt.Sprintf("ids[%d]", len(ids)/2), asRefused(err)
-				if refused == nil || refused.Code != fanout.CodePastSize || refused.Place != place {
-					t.Errorf("caller %d: %v; want %s at %s", i, err, fanout.CodePastSize, place)
+				if refused == nil || refused.Code != trackerclient.CodePastSize || refused.Place != place {
+					t.Errorf("caller %d: %v; want %s at %s", i, err, trackerclient.CodePastSize, place)
 				}
 				wrong.Add(1)
 				return
@@ -106,8 +106,8 @@ func shareOf(batches []uuid.UUID, caller, callers, items int) (ids []string) {
 	return ids
 }
 
-func asRefused(err error) *fanout.Error {
-	bad, _ := errors.AsType[*fanout.Error](err)
+func asRefused(err error) *trackerclient.Error {
+	bad, _ := errors.AsType[*trackerclient.Error](err)
 	return bad
 }
 
@@ -115,19 +115,22 @@ func asRefused(err error) *fanout.Error {
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.open(fanout.BatchSettings{}, 8192+10)
-	other := b.open(fanout.BatchSettings{}, 5)
-	empty := b.open(fanout.BatchSettings{}, 0)
-	sealed := b.open(fanout.BatchSettings{}, 3)
+	id := b.open(trackerclient.BatchSettings{}, 8192+10)
+	other := b.open(trackerclient.BatchSettings{}, 5)
+	empty := b.open(trackerclient.BatchSettings{}, 0)
+	sealed := b.open(trackerclient.BatchSettings{}, 3)
 	b.seal(sealed)
 	run := uuid.Must(uuid.NewV7())
 	b.exec(`INSERT INTO tracker_batch (id, owner, state) VALUES ($1, 'run', 'open')`, run)
 	ack := func(about, ids, ranges string) error {
-		_, err := b.ack(about, fanout.Acknowledgement{IDs: strings.Fields(ids), Ranges: strings.Fields(ranges)})
+		_, err := b.ack(about, trackerclient.Acknowledgement{IDs: strings.Fields(ids), Ranges: strings.Fields(ranges)})
 		return err
 	}
 	add := func(batch uuid.UUID, n int64, key string) error { _, err := b.add(batch.String(), n, key); return err }
-	open := func(set fanout.BatchSettings) error { _, err := b.service.Open(t.Context(), set, ann); return err }
+	open := func(set trackerclient.BatchSettings) error {
+		_, err := b.service.Open(t.Context(), set, ann)
+		return err
+	}
 	many := make([]string, tracker.MaxAckGroups+1)
 	for i := range many {
 		many[i] = uuid.NewString() + ":0:0"
@@ -138,37 +141,37 @@ func TestMistakes(t *testing.T) {
 	good := id.String() + ":0:1 "
 	for _, c := range []struct {
 		name, place string
-		code        fanout.Code
+		code        trackerclient.Code
 		err         error
 	}{
-		{"nothing", "", fanout.CodeNothing, ack("", "", "")},
-		{"a group of too many batches", "ids[20000]", fanout.CodeTooMany, ack("", strings.Join(many, " "), "")},
-		{"no UUID", "batch", fanout.CodeBadID, ack("x", "x:0:0", "")},
-		{"garbage", "ids[1]", fanout.CodeBadID, ack("", good+"garbage", "")},
-		{"no index", "ids[1]", fanout.CodeBadID, ack("", good+id.String()+":0", "")},
-		{"another batch", "ids[1]", fanout.CodeWrongBatch, ack(id.String(), good+other.String()+":0:1", "")},
-		{"unknown batch", "ids[1]", fanout.CodeNoBatch, ack("", good+uuid.NewString()+":0:1", "")},
-		{"a run's batch", "ids[1]", fanout.CodeNoBatch, ack("", good+run.String()+":0:1", "")},
-		{"foreign group", "ids[2]", fanout.CodeNoGroup, ack("", good+good+other.String()+":1:0", "")},
-		{"no groups", "ids[0]", fanout.CodeNoGroup, ack("", empty.String()+":0:0", "")},
-		{"past the size", "ids[1]", fanout.CodePastSize, ack("", good+id.String()+":1:10", "")},
-		{"past the size by a range", "ranges[0]", fanout.CodePastSize, ack(id.String(), "", "1:5-10")},
-		{"groups past the end", "ranges[1]", fanout.CodeNoGroup, ack(id.String(), "", "0 1-3")},
-		{"range backwards", "ranges[0]", fanout.CodeBadRange, ack(id.String(), "", "0:9-3")},
-		{"range of nothing", "ranges[0]", fanout.CodeBadRange, ack(id.String(), "", "0:")},
-		{"range of no batch", "ranges[0]", fanout.CodeBadRange, ack("", "", "0:1-2")},
-		{"zero", "items", fanout.CodeZeroItems, add(id, 0, "")},
-		{"below zero", "items", fanout.CodeZeroItems, add(id, -1, "")},
-		{"too many", "items", fanout.CodeTooManyItems, add(id, 1e9+1, "")},
-		{"after the seal", "", fanout.CodeNotOpen, add(sealed, 1, "")},
-		{"key for something else", "items", fanout.CodeKeyConflict, add(id, 8, "k")},
-		{"to no batch", "", fanout.CodeNoBatch, add(uuid.New(), 1, "")},
-		{"to a run's batch", "", fanout.CodeNoBatch, add(run, 1, "")},
-		{"no owner", "owner", fanout.CodeBadSetting, open(fanout.BatchSettings{})},
-		{"no time", "open_idle", fanout.CodeBadSetting, open(fanout.BatchSettings{Owner: "o", OpenIdle: "soon"})},
-		{"no id", "id", fanout.CodeBadID, open(fanout.BatchSettings{Owner: "o", ID: "1"})},
-		{"a run's id", "id", fanout.CodeBatchTaken, open(fanout.BatchSettings{Owner: "o", ID: run.String()})},
-		{"another owner's id", "owner", fanout.CodeKeyConflict, open(fanout.BatchSettings{Owner: "o", ID: id.String()})},
+		{"nothing", "", trackerclient.CodeNothing, ack("", "", "")},
+		{"a group of too many batches", "ids[20000]", trackerclient.CodeTooMany, ack("", strings.Join(many, " "), "")},
+		{"no UUID", "batch", trackerclient.CodeBadID, ack("x", "x:0:0", "")},
+		{"garbage", "ids[1]", trackerclient.CodeBadID, ack("", good+"garbage", "")},
+		{"no index", "ids[1]", trackerclient.CodeBadID, ack("", good+id.String()+":0", "")},
+		{"another batch", "ids[1]", trackerclient.CodeWrongBatch, ack(id.String(), good+other.String()+":0:1", "")},
+		{"unknown batch", "ids[1]", trackerclient.CodeNoBatch, ack("", good+uuid.NewString()+":0:1", "")},
+		{"a run's batch", "ids[1]", trackerclient.CodeNoBatch, ack("", good+run.String()+":0:1", "")},
+		{"foreign group", "ids[2]", trackerclient.CodeNoGroup, ack("", good+good+other.String()+":1:0", "")},
+		{"no groups", "ids[0]", trackerclient.CodeNoGroup, ack("", empty.String()+":0:0", "")},
+		{"past the size", "ids[1]", trackerclient.CodePastSize, ack("", good+id.String()+":1:10", "")},
+		{"past the size by a range", "ranges[0]", trackerclient.CodePastSize, ack(id.String(), "", "1:5-10")},
+		{"groups past the end", "ranges[1]", trackerclient.CodeNoGroup, ack(id.String(), "", "0 1-3")},
+		{"range backwards", "ranges[0]", trackerclient.CodeBadRange, ack(id.String(), "", "0:9-3")},
+		{"range of nothing", "ranges[0]", trackerclient.CodeBadRange, ack(id.String(), "", "0:")},
+		{"range of no batch", "ranges[0]", trackerclient.CodeBadRange, ack("", "", "0:1-2")},
+		{"zero", "items", trackerclient.CodeZeroItems, add(id, 0, "")},
+		{"below zero", "items", trackerclient.CodeZeroItems, add(id, -1, "")},
+		{"too many", "items", trackerclient.CodeTooManyItems, add(id, 1e9+1, "")},
+		{"after the seal", "", trackerclient.CodeNotOpen, add(sealed, 1, "")},
+		{"key for something else", "items", trackerclient.CodeKeyConflict, add(id, 8, "k")},
+		{"to no batch", "", trackerclient.CodeNoBatch, add(uuid.New(), 1, "")},
+		{"to a run's batch", "", trackerclient.CodeNoBatch, add(run, 1, "")},
+		{"no owner", "owner", trackerclient.CodeBadSetting, open(trackerclient.BatchSettings{})},
+		{"no time", "open_idle", trackerclient.CodeBadSetting, open(trackerclient.BatchSettings{Owner: "o", OpenIdle: "soon"})},
+		{"no id", "id", trackerclient.CodeBadID, open(trackerclient.BatchSettings{Owner: "o", ID: "1"})},
+		{"a run's id", "id", trackerclient.CodeBatchTaken, open(trackerclient.BatchSettings{Owner: "o", ID: run.String()})},
+		{"another owner's id", "owner", trackerclient.CodeKeyConflict, open(trackerclient.BatchSettings{Owner: "o", ID: id.String()})},
 	} {
 		bad := asRefused(c.err)
 		if bad == nil || bad.Code != c.code || bad.Place != c.place || bad.Message == "" {

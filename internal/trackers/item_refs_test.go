@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
@@ -26,8 +26,8 @@ func TestRanges(t *testing.T) {
 		{[]string{":2:99"}, []string{":2", ":0:0-8191"}, 8192 + 100},
 		{[]string{":0:1"}, []string{":all", ":all"}, size},
 	} {
-		id := b.open(fanout.BatchSettings{}, size)
-		asked := fanout.Acknowledgement{}
+		id := b.open(trackerclient.BatchSettings{}, size)
+		asked := trackerclient.Acknowledgement{}
 		for _, text := range c.ids {
 			asked.IDs = append(asked.IDs, id.String()+text)
 		}
@@ -45,7 +45,7 @@ func TestRanges(t *testing.T) {
 			t.Errorf("%v %v: %+v", c.ids, c.ranges, view)
 		}
 		// What is missing is said as ranges that can be acknowledged as they are.
-		rest, err := b.ack(id.String(), fanout.Acknowledgement{Ranges: view.Missing, Code: "LOST"})
+		rest, err := b.ack(id.String(), trackerclient.Acknowledgement{Ranges: view.Missing, Code: "LOST"})
 		if view.Pending > 0 && (err != nil || rest.Newly != view.Pending) {
 			t.Errorf("%v %v: acknowledging what is missing, %v: %+v %v", c.ids, c.ranges, view.Missing, rest, err)
 		}

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/workqueue"
@@ -175,11 +175,11 @@ func (w *Webhooks) survive(ctx context.Context, lease workqueue.Lease, hook *tra
 			err = fmt.Errorf("an attempt at a webhook: panic: %v", p)
 		}
 	}()
-	return w.tell(ctx, lease, hook)
+	return w.call(ctx, lease, hook)
 }
 
-// tell makes one attempt at a webhook and notes what came of it.
-func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) error {
+// call makes one attempt at a webhook and notes what came of it.
+func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) error {
 	came := w.deliver(ctx, hook)
 	if ctx.Err() != nil {
 		return ctx.Err() // it was cut off, and is retried by whoever leads then
@@ -216,7 +216,7 @@ const (
 )
 
 // checkWebhook refuses a webhook that could not be sent.
-func checkWebhook(conns *connections.Connections, set *fanout.WebhookSettings) error {
+func checkWebhook(conns *connections.Connections, set *trackerclient.WebhookSettings) error {
 	if set == nil {
 		return nil
 	}
@@ -226,7 +226,7 @@ func checkWebhook(conns *connections.Connections, set *fanout.WebhookSettings) e
 		if bad.Field != "" {
 			place += "." + bad.Field
 		}
-		return &fanout.Error{Code: fanout.CodeWebhook, Place: place, Value: echo(bad.Value), Message: bad.Why}
+		return &trackerclient.Error{Code: trackerclient.CodeWebhook, Place: place, Value: echo(bad.Value), Message: bad.Why}
 	}
 	return err
 }

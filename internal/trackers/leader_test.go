@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
@@ -20,7 +20,7 @@ import (
 func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.open(fanout.BatchSettings{}, 2*bitfield.Size)
+	id := b.open(trackerclient.BatchSettings{}, 2*bitfield.Size)
 	old := b.lease()
 	b.resign(old)
 	lease, reap := b.lease(), trackers.Reaper(b.db, zap.NewNop())
@@ -51,7 +51,7 @@ func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 func TestCallsWaitForLargeOnes(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ctx, id := t.Context(), b.open(fanout.BatchSettings{}, 1)
+	ctx, id := t.Context(), b.open(trackerclient.BatchSettings{}, 1)
 	config := b.pool.Config().Copy()
 	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000" // a dozen of them are more than we may be stalled
 	config.ConnConfig.RuntimeParams["application_name"] = "impatient"
@@ -63,7 +63,7 @@ func TestCallsWaitForLargeOnes(t *testing.T) {
 	sealed := make(chan error, 1)
 	go func() {
 		service := trackers.New(database.New(pool), trackers.Config{})
-		_, err := service.Seal(ctx, fanout.BatchRequest{Batch: id.String()}, ann)
+		_, err := service.Seal(ctx, trackerclient.BatchRequest{Batch: id.String()}, ann)
 		sealed <- err
 	}()
 	attempts := map[string]bool{}

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/ingest"
 )
 
@@ -48,14 +48,14 @@ type listener struct {
 func Listen(nc *nats.Conn, service *Service) (*ingest.Responder, error) {
 	l := &listener{operations: service.operations(), log: service.log, nc: nc}
 	return ingest.NewResponder(nc, ingest.ResponderConfig{
-		Subject: fanout.SubjectPrefix + "*", Queue: listenQueue, Timeout: requestTimeout,
+		Subject: trackerclient.SubjectPrefix + "*", Queue: listenQueue, Timeout: requestTimeout,
 		MaxRequests: maxAtWork, MaxBytes: maxHeld,
 		Answer: func(ctx context.Context, msg *nats.Msg) {
 			out, err := l.serve(ctx, msg)
 			l.answer(msg, out, err)
 		},
 		Refuse: func(msg *nats.Msg) {
-			l.answer(msg, nil, &fanout.Error{Code: fanout.CodeBusy,
+			l.answer(msg, nil, &trackerclient.Error{Code: trackerclient.CodeBusy,
 				Message: "this node works on as many requests as it can already; ask again"})
 		},
 	})
@@ -66,14 +66,14 @@ const anonymous = "nats"
 
 // serve works on a request. NATS does not say who asks, so of webhooks only origins are told.
 func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
-	by := Caller{Actor: cmp.Or(msg.Header.Get(fanout.HeaderActor), anonymous), Sight: Origins}
-	if err := tracker.CheckText("header "+fanout.HeaderActor, by.Actor, fanout.MaxName); err != nil {
+	by := Caller{Actor: cmp.Or(msg.Header.Get(trackerclient.HeaderActor), anonymous), Sight: Origins}
+	if err := tracker.CheckText("header "+trackerclient.HeaderActor, by.Actor, trackerclient.MaxName); err != nil {
 		return nil, told(err)
 	}
-	name := strings.TrimPrefix(msg.Subject, fanout.SubjectPrefix)
+	name := strings.TrimPrefix(msg.Subject, trackerclient.SubjectPrefix)
 	operation := l.operations[name]
 	if operation == nil {
-		return nil, &fanout.Error{Code: fanout.CodeBadRequest, Message: fmt.Sprintf(
+		return nil, &trackerclient.Error{Code: trackerclient.CodeBadRequest, Message: fmt.Sprintf(
 			"there is no operation %q; there are open, add, ack, seal, get, groups, missing, list and delete", echo(name))}
 	}
 	return operation(ctx, msg.Data, by)
@@ -89,12 +89,12 @@ func (l *listener) answer(msg *nats.Msg, out any, err error) {
 		if body, err = json.Marshal(out); err != nil {
 			bad = refused(l.log, err)
 		} else if most := l.nc.MaxPayload(); int64(len(body)) > most {
-			bad = &fanout.Error{Code: fanout.CodeTooLarge, Message: fmt.Sprintf(
+			bad = &trackerclient.Error{Code: trackerclient.CodeTooLarge, Message: fmt.Sprintf(
 				"the answer has %d bytes, and NATS takes %d; ask for fewer at once by limit", len(body), most)}
 		}
 	}
 	if bad != nil {
-		body, _ = json.Marshal(map[string]*fanout.Error{"error": bad}) // texts can be written
+		body, _ = json.Marshal(map[string]*trackerclient.Error{"error": bad}) // texts can be written
 	}
 	if err := msg.Respond(body); err != nil {
 		l.log.Warn("answer a request to the tracker service", zap.String("subject", msg.Subject), zap.Error(err))
@@ -123,24 +123,24 @@ func asked[In, Out any](do func(ctx context.Context, in In, by Caller) (Out, err
 }
 
 // ReadBody reads a request, with memory for what it says and for one mistake, however many there are. A member that
-// no one knows is refused: it would be meant to do something. The error is a *fanout.Error.
+// no one knows is refused: it would be meant to do something. The error is a *trackerclient.Error.
 func ReadBody(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
 	if !utf8.Valid(body) {
-		return &fanout.Error{Code: fanout.CodeBadRequest, Message: "the request is not valid UTF-8"}
+		return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Message: "the request is not valid UTF-8"}
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(into)
 	if err == nil {
 		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-			return &fanout.Error{Code: fanout.CodeBadRequest, Message: "something follows the request's JSON"}
+			return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Message: "something follows the request's JSON"}
 		}
 		return nil
 	}
-	bad := &fanout.Error{Code: fanout.CodeBadRequest}
+	bad := &trackerclient.Error{Code: trackerclient.CodeBadRequest}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
 		bad.Place = memberOf(wrong.Field)
 		bad.Message = fmt.Sprintf("want %s, and there is a %s", jsonName(wrong.Type.Kind().String()), wrong.Value)
@@ -174,18 +174,18 @@ func jsonName(kind string) string {
 }
 
 // refused makes of any error what a caller over NATS is told; nil for none. What is not the caller's doing is logged.
-func refused(log *zap.Logger, err error) *fanout.Error {
+func refused(log *zap.Logger, err error) *trackerclient.Error {
 	if err == nil {
 		return nil
 	}
-	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		return bad
 	}
 	if away(err) {
-		return &fanout.Error{Code: fanout.CodeUnavailable, Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
+		return &trackerclient.Error{Code: trackerclient.CodeUnavailable, Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
 	}
 	log.Error("a request to the tracker service failed", zap.Error(err))
-	return &fanout.Error{Code: fanout.CodeInternal, Message: "something went wrong inside; the log of tranche serve " +
+	return &trackerclient.Error{Code: trackerclient.CodeInternal, Message: "something went wrong inside; the log of tranche serve " +
 		"says what"}
 }
 
@@ -202,15 +202,15 @@ func away(err error) bool {
 }
 
 // Status is the status of HTTP that goes with a code.
-func Status(code fanout.Code) int {
+func Status(code trackerclient.Code) int {
 	switch code {
-	case fanout.CodeNoBatch:
+	case trackerclient.CodeNoBatch:
 		return http.StatusNotFound
-	case fanout.CodeBatchTaken, fanout.CodeKeyConflict, fanout.CodeNotOpen, fanout.CodeEnded:
+	case trackerclient.CodeBatchTaken, trackerclient.CodeKeyConflict, trackerclient.CodeNotOpen, trackerclient.CodeEnded:
 		return http.StatusConflict
-	case fanout.CodeBusy, fanout.CodeUnavailable: // it is the server's doing, and not one caller's
+	case trackerclient.CodeBusy, trackerclient.CodeUnavailable: // it is the server's doing, and not one caller's
 		return http.StatusServiceUnavailable
-	case fanout.CodeInternal:
+	case trackerclient.CodeInternal:
 		return http.StatusInternalServerError
 	}
 	return http.StatusUnprocessableEntity

@@ -11,13 +11,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
 // overNATS serves b over NATS by two listeners, as two nodes would, and returns a client.
-func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
+func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 	b.Helper()
 	server := testenv.NATS(b)
 	for range 2 {
@@ -36,7 +36,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 		})
 	}
 	nc := testenv.Conn(b, server)
-	return testenv.Must(fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon}))(b), nc
+	return testenv.Must(trackerclient.New(nc, trackerclient.Config{Actor: "billing", Timeout: soon}))(b), nc
 }
 
 // The whole way of a batch over NATS: many callers acknowledge its items one by one, and one is told of the end.
@@ -45,7 +45,7 @@ func TestOverNATS(t *testing.T) {
 	b := setup(t, nil)
 	client, _ := b.overNATS()
 	ctx := t.Context()
-	set := fanout.BatchSettings{Owner: "billing", Key: "nov", OpenIdle: "2h"}
+	set := trackerclient.BatchSettings{Owner: "billing", Key: "nov", OpenIdle: "2h"}
 	batch, err := client.Open(ctx, set)
 	if err != nil || batch.Existing {
 		t.Fatal(batch, err)
@@ -69,7 +69,7 @@ func TestOverNATS(t *testing.T) {
 	if len(ids) != items || ids[items-1].String() != added.LastID {
 		t.Fatalf("%d ids", len(ids))
 	}
-	bulk, err := client.Acknowledge(ctx, fanout.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
+	bulk, err := client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
 	if err != nil || bulk.Newly != 8192 {
 		t.Fatal(bulk, err)
 	}
@@ -88,14 +88,14 @@ func TestOverNATS(t *testing.T) {
 		view.CreatedBy != "billing" || view.OpenIdle != "2h0m0s" || len(view.Missing) != 0 {
 		t.Errorf("%+v %v", view, err)
 	}
-	if page, err := client.List(ctx, fanout.ListRequest{Owner: "billing", State: "completed"}); err != nil ||
+	if page, err := client.List(ctx, trackerclient.ListRequest{Owner: "billing", State: "completed"}); err != nil ||
 		len(page.Batches) != 1 || page.Batches[0].ID != batch.ID {
 		t.Error(page, err)
 	}
 	if _, err := client.Delete(ctx, batch.ID); err != nil {
 		t.Error(err)
 	}
-	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != fanout.CodeNoBatch {
+	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != trackerclient.CodeNoBatch {
 		t.Error(err)
 	}
 	if n := b.count(`SELECT count(*) FROM audit_log WHERE actor = 'billing' AND action LIKE 'tracker_%'`); n != 3 {
@@ -104,7 +104,7 @@ func TestOverNATS(t *testing.T) {
 }
 
 // ackEach acknowledges each item twice, all at the same time, and returns how many calls were told of the end.
-func ackEach(t *testing.T, client *fanout.Client, ids []bitfield.ItemID) int64 {
+func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) int64 {
 	t.Helper()
 	var told, newly atomic.Int64
 	var all sync.WaitGroup
@@ -149,7 +149,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"missing", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58","after":"x"}`, `"place":"after"`},
 		{"dance", `{}`, `there is no operation \"dance\"`},
 	} {
-		answer, err := nc.RequestWithContext(t.Context(), fanout.SubjectPrefix+c.subject, []byte(c.body))
+		answer, err := nc.RequestWithContext(t.Context(), trackerclient.SubjectPrefix+c.subject, []byte(c.body))
 		if err != nil {
 			t.Errorf("%s %s: %v; want %s", c.subject, c.body, err, c.want)
 		} else if !strings.Contains(string(answer.Data), c.want) {
@@ -158,8 +158,8 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 	// PostgreSQL is unavailable: that is said, and may be retried.
 	b.pool.Close()
-	_, err := client.Open(t.Context(), fanout.BatchSettings{Owner: "o"})
-	if bad, ok := errors.AsType[*fanout.Error](err); !ok || !bad.Temporary() {
+	_, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: "o"})
+	if bad, ok := errors.AsType[*trackerclient.Error](err); !ok || !bad.Temporary() {
 		t.Errorf("%v; want an error that may pass", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -38,8 +38,8 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	t.Cleanup(func() { _ = listener.Close(t.Context()) })
 	for user, may := range map[string]bool{"web": true, "accounts": false} {
 		patience := map[bool]time.Duration{true: soon, false: 200 * time.Millisecond}[may]
-		client := testenv.Must(fanout.New(conn(user), fanout.Config{Timeout: patience}))(t)
-		if _, err := client.Open(t.Context(), fanout.BatchSettings{Owner: user}); (err == nil) != may {
+		client := testenv.Must(trackerclient.New(conn(user), trackerclient.Config{Timeout: patience}))(t)
+		if _, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: user}); (err == nil) != may {
 			t.Errorf("%s: %v", user, err)
 		}
 	}

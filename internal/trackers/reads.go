@@ -9,23 +9,23 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 )
 
 // Get returns a batch as it stands, with up to so many ranges of what is missing.
-func (s *Service) Get(ctx context.Context, in fanout.GetRequest, by Caller) (out fanout.BatchView, err error) {
+func (s *Service) Get(ctx context.Context, in trackerclient.GetRequest, by Caller) (out trackerclient.BatchView, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
 	}
-	if in.Missing < 0 || in.Missing > fanout.MaxMissing {
-		return out, outOfRange("missing", in.Missing, fanout.MaxMissing)
+	if in.Missing < 0 || in.Missing > trackerclient.MaxMissing {
+		return out, outOfRange("missing", in.Missing, trackerclient.MaxMissing)
 	}
 	info, err := tracker.Get(ctx, s.db.Pool, batch)
 	if err != nil {
 		return out, told(err)
 	}
-	out = fanout.BatchView{
+	out = trackerclient.BatchView{
 		BatchSummary: summaryOf(&info.Summary, by.Sight), Pending: info.Pending, Done: info.Done, Failed: info.Failed,
 	}
 	if len(info.Codes) > 0 {
@@ -35,7 +35,7 @@ func (s *Service) Get(ctx context.Context, in fanout.GetRequest, by Caller) (out
 		out.Codes[c.Code] = c.Items
 	}
 	if in.Missing > 0 {
-		page, err := s.Missing(ctx, fanout.MissingRequest{Batch: in.Batch, Limit: in.Missing}, by)
+		page, err := s.Missing(ctx, trackerclient.MissingRequest{Batch: in.Batch, Limit: in.Missing}, by)
 		if err != nil {
 			return out, err
 		}
@@ -44,8 +44,8 @@ func (s *Service) Get(ctx context.Context, in fanout.GetRequest, by Caller) (out
 	return out, nil
 }
 
-func summaryOf(i *tracker.Summary, sight Visibility) fanout.BatchSummary {
-	out := fanout.BatchSummary{
+func summaryOf(i *tracker.Summary, sight Visibility) trackerclient.BatchSummary {
+	out := trackerclient.BatchSummary{
 		ID: i.ID.String(), Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
 		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
 		SealedAt: i.SealedAt, CompletedAt: i.CompletedAt, ExpiredAt: i.ExpiredAt, OpenIdle: i.OpenIdle.String(),
@@ -55,7 +55,7 @@ func summaryOf(i *tracker.Summary, sight Visibility) fanout.BatchSummary {
 		return out
 	}
 	why, said, _ := strings.Cut(i.WebhookError, "\n") // our words, and the receiver's
-	out.Webhook = &fanout.WebhookView{URL: i.WebhookURL, Secret: i.WebhookSecret, State: string(i.WebhookState),
+	out.Webhook = &trackerclient.WebhookView{URL: i.WebhookURL, Secret: i.WebhookSecret, State: string(i.WebhookState),
 		Attempts: i.WebhookAttempts, NextAt: i.WebhookNextAt, Error: why}
 	if sight == Origins {
 		out.Webhook.URL = tracker.Hook{URL: i.WebhookURL}.Origin()
@@ -66,18 +66,18 @@ func summaryOf(i *tracker.Summary, sight Visibility) fanout.BatchSummary {
 }
 
 // Groups returns the groups that follow one; without one from the first on.
-func (s *Service) Groups(ctx context.Context, in fanout.GroupsRequest, _ Caller) (out fanout.GroupPage, err error) {
+func (s *Service) Groups(ctx context.Context, in trackerclient.GroupsRequest, _ Caller) (out trackerclient.GroupPage, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
 	}
-	from, limit := 0, cmp.Or(in.Limit, fanout.DefaultLimit)
+	from, limit := 0, cmp.Or(in.Limit, trackerclient.DefaultLimit)
 	if in.After != nil {
 		from = *in.After + 1
 	}
 	switch {
-	case limit < 1 || limit > fanout.MaxPage:
-		return out, outOfRange("limit", limit, fanout.MaxPage)
+	case limit < 1 || limit > trackerclient.MaxPage:
+		return out, outOfRange("limit", limit, trackerclient.MaxPage)
 	case from < 0 || from > bitfield.MaxGroup+1:
 		return out, outOfRange("after", from-1, bitfield.MaxGroup)
 	}
@@ -85,9 +85,9 @@ func (s *Service) Groups(ctx context.Context, in fanout.GroupsRequest, _ Caller)
 	if err != nil {
 		return out, told(err)
 	}
-	out = fanout.GroupPage{Batch: batch.String(), Groups: []fanout.GroupView{}}
+	out = trackerclient.GroupPage{Batch: batch.String(), Groups: []trackerclient.GroupView{}}
 	for _, g := range groups[:min(limit, len(groups))] {
-		out.Groups = append(out.Groups, fanout.GroupView(g))
+		out.Groups = append(out.Groups, trackerclient.GroupView(g))
 	}
 	if len(groups) > limit {
 		out.Next = &groups[limit-1].Group
@@ -96,14 +96,14 @@ func (s *Service) Groups(ctx context.Context, in fanout.GroupsRequest, _ Caller)
 }
 
 // Missing returns ranges of what is pending, after an item like 12:8191; without one from the first on.
-func (s *Service) Missing(ctx context.Context, in fanout.MissingRequest, _ Caller) (out fanout.MissingPage, err error) {
+func (s *Service) Missing(ctx context.Context, in trackerclient.MissingRequest, _ Caller) (out trackerclient.MissingPage, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
 	}
-	limit := cmp.Or(in.Limit, fanout.DefaultLimit)
-	if limit < 1 || limit > fanout.MaxMissing {
-		return out, outOfRange("limit", limit, fanout.MaxMissing)
+	limit := cmp.Or(in.Limit, trackerclient.DefaultLimit)
+	if limit < 1 || limit > trackerclient.MaxMissing {
+		return out, outOfRange("limit", limit, trackerclient.MaxMissing)
 	}
 	from, err := readPosition(in.After)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Service) Missing(ctx context.Context, in fanout.MissingRequest, _ Calle
 	if err != nil {
 		return out, told(err)
 	}
-	out = fanout.MissingPage{Batch: batch.String(), Ranges: make([]string, len(ranges))}
+	out = trackerclient.MissingPage{Batch: batch.String(), Ranges: make([]string, len(ranges))}
 	for i, r := range ranges {
 		out.Ranges[i] = r.String()
 	}
@@ -140,10 +140,10 @@ func readPosition(after string) (p tracker.Position, err error) {
 }
 
 // List returns batches, newest first.
-func (s *Service) List(ctx context.Context, in fanout.ListRequest, by Caller) (out fanout.BatchPage, err error) {
-	limit := cmp.Or(in.Limit, fanout.DefaultLimit)
-	if limit < 1 || limit > fanout.MaxPage {
-		return out, outOfRange("limit", limit, fanout.MaxPage)
+func (s *Service) List(ctx context.Context, in trackerclient.ListRequest, by Caller) (out trackerclient.BatchPage, err error) {
+	limit := cmp.Or(in.Limit, trackerclient.DefaultLimit)
+	if limit < 1 || limit > trackerclient.MaxPage {
+		return out, outOfRange("limit", limit, trackerclient.MaxPage)
 	}
 	filter := tracker.Filter{Owner: in.Owner, State: tracker.State(in.State), Limit: limit + 1}
 	if in.After != "" {
@@ -155,7 +155,7 @@ func (s *Service) List(ctx context.Context, in fanout.ListRequest, by Caller) (o
 	if err != nil {
 		return out, told(err)
 	}
-	out.Batches = []fanout.BatchSummary{}
+	out.Batches = []trackerclient.BatchSummary{}
 	for i := range found[:min(limit, len(found))] {
 		out.Batches = append(out.Batches, summaryOf(&found[i], by.Sight))
 	}

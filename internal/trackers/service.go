@@ -27,7 +27,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -42,7 +42,7 @@ type Config struct {
 	Log   *zap.Logger // nil: none
 }
 
-// Service is the tracker service. What it refuses is a *fanout.Error.
+// Service is the tracker service. What it refuses is a *trackerclient.Error.
 type Service struct {
 	db    *database.DB
 	conns *connections.Connections
@@ -96,7 +96,7 @@ const (
 )
 
 // Open opens a batch, or finds the one that the same request opened before, which is not audited again.
-func (s *Service) Open(ctx context.Context, in fanout.BatchSettings, by Caller) (out fanout.BatchOpened, err error) {
+func (s *Service) Open(ctx context.Context, in trackerclient.BatchSettings, by Caller) (out trackerclient.BatchOpened, err error) {
 	r := tracker.OpenRequest{Owner: in.Owner, Key: in.Key, CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
 	if in.ID != "" {
 		if r.ID, err = readBatch("id", in.ID); err != nil {
@@ -124,7 +124,7 @@ func (s *Service) Open(ctx context.Context, in fanout.BatchSettings, by Caller) 
 	}
 	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		opened, err := tracker.OpenTracker(ctx, tx, r)
-		out = fanout.BatchOpened{ID: opened.ID.String(), Existing: opened.Existing}
+		out = trackerclient.BatchOpened{ID: opened.ID.String(), Existing: opened.Existing}
 		if err != nil || opened.Existing {
 			return err
 		}
@@ -135,13 +135,13 @@ func (s *Service) Open(ctx context.Context, in fanout.BatchSettings, by Caller) 
 }
 
 // Add adds items to an open batch, once for each key. It is not audited, nor is Ack: there are too many.
-func (s *Service) Add(ctx context.Context, in fanout.AddRequest, _ Caller) (out fanout.GroupsAdded, err error) {
+func (s *Service) Add(ctx context.Context, in trackerclient.AddRequest, _ Caller) (out trackerclient.GroupsAdded, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
 	}
 	if in.Items <= 0 {
-		return out, &fanout.Error{Code: fanout.CodeZeroItems, Place: "items", Message: fmt.Sprintf(
+		return out, &trackerclient.Error{Code: trackerclient.CodeZeroItems, Place: "items", Message: fmt.Sprintf(
 			"it is %d; add 1 item or more, and seal the batch when there are no more", in.Items)}
 	}
 	var added tracker.Added
@@ -156,17 +156,17 @@ func (s *Service) Add(ctx context.Context, in fanout.AddRequest, _ Caller) (out 
 	last := bitfield.ItemID{
 		Batch: batch, Group: added.FirstGroup + added.Groups - 1, Index: int((added.Items - 1) % bitfield.Size),
 	}
-	return fanout.GroupsAdded{
+	return trackerclient.GroupsAdded{
 		Batch: batch.String(), FirstGroup: added.FirstGroup, Groups: added.Groups, Items: added.Items,
 		FirstID: first.String(), LastID: last.String(), Existing: added.Existing,
 	}, nil
 }
 
 // Ack acknowledges items, of one batch or, where none is named, of any.
-func (s *Service) Ack(ctx context.Context, in fanout.AckRequest, _ Caller) (fanout.BatchesAcked, error) {
+func (s *Service) Ack(ctx context.Context, in trackerclient.AckRequest, _ Caller) (trackerclient.BatchesAcked, error) {
 	want, err := readWanted(in)
 	if err != nil {
-		return fanout.BatchesAcked{}, err
+		return trackerclient.BatchesAcked{}, err
 	}
 	out, err := s.acks.ack(ctx, want)
 	if len(out.CompletedBatches) > 0 {
@@ -176,7 +176,7 @@ func (s *Service) Ack(ctx context.Context, in fanout.AckRequest, _ Caller) (fano
 }
 
 // Seal says that a batch gets no more items.
-func (s *Service) Seal(ctx context.Context, in fanout.BatchRequest, by Caller) (out fanout.BatchSealed, err error) {
+func (s *Service) Seal(ctx context.Context, in trackerclient.BatchRequest, by Caller) (out trackerclient.BatchSealed, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -186,7 +186,7 @@ func (s *Service) Seal(ctx context.Context, in fanout.BatchRequest, by Caller) (
 		if err != nil {
 			return err
 		}
-		out = fanout.BatchSealed{Batch: batch.String(), Completed: completed}
+		out = trackerclient.BatchSealed{Batch: batch.String(), Completed: completed}
 		return session.Audit(ctx, tx, by.Actor, "tracker_seal", out.Batch, map[string]any{"completed": completed})
 	})
 	if err == nil && out.Completed {
@@ -196,7 +196,7 @@ func (s *Service) Seal(ctx context.Context, in fanout.BatchRequest, by Caller) (
 }
 
 // Delete deletes a batch, whatever its state.
-func (s *Service) Delete(ctx context.Context, in fanout.BatchRequest, by Caller) (out fanout.BatchDeleted, err error) {
+func (s *Service) Delete(ctx context.Context, in trackerclient.BatchRequest, by Caller) (out trackerclient.BatchDeleted, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -207,14 +207,14 @@ func (s *Service) Delete(ctx context.Context, in fanout.BatchRequest, by Caller)
 		}
 		return session.Audit(ctx, tx, by.Actor, "tracker_delete", batch.String(), nil)
 	})
-	return fanout.BatchDeleted{Batch: batch.String()}, told(err)
+	return trackerclient.BatchDeleted{Batch: batch.String()}, told(err)
 }
 
 // readBatch reads the id of a batch.
 func readBatch(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidLength {
-		return uuid.UUID{}, &fanout.Error{Code: fanout.CodeBadID, Place: place, Value: echo(text), Message: fmt.Sprintf(
+		return uuid.UUID{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Place: place, Value: echo(text), Message: fmt.Sprintf(
 			"%q is no id of a batch; that is a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", echo(text))}
 	}
 	return id, nil
@@ -222,27 +222,27 @@ func readBatch(place, text string) (uuid.UUID, error) {
 
 const uuidLength = 36
 
-func badSetting(place, value, format string, args ...any) *fanout.Error {
-	return &fanout.Error{Code: fanout.CodeBadSetting, Place: place, Value: echo(value),
+func badSetting(place, value, format string, args ...any) *trackerclient.Error {
+	return &trackerclient.Error{Code: trackerclient.CodeBadSetting, Place: place, Value: echo(value),
 		Message: fmt.Sprintf(format, args...)}
 }
 
 // told makes an error one that the caller understands, if it is about what was asked or does not fit the state of
-// things: a *fanout.Error.
+// things: a *trackerclient.Error.
 func told(err error) error {
 	if bad, ok := errors.AsType[*tracker.NotFoundError](err); ok {
 		return noBatch(bad.Batch)
 	}
 	if bad, ok := errors.AsType[*tracker.ConflictError](err); ok {
-		return &fanout.Error{Code: fanout.CodeKeyConflict, Place: bad.Field, Message: bad.Error()}
+		return &trackerclient.Error{Code: trackerclient.CodeKeyConflict, Place: bad.Field, Message: bad.Error()}
 	}
 	if bad, ok := errors.AsType[*tracker.RequestError](err); ok {
-		e := &fanout.Error{Code: fanout.CodeBadSetting, Place: bad.Field, Message: "it " + bad.Problem}
+		e := &trackerclient.Error{Code: trackerclient.CodeBadSetting, Place: bad.Field, Message: "it " + bad.Problem}
 		switch bad.Field {
 		case "items":
-			e.Code = fanout.CodeTooManyItems
+			e.Code = trackerclient.CodeTooManyItems
 		case "ids":
-			e.Code, e.Message = fanout.CodeTooMany, bad.Problem
+			e.Code, e.Message = trackerclient.CodeTooMany, bad.Problem
 		}
 		return e
 	}
@@ -250,24 +250,24 @@ func told(err error) error {
 		return wrongState(bad)
 	}
 	if errors.Is(err, tracker.ErrExists) {
-		return &fanout.Error{Code: fanout.CodeBatchTaken, Place: "id", Message: "the id is taken by something else; leave " +
+		return &trackerclient.Error{Code: trackerclient.CodeBatchTaken, Place: "id", Message: "the id is taken by something else; leave " +
 			"it out, or choose another UUID"}
 	}
 	return err
 }
 
 // noBatch says that there is no such batch.
-func noBatch(id uuid.UUID) *fanout.Error {
-	return &fanout.Error{Code: fanout.CodeNoBatch, Value: id.String(), Message: fmt.Sprintf(
+func noBatch(id uuid.UUID) *trackerclient.Error {
+	return &trackerclient.Error{Code: trackerclient.CodeNoBatch, Value: id.String(), Message: fmt.Sprintf(
 		"there is no tracker batch %s, or it ended and is no longer kept; see tranche tracker list", id)}
 }
 
-func wrongState(bad *tracker.StateError) *fanout.Error {
+func wrongState(bad *tracker.StateError) *trackerclient.Error {
 	if bad.State == tracker.StateExpired {
-		return &fanout.Error{Code: fanout.CodeEnded, Value: bad.Batch.String(), Message: fmt.Sprintf(
+		return &trackerclient.Error{Code: trackerclient.CodeEnded, Value: bad.Batch.String(), Message: fmt.Sprintf(
 			"tracker batch %s has expired: it was idle for too long; open another", bad.Batch)}
 	}
-	return &fanout.Error{Code: fanout.CodeNotOpen, Value: bad.Batch.String(), Message: fmt.Sprintf(
+	return &trackerclient.Error{Code: trackerclient.CodeNotOpen, Value: bad.Batch.String(), Message: fmt.Sprintf(
 		"tracker batch %s is %s, and takes no more items; add them before the seal, or to another batch", bad.Batch,
 		bad.State)}
 }

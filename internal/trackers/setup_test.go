@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -48,7 +48,7 @@ func setup(t *testing.T, conns *connections.Connections) *bench {
 }
 
 // open opens a batch with so many items.
-func (b *bench) open(set fanout.BatchSettings, items int64) uuid.UUID {
+func (b *bench) open(set trackerclient.BatchSettings, items int64) uuid.UUID {
 	b.Helper()
 	if set.Owner == "" {
 		set.Owner = "test"
@@ -63,24 +63,24 @@ func (b *bench) open(set fanout.BatchSettings, items int64) uuid.UUID {
 	return uuid.MustParse(opened.ID)
 }
 
-func (b *bench) add(batch string, n int64, key string) (fanout.GroupsAdded, error) {
-	add := fanout.AddRequest{Batch: batch, GroupSettings: fanout.GroupSettings{Items: n, Key: key}}
+func (b *bench) add(batch string, n int64, key string) (trackerclient.GroupsAdded, error) {
+	add := trackerclient.AddRequest{Batch: batch, GroupSettings: trackerclient.GroupSettings{Items: n, Key: key}}
 	return b.service.Add(b.Context(), add, ann)
 }
 
-func (b *bench) seal(id uuid.UUID) fanout.BatchSealed {
+func (b *bench) seal(id uuid.UUID) trackerclient.BatchSealed {
 	b.Helper()
-	return testenv.Must(b.service.Seal(b.Context(), fanout.BatchRequest{Batch: id.String()}, ann))(b)
+	return testenv.Must(b.service.Seal(b.Context(), trackerclient.BatchRequest{Batch: id.String()}, ann))(b)
 }
 
 // ack acknowledges items of a batch or, with an empty one, of any.
-func (b *bench) ack(batch string, asked fanout.Acknowledgement) (fanout.BatchesAcked, error) {
-	return b.service.Ack(b.Context(), fanout.AckRequest{Batch: batch, Acknowledgement: asked}, ann)
+func (b *bench) ack(batch string, asked trackerclient.Acknowledgement) (trackerclient.BatchesAcked, error) {
+	return b.service.Ack(b.Context(), trackerclient.AckRequest{Batch: batch, Acknowledgement: asked}, ann)
 }
 
-func (b *bench) get(id uuid.UUID, missing int, sight trackers.Visibility) fanout.BatchView {
+func (b *bench) get(id uuid.UUID, missing int, sight trackers.Visibility) trackerclient.BatchView {
 	b.Helper()
-	view := testenv.Must(b.service.Get(b.Context(), fanout.GetRequest{Batch: id.String(), Missing: missing},
+	view := testenv.Must(b.service.Get(b.Context(), trackerclient.GetRequest{Batch: id.String(), Missing: missing},
 		trackers.Caller{Sight: sight}))(b)
 	return view
 }

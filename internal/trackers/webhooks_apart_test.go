@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
@@ -56,7 +56,7 @@ func (h *hanging) requests() (all, different int) {
 func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 	b.Helper()
 	for range n {
-		id := b.open(fanout.BatchSettings{Webhook: &fanout.WebhookSettings{URL: url, Secret: "hooks"}}, 0)
+		id := b.open(trackerclient.BatchSettings{Webhook: &trackerclient.WebhookSettings{URL: url, Secret: "hooks"}}, 0)
 		b.seal(id)
 		ids = append(ids, id)
 	}

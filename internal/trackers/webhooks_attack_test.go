@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
@@ -156,7 +156,7 @@ func TestWhatIsToldOfReceivers(t *testing.T) {
 	}
 }
 
-func (b *bench) webhook(id uuid.UUID, sight trackers.Visibility) *fanout.WebhookView {
+func (b *bench) webhook(id uuid.UUID, sight trackers.Visibility) *trackerclient.WebhookView {
 	b.Helper()
 	return b.get(id, 0, sight).Webhook
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -125,8 +125,8 @@ func (b *bench) webhooks(
 
 // runHooks does the leader task until the webhook of the batch is in a state, and returns it.
 func (b *bench) runHooks(
-	hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*fanout.WebhookView) bool,
-) *fanout.WebhookView {
+	hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*trackerclient.WebhookView) bool,
+) *trackerclient.WebhookView {
 	b.Helper()
 	for deadline := time.Now().Add(soon); ; {
 		again := testenv.Must(hooks.Run(b.Context(), lease))(b)
@@ -141,7 +141,7 @@ func (b *bench) runHooks(
 	}
 }
 
-func delivered(w *fanout.WebhookView) bool { return w.State == "delivered" }
+func delivered(w *trackerclient.WebhookView) bool { return w.State == "delivered" }
 
 // A receiver that fails twice, with a redirect between, gets the same event until it takes it, signed each time, under
 // one id; then no more.
@@ -151,15 +151,15 @@ func TestWebhookUntilItIsTaken(t *testing.T) {
 	conns := operator(t, true, host.URL)
 	b := setup(t, conns)
 	hooks, lease := b.webhooks(conns), b.lease()
-	id := b.open(fanout.BatchSettings{Owner: "billing", Key: "nov", Webhook: &fanout.WebhookSettings{
+	id := b.open(trackerclient.BatchSettings{Owner: "billing", Key: "nov", Webhook: &trackerclient.WebhookSettings{
 		URL: host.URL + "/done?for=us", Secret: "hooks",
 	}}, 3)
-	refused := fanout.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}
+	refused := trackerclient.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}
 	testenv.Must(b.ack(id.String(), refused))(t)
 	testenv.Must(hooks.Run(t.Context(), lease))(t)
 	host.wantTaken(t, 0) // the batch is open
 	b.seal(id)
-	if acked, err := b.ack(id.String(), fanout.Acknowledgement{Ranges: []string{"all"}}); err != nil ||
+	if acked, err := b.ack(id.String(), trackerclient.Acknowledgement{Ranges: []string{"all"}}); err != nil ||
 		len(acked.CompletedBatches) != 1 || b.ended.Load() != 1 {
 		t.Fatal(acked, err)
 	}
@@ -217,10 +217,10 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		{"nonsense", "hooks", "webhook.url", "want a URL"},
 		{"http://me:pass@127.0.0.1/", "hooks", "webhook.url", "password has no place"},
 	} {
-		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: c.url, Secret: c.secret}}
+		set := trackerclient.BatchSettings{Owner: "o", Webhook: &trackerclient.WebhookSettings{URL: c.url, Secret: c.secret}}
 		_, err := b.service.Open(t.Context(), set, ann)
 		bad := asRefused(err)
-		if bad == nil || bad.Code != fanout.CodeWebhook || bad.Place != c.place || !strings.Contains(bad.Message, c.want) {
+		if bad == nil || bad.Code != trackerclient.CodeWebhook || bad.Place != c.place || !strings.Contains(bad.Message, c.want) {
 			t.Errorf("%s by %q: %+v; want %q at %s", c.url, c.secret, bad, c.want, c.place)
 		}
 		if bad != nil && strings.Contains(bad.Message+bad.Value, "pass@") {
@@ -235,7 +235,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		"knows no secret": {},
 	} {
 		id := b.due(host.URL, 1)[0]
-		view := b.runHooks(b.webhooks(conns), lease, id, func(w *fanout.WebhookView) bool { return w.Attempts > 0 })
+		view := b.runHooks(b.webhooks(conns), lease, id, func(w *trackerclient.WebhookView) bool { return w.Attempts > 0 })
 		if view.State != "due" || !strings.Contains(view.Error, want) || strings.Contains(view.Error, hookSecret) {
 			t.Errorf("%+v; want %q", view, want)
 		}
@@ -243,7 +243,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		if want != "private network" && ours != "this node has no secret to sign it with" {
 			t.Errorf("viewers are told what is the operator's: %q", ours)
 		}
-		testenv.Must(b.service.Delete(t.Context(), fanout.BatchRequest{Batch: id.String()}, ann))(t)
+		testenv.Must(b.service.Delete(t.Context(), trackerclient.BatchRequest{Batch: id.String()}, ann))(t)
 	}
 	host.wantTaken(t, 0)
 }
@@ -264,7 +264,7 @@ func TestWebhooksAfterADowntime(t *testing.T) {
 	b := setup(t, conns)
 	id := b.due(host.URL, 1)[0]
 	b.age(id, 25*time.Hour, 0)
-	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *fanout.WebhookView) bool { return w.State != "due" })
+	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *trackerclient.WebhookView) bool { return w.State != "due" })
 	if view.State != "delivered" || view.Attempts != 2 {
 		t.Errorf("%+v; want delivered at the second attempt", view)
 	}
@@ -285,7 +285,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 			before = 11
 			b.age(id, 24*time.Hour, before)
 		}
-		view := b.runHooks(hooks, lease, id, func(w *fanout.WebhookView) bool { return w.State != "due" })
+		view := b.runHooks(hooks, lease, id, func(w *trackerclient.WebhookView) bool { return w.State != "due" })
 		if view.State != "given_up" || view.Attempts != before+1 || view.Error == "" {
 			t.Errorf("%+v; want given up after %d attempts", view, before+1)
 		}

@@ -1709,9 +1709,9 @@ type Fire struct {
 	// EndDeadline when its run should have ended
 	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 
-	// Late what was done when it had not
-	Late string  `json:"late,omitempty"`
-	Run  *string `json:"run,omitempty"`
+	// LateAction what was done when it had not
+	LateAction string  `json:"late_action,omitempty"`
+	Run        *string `json:"run,omitempty"`
 
 	// RunState absent: there is no such run, or not any more
 	RunState string     `json:"run_state,omitempty"`
@@ -1790,16 +1790,28 @@ type Gate struct {
 	// State shut: what it needs has not ended
 	State GateState `json:"state"`
 
-	// Approvers other: not by whoever started the run; one of anyone, other
+	// Approvers other: by no one named in acts; one of anyone, other
 	Approvers string `json:"approvers"`
 
-	// StartedBy who started the run
-	StartedBy string `json:"started_by"`
+	// Acts who has a part in what waits, newest first
+	Acts []GateAct `json:"acts"`
 
 	// Since when it began to wait for someone
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+}
+
+type GateAct struct {
+	Actor string `json:"actor"`
+
+	// Action start, plan, schedule, add, set, correct, reset, rerun, accept
+	//
+	// Examples: correct
+	Action string `json:"action"`
+
+	// At when last
+	At time.Time `json:"at"`
 }
 
 type GateDocument struct {
@@ -2036,7 +2048,7 @@ type ItemCorrection struct {
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// Contract when it lacks a field that a service requires; one of refuse, warn, off
+	// Contract when it lacks a field that a service requires; one of reject, warn, off
 	Contract string `json:"contract,omitempty"`
 }
 
@@ -2692,63 +2704,63 @@ type OpenSettings struct {
 	// Examples: fail
 	OnInvalid *string `json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	//
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -3425,58 +3437,58 @@ type RunChanges struct {
 	// MaxFailed more failures pause the run: 500, 1% or none
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -3713,63 +3725,63 @@ type RunSettings struct {
 	// Examples: fail
 	OnInvalid *string `json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	//
 	// Examples: warn
 	Contract *string `json:"contract,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -3993,7 +4005,7 @@ type SettingsView struct {
 	// Examples: 1m30s
 	ChunkTime Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once at most
+	// InFlight concurrent requests at most
 	InFlight int `json:"in_flight"`
 
 	// InFlightAuto nodes find the limit up to in_flight
@@ -4002,7 +4014,7 @@ type SettingsView struct {
 	// Rate items a second at most; absent: no limit
 	Rate float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all
+	// MaxAttempts attempts of an item
 	MaxAttempts int `json:"max_attempts"`
 
 	// Timeout for the reply to a request that a service has taken
@@ -4144,58 +4156,58 @@ type StepForecast struct {
 }
 
 type StepOverrides struct {
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	//
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
@@ -4879,43 +4891,43 @@ type StartRunParams struct {
 	// OnInvalid for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent
 	OnInvalid string `form:"on_invalid,omitempty" json:"on_invalid,omitempty"`
 
-	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	// Contract when no item has a field that the service of a step requires: reject, warn or off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
-	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
+	// Chunk items in a request, or auto (500; 50 of http one by one, 100 of local)
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
 
-	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
+	// ChunkBytes bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)
 	ChunkBytes string `form:"chunk_bytes,omitempty" json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto only (5s)
+	// ChunkTime target time of a request, with chunk auto (5s)
 	ChunkTime string `form:"chunk_time,omitempty" json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
+	// InFlight concurrent requests over all nodes, or auto (auto)
 	InFlight string `form:"in_flight,omitempty" json:"in_flight,omitempty"`
 
-	// Rate items a second at most, over all nodes (no limit)
+	// Rate items a second, over all nodes (no limit)
 	Rate string `form:"rate,omitempty" json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all (3)
+	// MaxAttempts attempts of an item (3)
 	MaxAttempts string `form:"max_attempts,omitempty" json:"max_attempts,omitempty"`
 
-	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
+	// Timeout for the reply, once a service has the request; give more than the handler takes (12m)
 	Timeout string `form:"timeout,omitempty" json:"timeout,omitempty"`
 
-	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	// RetryBackoff wait before the second attempt, doubled for each later one (1s)
 	RetryBackoff string `form:"retry_backoff,omitempty" json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait (5m)
+	// MaxBackoff longest such wait (5m)
 	MaxBackoff string `form:"max_backoff,omitempty" json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are retried although the service says no; none: no code is (none)
+	// RetryCodes error codes that are retried even if the service says no; or none (none)
 	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
 
-	// NoRetryCodes error codes that are not, although the service says yes; also (none)
+	// NoRetryCodes error codes that are not retried even if the service says yes; or none (none)
 	NoRetryCodes []string `form:"no_retry_codes,omitempty" json:"no_retry_codes,omitempty"`
 
-	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	// MaxResult bytes of an item's result, else it fails as result_too_large (64MiB)
 	MaxResult string `form:"max_result,omitempty" json:"max_result,omitempty"`
 
 	// Endpoint run this single endpoint instead of a plan
@@ -5015,7 +5027,7 @@ type CorrectParams struct {
 	// Types what a field becomes, like balance=number: number, text, bool or json
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 
-	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	// Contract when no item has a field that a service requires; one of reject, warn, off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 }
 
@@ -5149,7 +5161,7 @@ type AddItemsParams struct {
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
-	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	// Contract when no item has a field that a service requires; one of reject, warn, off
 	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
@@ -5303,7 +5315,7 @@ type ListTrackerMissingParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListAlerts: List alerts by name, with whom they could not tell.
+// ListAlerts: List alerts, with delivery errors.
 //
 // It is GET /alerts, for role viewer.
 func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, options ...CallOption) (AlertList, error) {
@@ -5313,7 +5325,7 @@ func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, option
 	return exchange[AlertList](ctx, c, ask, options)
 }
 
-// ApplyAlert: Put an alert on record, or change it.
+// ApplyAlert: Save or change an alert.
 //
 // The body is an alert in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
 // changes nothing. What was told stays told, and messages that wait go to the receiver of the new text. A receiver
@@ -5326,7 +5338,7 @@ func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, conten
 	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
-// DeleteAlert: Take an alert off the record.
+// DeleteAlert: Delete an alert.
 //
 // Messages that were not delivered are dropped. Applied again, it has the next version.
 //
@@ -5336,7 +5348,7 @@ func (c *Client) DeleteAlert(ctx context.Context, name string, options ...CallOp
 
 }
 
-// GetAlert: An alert, whole.
+// GetAlert: An alert.
 //
 // It is GET /alerts/{name}, for role viewer.
 func (c *Client) GetAlert(ctx context.Context, name string, options ...CallOption) (AlertView, error) {
@@ -5344,7 +5356,7 @@ func (c *Client) GetAlert(ctx context.Context, name string, options ...CallOptio
 
 }
 
-// ListAlertMessages: What an alert has told, newest first.
+// ListAlertMessages: Messages of an alert, newest first.
 //
 // It is GET /alerts/{name}/messages, for role viewer.
 func (c *Client) ListAlertMessages(ctx context.Context, name string, params ListAlertMessagesParams, options ...CallOption) (AlertMessages, error) {
@@ -5354,7 +5366,7 @@ func (c *Client) ListAlertMessages(ctx context.Context, name string, params List
 	return exchange[AlertMessages](ctx, c, ask, options)
 }
 
-// PauseAlert: Let an alert tell nothing until it is resumed.
+// PauseAlert: Pause an alert.
 //
 // Messages that were not delivered yet wait.
 //
@@ -5364,7 +5376,7 @@ func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOpt
 
 }
 
-// ResumeAlert: End the pause of an alert.
+// ResumeAlert: Resume an alert.
 //
 // It tells what holds then and was not told, and what is over. What only happened meanwhile, like a completion, it
 // does not tell.
@@ -5375,7 +5387,7 @@ func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOp
 
 }
 
-// TestAlert: Have an alert tell its receiver that this is a test.
+// TestAlert: Send a test message.
 //
 // The leader sends it, also for a paused alert, and tries once; the list of messages says what became of it. A pause
 // after attempts that failed is over.
@@ -5386,7 +5398,7 @@ func (c *Client) TestAlert(ctx context.Context, name string, options ...CallOpti
 
 }
 
-// ListAudit: What operators did, newest first: who, what, before and after.
+// ListAudit: List operator actions, newest first.
 //
 // It is GET /audit, for role viewer.
 func (c *Client) ListAudit(ctx context.Context, params ListAuditParams, options ...CallOption) (AuditPage, error) {
@@ -5400,7 +5412,7 @@ func (c *Client) ListAudit(ctx context.Context, params ListAuditParams, options 
 	return exchange[AuditPage](ctx, c, ask, options)
 }
 
-// ListCollectors: List collectors by name, with what waits in each.
+// ListCollectors: List collectors, with waiting operations.
 //
 // It is GET /collectors, for role viewer.
 func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (CollectorList, error) {
@@ -5408,7 +5420,7 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 
 }
 
-// ApplyCollector: Make or change a collector.
+// ApplyCollector: Save or change a collector.
 //
 // The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. What is the same as
 // before changes nothing. Changes hold from the next flush on. When order_by, values or partitions change, what waits
@@ -5432,7 +5444,7 @@ func (c *Client) DeleteCollector(ctx context.Context, name string, params Delete
 	return exchange[ControlledDocument](ctx, c, ask, options)
 }
 
-// GetCollector: A collector: its settings, what waits in it, and what keeps that waiting.
+// GetCollector: A collector, and why operations wait.
 //
 // It is GET /collectors/{name}, for role viewer.
 func (c *Client) GetCollector(ctx context.Context, name string, options ...CallOption) (CollectorView, error) {
@@ -5440,7 +5452,7 @@ func (c *Client) GetCollector(ctx context.Context, name string, options ...CallO
 
 }
 
-// DrainCollector: Flush all that waits now, whatever min_size and max_age say.
+// DrainCollector: Flush all waiting operations.
 //
 // What failed keeps its backoff, and rates and limits hold. What is added later waits as usual.
 //
@@ -5450,7 +5462,7 @@ func (c *Client) DrainCollector(ctx context.Context, name string, options ...Cal
 
 }
 
-// DropOperations: Give operations up.
+// DropOperations: Drop operations.
 //
 // They are deleted. Those of a flush that is in progress may have been done.
 //
@@ -5460,7 +5472,7 @@ func (c *Client) DropOperations(ctx context.Context, name string, body DropChoic
 
 }
 
-// ListOperations: List the operations of a collector, in the order in which they were added.
+// ListOperations: List operations, oldest first.
 //
 // It is GET /collectors/{name}/ops, for role viewer.
 func (c *Client) ListOperations(ctx context.Context, name string, params ListOperationsParams, options ...CallOption) (OperationPage, error) {
@@ -5490,7 +5502,7 @@ func (c *Client) AddOperations(ctx context.Context, name string, params AddOpera
 	return exchange[AddedOperations](ctx, c, ask, options)
 }
 
-// PauseCollector: Flush nothing more of a collector until it is resumed.
+// PauseCollector: Pause a collector.
 //
 // It goes on taking operations, and flushes that are in progress come to their end.
 //
@@ -5500,7 +5512,7 @@ func (c *Client) PauseCollector(ctx context.Context, name string, options ...Cal
 
 }
 
-// RequeueOperations: Have operations retried that are parked, or wait for their next try.
+// RequeueOperations: Retry parked operations, and those in backoff.
 //
 // They have all their attempts again, and go with the next flush of their keys.
 //
@@ -5510,7 +5522,7 @@ func (c *Client) RequeueOperations(ctx context.Context, name string, body Operat
 
 }
 
-// ResumeCollector: Go on with a paused collector.
+// ResumeCollector: Resume a collector.
 //
 // It is POST /collectors/{name}/resume, for role operator.
 func (c *Client) ResumeCollector(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -5530,7 +5542,7 @@ func (c *Client) ListDeadLetters(ctx context.Context, params ListDeadLettersPara
 	return exchange[DeadLetterPage](ctx, c, ask, options)
 }
 
-// DropDeadLetters: Give dead letters up, and their bodies with them.
+// DropDeadLetters: Drop dead letters, with their bodies.
 //
 // It is POST /dead-letters/drop, for role operator.
 func (c *Client) DropDeadLetters(ctx context.Context, body LetterSelection, options ...CallOption) (Dropped, error) {
@@ -5538,7 +5550,7 @@ func (c *Client) DropDeadLetters(ctx context.Context, body LetterSelection, opti
 
 }
 
-// RequeueDeadLetters: Send dead letters to their endpoints again.
+// RequeueDeadLetters: Send dead letters again.
 //
 // What is refused is listed with its reason, and the others go.
 //
@@ -5557,7 +5569,7 @@ func (c *Client) GetDeadLetter(ctx context.Context, id string, params GetDeadLet
 	return exchange[DeadLetterDocument](ctx, c, ask, options)
 }
 
-// Doctor: Check the invariants over the whole database.
+// Doctor: Check the whole database.
 //
 // It is GET /doctor, for role viewer.
 func (c *Client) Doctor(ctx context.Context, options ...CallOption) (Report, error) {
@@ -5565,7 +5577,7 @@ func (c *Client) Doctor(ctx context.Context, options ...CallOption) (Report, err
 
 }
 
-// ListEndpoints: Who listens, and the work there is.
+// ListEndpoints: List endpoints, with listeners and work.
 //
 // It is GET /endpoints, for role viewer.
 func (c *Client) ListEndpoints(ctx context.Context, options ...CallOption) (EndpointList, error) {
@@ -5573,7 +5585,7 @@ func (c *Client) ListEndpoints(ctx context.Context, options ...CallOption) (Endp
 
 }
 
-// GetEndpoint: Who listens on an endpoint, and the work there is.
+// GetEndpoint: An endpoint's listeners and work.
 //
 // It is GET /endpoints/{name}, for role viewer.
 func (c *Client) GetEndpoint(ctx context.Context, name string, options ...CallOption) (Endpoint, error) {
@@ -5581,7 +5593,7 @@ func (c *Client) GetEndpoint(ctx context.Context, name string, options ...CallOp
 
 }
 
-// ExplainEndpoint: Why an endpoint does not move.
+// ExplainEndpoint: Why an endpoint makes no progress.
 //
 // The items of running runs that wait for the endpoint, in groups that add up.
 //
@@ -5591,7 +5603,7 @@ func (c *Client) ExplainEndpoint(ctx context.Context, name string, options ...Ca
 
 }
 
-// SetEndpoint: Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run.
+// SetEndpoint: Set an endpoint's concurrency, budget or rate, or close its breaker.
 //
 // Limits hold at once, on every node; instances take their concurrency over within seconds. The endpoint need not be
 // known yet.
@@ -5602,7 +5614,7 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSett
 
 }
 
-// Erase: Erase what is kept of a key.
+// Erase: Erase a key's data.
 //
 // Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, and a marker
 // takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while something is still
@@ -5626,7 +5638,7 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 	return c.events(ctx, ask, options)
 }
 
-// Health: What a person must see to.
+// Health: Conditions that need a person.
 //
 // Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it has
 // been so, and what helps. It answers with status 200 whatever it finds, also while PostgreSQL or NATS is
@@ -5639,7 +5651,7 @@ func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, err
 
 }
 
-// AckCondition: Say that you see to a condition, or to all of its kind that there are.
+// AckCondition: Acknowledge a condition, or all of its kind.
 //
 // It counts and is told as before; others see who does. Whoever takes it later has it.
 //
@@ -5649,7 +5661,7 @@ func (c *Client) AckCondition(ctx context.Context, body ConditionName, options .
 
 }
 
-// ClearCondition: Take back what was said of a condition, or of all of its kind.
+// ClearCondition: Undo a mute or acknowledgement.
 //
 // It is POST /health/clear, for role operator.
 func (c *Client) ClearCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
@@ -5657,7 +5669,7 @@ func (c *Client) ClearCondition(ctx context.Context, body ConditionName, options
 
 }
 
-// MuteCondition: Mute a condition, or all of its kind that there are.
+// MuteCondition: Mute a condition, or all of its kind.
 //
 // It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
 // higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is muted
@@ -5669,7 +5681,7 @@ func (c *Client) MuteCondition(ctx context.Context, body MuteSettings, options .
 
 }
 
-// Info: What this server is.
+// Info: Version and parts of the server.
 //
 // It is GET /info, for role viewer.
 func (c *Client) Info(ctx context.Context, options ...CallOption) (Info, error) {
@@ -5677,7 +5689,7 @@ func (c *Client) Info(ctx context.Context, options ...CallOption) (Info, error) 
 
 }
 
-// PreviewItems: Show how the first rows of a file would be read.
+// PreviewItems: Preview the first rows of a file.
 //
 // The body is a file of items, or its first 256 KiB, as it is or as the part called items of multipart/form-data. It
 // is read as a start reads it, and refused with the same problem; nothing is stored. Keys that stand twice are a
@@ -5698,7 +5710,7 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	return exchange[Preview](ctx, c, ask, options)
 }
 
-// ListNodes: The nodes, who leads, and what each holds.
+// ListNodes: Nodes, the leader, and what each holds.
 //
 // It is GET /nodes, for role viewer.
 func (c *Client) ListNodes(ctx context.Context, options ...CallOption) (Nodes, error) {
@@ -5706,7 +5718,7 @@ func (c *Client) ListNodes(ctx context.Context, options ...CallOption) (Nodes, e
 
 }
 
-// ListPlans: List plans on record by name, each in its newest version.
+// ListPlans: List saved plans.
 //
 // It is GET /plans, for role viewer.
 func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options ...CallOption) (PlanList, error) {
@@ -5716,7 +5728,7 @@ func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options 
 	return exchange[PlanList](ctx, c, ask, options)
 }
 
-// ApplyPlan: Put a plan on record.
+// ApplyPlan: Save a plan.
 //
 // The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is the same as the newest
 // version changes nothing; anything else becomes the next version. With If-Match, the ETag of the plan as it was
@@ -5730,7 +5742,7 @@ func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentT
 	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
-// DeletePlan: Take a plan off the record, in all its versions.
+// DeletePlan: Delete a plan, in all versions.
 //
 // Runs keep what they started with. Applied again, the plan has the next version.
 //
@@ -5766,7 +5778,7 @@ func (c *Client) GetPlanVersion(ctx context.Context, name string, version int, o
 
 }
 
-// ListQuarantined: List messages that could not be taken, newest first.
+// ListQuarantined: List quarantined messages, newest first.
 //
 // It is GET /quarantine, for role viewer.
 func (c *Client) ListQuarantined(ctx context.Context, params ListQuarantinedParams, options ...CallOption) (QuarantinePage, error) {
@@ -5777,7 +5789,7 @@ func (c *Client) ListQuarantined(ctx context.Context, params ListQuarantinedPara
 	return exchange[QuarantinePage](ctx, c, ask, options)
 }
 
-// GetQuarantined: A message that could not be taken.
+// GetQuarantined: A quarantined message.
 //
 // It is GET /quarantine/{id}, for role viewer.
 func (c *Client) GetQuarantined(ctx context.Context, id int64, options ...CallOption) (QuarantinedDocument, error) {
@@ -5785,7 +5797,7 @@ func (c *Client) GetQuarantined(ctx context.Context, id int64, options ...CallOp
 
 }
 
-// ShowRetention: For how long what is kept.
+// ShowRetention: How long data is kept.
 //
 // It is GET /retention, for role viewer.
 func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (RetentionList, error) {
@@ -5793,7 +5805,7 @@ func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (Rete
 
 }
 
-// RunRetention: Delete what is past its limits now.
+// RunRetention: Apply the limits now.
 //
 // The leader begins at once; the answer says with what, and does not wait for it. Runs disappear from lists when
 // their turn comes, and then their rows go in small pieces.
@@ -5804,7 +5816,7 @@ func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ..
 
 }
 
-// SetRetention: Set for how long things of a kind are kept.
+// SetRetention: Set the limits of a kind.
 //
 // The limits take the place of those before: one that is absent is none, and where all are, "keep_all": true must say
 // so. What is past them is deleted by the leader, within ten minutes, in small pieces.
@@ -5911,7 +5923,7 @@ func (c *Client) CancelAllRuns(ctx context.Context, body ControlAll, options ...
 
 }
 
-// OpenRun: Open a run that gets items later.
+// OpenRun: Open a run for items over time.
 //
 // The run is worked on while items are added: whenever 8192 of them are together, and what is left from the seal on.
 // A canary is refused. Parts like max_failed=1% count from the seal on, when it is known of how many.
@@ -5930,7 +5942,7 @@ func (c *Client) PauseAllRuns(ctx context.Context, body ControlAll, options ...C
 
 }
 
-// ResumeAllRuns: Resume every run that was paused.
+// ResumeAllRuns: Resume every paused run.
 //
 // It is POST /runs/resume, for role operator.
 func (c *Client) ResumeAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
@@ -5957,10 +5969,10 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 
 }
 
-// ApproveRun: Let the items go that a canary held back, or a step begin.
+// ApproveRun: Release items held by a canary, or start a step.
 //
-// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who
-// started the run is refused with 403. With if_waiting_since, what is approved is what was looked at.
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who is
+// named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -5976,7 +5988,7 @@ func (c *Client) CancelRun(ctx context.Context, run string, body ControlSettings
 
 }
 
-// CompareRuns: Every key of two runs, and how its outcome differs.
+// CompareRuns: Compare two runs, key by key.
 //
 // A stream in the order of the keys, in constant memory. One that does not end properly is not whole.
 //
@@ -6024,7 +6036,7 @@ func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings,
 
 }
 
-// ListErrors: What failed: groups with examples, or each item.
+// ListErrors: Failures, in groups or each.
 //
 // It is GET /runs/{run}/errors, for role viewer.
 func (c *Client) ListErrors(ctx context.Context, run string, params ListErrorsParams, options ...CallOption) (ErrorGroups, error) {
@@ -6062,7 +6074,7 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 	return exchange[Explanation](ctx, c, ask, options)
 }
 
-// ExportRun: All items with their outcomes, in order.
+// ExportRun: All items with their outcomes.
 //
 // A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
 // that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
@@ -6094,7 +6106,7 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
-// GetForecast: When a run will end, and when if something were changed.
+// GetForecast: Forecast the end of a run, as it is and with changes.
 //
 // The first variant is the run as it is; then come each change alone, and all of them together. Nothing is changed.
 // The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already. A
@@ -6108,7 +6120,7 @@ func (c *Client) GetForecast(ctx context.Context, run string, params GetForecast
 	return exchange[Forecasts](ctx, c, ask, options)
 }
 
-// GetGate: What waits for someone between two steps of a run.
+// GetGate: What waits for approval between two steps.
 //
 // It is GET /runs/{run}/gate, for role viewer.
 func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, options ...CallOption) (GateDocument, error) {
@@ -6118,7 +6130,7 @@ func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, 
 	return exchange[GateDocument](ctx, c, ask, options)
 }
 
-// GetGroups: Items by the value of a field of their payloads, or by lane.
+// GetGroups: Items by a payload field, or by lane.
 //
 // How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
 // together. The first look at a field reads the payloads of all items; later ones do not. Of runs of more than
@@ -6132,7 +6144,7 @@ func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsPara
 	return exchange[PayloadGroups](ctx, c, ask, options)
 }
 
-// GetGroupsMap: The group of each item as a byte, for a picture of all.
+// GetGroupsMap: The group of each item, as bytes.
 //
 // One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of its value in the
 // groups of /runs/{run}/groups, from 0 on, and 50 for the others.
@@ -6215,7 +6227,7 @@ func (c *Client) CorrectItem(ctx context.Context, run string, key string, body I
 
 }
 
-// GetResult: What a step made of an item, as it is.
+// GetResult: The result of an item, unchanged.
 //
 // The bytes as the service gave them, to be kept and not to be shown: whatever they are, a browser saves them. Their
 // content type is told only when it is one in which nothing runs; others are application/octet-stream, and
@@ -6229,7 +6241,7 @@ func (c *Client) GetResult(ctx context.Context, run string, key string, params G
 	return c.stream(ctx, ask, options)
 }
 
-// NoteRun: Write a note of a run.
+// NoteRun: Add a note to a run.
 //
 // For all who look at the run. It stands in the audit log, as its entry's reason.
 //
@@ -6239,7 +6251,7 @@ func (c *Client) NoteRun(ctx context.Context, run string, body RunNote, options 
 
 }
 
-// PauseRun: Pause a run: nothing more of it is sent.
+// PauseRun: Pause a run.
 //
 // It is POST /runs/{run}/pause, for role operator.
 func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings, options ...CallOption) (Controlled, error) {
@@ -6247,7 +6259,7 @@ func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings,
 
 }
 
-// GetPlanes: Items as bytes, for a picture of all of them.
+// GetPlanes: The state of each item, as bytes.
 //
 // One byte for each item, in the order of their ordinals, from that of the first block on; a block has 8192 items,
 // and the last one of a run ends with its items. Blocks behind the last item are left out, so the answer may be
@@ -6273,7 +6285,7 @@ func (c *Client) GetPlanes(ctx context.Context, run string, params GetPlanesPara
 	return c.stream(ctx, ask, options)
 }
 
-// ReportRun: The account of a run: counts, times, requests, digests.
+// ReportRun: Counts, times, requests and digests of a run.
 //
 // Its counts add up to the number of items. Digests read every item and result; they are defined in docs/reports.md.
 // With against, the run is compared with an earlier one, key by key.
@@ -6287,7 +6299,7 @@ func (c *Client) ReportRun(ctx context.Context, run string, params ReportRunPara
 	return exchange[ReportDocument](ctx, c, ask, options)
 }
 
-// Rerun: Run items again.
+// Rerun: Rerun items.
 //
 // The body is 16 MiB at most; more keys go in several requests.
 //
@@ -6297,7 +6309,7 @@ func (c *Client) Rerun(ctx context.Context, run string, body RerunSettings, opti
 
 }
 
-// Reset: Take the parts of a step back, to be made again.
+// Reset: Discard a step's results and recompute them.
 //
 // The body is 16 MiB at most; more keys go in several requests.
 //
@@ -6315,7 +6327,7 @@ func (c *Client) ResumeRun(ctx context.Context, run string, body ResumeSettings,
 
 }
 
-// SealRun: End the adding of items to an open run.
+// SealRun: Close an open run to new items.
 //
 // It is POST /runs/{run}/seal, for role operator.
 func (c *Client) SealRun(ctx context.Context, run string, body SealSettings, options ...CallOption) (SealedRun, error) {
@@ -6323,7 +6335,7 @@ func (c *Client) SealRun(ctx context.Context, run string, body SealSettings, opt
 
 }
 
-// SetRun: Change settings of a run while it runs.
+// SetRun: Change settings of a run.
 //
 // It is POST /runs/{run}/settings, for role operator.
 func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, options ...CallOption) (ChangedRun, error) {
@@ -6331,7 +6343,7 @@ func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, option
 
 }
 
-// ListSlices: Requests that are out or wait for their time, and who holds them.
+// ListSlices: In-flight and scheduled requests, and who holds each.
 //
 // A slice is one request for a chunk of items. claimed: a node makes the request, or does the work itself; sent: it
 // is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, which say nothing.
@@ -6345,7 +6357,7 @@ func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesPa
 	return exchange[LiveSlices](ctx, c, ask, options)
 }
 
-// GetTimeline: How a run has gone, for charts.
+// GetTimeline: The progress of a run over time.
 //
 // Items that were done and that failed, requests and how long they took, in equal lengths of time, from the start of
 // the present generation until now or the end of the run. Items count where their last request of the generation
@@ -6370,7 +6382,7 @@ func (c *Client) ListSchedules(ctx context.Context, params ListSchedulesParams, 
 	return exchange[ScheduleList](ctx, c, ask, options)
 }
 
-// ApplySchedule: Put a schedule on record, or change it.
+// ApplySchedule: Save or change a schedule.
 //
 // The body is a schedule in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
 // changes nothing. A plan that is not on record, or a source that this server does not know, is a warning: it may be
@@ -6383,7 +6395,7 @@ func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, 
 	return exchange[AppliedDocument](ctx, c, ask, options)
 }
 
-// PreviewSchedule: Show when a schedule would be due, without putting it on record.
+// PreviewSchedule: Preview due times without saving.
 //
 // The body is checked as with apply-schedule.
 //
@@ -6395,7 +6407,7 @@ func (c *Client) PreviewSchedule(ctx context.Context, params PreviewSchedulePara
 	return exchange[ScheduleTimes](ctx, c, ask, options)
 }
 
-// DeleteSchedule: Take a schedule off the record.
+// DeleteSchedule: Delete a schedule.
 //
 // Runs go on, and the list of what it did stays. Applied again, it has the next version.
 //
@@ -6405,7 +6417,7 @@ func (c *Client) DeleteSchedule(ctx context.Context, name string, options ...Cal
 
 }
 
-// GetSchedule: A schedule, whole.
+// GetSchedule: A schedule.
 //
 // It is GET /schedules/{name}, for role viewer.
 func (c *Client) GetSchedule(ctx context.Context, name string, options ...CallOption) (ScheduleView, error) {
@@ -6413,7 +6425,7 @@ func (c *Client) GetSchedule(ctx context.Context, name string, options ...CallOp
 
 }
 
-// ListFires: What became of a schedule's due times, newest first.
+// ListFires: Past due times of a schedule, and their outcomes.
 //
 // It is GET /schedules/{name}/fires, for role viewer.
 func (c *Client) ListFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) (FireList, error) {
@@ -6424,7 +6436,7 @@ func (c *Client) ListFires(ctx context.Context, name string, params ListFiresPar
 	return exchange[FireList](ctx, c, ask, options)
 }
 
-// ListScheduleTimes: When a schedule is due next.
+// ListScheduleTimes: The next due times of a schedule.
 //
 // It is GET /schedules/{name}/next, for role viewer.
 func (c *Client) ListScheduleTimes(ctx context.Context, name string, params ListScheduleTimesParams, options ...CallOption) (ScheduleTimes, error) {
@@ -6433,7 +6445,7 @@ func (c *Client) ListScheduleTimes(ctx context.Context, name string, params List
 	return exchange[ScheduleTimes](ctx, c, ask, options)
 }
 
-// PauseSchedule: Let a schedule start nothing until it is resumed.
+// PauseSchedule: Pause a schedule.
 //
 // Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now does as it says.
 //
@@ -6443,7 +6455,7 @@ func (c *Client) PauseSchedule(ctx context.Context, name string, options ...Call
 
 }
 
-// ResumeSchedule: End the pause of a schedule.
+// ResumeSchedule: Resume a schedule.
 //
 // It goes on with the first due time after now, and with what had been waiting to be started.
 //
@@ -6453,7 +6465,7 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...Cal
 
 }
 
-// RunScheduleNow: Have a schedule start a run at once.
+// RunScheduleNow: Start a run now.
 //
 // The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.
 //
@@ -6471,7 +6483,7 @@ func (c *Client) LogOut(ctx context.Context, options ...CallOption) (SessionDocu
 
 }
 
-// GetSession: Who asks, and whether they are logged in.
+// GetSession: The caller, and whether they are logged in.
 //
 // It is GET /session, for role none.
 func (c *Client) GetSession(ctx context.Context, options ...CallOption) (SessionDocument, error) {
@@ -6489,7 +6501,7 @@ func (c *Client) LogIn(ctx context.Context, body LogIn, options ...CallOption) (
 
 }
 
-// ListSessions: List who is logged in by a browser, the latest first.
+// ListSessions: List browser sessions, newest first.
 //
 // It is GET /sessions, for role admin.
 func (c *Client) ListSessions(ctx context.Context, options ...CallOption) (SessionList, error) {
@@ -6508,7 +6520,7 @@ func (c *Client) RevokeSessions(ctx context.Context, body RevokeSessions, option
 
 }
 
-// ShowStreams: What is set for the JetStream streams, and what they have.
+// ShowStreams: Settings and state of the JetStream streams.
 //
 // It is GET /streams, for role viewer.
 func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Streams, error) {
@@ -6516,7 +6528,7 @@ func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Stream
 
 }
 
-// SetStreams: Set replicas and room of the JetStream streams, for all nodes.
+// SetStreams: Set replicas and sizes of the JetStream streams.
 //
 // The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is told by show-streams
 // and health, and is retried. What would delete messages is refused at once.
@@ -6535,7 +6547,7 @@ func (c *Client) ListTokens(ctx context.Context, options ...CallOption) (TokenLi
 
 }
 
-// CreateToken: Make a token.
+// CreateToken: Create a token.
 //
 // The answer holds its secret, which is kept nowhere: there is no other way to learn it.
 //
@@ -6628,7 +6640,7 @@ func (c *Client) AckTracker(ctx context.Context, id string, body Acknowledgement
 
 }
 
-// ListTrackerGroups: List the groups of a batch in their order.
+// ListTrackerGroups: List the groups of a batch.
 //
 // It is GET /trackers/{id}/groups, for role viewer.
 func (c *Client) ListTrackerGroups(ctx context.Context, id string, params ListTrackerGroupsParams, options ...CallOption) (GroupPage, error) {
@@ -6650,7 +6662,7 @@ func (c *Client) AddTrackerItems(ctx context.Context, id string, body GroupSetti
 
 }
 
-// ListTrackerMissing: List what is pending of a batch, as ranges.
+// ListTrackerMissing: List pending items, as ranges.
 //
 // It is GET /trackers/{id}/missing, for role viewer.
 func (c *Client) ListTrackerMissing(ctx context.Context, id string, params ListTrackerMissingParams, options ...CallOption) (MissingPage, error) {
@@ -6660,7 +6672,7 @@ func (c *Client) ListTrackerMissing(ctx context.Context, id string, params ListT
 	return exchange[MissingPage](ctx, c, ask, options)
 }
 
-// SealTracker: Say that a batch gets no more items.
+// SealTracker: Close a batch to new items.
 //
 // With nothing pending the batch is complete, and this call is told so. It may be made again.
 //
@@ -6670,4 +6682,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 3d69ff4571f1c138a4889966759889d4, is 98dd54e7f7fa251ee39974a915ea7272fff885fa2a1c6d64c50de3a172871a26.
+// Of ea95b02124837633c5c8b0bc16b5b619, is 7acbd8e3ca33d463ed94a2522ae10be299b57ee581bc9ee1437997a92a4a9f3b.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -63,9 +64,9 @@ type APIConfig struct {
 	// Anonymous lets everybody who reaches the API do everything. Without it, people and programs need a token
 	// (`tranche token create`).
 	Anonymous bool
-	// TLSCert and TLSKey are files in PEM. BehindProxy says instead that a proxy in front ends TLS.
+	// TLSCert and TLSKey are files in PEM. TrustedProxies are instead the addresses of proxies in front that end TLS.
 	TLSCert, TLSKey string
-	BehindProxy     bool
+	TrustedProxies  []netip.Prefix
 }
 
 // Node is a node inside a program.
@@ -127,12 +128,12 @@ func (n *Node) build() buildinfo.Info {
 func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics.Metrics) (err error) {
 	log := n.config.Log
 	guarded := api.Exposure{Auth: !config.Anonymous, TLSCert: config.TLSCert, TLSKey: config.TLSKey,
-		BehindProxy: config.BehindProxy, Log: log}
+		TrustedProxies: config.TrustedProxies, Log: log}
 	if n.listener, err = api.Listen(ctx, config.Listen, guarded); err != nil {
 		return err
 	}
 	settings := api.Config{Log: log, Build: n.build(), Hosts: config.Hosts, WakeLeaderTask: n.node.WakeLeaderTask,
-		SecureCookies: guarded.Encrypted(), BehindProxy: config.BehindProxy, Metrics: measured}
+		SecureCookies: guarded.Encrypted(), TrustedProxies: config.TrustedProxies, Metrics: measured}
 	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil {
 		return err
 	}

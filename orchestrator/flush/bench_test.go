@@ -138,7 +138,7 @@ func BenchmarkCollector(b *testing.B) {
 				WITH c AS (SELECT id FROM collector), o AS (
 				INSERT INTO collector_op (collector, key_version, key, op_id, payload)
 				SELECT c.id, 1, 'm' || n, 'first' || n, '{"id":"CUST-1234567"}' FROM c, generate_series(0, $1 - 1) n)
-				INSERT INTO collector_key (collector, key_version, key, fresh, oldest_at, due_at)
+				INSERT INTO collector_key (collector, key_version, key, untried, oldest_at, due_at)
 				SELECT c.id, 1, 'm' || n, 1, tranche_now(), tranche_now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
 				bench.rows))(b)
 			testenv.Must(collector.New(nb.Store).SetCollector(b.Context(),

@@ -54,7 +54,7 @@ func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bo
 		began = began || did
 		err = errors.Join(err, problem)
 	}
-	return began, errors.Join(err, r.tell(ctx, fires))
+	return began, errors.Join(err, r.saveReasons(ctx, fires))
 }
 
 // atWork returns what is being started under the lease.

@@ -28,7 +28,7 @@ const (
 	slowStarts    = 4 // so many times as many with those
 
 	slowLoad  = time.Minute      // from then on a load takes long, and its place is another's
-	tellPause = 10 * time.Second // between two times at which fires are noted to wait for their turn
+	savePause = 10 * time.Second // between two times at which fires are noted to wait for their turn
 
 	startBackoff    = 5 * time.Second // after the first attempt that failed; doubled later
 	maxStartBackoff = 5 * time.Minute
@@ -66,7 +66,7 @@ type LeaderTask struct {
 
 	mu      sync.Mutex
 	loading map[store.FireKey]loading // by goroutines of this leader task
-	told    time.Time                 // when fires were last noted to wait for their turn
+	saved   time.Time                 // when fires were last noted to wait for their turn
 	loads   sync.WaitGroup
 }
 
@@ -260,9 +260,9 @@ func (r *round) note(f *store.WaitingFire, reason string) {
 	}
 }
 
-// tell writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
+// saveReasons writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
 // with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
-func (r *round) tell(ctx context.Context, fires []store.WaitingFire) error {
+func (r *round) saveReasons(ctx context.Context, fires []store.WaitingFire) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {
 			if f.State != store.FireStarting { // it was begun, and says when
@@ -270,19 +270,19 @@ func (r *round) tell(ctx context.Context, fires []store.WaitingFire) error {
 			}
 		}
 	}
-	if len(r.notes) == 0 || !r.tellNow(fires[0].Now) {
+	if len(r.notes) == 0 || !r.maySave(fires[0].Now) {
 		return nil
 	}
 	return r.store.NoteFires(ctx, r.lease, r.notes)
 }
 
-func (d *LeaderTask) tellNow(now time.Time) bool {
+func (d *LeaderTask) maySave(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if since := now.Sub(d.told); since >= 0 && since < tellPause {
+	if since := now.Sub(d.saved); since >= 0 && since < savePause {
 		return false
 	}
-	d.told = now
+	d.saved = now
 	return true
 }
 

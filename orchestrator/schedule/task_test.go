@@ -245,7 +245,7 @@ func TestWindowAndLate(t *testing.T) {
 	w.want("pause", "21:00 started/running")
 	w.set("2031-05-06T05:59:00Z")
 	l.settle()
-	if f := w.last("cancel"); f.Late != "" {
+	if f := w.last("cancel"); f.LateAction != "" {
 		t.Fatalf("it is late before its time: %+v", f)
 	}
 	for range 2 {
@@ -255,8 +255,8 @@ func TestWindowAndLate(t *testing.T) {
 	w.want("report", "21:00 started/running")
 	w.want("cancel", "21:00 started/cancelled")
 	for policy, want := range map[string]string{"report": "reported", "pause": "paused", "cancel": "cancelled"} {
-		if f := w.last(policy); f.Late != want {
-			t.Errorf("%s: late is %q", policy, f.Late)
+		if f := w.last(policy); f.LateAction != want {
+			t.Errorf("%s: late_action is %q", policy, f.LateAction)
 		}
 	}
 	held := w.number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL`)

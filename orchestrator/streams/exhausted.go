@@ -98,7 +98,7 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	if done, err := l.wasDelivered(ctx, x, msg); err != nil || !done {
 		return err
 	}
-	if err := l.bury(ctx, x, msg); err != nil {
+	if err := l.store(ctx, x, msg); err != nil {
 		return err
 	}
 	again, err := l.node.JS.Stream(ctx, x.Stream)
@@ -135,24 +135,24 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 // Burying one message that was handed out too often; the sweep tries again.
 const giveUpTimeout = 15 * time.Second
 
-// bury stores a message that is delivered no more, and tells whoever waits for its answer.
-func (l *Letters) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
-	letter, tell := l.exhaustedRequest(x, msg)
+// store stores a message that is delivered no more, and tells whoever waits for its answer.
+func (l *Letters) store(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
+	letter, notify := l.exhaustedRequest(x, msg)
 	if x.Stream == wire.StreamStage {
-		letter, tell = l.exhaustedAnswer(ctx, x, msg)
+		letter, notify = l.exhaustedAnswer(ctx, x, msg)
 	}
 	if err := l.keep(ctx, &letter); err != nil {
 		return err
 	}
-	if tell == nil {
+	if notify == nil {
 		return nil
 	}
-	return tell(ctx)
+	return notify(ctx)
 }
 
-// exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
+// exhaustedRequest is a request that was delivered too often, as a letter, and what notifies the caller.
 func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
-) (letter deadletter.DeadLetter, tell func(context.Context) error) {
+) (letter deadletter.DeadLetter, notify func(context.Context) error) {
 	of := OfConsumer(OfWork(msg.Subject))
 	letter = exhaustedDeadLetter(of, x, msg)
 	meta, err := wire.ReadMeta(msg.Header)
@@ -163,13 +163,13 @@ func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 	if meta.Mode == wire.ModeBatch && meta.ReplyTo.Call == "" {
 		letter.State = deadletter.LetterReissued
 	}
-	return letter, func(ctx context.Context) error { return l.tellAsker(ctx, msg.Header, of, letter.Message) }
+	return letter, func(ctx context.Context) error { return l.failCaller(ctx, msg.Header, of, letter.Message) }
 }
 
-// exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what tells
+// exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what notifies
 // whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
 func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
-) (letter deadletter.DeadLetter, tell func(context.Context) error) {
+) (letter deadletter.DeadLetter, notify func(context.Context) error) {
 	of := OfStage(msg.Subject)
 	letter = exhaustedDeadLetter(of, x, msg)
 	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
@@ -187,7 +187,7 @@ func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstr
 	}
 	letter.Stack = state.Get(wire.HeaderStack)
 	letter.Origin = state.Get(wire.HeaderOrigin)
-	return letter, func(ctx context.Context) error { return l.tellAsker(ctx, state, of, letter.Message) }
+	return letter, func(ctx context.Context) error { return l.failCaller(ctx, state, of, letter.Message) }
 }
 
 // flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
@@ -209,9 +209,9 @@ func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Me
 	return msg.Header, nil
 }
 
-// tellAsker answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
+// failCaller answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
 // subject that the request names, or, when a node asked, by giving its slice back.
-func (l *Letters) tellAsker(ctx context.Context, request nats.Header, endpoint, message string) error {
+func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint, message string) error {
 	meta, err := wire.ReadMeta(request)
 	if err != nil {
 		l.node.Log.Warn("a request that was given up does not say who asked", zap.Error(err))

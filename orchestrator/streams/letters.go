@@ -51,7 +51,7 @@ func NewLetters(k *core.Core, endpoints core.Ensurer, after core.OutcomeObserver
 
 // keep stores a dead letter, unless it is there already, and tells of one that is new.
 func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error {
-	isNew, err := deadletter.New(l.node.Store).Bury(ctx, *letter)
+	isNew, err := deadletter.New(l.node.Store).Add(ctx, *letter)
 	if isNew {
 		l.node.Stats.Buried.Add(1)
 		l.node.Meter.Happened(core.EventDead, letter.Endpoint, 1)

@@ -75,7 +75,7 @@ func (k *Keeper) createStreams(ctx context.Context) (stream.States, error) {
 	if err != nil {
 		return stream.States{}, err
 	}
-	k.differing.Do(func() { k.tellDiffering(&set) })
+	k.differing.Do(func() { k.logDiffering(&set) })
 	states, err := k.createAs(ctx, &set, &set.StreamValues)
 	if set.Applied != nil && *set.Applied != set.StreamValues && refused(err) {
 		return k.createAs(ctx, &set, set.Applied)
@@ -100,8 +100,8 @@ func (k *Keeper) createAs(ctx context.Context, set *session.StreamSettings, v *s
 	return states, err
 }
 
-// tellDiffering says that what the program gives the streams is not what they get.
-func (k *Keeper) tellDiffering(set *session.StreamSettings) {
+// logDiffering says that what the program gives the streams is not what they get.
+func (k *Keeper) logDiffering(set *session.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := k.cfg.firstStreams(), StreamValues(&filled)
 	if differs := first.Against(&are); len(differs) > 0 {

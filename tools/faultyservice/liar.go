@@ -88,7 +88,7 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 	messages := q.right(l.cfg.Endpoint)
 	fault := FaultNone
 	if l.lies(q) {
-		messages, fault = q.tell(l.cfg.Lie, l.cfg.Endpoint), Fault(l.cfg.Lie)
+		messages, fault = q.lie(l.cfg.Lie, l.cfg.Endpoint), Fault(l.cfg.Lie)
 	}
 	l.cfg.Ledger.add(q.entry(fault))
 	for _, m := range messages {
@@ -204,8 +204,8 @@ func (q *question) right(endpoint string) []*nats.Msg {
 	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.Items))}
 }
 
-// tell is the messages that carry a lie.
-func (q *question) tell(lie Lie, endpoint string) []*nats.Msg {
+// lie returns the messages that carry a lie.
+func (q *question) lie(lie Lie, endpoint string) []*nats.Msg {
 	n := len(q.Items)
 	honest := q.right(endpoint)
 	only := honest[0]

@@ -56,17 +56,22 @@ func operations() []operation {
 	return all
 }
 
+// unusualRole is the role that an operation needs, in parentheses, except a viewer's GET and an operator's change.
+func (o operation) unusualRole() string {
+	usual := map[bool]string{true: " (viewer)", false: " (operator)"}[o.method == http.MethodGet]
+	return strings.TrimSuffix(fmt.Sprintf(" (%s)", o.Extensions["x-tranche-role"]), usual)
+}
+
 // table lists all operations, by their tags.
 func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
 	for _, tag := range api.Document().Tags {
-		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | role | Go | what |\n|---|---|---|---|\n",
+		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | what |\n|---|---|\n",
 			strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description)
 		for _, op := range all {
 			if op.Tags[0] == tag.Name {
-				fmt.Fprintf(&b, "| `%s %s` | %s | `%s` | %s |\n", op.method, op.path, op.Extensions["x-tranche-role"],
-					camel(op.OperationID), op.Summary)
+				fmt.Fprintf(&b, "| `%s %s` | %s%s |\n", op.method, op.path, op.Summary, op.unusualRole())
 			}
 		}
 	}

@@ -39,16 +39,16 @@ ORDER BY o.place`
 
 	// insertKeys comes last, so that the row of a hot key is held for no longer than the commit takes.
 	insertKeys = `
-INSERT INTO collector_key AS k (collector, key_version, key, fresh, priority, oldest_at, due_at)
-SELECT c.id, c.key_version, o.key, o.fresh, o.priority, $5,
-       collector_due(o.fresh, $5, NULL, NULL, c.min_size, c.max_age, c.drain_at)
-FROM unnest($2::text[], $3::int[], $4::smallint[]) AS o (key, fresh, priority) CROSS JOIN collector c
+INSERT INTO collector_key AS k (collector, key_version, key, untried, priority, oldest_at, due_at)
+SELECT c.id, c.key_version, o.key, o.untried, o.priority, $5,
+       collector_due(o.untried, $5, NULL, NULL, c.min_size, c.max_age, c.drain_at)
+FROM unnest($2::text[], $3::int[], $4::smallint[]) AS o (key, untried, priority) CROSS JOIN collector c
 WHERE c.id = $1
 ORDER BY o.key COLLATE "C"
 ON CONFLICT (collector, key_version, key) DO UPDATE
-SET fresh = k.fresh + excluded.fresh, priority = greatest(k.priority, excluded.priority),
+SET untried = k.untried + excluded.untried, priority = greatest(k.priority, excluded.priority),
     oldest_at = least(k.oldest_at, excluded.oldest_at),
-    due_at = (SELECT collector_due(k.fresh + excluded.fresh, least(k.oldest_at, excluded.oldest_at), k.retry_at,
+    due_at = (SELECT collector_due(k.untried + excluded.untried, least(k.oldest_at, excluded.oldest_at), k.retry_at,
         k.held_until, c.min_size, c.max_age, c.drain_at) FROM collector c WHERE c.id = k.collector)
 RETURNING CASE WHEN flush IS NULL THEN extract(epoch FROM due_at - $5)::float8 END`
 )
@@ -268,7 +268,7 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 				count = &keyCount{}
 				perKey[o.Key] = count
 			}
-			count.fresh++
+			count.untried++
 			count.priority = max(count.priority, priority)
 		}
 	}
@@ -277,22 +277,22 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(insertOps, a.id, a.keyVersion, keys, ids, payloads, priorities, folds, a.now)
-	names, fresh, priorities := countsOf(perKey)
-	batch.Queue(insertKeys, a.id, names, fresh, priorities, a.now).Query(a.seeNext)
+	names, untried, priorities := countsOf(perKey)
+	batch.Queue(insertKeys, a.id, names, untried, priorities, a.now).Query(a.seeNext)
 	return tx.SendBatch(ctx, batch).Close()
 }
 
 // keyCount is what is added to a key.
 type keyCount struct {
-	fresh    int32
+	untried  int32
 	priority int16
 }
 
-func countsOf(perKey map[string]*keyCount) (names []string, fresh []int32, priorities []int16) {
+func countsOf(perKey map[string]*keyCount) (names []string, untried []int32, priorities []int16) {
 	for name, count := range perKey {
-		names, fresh, priorities = append(names, name), append(fresh, count.fresh), append(priorities, count.priority)
+		names, untried, priorities = append(names, name), append(untried, count.untried), append(priorities, count.priority)
 	}
-	return names, fresh, priorities
+	return names, untried, priorities
 }
 
 // seeNext finds the first time at which one of the keys is to be flushed.

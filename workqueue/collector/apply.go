@@ -39,7 +39,7 @@ SELECT version, state, false, spec = $2::jsonb AND source = $3, spec, NULL::time
 FROM collector WHERE name = $1 AND state <> 'deleting'
 FOR NO KEY UPDATE`,
 		Left: `
-SELECT coalesce(sum(k.fresh + k.retrying), 0)::bigint, coalesce(sum(k.parked), 0)::bigint
+SELECT coalesce(sum(k.untried + k.retrying), 0)::bigint, coalesce(sum(k.parked), 0)::bigint
 FROM collector_key k JOIN collector c ON c.id = k.collector WHERE c.name = $1 AND c.state <> 'deleting'`,
 	}
 }

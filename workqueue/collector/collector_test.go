@@ -179,8 +179,8 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	c.none("a key of before is being flushed")
 	c.record(old[1], nil)
 	c.record(c.one("c", "d"), nil)
-	if n := c.Number(`SELECT settled FROM collector`); n != 2 {
-		t.Errorf("settled is %d", n)
+	if n := c.Number(`SELECT drained_key_version FROM collector`); n != 2 {
+		t.Errorf("drained_key_version is %d", n)
 	}
 	c.add("0/3", "e", "f")
 	testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},

@@ -28,8 +28,8 @@ WHERE name = $1 AND state <> 'deleting'`
 
 	drainCollector = `
 UPDATE collector SET drain_at = tranche_now(), timing = timing + 1 WHERE name = $1 AND state <> 'deleting'
-RETURNING (SELECT count(*) FROM collector_key k WHERE k.collector = id AND k.fresh > 0),
-    (SELECT coalesce(sum(k.fresh), 0)::bigint FROM collector_key k WHERE k.collector = id)`
+RETURNING (SELECT count(*) FROM collector_key k WHERE k.collector = id AND k.untried > 0),
+    (SELECT coalesce(sum(k.untried), 0)::bigint FROM collector_key k WHERE k.collector = id)`
 )
 
 // Drained is what a drain has to flush.
@@ -79,11 +79,11 @@ WITH part AS MATERIALIZED (
     ORDER BY key_version, key LIMIT $4 FOR NO KEY UPDATE),
 timed AS (
     UPDATE collector_key k
-    SET due_at = collector_due(k.fresh, k.oldest_at, k.retry_at, k.held_until, c.min_size, c.max_age, c.drain_at)
+    SET due_at = collector_due(k.untried, k.oldest_at, k.retry_at, k.held_until, c.min_size, c.max_age, c.drain_at)
     FROM part p, collector c
     WHERE c.id = $1 AND k.collector = $1 AND k.key_version = p.key_version AND k.key = p.key AND k.flush IS NULL
       AND k.due_at IS DISTINCT FROM
-          collector_due(k.fresh, k.oldest_at, k.retry_at, k.held_until, c.min_size, c.max_age, c.drain_at))
+          collector_due(k.untried, k.oldest_at, k.retry_at, k.held_until, c.min_size, c.max_age, c.drain_at))
 SELECT key_version, key FROM part ORDER BY key_version DESC, key DESC LIMIT 1`
 
 	markTimed = `UPDATE collector SET timed = $2 WHERE id = $1 AND timed < $2`

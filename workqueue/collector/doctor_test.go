@@ -36,7 +36,7 @@ func TestDoctorChecksCollectors(t *testing.T) {
 			`UPDATE collector_op SET key = 'b' WHERE op_id = '4'`,
 		},
 		{
-			"without an operation", `INSERT INTO collector_key (collector, key_version, key, fresh)
+			"without an operation", `INSERT INTO collector_key (collector, key_version, key, untried)
 				SELECT id, 1, 'd', 0 FROM collector`, `DELETE FROM collector_key WHERE key = 'd'`,
 		},
 		{
@@ -44,8 +44,8 @@ func TestDoctorChecksCollectors(t *testing.T) {
 			`UPDATE collector_key SET due_at = oldest_at + interval '1 hour' WHERE key = 'b'`,
 		},
 		{
-			"counts as done", `UPDATE collector SET key_version = 2, settled = 2`,
-			`UPDATE collector SET key_version = 1, settled = 1`,
+			"counts as done", `UPDATE collector SET key_version = 2, drained_key_version = 2`,
+			`UPDATE collector SET key_version = 1, drained_key_version = 1`,
 		},
 		{
 			"of no collector", `UPDATE collector_op SET collector = collector + 100 WHERE op_id = '4'`,

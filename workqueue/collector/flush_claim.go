@@ -53,7 +53,8 @@ WHERE endpoint = (SELECT endpoint FROM collector WHERE id = $1) FOR NO KEY UPDAT
 	// endpoint is counted only when there is a budget. A collector that rests goes on when the breaker of its endpoint has
 	// closed since.
 	loadFlushing = `
-SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.key_version, c.settled, c.max_size, c.in_flight, c.timeout,
+SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.key_version, c.drained_key_version, c.max_size,
+       c.in_flight, c.timeout,
        (SELECT count(*) FROM collector_key k WHERE k.collector = c.id AND k.flush IS NOT NULL),
        coalesce(c.rate, 0), c.tokens, extract(epoch FROM t.now - c.tokens_at)::float8,
        c.failures, CASE WHEN p.breaker = 'closed' AND p.breaker_since > c.failed_at THEN 0
@@ -75,8 +76,8 @@ WHERE c.id = $1 AND c.state = 'active'`
 	// gone.
 	olderKeys = `
 SELECT key_version FROM collector_key
-WHERE collector = $1 AND key_version < $2 AND (fresh > 0 OR retrying > 0) ORDER BY key_version LIMIT 1`
-	settleKeyVersion = `UPDATE collector SET settled = $2 WHERE id = $1`
+WHERE collector = $1 AND key_version < $2 AND (untried > 0 OR retrying > 0) ORDER BY key_version LIMIT 1`
+	settleKeyVersion = `UPDATE collector SET drained_key_version = $2 WHERE id = $1`
 
 	// foreignFlush looks for flushes of another key version, by collector_key_flushing.
 	foreignFlush = `
@@ -96,7 +97,7 @@ WITH due AS MATERIALIZED (
 UPDATE collector_key k
 SET flush = gen_random_uuid(), session_id = $5, flushed_at = $3, flush_until = $3::timestamptz + $6::interval
 FROM due WHERE k.collector = $1 AND k.key_version = $2 AND k.key = due.key AND k.flush IS NULL
-RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.fresh + k.retrying, k.failures,
+RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.untried + k.retrying, k.failures,
           coalesce(k.size_limit, 0)`
 
 	drainCalls     = `UPDATE collector SET tokens = $2, tokens_at = $3 WHERE id = $1`
@@ -151,7 +152,7 @@ type flushLoad struct {
 	spec                CollectorSpec
 	endpoint            string
 	strict              bool
-	keyVersion, settled int
+	keyVersion, drained int
 	maxSize, inFlight   int
 	timeout             time.Duration
 	live                int
@@ -233,7 +234,7 @@ func (c *flushClaim) begin(ctx context.Context) error {
 func (l *flushLoad) scan(row pgx.Row) error {
 	var spec []byte
 	var callsAge, itemsAge, paceAge *float64
-	err := row.Scan(&l.name, &l.run, &spec, &l.endpoint, &l.strict, &l.keyVersion, &l.settled, &l.maxSize, &l.inFlight,
+	err := row.Scan(&l.name, &l.run, &spec, &l.endpoint, &l.strict, &l.keyVersion, &l.drained, &l.maxSize, &l.inFlight,
 		&l.timeout, &l.live, &l.calls.Rate, &l.calls.Tokens, &callsAge, &l.failures, &l.restIn,
 		&l.down, &l.probeIn, &l.probing, &l.probes, &l.items.Tokens, &itemsAge, &l.paceCalls.Tokens, &paceAge,
 		&l.budget, &l.items.Rate, &l.paceCalls.Rate, &l.busy, &l.now)
@@ -287,7 +288,7 @@ func (c *flushClaim) shut(wait time.Duration) { c.free, c.wait = 0, max(c.wait, 
 // while keys of another one are being flushed, so that no value is at work under two keys.
 func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, err error) {
 	l := &c.load
-	if l.settled == l.keyVersion {
+	if l.drained == l.keyVersion {
 		return l.keyVersion, true, nil
 	}
 	keyVersion = l.keyVersion

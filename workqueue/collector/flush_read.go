@@ -26,14 +26,14 @@ const (
 	// flushOps reads what of each key may go now, in order, up to its limit and a number of bytes; the first of a key goes
 	// whatever its size. By collector_op_queue. In a strict collector nothing passes an operation in backoff.
 	flushOps = `
-SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone, ''
+SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.retry_alone, ''
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
 CROSS JOIN LATERAL (
     SELECT w.*, row_number() OVER line AS n,
            sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes,
            bool_or(w.not_before > $7) OVER line AS held
     FROM (
-        SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority FROM collector_op q
+        SELECT q.seq, q.op_id, q.payload, q.attempts, q.retry_alone, q.not_before, q.priority FROM collector_op q
         WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
           AND ($6 OR q.not_before IS NULL OR q.not_before <= $7)
         ORDER BY q.priority DESC, q.seq LIMIT k.size) w
@@ -46,7 +46,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 	// stood for some of them once, and may have been carried out, is not followed by an older one. One in backoff holds
 	// those of its value that come after it; when it is the first of its key, the key is not due (held_until).
 	foldedOps = `
-SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone, coalesce(o.fold, '')
+SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.retry_alone, coalesce(o.fold, '')
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
 CROSS JOIN LATERAL (
     SELECT v.*, min(v.nth) OVER (PARTITION BY v.fold, CASE WHEN v.fold IS NULL THEN v.seq END) AS rank
@@ -57,7 +57,7 @@ CROSS JOIN LATERAL (
             SELECT q.*, q.fold IS NULL OR row_number() OVER own = 1 AS first,
                    CASE WHEN q.fold IS NULL THEN q.not_before > $7 ELSE bool_or(q.not_before > $7) OVER own END AS held
             FROM (
-                SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority, q.fold
+                SELECT q.seq, q.op_id, q.payload, q.attempts, q.retry_alone, q.not_before, q.priority, q.fold
                 FROM collector_op q
                 WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
                 ORDER BY q.priority DESC, q.seq LIMIT $6) q
@@ -73,7 +73,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 	dueCollectors = `
 SELECT c.id, c.name, extract(epoch FROM min(d.due_at) - tranche_now())::float8
 FROM collector c
-CROSS JOIN LATERAL generate_series(c.settled, c.key_version) AS g (key_version)
+CROSS JOIN LATERAL generate_series(c.drained_key_version, c.key_version) AS g (key_version)
 CROSS JOIN LATERAL generate_series(0, c.levels::int) AS l (priority)
 CROSS JOIN LATERAL (
     SELECT k.due_at FROM collector_key k

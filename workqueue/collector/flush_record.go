@@ -25,19 +25,20 @@ const (
 	// lockFlushes is the fence: a key belongs to a flush only as long as it bears its id. Keys are locked in the order of
 	// their primary key, and their operations after them.
 	lockFlushes = `
-SELECT g.place, k.fresh, k.retrying, k.parked
+SELECT g.place, k.untried, k.retrying, k.parked
 FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (key_version, key, flush, place)
 JOIN collector_key k ON k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush
 ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k`
 
 	deleteOps = `DELETE FROM collector_op WHERE seq = ANY ($1) RETURNING seq, not_before IS NULL`
 
-	// failOps says of each whether it was fresh before. No one else writes operations of a key whose row is locked.
+	// failOps says of each whether it was untried before. No one else writes operations of a key whose row is locked.
 	failOps = `
 UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
     failed_first = coalesce(o.failed_first, t.now), not_before = t.now + f.pause,
-    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone, folded_into = nullif(f.head, '')
+    parked_at = CASE WHEN f.parked THEN t.now END, retry_alone = o.retry_alone OR f.alone,
+    folded_into = nullif(f.head, '')
 FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[], $8::text[])
     AS f (seq, attempts, code, message, pause, parked, alone, head)
 JOIN collector_op old ON old.seq = f.seq, (SELECT tranche_now() AS now) t
@@ -48,21 +49,21 @@ RETURNING o.seq, old.not_before IS NULL, f.parked`
 DELETE FROM collector_key k USING unnest($2::uuid[], $3::int[], $4::text[]) AS g (flush, key_version, key)
 WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush`
 
-	// endFlushes frees keys and sets their times by what is left: the first fresh operation of each priority, the next
+	// endFlushes frees keys and sets their times by what is left: the first untried operation of each priority, the next
 	// try of those that failed, and in a strict collector the first of all. Each is one look into an index.
 	endFlushes = `
 UPDATE collector_key k
-SET flush = NULL, session_id = NULL, flush_until = NULL, fresh = g.fresh, retrying = g.retrying, parked = g.parked,
+SET flush = NULL, session_id = NULL, flush_until = NULL, untried = g.untried, retrying = g.retrying, parked = g.parked,
     failures = g.failures, size_limit = nullif(g.size_limit, 0), priority = coalesce(l.priority, 0),
     failed_at = CASE WHEN g.outage > 0 THEN tranche_now() WHEN g.outage < 0 THEN k.failed_at END,
     failed_ops = CASE WHEN g.outage > 0 THEN g.outage WHEN g.outage < 0 THEN k.failed_ops END,
     failed_code = CASE WHEN g.outage > 0 THEN g.code WHEN g.outage < 0 THEN k.failed_code END,
     failed_message = CASE WHEN g.outage > 0 THEN left(g.message, 200) WHEN g.outage < 0 THEN k.failed_message END,
     oldest_at = l.oldest_at, retry_at = l.retry_at, held_until = l.held_until,
-    due_at = collector_due(g.fresh, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
+    due_at = collector_due(g.untried, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
 FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[],
         $11::int[], $12::text[], $13::text[])
-    AS g (flush, key_version, key, fresh, retrying, parked, failures, size_limit, hold, outage, code, message)
+    AS g (flush, key_version, key, untried, retrying, parked, failures, size_limit, hold, outage, code, message)
 CROSS JOIN collector c
 CROSS JOIN LATERAL (
     SELECT f.oldest_at,
@@ -77,7 +78,7 @@ CROSS JOIN LATERAL (
         CROSS JOIN LATERAL (
             SELECT q.added_at FROM collector_op q
             WHERE q.collector = $1 AND q.key_version = g.key_version AND q.key = g.key AND q.parked_at IS NULL
-              AND q.priority = level.priority AND q.not_before IS NULL AND g.fresh > 0
+              AND q.priority = level.priority AND q.not_before IS NULL AND g.untried > 0
             ORDER BY q.seq LIMIT 1) o) f
     LEFT JOIN LATERAL (
         SELECT q.priority, q.not_before FROM collector_op q
@@ -118,7 +119,7 @@ type flushRecording struct {
 }
 
 // keyLeft is what a key has left.
-type keyLeft struct{ fresh, retrying, parked int32 }
+type keyLeft struct{ untried, retrying, parked int32 }
 
 func (r *flushRecording) run(ctx context.Context, tx pgx.Tx) error {
 	r.keys, r.of, r.out = map[int]*keyLeft{}, map[int64]int{}, make([]FlushRecorded, len(r.ends))
@@ -142,7 +143,7 @@ func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 	var place int
 	var left keyLeft
 	err := pg.Each(pg.Rows(ctx, tx, lockFlushes, r.collector, keyVersions, keys, ids),
-		[]any{&place, &left.fresh, &left.retrying, &left.parked}, func() {
+		[]any{&place, &left.untried, &left.retrying, &left.parked}, func() {
 			own := left
 			r.keys[place-1], r.out[place-1].Stale = &own, false
 		})
@@ -208,22 +209,22 @@ func (f *failedOps) add(seq int64, o *opFailure, into string) {
 
 func (r *flushRecording) seeDone(rows pgx.Rows) error {
 	var seq int64
-	var fresh bool
-	err := pg.Each(rows, []any{&seq, &fresh}, func() {
+	var untried bool
+	err := pg.Each(rows, []any{&seq, &untried}, func() {
 		i := r.of[seq]
 		r.out[i].Done++
-		r.keys[i].take(fresh)
+		r.keys[i].take(untried)
 	})
 	return err
 }
 
 func (r *flushRecording) seeFailed(rows pgx.Rows) error {
 	var seq int64
-	var fresh, parked bool
-	err := pg.Each(rows, []any{&seq, &fresh, &parked}, func() {
+	var untried, parked bool
+	err := pg.Each(rows, []any{&seq, &untried, &parked}, func() {
 		i := r.of[seq]
 		r.out[i].Failed++
-		r.keys[i].take(fresh)
+		r.keys[i].take(untried)
 		if parked {
 			r.out[i].Parked++
 			r.keys[i].parked++
@@ -234,9 +235,9 @@ func (r *flushRecording) seeFailed(rows pgx.Rows) error {
 	return err
 }
 
-func (k *keyLeft) take(fresh bool) {
-	if fresh {
-		k.fresh--
+func (k *keyLeft) take(untried bool) {
+	if untried {
+		k.untried--
 	} else {
 		k.retrying--
 	}
@@ -244,14 +245,14 @@ func (k *keyLeft) take(fresh bool) {
 
 // flushColumns are the columns of keys that are freed.
 type flushColumns struct {
-	ids                     []uuid.UUID
-	keyVersions             []int32
-	keys                    []string
-	fresh, retrying, parked []int32
-	failures, limits        []int32
-	holds                   []time.Duration
-	outages                 []int32 // operations of flushes that ended as in one; 0: of another; < 0: no one was asked
-	codes, messages         []string
+	ids                       []uuid.UUID
+	keyVersions               []int32
+	keys                      []string
+	untried, retrying, parked []int32
+	failures, limits          []int32
+	holds                     []time.Duration
+	outages                   []int32 // operations of flushes that ended as in one; 0: of another; < 0: no one was asked
+	codes, messages           []string
 }
 
 func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
@@ -263,7 +264,7 @@ func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 		outageOps = -1
 	}
 	c.ids, c.keyVersions, c.keys = append(c.ids, f.ID), append(c.keyVersions, int32(f.KeyVersion)), append(c.keys, f.Key)
-	c.fresh, c.retrying, c.parked = append(c.fresh, left.fresh), append(c.retrying, left.retrying),
+	c.untried, c.retrying, c.parked = append(c.untried, left.untried), append(c.retrying, left.retrying),
 		append(c.parked, left.parked)
 	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))
 	c.holds, c.outages = append(c.holds, v.hold), append(c.outages, outageOps)
@@ -276,7 +277,7 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	for i, left := range r.keys {
 		r.out[i].Outage = r.verdicts[i].outage
 		to := &rest
-		if left.fresh+left.retrying+left.parked == 0 {
+		if left.untried+left.retrying+left.parked == 0 {
 			to = &empty
 		}
 		to.add(&r.ends[i], left, &r.verdicts[i])
@@ -286,7 +287,7 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 		batch.Queue(deleteKeys, r.collector, empty.ids, empty.keyVersions, empty.keys)
 	}
 	if len(rest.ids) > 0 {
-		batch.Queue(endFlushes, r.collector, rest.ids, rest.keyVersions, rest.keys, rest.fresh, rest.retrying, rest.parked,
+		batch.Queue(endFlushes, r.collector, rest.ids, rest.keyVersions, rest.keys, rest.untried, rest.retrying, rest.parked,
 			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes, rest.messages)
 	}
 	r.noteHealth(batch)

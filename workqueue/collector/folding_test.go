@@ -37,7 +37,7 @@ func TestFoldedFlushesThatComeToNothing(t *testing.T) {
 	c.fail(f, retried("deadline"))
 	c.wait()
 	c.fail(c.one("B2"), retried("deadline")) // alone, and to blame
-	if n := c.Number(`SELECT count(*) FROM collector_op WHERE alone AND op_id IN ('B1', 'B2')`); n != 2 {
+	if n := c.Number(`SELECT count(*) FROM collector_op WHERE retry_alone AND op_id IN ('B1', 'B2')`); n != 2 {
 		t.Errorf("%d of B go alone", n)
 	}
 	c.update("B3", "E1")

@@ -49,7 +49,7 @@ WITH old AS (
     SELECT seq, parked_at IS NOT NULL AS parked FROM collector_op
     WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR not_before > tranche_now())),
 again AS (
-    UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, alone = false
+    UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, retry_alone = false
     FROM old WHERE o.seq = old.seq
     RETURNING o.key_version, o.key, o.added_at, o.priority, old.parked),
 keys AS (
@@ -57,7 +57,7 @@ keys AS (
            min(added_at) AS oldest, max(priority) AS priority
     FROM again GROUP BY key_version, key)
 UPDATE collector_key k
-SET fresh = k.fresh + g.ops, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked),
+SET untried = k.untried + g.ops, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked),
     oldest_at = least(k.oldest_at, g.oldest), priority = greatest(k.priority, g.priority), held_until = NULL,
     retry_at = tranche_now(), due_at = tranche_now()
 FROM keys g
@@ -66,23 +66,24 @@ RETURNING g.ops`
 
 	// unsettle has the claims look for older keys again.
 	unsettle = `
-UPDATE collector SET settled = least(settled, $2) WHERE id = $1 AND settled > $2`
+UPDATE collector SET drained_key_version = least(drained_key_version, $2) WHERE id = $1 AND drained_key_version > $2`
 
 	// dropOps leaves the times of the keys as they are, but for those of which nothing is left: a flush that finds
 	// nothing sets them right.
 	dropOps = `
 WITH gone AS (
     DELETE FROM collector_op WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR $3)
-    RETURNING key_version, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS fresh),
+    RETURNING key_version, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS untried),
 keys AS (
     SELECT key_version, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
-           (count(*) FILTER (WHERE fresh AND NOT parked))::int AS fresh
+           (count(*) FILTER (WHERE untried AND NOT parked))::int AS untried
     FROM gone GROUP BY key_version, key)
 UPDATE collector_key k
-SET fresh = k.fresh - g.fresh, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked - g.fresh),
-    oldest_at = CASE WHEN k.fresh > g.fresh THEN k.oldest_at END,
-    retry_at = CASE WHEN k.retrying > g.ops - g.parked - g.fresh THEN k.retry_at END,
-    due_at = CASE WHEN k.fresh - g.fresh + k.retrying - (g.ops - g.parked - g.fresh) > 0 THEN k.due_at END
+SET untried = k.untried - g.untried, parked = k.parked - g.parked,
+    retrying = k.retrying - (g.ops - g.parked - g.untried),
+    oldest_at = CASE WHEN k.untried > g.untried THEN k.oldest_at END,
+    retry_at = CASE WHEN k.retrying > g.ops - g.parked - g.untried THEN k.retry_at END,
+    due_at = CASE WHEN k.untried - g.untried + k.retrying - (g.ops - g.parked - g.untried) > 0 THEN k.due_at END
 FROM keys g
 WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
 RETURNING g.ops`
@@ -90,7 +91,7 @@ RETURNING g.ops`
 	dropKeys = `
 DELETE FROM collector_key k USING unnest($2::int[], $3::text[]) AS g (key_version, key)
 WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
-  AND k.fresh = 0 AND k.retrying = 0 AND k.parked = 0 AND k.flush IS NULL`
+  AND k.untried = 0 AND k.retrying = 0 AND k.parked = 0 AND k.flush IS NULL`
 )
 
 // RequeueOps has parked operations, and those in backoff, retried at once, with all their attempts and in their old

@@ -24,7 +24,7 @@ const (
 	// recorded at the moment are locked, and passed over. By collector_key_flushing.
 	releaseFlushes = `
 WITH dead AS MATERIALIZED (
-    SELECT f.collector, f.key_version, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    SELECT f.collector, f.key_version, f.key, f.untried + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND (f.flush_until <= tranche_now() OR NOT EXISTS (
         SELECT FROM node_session s
         WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > tranche_now()))
@@ -33,7 +33,7 @@ WITH dead AS MATERIALIZED (
 	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
 	endFlushesOf = `
 WITH dead AS MATERIALIZED (
-    SELECT f.collector, f.key_version, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    SELECT f.collector, f.key_version, f.key, f.untried + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND f.session_id = $1
     ORDER BY f.collector, f.key_version, f.key FOR NO KEY UPDATE),` + freeKeys
 

@@ -95,12 +95,12 @@ SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.key_version, c.crea
        CASE WHEN c.refused_since IS NOT NULL THEN c.refused_for ELSE '' END, t.now
 FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t
 CROSS JOIN LATERAL (
-    SELECT count(*) AS keys, coalesce(sum(k.fresh), 0)::bigint AS waiting,
+    SELECT count(*) AS keys, coalesce(sum(k.untried), 0)::bigint AS waiting,
            coalesce(sum(k.retrying), 0)::bigint AS backoff, coalesce(sum(k.parked), 0)::bigint AS parked,
            count(k.flush) AS flushing, min(k.flushed_at) FILTER (WHERE k.flush IS NOT NULL) AS flushed_at,
            min(k.flush_until) AS flush_until,
            count(*) FILTER (WHERE k.flush IS NULL AND k.due_at <= t.now) AS due,
-           coalesce(sum(k.fresh + k.retrying) FILTER (WHERE k.key_version < c.key_version), 0)::bigint AS older,
+           coalesce(sum(k.untried + k.retrying) FILTER (WHERE k.key_version < c.key_version), 0)::bigint AS older,
            min(k.oldest_at) AS oldest_at, min(k.due_at) FILTER (WHERE k.flush IS NULL) AS next_due
     FROM collector_key k WHERE k.collector = c.id) k
 WHERE c.state <> 'deleting'`

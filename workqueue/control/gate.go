@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +27,8 @@ type Gate struct {
 	Step       workqueue.Step  `json:"-"`
 	Name       string          `json:"step"`
 	State      GateState       `json:"state" enum:"shut,waiting,approved" doc:"shut: what it needs has not ended"`
-	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: not by whoever started the run"`
-	StartedBy  string          `json:"started_by" doc:"who started the run"`
+	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: by no one named in acts"`
+	Acts       []GateAct       `json:"acts" nullable:"false" doc:"who has a part in what waits, newest first"`
 	Since      *time.Time      `json:"since,omitempty" doc:"when it began to wait for someone"`
 	ApprovedBy string          `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time      `json:"approved_at,omitempty"`
@@ -43,16 +44,31 @@ const (
 	GateApproved GateState = "approved"
 )
 
-// FourEyesError is returned when who started a run would let a step of it begin that someone else has to look at.
+// GateAct is what someone did to a run since its gate was last open: they started it, wrote its plan or schedule, or
+// changed what may come of its items.
+type GateAct struct {
+	Actor  string    `json:"actor"`
+	Action string    `json:"action" example:"correct" doc:"start, plan, schedule, add, set, correct, reset, rerun, accept"`
+	At     time.Time `json:"at" doc:"when last"`
+}
+
+// acted words actions, for errors.
+var acted = map[string]string{
+	"start": "started", "plan": "wrote the plan of", "schedule": "wrote the schedule of", "add": "added items to",
+	"set": "changed settings of", "correct": "corrected items of", "reset": "reset items of", "rerun": "reran items of",
+	"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
+}
+
+// FourEyesError is returned when someone who has a part in a run would let a step of it begin that others must approve.
 type FourEyesError struct {
-	Run   workqueue.RunID
-	Step  string
-	Actor string
+	Run  workqueue.RunID
+	Step string
+	Act  GateAct
 }
 
 func (e *FourEyesError) Error() string {
-	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by someone else (approvers: other)",
-		e.Actor, e.Run, e.Step)
+	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by someone else (approvers: other)",
+		e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
 }
 
 // Refused says why an actor may not approve now; nil when they may.
@@ -65,10 +81,22 @@ func (g *Gate) Refused(actor string) error {
 	case g.State == GateClosed:
 		return &workqueue.StateError{Run: g.Run, State: "not there yet: steps before have not ended for all items", Op: again,
 			Fix: "see what it waits for with tranche run explain " + g.Run.String()}
-	case g.Approvers == workqueue.ApproveOther && actor == g.StartedBy:
-		return &FourEyesError{Run: g.Run, Step: g.Name, Actor: actor}
+	case g.Approvers == workqueue.ApproveOther:
+		if i := slices.IndexFunc(g.Acts, func(a GateAct) bool { return a.Actor == actor }); i >= 0 {
+			return &FourEyesError{Run: g.Run, Step: g.Name, Act: g.Acts[i]}
+		}
 	}
 	return nil
+}
+
+// Actors are who has a part in what waits, newest first.
+func (g *Gate) Actors() (names []string) {
+	for _, a := range g.Acts {
+		if !slices.Contains(names, a.Actor) {
+			names = append(names, a.Actor)
+		}
+	}
+	return names
 }
 
 // notAsSeen refuses an approval of what someone has looked at and what is there no more: whatever is taken back before
@@ -86,18 +114,57 @@ func (g *Gate) notAsSeen(since time.Time) error {
 const StartedBy = `coalesce((SELECT max(f.asked_by) FROM schedule_occurrence f
         WHERE f.run_id = r.id AND f.kind = 'now' AND f.asked_by <> ''), r.created_by)`
 
-const readGates = `
+const (
+	readGates = `
 SELECT st.run_id, st.step, st.name,
     CASE WHEN st.barrier_passed THEN 'approved' WHEN st.gate_since IS NOT NULL THEN 'waiting' ELSE 'shut' END,
-    st.approval, ` + StartedBy + `, st.gate_since, st.approved_by, st.approved_at
+    st.approval, NULL, st.gate_since, st.approved_by, st.approved_at
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
+
+	// Whoever started a run, or wrote its plan or schedule, has a part in it for good; others since the gate was last open.
+	// Settings of pace change no outcome.
+	gateActs = `
+SELECT st.step, a.actor, a.action, max(a.at)
+FROM run_step st JOIN batchrun r ON r.id = st.run_id
+CROSS JOIN LATERAL (
+    SELECT ` + StartedBy + ` AS actor, 'start' AS action, r.created_at AS at
+    UNION ALL
+    SELECT p.created_by, 'plan', p.created_at FROM plan p WHERE p.name = r.plan AND p.version = r.plan_version
+    UNION ALL
+    SELECT l.actor, 'schedule', l.at FROM schedule_occurrence f JOIN audit_log l ON l.action = 'schedule_apply'
+        AND l.run_id IS NULL AND l.subject = f.schedule AND l.after ->> 'version' = f.version::text
+    WHERE f.run_id = r.id
+    UNION ALL
+    SELECT l.actor, l.action, l.at FROM audit_log l
+    WHERE l.run_id = r.id AND l.at > coalesce(st.approved_at, '-infinity')
+        AND (l.action IN ('add', 'correct', 'reset', 'rerun', 'accept', 'accept_withdraw')
+            OR l.action = 'set' AND EXISTS (SELECT FROM jsonb_object_keys(l.after) k WHERE k NOT IN
+                ('chunk', 'chunk_bytes', 'chunk_time', 'in_flight', 'rate', 'priority')))) a
+WHERE st.run_id = $1 AND st.approval IS NOT NULL
+GROUP BY st.step, a.actor, a.action ORDER BY max(a.at) DESC, a.action`
+)
 
 // Gates reads the gates of a run, in the order of their steps.
 func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) {
 	gates, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Gate], readGates, run)
 	if err != nil {
 		return nil, fmt.Errorf("read the gates of run %s: %w", run, err)
+	}
+	if len(gates) == 0 {
+		return nil, nil
+	}
+	var step workqueue.Step
+	var act GateAct
+	err = pg.Each(pg.Rows(ctx, tx, gateActs, run), []any{&step, &act.Actor, &act.Action, &act.At}, func() {
+		for i := range gates {
+			if gates[i].Step == step {
+				gates[i].Acts = append(gates[i].Acts, act)
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read who had a part in run %s: %w", run, err)
 	}
 	return gates, nil
 }

@@ -73,11 +73,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
     coalesce($19, tranche_now()))
 ON CONFLICT (msg_id) DO NOTHING`
 
-// Bury stores a dead letter. The same letter, by its MsgID, is stored once, however many nodes find it: isNew says
+// Add stores a dead letter. The same letter, by its MsgID, is stored once, however many nodes find it: isNew says
 // whether this call did. A zero State means LetterWaiting, a zero At now by the database's clock; ID, Size and
 // ChangedAt are the store's to give. What PostgreSQL cannot hold in a text is replaced, and a body of more than
 // MaxLetterBody is left out.
-func (s Store) Bury(ctx context.Context, letter DeadLetter) (isNew bool, err error) {
+func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err error) {
 	if letter.MsgID == "" {
 		return false, errors.New("bury a letter: it has no message id")
 	}

@@ -223,7 +223,7 @@ const KeysAddUp Invariant = "C1"
 const doctorCollectors = `
 WITH counted AS (
     SELECT collector, key_version, key,
-        count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
+        count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS untried,
         count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
         count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
     FROM collector_op GROUP BY collector, key_version, key
@@ -234,13 +234,13 @@ FULL JOIN counted o USING (collector, key_version, key)
 LEFT JOIN collector c ON c.id = collector
 CROSS JOIN LATERAL (VALUES
     ('keys with operations, of no collector', c.id IS NULL),
-    ('keys that count what is not there, or do not count what is', (k.fresh, k.retrying, k.parked)
-        IS DISTINCT FROM (coalesce(o.fresh, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))),
-    ('keys without an operation', k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0),
+    ('keys that count what is not there, or do not count what is', (k.untried, k.retrying, k.parked)
+        IS DISTINCT FROM (coalesce(o.untried, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))),
+    ('keys without an operation', k.flush IS NULL AND k.untried + k.retrying + k.parked = 0),
     ('keys with operations that wait for no time, or with a time that nothing waits for',
-        k.flush IS NULL AND (k.due_at IS NULL) <> (k.fresh + k.retrying = 0)),
+        k.flush IS NULL AND (k.due_at IS NULL) <> (k.untried + k.retrying = 0)),
     ('keys that wait under a key_version that counts as done, or is not there yet',
-        k.fresh + k.retrying > 0 AND k.key_version NOT BETWEEN c.settled AND c.key_version)
+        k.untried + k.retrying > 0 AND k.key_version NOT BETWEEN c.drained_key_version AND c.key_version)
 ) AS x (what, wrong)
 WHERE x.wrong AND c.state IS DISTINCT FROM 'deleting'
 GROUP BY 1, 2 ORDER BY 1, 2`

@@ -51,7 +51,7 @@ less AS (
 SELECT count(*) FROM gone`
 
 	// No key is without operations but those that have just lost them.
-	dropEmptyKeys = `DELETE FROM collector_key WHERE fresh = 0 AND retrying = 0 AND parked = 0 AND flush IS NULL`
+	dropEmptyKeys = `DELETE FROM collector_key WHERE untried = 0 AND retrying = 0 AND parked = 0 AND flush IS NULL`
 
 	auditPiece = 5000
 	eraseAudit = `SELECT audit_erase($1, $2, $3, $4, $5)`
@@ -196,7 +196,7 @@ func Searched() []Columns {
 			collector.failure_message collector.refused_for collector_key.failed_message collector_op.error_message
 			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_ack.reason deleted_run.name
 			deleted_run.why run_acceptance.reason run_correction.reason run_fail_fast.tripped schedule_occurrence.reason
-			schedule_occurrence.late stream_fault.detail stream_setting.last_error tracker_service.webhook_error
+			schedule_occurrence.late_action stream_fault.detail stream_setting.last_error tracker_service.webhook_error
 			work_slice.error_message`, ""},
 		{JSON, `alert_condition.said alert_message.body api_request.headers api_request.committed_action health_condition.said
 			run_event.payload tracker_service.event`, ""},

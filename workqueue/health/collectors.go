@@ -68,7 +68,7 @@ SELECT c.name, c.endpoint, c.state, c.paused_by, d.due_at + c.max_age,
     CASE WHEN c.failures > 0 THEN c.failure_message ELSE '' END
 FROM collector c CROSS JOIN LATERAL (
     SELECT min(first.due_at) AS due_at
-    FROM generate_series(c.settled, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
+    FROM generate_series(c.drained_key_version, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
         SELECT due_at FROM collector_key k
         WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL

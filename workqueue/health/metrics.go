@@ -187,7 +187,7 @@ SELECT c.name,
 FROM collector c
 CROSS JOIN LATERAL (
     SELECT min(coalesce(first.oldest_at, first.due_at)) AS oldest_at
-    FROM generate_series(c.settled, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
+    FROM generate_series(c.drained_key_version, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
         SELECT oldest_at, due_at FROM collector_key k
         WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
@@ -211,7 +211,7 @@ SELECT s.overdue, s.oldest, (
         WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
      WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')),
     (SELECT count(*) FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
-     WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> '')
+     WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> '')
 FROM (
     SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest
     FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now()) s`

@@ -109,9 +109,9 @@ type lateRun struct {
 
 // batchrun_active and schedule_occurrence_run.
 const healthScheduleLate = `
-SELECT f.schedule, r.id, f.late, f.end_deadline
+SELECT f.schedule, r.id, f.late_action, f.end_deadline
 FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
-WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
+WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> ''
 ORDER BY f.end_deadline, r.id LIMIT $1`
 
 // lateRuns tells of runs that go on after the end of their window.

@@ -71,7 +71,7 @@ type Fire struct {
 
 	StartBy     *time.Time       `json:"start_by,omitempty" doc:"nor after"`
 	EndDeadline *time.Time       `json:"end_deadline,omitempty" doc:"when its run should have ended"`
-	Late        string           `json:"late,omitempty" doc:"what was done when it had not"`
+	LateAction  string           `json:"late_action,omitempty" doc:"what was done when it had not"`
 	Run         *workqueue.RunID `json:"run,omitempty"`
 	RunState    string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
 	Attempts    int              `json:"attempts"`
@@ -86,7 +86,7 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
               AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_occurrence.schedule AND p.state = 'paused')
          THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_occurrence.reason, ''))
          ELSE schedule_occurrence.reason END, schedule_occurrence.asked_by, schedule_occurrence.start_at,
-    schedule_occurrence.start_by, schedule_occurrence.end_deadline, schedule_occurrence.late,
+    schedule_occurrence.start_by, schedule_occurrence.end_deadline, schedule_occurrence.late_action,
     schedule_occurrence.run_id,
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
@@ -94,7 +94,7 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
 // scanFire reads fireColumns.
 func scanFire(row pgx.CollectableRow) (f Fire, err error) {
 	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
-		&f.EndDeadline, &f.Late, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
+		&f.EndDeadline, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
 	return f, err
 }
 

@@ -218,7 +218,7 @@ func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) 
 
 // Once: late_at is the fence.
 const noteLate = `
-UPDATE schedule_occurrence SET late_at = tranche_now(), late = $4
+UPDATE schedule_occurrence SET late_at = tranche_now(), late_action = $4
 WHERE schedule = $1 AND due_at = $2 AND kind = $3 AND state = 'started' AND late_at IS NULL
 RETURNING run_id`
 

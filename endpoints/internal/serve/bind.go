@@ -186,9 +186,9 @@ func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
 	return consumer.CachedInfo().Created, nil
 }
 
-// tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
+// respond sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
 // cannot be sent is delivered again, which does no harm.
-func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) {
+func (p *Puller) respond(id RequestID, what string, how func(jetstream.Msg) error) {
 	made := p.Consumer.Current()
 	d := p.Room.delivery(id)
 	if !d.Made.Equal(made) {

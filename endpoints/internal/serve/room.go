@@ -189,11 +189,11 @@ type Queued struct {
 }
 
 // Acknowledge takes the request out of its stream.
-func (q Queued) Acknowledge() { q.Puller.tell(q.ID, "acknowledge", jetstream.Msg.Ack) }
+func (q Queued) Acknowledge() { q.Puller.respond(q.ID, "acknowledge", jetstream.Msg.Ack) }
 
 // Terminate takes it out, for a reason that others are told.
 func (q Queued) Terminate(reason error) {
-	q.Puller.tell(q.ID, "terminate", func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) })
+	q.Puller.respond(q.ID, "terminate", func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) })
 }
 
 // Delivered is how often it was delivered, this time included.
@@ -222,7 +222,7 @@ func (q Queued) Expires() time.Time {
 
 // Nak has it delivered again after a while.
 func (q Queued) Nak(after time.Duration) bool {
-	q.Puller.tell(q.ID, "hand back", func(msg jetstream.Msg) error { return msg.NakWithDelay(after) })
+	q.Puller.respond(q.ID, "hand back", func(msg jetstream.Msg) error { return msg.NakWithDelay(after) })
 	return true
 }
 

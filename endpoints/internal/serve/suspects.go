@@ -119,7 +119,7 @@ func (s *Suspects) admit(v *visitor, alone, late bool) Stay {
 func (s *Suspects) unqueue(v *visitor) {
 	i := slices.Index(s.Queue, v)
 	s.Queue = slices.Delete(s.Queue, i, i+1)
-	s.tell()
+	s.wake()
 }
 
 // change returns what will be closed when something has changed. Called with mu held.
@@ -130,8 +130,8 @@ func (s *Suspects) change() <-chan struct{} {
 	return s.changed
 }
 
-// tell has those who wait look again. Called with mu held.
-func (s *Suspects) tell() {
+// wake has waiters check again. Called with mu held.
+func (s *Suspects) wake() {
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil
@@ -148,7 +148,7 @@ func (t Stay) End() {
 	if t.Alone {
 		decrease(s.alone, t.root)
 	}
-	s.tell()
+	s.wake()
 }
 
 func decrease(counts map[uuid.UUID]int, root uuid.UUID) {

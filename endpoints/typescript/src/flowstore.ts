@@ -1,5 +1,5 @@
-// Suspended chunks of a flow, in messages that are found by their subjects: docs/protocol.md, How the Go SDK keeps a
-// suspended chunk. It is the same here, so nodes can tell an asker what becomes of his request.
+// Suspended chunks of a flow, in messages found by their subjects, as in the Go SDK (endpoints/README.md, Flows):
+// nodes can tell a caller the outcome of its request.
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';

@@ -14,7 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/queryparam"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -258,7 +258,7 @@ func retryAfter(err error) int {
 	if _, ok := errors.AsType[*access.BusyError](err); ok {
 		return busyRetry
 	}
-	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
+	if full, ok := errors.AsType[*trackerclient.Error](err); ok && full.Code == trackerclient.CodeBusy {
 		return busyRetry
 	}
 	if as[*ingest.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
@@ -306,26 +306,29 @@ func accessProblem(err error) (status int, detail string) {
 const howToLogIn = "send a token in the header Authorization: Bearer (--token-file or TRANCHE_TOKEN on the command " +
 	"line), or log in at /login; an admin makes tokens: tranche token create"
 
-// CallerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
-// before it are whatever the caller sent. When it cannot be read, it is the proxy's own.
+// CallerAddress is where a request comes from. Each of our proxies appends to X-Forwarded-For who connected to it, so
+// from the end on, what stands before the address of a proxy is believed; the rest is whatever the caller sent.
 func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
-	if chain := r.Header.Values("X-Forwarded-For"); s.config.BehindProxy && len(chain) > 0 {
-		last := chain[len(chain)-1]
-		if address, ok := addressIn(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
-			return address
-		}
-	}
 	address, _ := addressIn(r.RemoteAddr) // what is none shares its tries with others like it
+	ours := func(p netip.Prefix) bool { return p.Contains(address) }
+	chain := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(chain) - 1; i >= 0 && slices.ContainsFunc(s.config.TrustedProxies, ours); i-- {
+		from, ok := addressIn(strings.TrimSpace(chain[i]))
+		if !ok {
+			break
+		}
+		address = from
+	}
 	return address
 }
 
 // addressIn reads an address, with or without a port.
 func addressIn(text string) (netip.Addr, bool) {
 	if with, err := netip.ParseAddrPort(text); err == nil {
-		return with.Addr(), true
+		return with.Addr().Unmap(), true
 	}
 	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
-	return address, err == nil
+	return address.Unmap(), err == nil
 }
 
 // Names of the cookie of a browser that has logged in. With TLS it has the prefix by which browsers take it from this

@@ -15,7 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 )
 
@@ -405,7 +405,7 @@ func (h *heldBody) take(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, bulkTimeout)
 	defer cancel()
 	if h.room.Acquire(ctx, int64(n)) != nil {
-		return &fanout.Error{Code: fanout.CodeBusy,
+		return &trackerclient.Error{Code: trackerclient.CodeBusy,
 			Message: "this server holds as many requests of this kind as it has memory for; send it again a little later"}
 	}
 	h.had += int64(n)

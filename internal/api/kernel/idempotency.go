@@ -175,7 +175,7 @@ func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	case known.Answer == nil && known.CarriedOut == nil:
 		refuseUnderWay(w)
 	default:
-		s.tellCarriedOut(w, r, known)
+		s.answerCommitted(w, r, known)
 	}
 }
 
@@ -191,9 +191,9 @@ func replay(w http.ResponseWriter, answer *session.Answer) {
 	_, _ = w.Write(answer.Body) //nolint:gosec // what was answered once, in its type; the caller is gone when this fails
 }
 
-// tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
+// answerCommitted answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
 // the run says all that the answer would have said.
-func (s *Kernel) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
+func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
 		if done.Action == "start" && done.Run != nil {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
@@ -54,8 +55,10 @@ type Config struct {
 	Hosts []string // allowed in the Host header
 	// Access knows who may do what; nil: everybody is an admin, under the name that they give themselves.
 	Access *access.Gate
-	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
-	SecureCookies, BehindProxy bool
+	// SecureCookies says that browsers come by TLS. TrustedProxies are the addresses of proxies of ours, whose word in
+	// X-Forwarded-For is taken.
+	SecureCookies  bool
+	TrustedProxies []netip.Prefix
 
 	Meter       Meter                  // nil: no one measures
 	Trouble     func() (Trouble, bool) // the last thing that went wrong in the node; nil: nothing is known

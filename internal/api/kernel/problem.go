@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/access"
@@ -78,7 +78,7 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	p := &huma.ErrorModel{Status: s.status(err), Detail: s.Detail(err)}
 	p.Title = http.StatusText(p.Status)
 	p.Errors = places(err)
-	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		p.Type, p.Errors = problemOfTracker+string(bad.Code), trackerPlace(bad)
 	}
 	switch {
@@ -113,7 +113,7 @@ func problemHeaders(p *huma.ErrorModel, err error) http.Header {
 // Told returns the error that is made for the caller, without the names of the operations around it, and its status;
 // nil for any other.
 func Told(err error) (status int, found error) {
-	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		return trackers.Status(bad.Code), bad
 	}
 	kinds := []struct {
@@ -280,7 +280,7 @@ func operationPlace(err error) []*huma.ErrorDetail {
 const problemOfTracker = "urn:tranche:tracker:"
 
 // trackerPlace points at the text that an error of the tracker service is about.
-func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
+func trackerPlace(bad *trackerclient.Error) []*huma.ErrorDetail {
 	if bad.Place == "" {
 		return nil
 	}

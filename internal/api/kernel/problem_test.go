@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/workqueue"
@@ -32,7 +32,7 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		"operations": {fmt.Errorf("add: %w", &ingest.OverloadedError{}), http.StatusTooManyRequests, true},
 		"sources":    {fmt.Errorf("add: %w", &ingest.EnrichError{Err: io.EOF}), http.StatusServiceUnavailable, true},
 		"streams":    {TooMany("many streams"), http.StatusTooManyRequests, true},
-		"trackers":   {&fanout.Error{Code: fanout.CodeBusy, Message: "busy"}, http.StatusServiceUnavailable, true},
+		"trackers":   {&trackerclient.Error{Code: trackerclient.CodeBusy, Message: "busy"}, http.StatusServiceUnavailable, true},
 		"requests":   {&access.BusyError{}, http.StatusTooManyRequests, true},
 		"rows":       {fmt.Errorf("pause: %w", &pgconn.PgError{Code: "55P03"}), http.StatusServiceUnavailable, true},
 		"conflicts":  {fmt.Errorf("pause: %w", &pgconn.PgError{Code: "40001"}), http.StatusServiceUnavailable, true},

@@ -76,7 +76,9 @@ func (s *Kernel) Unready(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, PingTimeout)
 	defer cancel()
 	reasons := map[string]bool{}
-	for _, reason := range []string{"postgresql", "read_only", "standby", "nats", "jetstream", "starting", "shortage"} {
+	for _, reason := range []string{
+		"postgresql", "read_only", "standby", "nats", "jetstream", "starting", "resource_exhausted",
+	} {
 		reasons[reason] = false
 	}
 	for _, lack := range s.lacks(ctx) {
@@ -108,7 +110,7 @@ func (s *Kernel) lacks(ctx context.Context) (all []lack) {
 		all = append(all, lack{"starting", s.unready("the node has not set up its streams yet")})
 	}
 	for _, short := range s.Short() {
-		all = append(all, lack{"shortage", short})
+		all = append(all, lack{"resource_exhausted", short})
 	}
 	return all
 }

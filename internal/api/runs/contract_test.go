@@ -57,7 +57,7 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 		{"/runs?endpoint=interest", "id,Balance\n1,2.00\n", 422, lacks},
 		{"/runs?endpoint=interest&contract=warn", "id,blance\n1,2.00\n", 201, lacks},
 		{"/runs?endpoint=interest&contract=off", "id,blance\n1,2.00\n", 201, `"warnings":[]`},
-		{"/runs?endpoint=interest&contract=maybe", "id\n1\n", 422, "want refuse, warn or off"},
+		{"/runs?endpoint=interest&contract=maybe", "id\n1\n", 422, "want reject, warn or off"},
 		{"/runs?endpoint=interest", "cust,balance,note,age,id\n1,2,x,9,1\n", 201, "nothing reads `cust`, `age`"},
 		{"/runs?endpoint=interest&order_by=age", "id,balance,age\n1,2,9\n", 201, `"warnings":[]`},
 		{"/runs?endpoint=interest", `{"id":"1","balance":"2"}` + "\n" + `{"id":"2"}`, 201,

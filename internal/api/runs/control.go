@@ -57,7 +57,7 @@ func (s changes) registerControl(api huma.API) {
 		action, one, every string
 		do                 control
 	}{
-		{"pause", "Pause a run: nothing more of it is sent", "Pause every run", s.config.Controls.Pause},
+		{"pause", "Pause a run", "Pause every run", s.config.Controls.Pause},
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
@@ -71,7 +71,7 @@ func (s changes) registerControl(api huma.API) {
 	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Controls.Approve)
 	kernel.Register(s.Kernel, api, kernel.Post("resume-run", "/runs/{run}/resume",
 		"Resume a run", ""), s.resume)
-	s.registerAll(api, "resume", "Resume every run that was paused",
+	s.registerAll(api, "resume", "Resume every paused run",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			return s.config.Controls.Resume(ctx, c, nil)
 		})
@@ -165,7 +165,7 @@ type ChangedRun struct {
 
 func (s changes) registerSet(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Post("set-run", "/runs/{run}/settings",
-		"Change settings of a run while it runs", ""), s.setRun)
+		"Change settings of a run", ""), s.setRun)
 }
 
 func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
@@ -237,12 +237,12 @@ type GateDocument struct {
 }
 
 func (s changes) registerGates(api huma.API) {
-	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for someone between two steps of a run")
+	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for approval between two steps")
 	kernel.Register(s.Kernel, api, kernel.ScansRun(show), s.gate)
 	kernel.Register(s.Kernel, api, kernel.Post("approve-run", "/runs/{run}/approve",
-		"Let the items go that a canary held back, or a step begin",
+		"Release items held by a canary, or start a step",
 		"With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: "+
-			"other, who started the run is refused with 403. With if_waiting_since, what is approved is what was "+
+			"other, who is named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was "+
 			"looked at."), s.approve)
 }
 

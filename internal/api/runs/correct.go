@@ -36,7 +36,7 @@ type ItemCorrection struct {
 	DryRun  bool            `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 
-	Contract string `json:"contract,omitempty" enum:"refuse,warn,off" doc:"when it lacks a field that a service requires"`
+	Contract string `json:"contract,omitempty" enum:"reject,warn,off" doc:"when it lacks a field that a service requires"`
 }
 
 const correctDescription = `The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads
@@ -61,7 +61,7 @@ type correctInput struct {
 	Reason  string `query:"reason" doc:"why, for the audit log"`
 	ShapeQuery
 
-	Contract string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
+	Contract string `query:"contract" enum:"reject,warn,off" doc:"when no item has a field that a service requires"`
 	kernel.Stream
 }
 

@@ -23,7 +23,7 @@ func (s *Routes) registerExplain(api huma.API) {
 		"items of one key, with every attempt."
 	kernel.Register(s.Kernel, api, run, s.explainRun)
 	endpoint := kernel.ReadsMany(
-		kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
+		kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint makes no progress"))
 	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
 	kernel.Register(s.Kernel, api, endpoint, s.explainEndpoint)
 }

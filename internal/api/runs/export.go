@@ -69,7 +69,7 @@ func (s exports) register(api huma.API) {
 }
 
 func (s exports) registerExport(api huma.API) {
-	all := kernel.ScansRun(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
+	all := kernel.ScansRun(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes"))
 	all.Description = "A stream with constant memory. CSV has the columns " +
 		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
 		"; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
@@ -89,7 +89,7 @@ func (s exports) registerExport(api huma.API) {
 			in.Format, in.Raw, shape)
 	})
 	failures := kernel.ScansRunIf("all",
-		kernel.Get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item"))
+		kernel.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
 	failures.Responses = map[string]*huma.Response{"200": {
 		Description: "Groups; with all=true the lines of an export of the failed items.",
 		Content: map[string]*huma.MediaType{"application/json": {

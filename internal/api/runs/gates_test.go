@@ -22,14 +22,15 @@ steps:
   - {name: send, endpoint: echo, needs: [compose], barrier: approve, approvers: other}
 `
 
-// Who started a run does not approve it, whatever name they give; someone else sees what waits, and what is other than
-// in the run before, and lets it go on.
+// Who started a run, or changed since what comes of it, does not approve it, whatever name they give; someone else sees
+// what waits, who did what, and what is other than in the run before, and lets it go on.
 func TestFourEyesAtAGate(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Locked()
 	ann := "Bearer " + b.Token("ann", access.Operator, 0).Secret
 	bob := "Bearer " + b.Token("bob", access.Operator, 0).Secret
+	carl := "Bearer " + b.Token("carl", access.Operator, 0).Secret
 	ask := func(want int, who, method, path, body string, parts ...string) []byte {
 		t.Helper()
 		code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
@@ -85,18 +86,22 @@ func TestFourEyesAtAGate(t *testing.T) {
 			ask(200, bob, http.MethodPost, "/runs/second/reset", `{"step":"compose","keys":["2"]}`)
 			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`"other"`) })
 			testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run))(t)
-			ask(409, bob, http.MethodPost, "/runs/second/approve", `{"step":"send","if_waiting_since":"`+gate.Since+`"}`,
+			ask(409, carl, http.MethodPost, "/runs/second/approve", `{"step":"send","if_waiting_since":"`+gate.Since+`"}`,
 				"looked at", "--dry-run")
-			ask(200, bob, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, `"items":3`)
+			ask(403, bob, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, "bob reset items of run")
+			ask(200, carl, http.MethodPost, "/runs/second/settings", `{"step":"send","chunk":7}`) // pace is no part in it
+			ask(200, carl, http.MethodGet, "/runs/second/gate", "", `"acts":[{"actor":"bob","action":"reset",`,
+				`{"actor":"ann","action":"plan",`, `{"actor":"ann","action":"start",`)
+			ask(200, carl, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, `"items":3`)
 		} else {
 			ask(200, bob, http.MethodPost, "/runs/first/approve",
 				`{"step":"send","if_waiting_since":"`+gate.Since+`","reason":"fine"}`, `"items":3`)
 		}
-		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "bob has approved")
+		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "has approved")
 		b.AnswerStep(run, 1, "", func(workqueue.Ordinal) []byte { return []byte("2") })
 	}
 	text := ask(200, bob, http.MethodGet, "/runs/second/gate", "", `"name":"first"`)
-	if !strings.Contains(string(text), `"approved_by":"bob"`) {
+	if !strings.Contains(string(text), `"approved_by":"carl"`) {
 		t.Errorf("%s", text)
 	}
 	ask(200, bob, http.MethodGet, "/runs/second/report?against=first&before=send&digests=false", "",

@@ -244,7 +244,7 @@ type planesInput struct {
 }
 
 func (s *Routes) registerPlanes(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("get-planes", "/runs/{run}/planes", "Items as bytes, for a picture of all of them"))
+	op := kernel.ReadsMany(kernel.Get("get-planes", "/runs/{run}/planes", "The state of each item, as bytes"))
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
@@ -322,7 +322,7 @@ type timelineInput struct {
 }
 
 func (s *Routes) registerTimeline(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts"))
+	op := kernel.ReadsMany(kernel.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time"))
 	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
 		"from the start of the present generation until now or the end of the run. Items count where their last request " +
 		"of the generation ended. It may be two seconds old."

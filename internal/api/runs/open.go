@@ -69,11 +69,11 @@ What is done with a key that the run has already was said when it was opened.`
 
 func (s *Starts) registerOpen(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[OpenSettings](api, kernel.Post("open-run", "/runs/open",
-		"Open a run that gets items later", openDescription), maxSettings), s.openRun)
+		"Open a run for items over time", openDescription), maxSettings), s.openRun)
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-items", "/runs/{run}/items",
 		"Add items to an open run", addDescription), kernel.Files(itemTypes()...)), s.addItems)
 	kernel.Register(s.Kernel, api, kernel.Post("seal-run", "/runs/{run}/seal",
-		"End the adding of items to an open run", ""), s.sealRun)
+		"Close an open run to new items", ""), s.sealRun)
 }
 
 type openInput struct {
@@ -122,7 +122,7 @@ type addInput struct {
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
-	Contract       string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
+	Contract       string `query:"contract" enum:"reject,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 
 	kernel.Stream

@@ -73,7 +73,7 @@ func (s *Starts) registerPreview(api huma.API) {
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartItems}, Properties: map[string]*huma.Schema{PartItems: body.Content[MimeParquet].Schema}}}
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("preview-items", "/items/preview",
-		"Show how the first rows of a file would be read", previewDescription), body), s.previewItems)
+		"Preview the first rows of a file", previewDescription), body), s.previewItems)
 }
 
 func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {

@@ -41,12 +41,12 @@ type Against struct {
 
 func (s exports) registerReport(api huma.API) {
 	report := kernel.ScansRun(kernel.Get("report-run", "/runs/{run}/report",
-		"The account of a run: counts, times, requests, digests"))
+		"Counts, times, requests and digests of a run"))
 	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
 		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
 	kernel.RegisterWithin(s.Kernel, api, report, reportTimeout, s.reportRun)
 	compare := kernel.ScansRun(kernel.Get("compare-runs", "/runs/{run}/comparison",
-		"Every key of two runs, and how its outcome differs"))
+		"Compare two runs, key by key"))
 	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
 		"whole."
 	compare.Responses = map[string]*huma.Response{"200": {

@@ -47,7 +47,7 @@ type changes struct{ *Starts }
 
 func (s changes) register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[RerunSettings](api, kernel.Post("rerun", "/runs/{run}/rerun",
-		"Run items again", "The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.rerun)
+		"Rerun items", "The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.rerun)
 	s.registerReset(api)
 	s.registerAccept(api)
 	s.registerCorrect(api)
@@ -143,7 +143,7 @@ type Reset struct {
 
 func (s changes) registerReset(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.Post("reset", "/runs/{run}/reset",
-		"Take the parts of a step back, to be made again",
+		"Discard a step's results and recompute them",
 		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
 }
 

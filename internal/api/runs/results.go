@@ -35,7 +35,7 @@ application/octet-stream, and Tranche-Content-Type says what the service called 
 bytes can be asked for.`
 
 func (s *Routes) registerResult(api huma.API) {
-	op := kernel.Held(kernel.Get("get-result", "/runs/{run}/items/{key}/result", "What a step made of an item, as it is"))
+	op := kernel.Held(kernel.Get("get-result", "/runs/{run}/items/{key}/result", "The result of an item, unchanged"))
 	op.Description = resultDescription
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "The result.",
@@ -157,13 +157,13 @@ type groupsMapInput struct {
 
 func (s *Routes) registerGroups(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("get-groups", "/runs/{run}/groups",
-		"Items by the value of a field of their payloads, or by lane"))
+		"Items by a payload field, or by lane"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
 	op = kernel.ReadsMany(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
-		"The group of each item as a byte, for a picture of all"))
+		"The group of each item, as bytes"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
 	op.Responses = planesResponses()

@@ -132,7 +132,7 @@ func (s *Routes) registerRuns(api huma.API) {
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
 		"An item, with every attempt")), s.getItem, itemsTag)
-	op := kernel.Get("get-forecast", "/runs/{run}/forecast", "When a run will end, and when if something were changed")
+	op := kernel.Get("get-forecast", "/runs/{run}/forecast", "Forecast the end of a run, as it is and with changes")
 	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
 		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
@@ -287,7 +287,7 @@ func (s *Routes) registerHistory(api huma.API) {
 		"closed, versions of services that first answered, and alerts that were told of it."
 	kernel.Register(s.Kernel, api, op, s.getHistory)
 	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
-		"Write a note of a run",
+		"Add a note to a run",
 		"For all who look at the run. It stands in the audit log, as its entry's reason."), s.note)
 }
 
@@ -351,7 +351,7 @@ type slicesInput struct {
 
 func (s *Routes) registerSlices(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("list-slices", "/runs/{run}/slices",
-		"Requests that are out or wait for their time, and who holds them"))
+		"In-flight and scheduled requests, and who holds each"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
 		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, " +
 		"which say nothing."

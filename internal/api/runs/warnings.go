@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -93,7 +94,7 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
 	if g.Approvers == workqueue.ApproveOther {
-		but = ", other than " + g.StartedBy + ","
+		but = ", other than " + strings.Join(g.Actors(), " and ") + ","
 	}
 	return fmt.Sprintf("step %s waits for someone%s to approve it; look first with: tranche run approve %s --step %s "+
 		"--dry-run", g.Name, but, g.Run, g.Name)

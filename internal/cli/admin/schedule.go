@@ -196,8 +196,8 @@ func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client
 func whyFire(fire *client.Fire, now time.Time) string {
 	state, why := schedulestore.FireState(fire.State), fire.Reason
 	switch {
-	case fire.Late != "":
-		return "late: " + fire.Late
+	case fire.LateAction != "":
+		return "late: " + fire.LateAction
 	case state == schedulestore.FireStarting && why == "" && fire.BeganAt != nil:
 		why = "being loaded since " + cli.Moment(*fire.BeganAt)
 		if fire.Attempts > 1 {

@@ -304,7 +304,7 @@ func TestWhyOfFires(t *testing.T) {
 			State: "starting", StartAt: due, BeganAt: &at, Attempts: 1},
 		"being loaded since 2026-05-05 22:00:00 UTC, attempt 3": {
 			State: "starting", StartAt: due, BeganAt: &at, Attempts: 3},
-		"late: paused": {State: "started", StartAt: at, BeganAt: &at, Late: "paused"},
+		"late: paused": {State: "started", StartAt: at, BeganAt: &at, LateAction: "paused"},
 	} {
 		fire.DueAt = due
 		if got := whyFire(&fire, due.Add(time.Hour)); got != want {

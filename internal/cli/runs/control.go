@@ -213,13 +213,16 @@ func gateText(g *client.GateDocument, room int) string {
 		state = "not there yet: steps before have not ended for all items"
 	}
 	if g.Approvers == "other" {
-		by = "anybody but " + g.StartedBy + ", who started the run"
+		by = "anyone without a part in it"
 	}
 	t := cli.NewTable("|", room)
 	t.Row("step", g.Step)
 	t.Row("state", state)
 	t.Row("by", by)
 	t.Field("not by you", g.Refused)
+	for _, a := range g.Acts {
+		t.Row("part in it", fmt.Sprintf("%s: %s, %s", a.Actor, a.Action, cli.Moment(a.At)))
+	}
 	t.Row("items", fmt.Sprintf("%s go on, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
 	for i := range g.Before {
 		b := &g.Before[i]

@@ -260,7 +260,7 @@ func (s *stack) hostile() villains {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil,
 			Run:     &run,
 			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
-		testenv.Must(deadletter.New(s.Store).Bury(s.Context(), letter))(s)
+		testenv.Must(deadletter.New(s.Store).Add(s.Context(), letter))(s)
 	}
 	err = deadletter.New(s.Store).Quarantine(s.Context(), deadletter.Quarantined{
 		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -286,6 +287,9 @@ func (b *Bench) Peek(path string) {
 		b.Errorf("GET %s: %s, %q, %v", path, answer.Status, line, err)
 	}
 }
+
+// Loopback is where tests come from.
+var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // tellers lets alerts run one program.
 func tellers(t *testing.T) *alerts.Receivers {

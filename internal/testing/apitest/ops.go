@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -40,14 +40,14 @@ func (b *Bench) Told(open, aside int) {
 	}
 }
 
-// Bury stores a dead letter and returns its id.
-func (b *Bench) Bury(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
+// AddLetter stores a dead letter and returns its id.
+func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
 	b.Helper()
 	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
 	if letter.Cause == "" {
 		letter.Cause = "handler_error"
 	}
-	if isNew, err := deadletter.New(b.Store).Bury(b.Context(), letter); err != nil || !isNew {
+	if isNew, err := deadletter.New(b.Store).Add(b.Context(), letter); err != nil || !isNew {
 		b.Fatal(isNew, err)
 	}
 	page, err := deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
@@ -77,7 +77,7 @@ func (b *Bench) AckTwice(batch string) {
 	var all sync.WaitGroup
 	for i := range 14 {
 		all.Go(func() {
-			var acked fanout.BatchesAcked
+			var acked trackerclient.BatchesAcked
 			code, text, err := b.TryAsk(http.MethodPost, api.Prefix+"/trackers/ack",
 				strings.NewReader(fmt.Sprintf(`{"ids":["%s:1:%d"]}`, batch, 1+i/2)), "Content-Type", "application/json")
 			if err != nil || code != http.StatusOK || json.Unmarshal(text, &acked) != nil {
@@ -107,7 +107,7 @@ func (b *Bench) Park(collector, key, code string) {
 		`UPDATE collector_op SET parked_at = tranche_now(), attempts = 5, error_code = $3, error_message = 'no' ||
 		chr(27) || '[2J', not_before = tranche_now(), failed_first = tranche_now(), failed_last = tranche_now()
 		WHERE key = $2 AND collector = (SELECT id FROM collector WHERE name = $1)`,
-		`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL
+		`UPDATE collector_key SET parked = untried, untried = 0, oldest_at = NULL, due_at = NULL
 		WHERE key = $2 AND $3 <> '' AND collector = (SELECT id FROM collector WHERE name = $1)`,
 	} {
 		if tag, err := b.Pool.Exec(b.Context(), sql, collector, key, code); err != nil || tag.RowsAffected() == 0 {

@@ -147,6 +147,9 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 		if answer.ProtoMajor != major {
 			b.Errorf("%s by %s came by %s", path, name, answer.Proto)
 		}
+		if answer.Header.Get("Strict-Transport-Security") == "" {
+			b.Errorf("%s by %s may be asked without TLS the next time", path, name)
+		}
 		text, err := io.ReadAll(answer.Body)
 		if err != nil {
 			b.Errorf("%s by %s: %v", path, name, err)

@@ -74,7 +74,7 @@ func (s *simulation) approve() {
 	for _, spec := range s.steps {
 		if spec.Approval != "" {
 			c := s.wish()
-			c.Step = spec.Name
+			c.Step, c.Actor = spec.Name, "bob" // ann has changed much of it
 			_, err := control.New(s.Store).Approve(s.Context(), c)
 			s.refused(err)
 		}

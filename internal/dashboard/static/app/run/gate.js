@@ -45,6 +45,7 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
     <p><strong>${plural(g.items, "item goes", "items go")} on</strong> when someone has looked${g.left_out > 0 && html`; <b
         class="bad-text">${num(g.left_out)}</b> are left out`}.${g.since && html` It has waited <${Time} at=${g.since} mode="for" />.`}</p>
     ${g.refused && html`<p class="run-reason warn" data-test="gate-refused"><span><${Text} max=${300}>${g.refused}<//></span></p>`}
+    <ul class="gate-steps" data-test="gate-acts">${g.acts.map((a) => html`<li key=${a.actor + a.action}><b>${inert(a.actor, 60)}</b> ${a.action} <${Time} at=${a.at}/></li>`)}</ul>
     <ul class="gate-steps" data-test="gate-before">${g.before.map((b) => html`<li
       key=${b.step}><${Text} max=${40}>${b.step}<//>: ${num(b.done)} done, <b class=${b.failed > 0 ? "bad-text" : ""}>${num(b.failed)} failed</b></li>`)}</ul>
     <${Differences} run=${run} gate=${g} compared=${compared} />

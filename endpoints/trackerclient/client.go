@@ -1,7 +1,7 @@
-// Package fanout asks Tranche's tracker service over NATS: when are all my fanned-out events done?
+// Package trackerclient asks Tranche's tracker service over NATS: when are all my fanned-out events done?
 //
-//	trackers, err := fanout.New(nc, fanout.Config{Actor: "billing"})
-//	batch, err := trackers.Open(ctx, fanout.BatchSettings{Owner: "billing", Key: "2026-11"})
+//	trackers, err := trackerclient.New(nc, trackerclient.Config{Actor: "billing"})
+//	batch, err := trackers.Open(ctx, trackerclient.BatchSettings{Owner: "billing", Key: "2026-11"})
 //	added, err := trackers.Add(ctx, batch.ID, 20_000, "first")
 //	for id := range added.IDs() {
 //		publish(id.String(), …) // whoever has worked on it acknowledges the id, in any language
@@ -27,7 +27,7 @@
 // call may succeed later.
 //
 // A [Client] is safe for concurrent use.
-package fanout
+package trackerclient
 
 import (
 	"bytes"
@@ -62,10 +62,10 @@ type Client struct {
 // New returns a client on a connection that may publish tranche.tracker.> and receives answers.
 func New(nc *nats.Conn, cfg Config) (*Client, error) {
 	if nc == nil {
-		return nil, errors.New("fanout: a NATS connection is needed")
+		return nil, errors.New("trackerclient: a NATS connection is needed")
 	}
 	if cfg.Timeout < 0 {
-		return nil, fmt.Errorf("fanout: Config.Timeout is %s; it must be positive", cfg.Timeout)
+		return nil, fmt.Errorf("trackerclient: Config.Timeout is %s; it must be positive", cfg.Timeout)
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
