@@ -24,11 +24,9 @@ func (n *Network) Apply(run int, change string) error {
 		return n.without(run, value)
 	}
 	step, setting, of := cutLast(what)
-	number, err := strconv.ParseFloat(value, 64)
-	if least, whole := bounds(what, setting); err != nil || !(number >= least && number <= 1e9) ||
-		whole && number != math.Trunc(number) {
-		return fmt.Errorf("change %q: %q is no number that it could be; give for example in_flight=32 or rate=12.5", change,
-			value)
+	number, err := parse(what, setting, value)
+	if err != nil {
+		return fmt.Errorf("change %q: %w", change, err)
 	}
 	if what == "priority" {
 		n.Runs[run].Priority = int(number)
@@ -51,15 +49,20 @@ func (n *Network) Apply(run int, change string) error {
 	return nil
 }
 
-// bounds are of a number that is given: the least, and whether it is a whole one.
-func bounds(what, setting string) (least float64, whole bool) {
+// parse reads a number: a priority, a rate, or else a whole one from 1 on.
+func parse(what, setting, value string) (float64, error) {
+	least, whole := 1.0, true
 	switch {
 	case what == "priority":
-		return -1e9, true
+		least = -1e9
 	case setting == "rate":
-		return 0, false
+		least, whole = 0, false
 	}
-	return 1, true
+	number, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(number >= least && number <= 1e9) || whole && number != math.Trunc(number) {
+		return 0, fmt.Errorf("%q is no number that it could be; give for example in_flight=32 or rate=12.5", value)
+	}
+	return number, nil
 }
 
 // cutLast takes a setting from the name of its step, which may have dots.
