@@ -28,8 +28,8 @@ const (
 	staleAfter = 15 * time.Minute
 )
 
-// networkSteps are the steps of the runs $1, and those of others at the same endpoints, or at $4, that go on now. Blocks
-// are ranges of work_block's primary key, live slices are in work_slice_live.
+// networkSteps are the steps of the runs $1, and those of others at the same endpoints, or at $4, that go on now.
+// Blocks are ranges of work_block's primary key, live slices are in work_slice_live.
 const networkSteps = `
 WITH asked AS MATERIALIZED (
     SELECT endpoint COLLATE "C" AS endpoint FROM run_step WHERE run_id = ANY ($1) UNION SELECT unnest($4::text[])),
@@ -47,7 +47,8 @@ SELECT r.id, coalesce(r.name, ''), r.plan, r.own, r.state, coalesce(r.hold, ''),
     st.max_attempts, extract(epoch FROM st.retry_backoff)::float8,
     extract(epoch FROM coalesce(st.max_backoff, $3::interval))::float8, greatest(b.items, r.items)::float8,
     coalesce(b.settled, 0)::float8, coalesce(b.ready, 0)::float8, coalesce(b.held, 0)::float8,
-    CASE WHEN st.optional THEN 0 ELSE coalesce(b.failed::float8 / nullif(b.settled, 0), 0) END, coalesce(w.out, 0)::float8, coalesce(w.again, 0)::float8,
+    CASE WHEN st.optional THEN 0 ELSE coalesce(b.failed::float8 / nullif(b.settled, 0), 0) END,
+    coalesce(w.out, 0)::float8, coalesce(w.again, 0)::float8,
     coalesce(w.due, 0)::float8
 FROM chosen r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN LATERAL (
