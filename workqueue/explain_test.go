@@ -149,7 +149,7 @@ func TestExplain(t *testing.T) {
 				b.pause(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: health.ReasonOperator, owner: operator, items: 6},
+			want: []told{{state: "ready", reason: health.RunHeld, owner: operator, items: 6},
 				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
 			says: "tranche run resume",
 		},
@@ -165,7 +165,7 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "ready", reason: health.ReasonThreshold, owner: operator,
+			want: []told{{state: "ready", reason: health.RunOverLimit, owner: operator,
 				items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
 		"fail_fast": {
@@ -174,7 +174,7 @@ func TestExplain(t *testing.T) {
 				b.Record(storetest.Faulty(b.One(run), final))
 				return run
 			},
-			want: []told{{state: "ready", reason: health.ReasonFailFast, owner: operator, items: 6}},
+			want: []told{{state: "ready", reason: health.RunFailFast, owner: operator, items: 6}},
 			says: "4 of the first 4 outcomes of step only failed with BAD",
 		},
 		"gate": {
@@ -185,7 +185,7 @@ func TestExplain(t *testing.T) {
 				b.checkBarriers(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: health.ReasonGate, owner: operator, items: 10}},
+			want: []told{{state: "ready", reason: health.RunGate, owner: operator, items: 10}},
 			says: "--step send",
 		},
 		"sampling": {
@@ -201,7 +201,7 @@ func TestExplain(t *testing.T) {
 				testenv.Must(control.New(b.Store).CheckCanary(b.Context(), run))(b)
 				return run
 			},
-			want: []told{{state: "held", reason: health.ReasonCanary, owner: operator, items: 6}}, says: "tranche run approve",
+			want: []told{{state: "held", reason: health.RunApproval, owner: operator, items: 6}}, says: "tranche run approve",
 		},
 		"no node": {
 			make: func(b *bench) workqueue.RunID {

@@ -36,43 +36,18 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// commands is the command line.
 type commands struct {
 	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
 	CA      string        `name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
-	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
+	Timeout time.Duration `within:"0s," env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 	cli.TokenFlags
 
-	Serve       serveCommand      `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runs.Commands     `cmd:"" help:"Start, watch, repair and export runs."`
-	Plan        admin.Plans       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
-	Schedule    admin.Schedules   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
-	Alert       admin.Alerts      `cmd:"" help:"Alerts: who is told what a person must see to."`
-	Collector   admin.Collectors  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
-	Endpoints   admin.Endpoints   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
-	Tracker     admin.Trackers    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
-	DLQ         admin.DeadLetters `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
-	Quarantine  admin.Quarantine  `cmd:"" help:"Messages that could not be taken."`
-	Token       admin.Tokens      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
-	Session     admin.Sessions    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
-	Erase       admin.Erase       `cmd:"" help:"Erase what is kept of a person's key."`
-	Retention   admin.Retention   `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
-	Streams     admin.Streams     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
-	Nodes       admin.Nodes       `cmd:"" help:"Nodes: who leads, and what each holds."`
-	Health      admin.Health      `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
-	Audit       admin.Audit       `cmd:"" help:"What operators did: who, what, when, before and after."`
-	NATS        admin.NATS        `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
-	Migrate     admin.Migrate     `cmd:"" help:"Bring a database to this version's schema."`
-	Conformance admin.Conformance `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
-	Doctor      admin.Doctor      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
-	Version     versionCommand    `cmd:"" help:"Print the version."`
-	admin.Demo
+	Serve   serveCommand   `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Run     runs.Commands  `cmd:"" help:"Start, watch, repair and export runs."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+	admin.Commands
 
-	Config      admin.Sample     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
-	Help        admin.Help       `cmd:"" help:"Explain a command: tranche help run start."`
-	Completion  admin.Completion `cmd:"" help:"Print what makes a shell complete commands and flags."`
-	Man         admin.Pages      `cmd:"" hidden:"" help:"Write the man pages."`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
@@ -106,7 +81,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client),
+		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client), cli.PastTimes(), cli.Limits(),
 	)
 	if err == nil {
 		err = runs.SayHelp(parser.Model)
@@ -123,25 +98,29 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" is: not given
-		return term.Fail(cli.Usage(text + meantFlags(err) + "; see: " + helpFor(chosen, err)))
+		node := meant(parser, err)
+		return term.Fail(cli.Usage(text + meantFlags(node, err) + "; see: " + node.FullPath() + " --help"))
 	}
-	if err := cli.RefuseEmpty(chosen); err != nil {
+	if err := cli.CheckValues(chosen); err != nil {
 		return term.Fail(err)
 	}
 	term.URL, term.CA, term.Timeout, term.JSON, term.Token = line.URL, line.CA, line.Timeout, line.JSON, line.TokenFlags
 	return term.Fail(chosen.Run(term))
 }
 
-// meantFlags proposes flags of the command for one that it does not have, where the parser found none.
-func meantFlags(err error) string {
-	name, unknown := strings.CutPrefix(err.Error(), "unknown flag --")
-	var parse *kong.ParseError
-	if !unknown || strings.ContainsRune(name, ' ') || !errors.As(err, &parse) || parse.Context == nil {
-		return ""
+// meant is the command that was meant, as far as the line could be read.
+func meant(app *kong.Kong, err error) *kong.Node {
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
+		return parse.Context.Selected()
 	}
-	node := parse.Context.Selected()
-	if node == nil {
-		node = parse.Context.Model.Node
+	return app.Model.Node
+}
+
+// meantFlags proposes flags of the command for one that it does not have, where the parser found none.
+func meantFlags(node *kong.Node, err error) string {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag --")
+	if !unknown || strings.ContainsRune(name, ' ') {
+		return ""
 	}
 	var known []string
 	for _, f := range slices.Concat(node.AllFlags(true)...) {
@@ -152,18 +131,6 @@ func meantFlags(err error) string {
 		return ""
 	}
 	return `, did you mean "--` + strings.Join(near, `" or "--`) + `"?`
-}
-
-// helpFor names the help of the command that was meant.
-func helpFor(_ *kong.Context, err error) string {
-	line := "tranche"
-	var parse *kong.ParseError
-	if errors.As(err, &parse) && parse.Context != nil {
-		if node := parse.Context.Selected(); node != nil {
-			line = node.FullPath()
-		}
-	}
-	return line + " --help"
 }
 
 // What the linker is told of a release, and by make build, with -X.
@@ -179,7 +146,6 @@ func (versionCommand) Run(term *cli.Console) error {
 	return term.Printf("tranche %s\n", versionText())
 }
 
-// build is what this program was made of.
 func build() buildinfo.Info { return buildinfo.Linked(version, commit, date) }
 
 // versionText is it for people: version, commit and date.

@@ -294,8 +294,8 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "rerun", "last", "--failed"), 7, "nothing to re-run")
 	b.want(b.tranche("run", "rerun", "last"), 2, "--failed, --key K, --keys FILE, --code C")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--key", "1"), 2, "--failed")
-	b.want(b.tranche("run", "rerun", "last", "--failed", "--chunk", "0"), 2, "--chunk must be 1 to 8192, got 0")
-	b.want(b.tranche("run", "rerun", "last", "--failed", "--in-flight", "0"), 2, "--in-flight must be 1 to 10000, got 0")
+	b.want(b.tranche("run", "rerun", "last", "--failed", "--chunk", "0"), 2, "--chunk: 0 is not within 1 to 8192")
+	b.want(b.tranche("run", "rerun", "last", "--failed", "--in-flight", "0"), 2, "--in-flight: 0 is not within 1 to 10000")
 	b.want(b.tranche("run", "export", "last", "--state", "lost"), 2, "--state")
 	b.want(b.tranche("run", "export", "last", "--key", "NOPE"), 7, `no item with key "NOPE"; see tranche run show`)
 	b.want(b.tranche("dlq", "list", "--state", "lost"), 2, `--state must be one of "waiting",`)
@@ -359,8 +359,8 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		},
 		"env below flag": {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
 		"grace":          {2, "--shutdown-timeout", nil, []string{"--shutdown-timeout", "0s"}},
-		"ratio":          {2, "--trace-ratio is 2", nil, []string{"--trace-ratio", "2"}},
-		"no ratio":       {2, "--trace-ratio is NaN", nil, []string{"--trace-ratio", "NaN"}},
+		"ratio":          {2, "--trace-ratio must be 0 to 1, got 2", nil, []string{"--trace-ratio", "2"}},
+		"no ratio":       {2, "--trace-ratio must be 0 to 1, got NaN", nil, []string{"--trace-ratio", "NaN"}},
 		"traces to":      {2, "--trace-otlp: ", nil, []string{"--trace-otlp", "collector:4317"}},
 		"no TLS":         {1, "--tls-cert", nil, []string{"--listen", "0.0.0.0:0", "--auth", "on"}},
 		"a proxy only":   {1, "--auth on", nil, []string{"--listen", "0.0.0.0:0", "--trusted-proxies", "10.0.0.0/8"}},

@@ -33,6 +33,10 @@ func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	try("is not UTF-8; what is not text", "run", "rerun", "last", "--key", "\xff")
 	try("--rate: NaN is not within", "run", "set", "last", "--rate", "NaN")
 	try("from 0.001 to 10000000, or none", "endpoints", "set", "e", "--rate", "1e308")
+	try("--limit must be 1 to 500, got 501", "run", "list", "--limit", "501")
+	try("--expect must be 0 or more, got -1", "run", "seal", "last", "--expect=-1")
+	try("--heartbeat must be 100ms to 20s, got 50ms", "serve", "--heartbeat", "50ms")
+	try("invalid time \"soon\"", "run", "list", "--since", "soon")
 	try("versions are not deleted one by one", "plan", "delete", "year-end@1")
 	try("is empty; it must be YAML", "plan", "apply", "-")
 	try(`{"error":"<run> is empty`, "run", "show", "", "--json")
@@ -113,7 +117,7 @@ func TestConfigSample(t *testing.T) {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.want(runProgram(t, nil, "", "serve", "--config", path, "--poll-interval", "1ms"), 2, "--poll-interval is 1ms")
+	b.want(runProgram(t, nil, "", "serve", "--config", path, "--poll-interval", "1ms"), 2, "must be 50ms to 30s")
 	b.want(runProgram(t, nil, "", "serve", "--heartbeat", "2s"), 2, "a third of --session-ttl (5s)")
 }
 

@@ -41,15 +41,15 @@ type serveCommand struct {
 	NATSListen      string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
 	MaxPayload      string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
 	AllowHost       []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
-	ShutdownTimeout time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
+	ShutdownTimeout time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" within:"1ms," help:"What a stop may take (${default})." placeholder:"TIME"`
 	LogLevel        string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
 	LogFormat       string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
 	TraceOTLP       string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
-	TraceRatio      float64         `env:"TRANCHE_TRACE_RATIO" default:"1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
+	TraceRatio      float64         `env:"TRANCHE_TRACE_RATIO" default:"1" within:"0,1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
 	NoMigrate       bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
-	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
-	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and tasks (16)." placeholder:"N"`
+	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
+	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Connections to the database, beside six that are kept for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
@@ -62,18 +62,7 @@ type serveCommand struct {
 	pulseFlags
 }
 
-// minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
-const minConnections = 4
-
 func (s *serveCommand) Validate() error {
-	switch {
-	case s.ShutdownTimeout <= 0:
-		return fmt.Errorf("--shutdown-timeout is %s; it must be positive", s.ShutdownTimeout)
-	case s.DatabaseWait < 0:
-		return fmt.Errorf("--database-wait is %s; it must be positive, or 0s to fail at once", s.DatabaseWait)
-	case s.MaxConnections != 0 && s.MaxConnections < minConnections:
-		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
-	}
 	_, err := s.maxPayload()
 	return cmp.Or(err, s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
 }
@@ -139,7 +128,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	p.later.bind(node, server)
+	p.later.Store(&running{node, server})
 	return s.work(ctx, term, p, node, server, end)
 }
 
@@ -265,24 +254,12 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 // pulseFlags say how often a node gives a heartbeat, when it counts as dead without one, and how often it looks for
 // work that nothing told it of.
 type pulseFlags struct {
-	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
-	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" within:"100ms,20s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
+	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" within:"1s,1m" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
+	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" within:"50ms,30s" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {
-	for _, flag := range []struct {
-		name             string
-		value, low, high time.Duration
-	}{
-		{"heartbeat", f.Heartbeat, 100 * time.Millisecond, 20 * time.Second},
-		{"session-ttl", f.SessionTTL, time.Second, time.Minute},
-		{"poll-interval", f.PollInterval, 50 * time.Millisecond, 30 * time.Second},
-	} {
-		if flag.value < flag.low || flag.value > flag.high {
-			return fmt.Errorf("--%s is %s; it must lie between %s and %s", flag.name, flag.value, flag.low, flag.high)
-		}
-	}
 	if 3*f.Heartbeat > f.SessionTTL {
 		return fmt.Errorf("--heartbeat is %s; it must be a third of --session-ttl (%s) at most", f.Heartbeat,
 			f.SessionTTL)
@@ -307,7 +284,6 @@ type ending struct {
 	until time.Time     // set before
 }
 
-// newEnding returns the ending that begins when ctx ends.
 func newEnding(ctx context.Context, grace time.Duration) *ending {
 	e := &ending{grace: grace, began: make(chan struct{})}
 	context.AfterFunc(ctx, e.start)

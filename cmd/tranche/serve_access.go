@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// accessFlags say who may use the API, and how they reach it.
 type accessFlags struct {
 	Auth    string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: who asks needs a token or a login; off, for loopback only, makes everybody an admin (${default})." placeholder:"off|on"`
 	TLSCert string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
@@ -35,7 +34,6 @@ func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
 	return api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey, TrustedProxies: f.TrustedProxies, Log: log}
 }
 
-// guarded adds to the settings of the API who may use it.
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
 	exposure := s.exposure(config.Log)
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
@@ -58,7 +56,6 @@ func ownHosts(listen string) []string {
 	return []string{host}
 }
 
-// at is where the API is found from this machine.
 func (s *serveCommand) at(p *parts) string {
 	address := p.listener.Addr().String()
 	if tcp, ok := p.listener.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
@@ -104,7 +101,6 @@ func (s *serveCommand) whereTokensAre(p *parts) string {
 	return "--database " + cli.ShellWord(parsed.String())
 }
 
-// oidcFlags say who vouches for people that log in to the dashboard.
 type oidcFlags struct {
 	OIDCIssuer     string   `name:"oidc-issuer" env:"TRANCHE_OIDC_ISSUER" help:"Let people log in to the dashboard by this provider of identities." placeholder:"URL"`
 	OIDCClientID   string   `name:"oidc-client-id" env:"TRANCHE_OIDC_CLIENT_ID" help:"What the provider calls this server." placeholder:"ID"`
@@ -154,7 +150,6 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 	return access.NewOIDC(config)
 }
 
-// public is where browsers find this server.
 func (f *oidcFlags) public() (*url.URL, error) {
 	public, err := url.Parse(f.PublicURL)
 	plain := err == nil && (public.Path == "" || public.Path == "/") && public.RawQuery == "" && public.User == nil

@@ -196,12 +196,10 @@ func (s *serveCommand) addLeaderTasks(p *parts, log *zap.Logger) error {
 	return nil
 }
 
-// scheduleFlags say what schedules may read.
 type scheduleFlags struct {
 	ScheduleFiles string `env:"TRANCHE_SCHEDULE_FILES" help:"The directory below which schedules may read files of items; without it they read none." placeholder:"DIR"`
 }
 
-// openSchedules opens what schedules take items from.
 func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err error) {
 	p.schedules = api.Schedules{Web: schedule.NewWeb(web.Transport()), CheckURL: web.CheckURL}
 	if f.ScheduleFiles == "" {
@@ -215,9 +213,11 @@ func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err erro
 }
 
 // later is what leader tasks of the node use that is made after it: the node has its leader tasks from the start.
-type later struct {
-	node   atomic.Pointer[orchestrator.Node]
-	server atomic.Pointer[api.Server]
+type later struct{ atomic.Pointer[running] }
+
+type running struct {
+	node   *orchestrator.Node
+	server *api.Server
 }
 
 var errNoServer = errors.New("this node has not started yet")
@@ -237,57 +237,48 @@ func startSchedules(p *parts, log *zap.Logger) error {
 	return nil
 }
 
-func (l *later) bind(node *orchestrator.Node, server *api.Server) {
-	l.node.Store(node)
-	l.server.Store(server)
-}
-
 // session is the node's, as tranche nodes shows it; empty: it has none yet.
 func (l *later) session() string {
-	node := l.node.Load()
-	if node == nil || node.Session() == (workqueue.SessionID{}) {
-		return ""
+	if r := l.Load(); r != nil && r.node.Session() != (workqueue.SessionID{}) {
+		return r.node.Session().String()
 	}
-	return node.Session().String()
+	return ""
 }
 
 // StartFire implements schedule.Starter.
 func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
-	server := l.server.Load()
-	if server == nil {
-		return schedule.Started{}, errNoServer
+	if r := l.Load(); r != nil {
+		return r.server.Starter().StartFire(ctx, job)
 	}
-	return server.Starter().StartFire(ctx, job)
+	return schedule.Started{}, errNoServer
 }
 
 // Permanent implements schedule.Starter.
 func (l *later) Permanent(err error) bool {
-	server := l.server.Load()
-	return server != nil && server.Starter().Permanent(err)
+	r := l.Load()
+	return r != nil && r.server.Starter().Permanent(err)
 }
 
 // Pause implements schedule.Runs.
 func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
-	node := l.node.Load()
-	if node == nil {
-		return control.Controlled{}, errNoServer
+	if r := l.Load(); r != nil {
+		return r.node.Runs().Pause(ctx, c)
 	}
-	return node.Runs().Pause(ctx, c)
+	return control.Controlled{}, errNoServer
 }
 
 // Cancel implements schedule.Runs.
 func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
-	node := l.node.Load()
-	if node == nil {
-		return control.Cancelled{}, errNoServer
+	if r := l.Load(); r != nil {
+		return r.node.Runs().Cancel(ctx, c)
 	}
-	return node.Runs().Cancel(ctx, c)
+	return control.Cancelled{}, errNoServer
 }
 
 // WakeLeaderTask implements schedule.Runs.
 func (l *later) WakeLeaderTask(name string) {
-	if node := l.node.Load(); node != nil {
-		node.WakeLeaderTask(name)
+	if r := l.Load(); r != nil {
+		r.node.WakeLeaderTask(name)
 	}
 }
 
@@ -326,9 +317,8 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 
 // health is what callers of the API get, but whole; nil, as long as there is none.
 func (l *later) health(ctx context.Context) (*health.Report, error) {
-	server := l.server.Load()
-	if server == nil {
-		return nil, nil //nolint:nilnil // the API has not started yet
+	if r := l.Load(); r != nil {
+		return r.server.Watch().Report(ctx)
 	}
-	return server.Watch().Report(ctx)
+	return nil, nil //nolint:nilnil // the API has not started yet
 }

@@ -96,7 +96,6 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 // natsFile is where services find the address of the server that is this one's own, and the password.
 func (p *parts) natsFile() string { return filepath.Join(p.directory, wire.NATSURLName) }
 
-// at points a connection at servers, whatever the environment says.
 func at(urls string) nats.Option {
 	return func(o *nats.Options) error {
 		o.Servers = strings.Split(urls, ",")
@@ -111,7 +110,6 @@ func (s *serveCommand) credentials() nats.Option {
 	return nats.UserCredentials(s.NATSCreds)
 }
 
-// redacted leaves out what stands before the @ of a URL.
 func redacted(urls, named string) string {
 	if urls == "" {
 		return "context " + named
@@ -130,7 +128,6 @@ func redacted(urls, named string) string {
 	return strings.Join(shown, ",")
 }
 
-// openDatabase opens the store, on a private PostgreSQL or the one that was named.
 func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
 	url := s.Database
 	if url == "" {
@@ -205,7 +202,6 @@ const (
 	mostPayload  = 64 << 20
 )
 
-// maxPayload is the largest message of the embedded NATS in bytes.
 func (s *serveCommand) maxPayload() (int, error) {
 	var size workqueue.Bytes
 	if err := size.UnmarshalText([]byte(s.MaxPayload)); err != nil {
@@ -243,7 +239,6 @@ func (s *streamFlags) streams() stream.Config {
 	}
 }
 
-// metricsFlags say where metrics go, beside /metrics of the API.
 type metricsFlags struct {
 	MetricsListen string `env:"TRANCHE_METRICS_LISTEN" help:"Another address for /metrics alone, which asks no one for a token." placeholder:"ADDR"`
 	MetricsOTLP   string `name:"metrics-otlp" env:"TRANCHE_METRICS_OTLP" help:"Send metrics to this OTLP/HTTP receiver, too; 'env': to where the OTEL_ variables say." placeholder:"URL"`
@@ -308,7 +303,6 @@ const (
 	metricsConnTimeout   = time.Second // for a connection to the database, to look at its certificate
 )
 
-// serveMetrics answers scrapes, and nothing else, until the serve ends.
 func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logger) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.MetricsListen)
 	if err != nil {
@@ -347,10 +341,7 @@ func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (c
 }
 
 func (s *serveCommand) validateTracing() error {
-	if !(s.TraceRatio >= 0 && s.TraceRatio <= 1) { // also when it is no number
-		return fmt.Errorf("--trace-ratio is %v; it must be 0 to 1", s.TraceRatio)
-	}
-	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP, Ratio: s.TraceRatio})
+	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP})
 }
 
 // certificates are the ends of those that this server has, or is shown by NATS and PostgreSQL.

@@ -56,15 +56,35 @@ func (f *facts) all() (all []seen) {
 		r := &f.due[i]
 		if left, known := f.left[r.ID]; known {
 			all = append(all, seen{change: RunWillMissTimes, key: r.ID.String(), plan: r.Plan, of: r.Endpoints, only: true,
-				Condition: store.WillBeLate(r.ID, r.Name, r.Plan, r.Schedule, r.EndDeadline, f.began, left)})
+				Condition: f.willBeLate(r, left)})
 		}
 	}
 	for i := range f.completed {
 		c := &f.completed[i]
 		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, of: c.Endpoints, only: true, happened: true,
-			Condition: store.Completed(c.Run, c.Name, c.Plan, c.Done, c.Failed, c.Items, c.At)})
+			Condition: f.hasCompleted(c)})
 	}
 	return all
+}
+
+// willBeLate is a run of a schedule that, as fast as it goes, ends after its window. It begins when it is first seen to
+// be so.
+func (f *facts) willBeLate(r *alert.DueRun, left time.Duration) store.Condition {
+	row := store.Row{"subject": r.ID.String(), "since": f.began, "name": r.Name, "plan": r.Plan, "schedule": r.Schedule,
+		"deadline": r.EndDeadline}
+	if left > 0 {
+		row["ends"] = f.began.Add(left)
+	}
+	return store.RunWillBeLate.Condition(f.began, row)
+}
+
+func (f *facts) hasCompleted(c *alert.Completion) store.Condition {
+	row := store.Row{"subject": c.Run.String(), "since": c.At, "name": c.Name, "plan": c.Plan, "done": c.Done,
+		"failed": c.Failed, "items": c.Items}
+	if c.Failed > 0 {
+		row["case"] = "failed"
+	}
+	return store.RunCompleted.Condition(f.began, row)
 }
 
 // told are the conditions that a rule tells of: what it tells of a run by itself it does not tell as health again.
@@ -192,18 +212,17 @@ func noted(told []seen) ([]alert.Condition, error) {
 }
 
 func (c *seen) item() Item {
-	return Item{
-		Kind: string(c.Kind), Subject: c.Subject, Severity: c.Severity, Title: store.OneLine(c.Title, maxTitle),
-		Detail: store.OneLine(c.Detail, maxDetail), Since: c.Since, Turn: store.OneLine(turn(c), maxTitle),
-		Remedy: store.OneLine(c.Remedy, maxDetail), Link: c.Link, Plan: c.plan,
-	}
+	of := Item{c.Condition, c.plan}
+	of.Title, of.Detail = store.OneLine(c.Title, maxTitle), store.OneLine(c.Detail, maxDetail)
+	of.Remedy = store.OneLine(c.Remedy, maxDetail)
+	return of
 }
 
 // turn says whose turn it is.
-func turn(c *seen) string {
+func turn(c *store.Condition) string {
 	switch c.Owner {
 	case store.OwnerService:
-		return "the service's: " + c.Subject
+		return "the service's: " + store.OneLine(c.Subject, maxTitle)
 	case store.OwnerDatabase:
 		return "the database administrator's"
 	case store.OwnerServers:

@@ -23,18 +23,11 @@ const (
 	maxShown  = 8 // conditions in a text; the JSON of webhooks and commands has alert.MaxListed
 )
 
-// Item is one condition of a message.
+// Item is one condition of a message, its texts bounded.
 type Item struct {
-	Kind     string         `json:"kind"`
-	Subject  string         `json:"subject"`
-	Severity store.Severity `json:"severity"`
-	Title    string         `json:"title"`
-	Detail   string         `json:"detail"`
-	Since    time.Time      `json:"since"`
-	Turn     string         `json:"turn"`   // whose turn it is
-	Remedy   string         `json:"remedy"` // what helps; commands stand between backquotes
-	Link     string         `json:"link,omitempty"`
-	Plan     string         `json:"plan,omitempty"`
+	store.Condition
+
+	Plan string `json:"plan,omitempty"`
 }
 
 // Message is what a receiver is told. It is the same for each attempt.
@@ -158,9 +151,9 @@ func prefixed(with, text string) string {
 func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
 	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: store.Info, At: at,
 		Title: "A test of the alert " + rule, Begun: []Item{{
-			Kind: "test", Subject: rule, Severity: store.Info, Title: "This is a test", Since: at, Turn: "nobody's",
-			Detail: "Someone wanted to see whether messages of this alert arrive.", Remedy: "Nothing: it does",
-			Link: "/alerts?name=" + url.QueryEscape(rule),
+			Condition: store.Condition{Kind: "test", Subject: rule, Severity: store.Info, Title: "This is a test", Since: at,
+				Owner: store.OwnerNobody, Detail: "Someone wanted to see whether messages of this alert arrive.",
+				Remedy: "Nothing: it does", Link: "/alerts?name=" + url.QueryEscape(rule)},
 		}}, BegunAll: 1})
 }
 
@@ -208,7 +201,7 @@ func (m *Message) text() string {
 		if item.Detail != "" {
 			fmt.Fprintln(&b, item.Detail)
 		}
-		fmt.Fprintf(&b, "Since %s. Whose turn it is: %s.\nTo do: %s.\n", moment(item.Since), item.Turn,
+		fmt.Fprintf(&b, "Since %s. Whose turn it is: %s.\nTo do: %s.\n", moment(item.Since), turn(&item.Condition),
 			strings.TrimSuffix(item.Remedy, "."))
 		if item.Link != "" {
 			fmt.Fprintf(&b, "%s\n", item.Link)

@@ -139,10 +139,9 @@ func (b *bench) reported(ctx context.Context) (*health.Report, error) {
 
 // condition is one of an endpoint without listeners.
 func condition(endpoint string, severity store.Severity) store.Condition {
-	return store.Condition{Kind: store.NoListeners, Severity: severity, Subject: endpoint,
-		Link: "/endpoint?name=" + endpoint, Title: "No one listens on endpoint " + endpoint, Since: time.Now(),
-		Detail: "2 running runs have work for it.",
-		Remedy: "Start a service that listens on it: `tranche endpoints show " + endpoint + "`"}.Filled()
+	now := time.Now()
+	return store.NoListeners.Condition(now, store.Row{"subject": endpoint, "severity": string(severity), "since": now,
+		"runs": 2, "out": 0})
 }
 
 func (b *bench) says(conditions ...store.Condition) {

@@ -46,7 +46,6 @@ const applyAlertDescription = `The body is an alert in YAML, or in JSON. Its nam
 What is the same as before changes nothing. What was told stays told, and messages that wait go to the receiver of the
 new text. A receiver that this server could not reach by its operator's file is refused.`
 
-// alertRoutes keep alerts.
 type alertRoutes struct {
 	*kernel.Kernel
 

@@ -20,7 +20,6 @@ import (
 // seeCollectors names the command that lists collectors.
 const seeCollectors = "tranche collector list"
 
-// maxCollectorBody is what is read of a collector to say that it is too large.
 const maxCollectorBody = 1 << 20
 
 // CollectorList is the answer to a list of collectors.
@@ -41,7 +40,6 @@ type CollectorEngine interface {
 	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
 }
 
-// collectorRoutes keep collectors, and take operations for them.
 type collectorRoutes struct {
 	*kernel.Kernel
 

@@ -73,7 +73,6 @@ func describeOperation(op *huma.Operation) {
 	}
 }
 
-// describedRefusals are the answers that say no, described once.
 func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 	problem := map[string]*huma.MediaType{kernel.ProblemType: {
 		Schema: registry.Schema(kernel.TypeOf[huma.ErrorModel](), true, ""),
@@ -102,10 +101,8 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 	return all
 }
 
-// nameOf is the name of a described answer.
 func nameOf(status int) string { return strings.ReplaceAll(http.StatusText(status), " ", "") }
 
-// refusals are the answers that say no which an operation can give.
 func refusals(op *huma.Operation, role access.Role) []int {
 	all := []int{http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable}
 	if role != access.None {
@@ -140,12 +137,10 @@ func flows(op *huma.Operation) bool {
 	return answer != nil && answer.Content["text/event-stream"] != nil
 }
 
-// names reports whether an operation has a parameter.
 func names(op *huma.Operation, parameter string) bool {
 	return slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == parameter })
 }
 
-// tags are the groups of operations, in the order in which one meets them.
 func tags() []*huma.Tag {
 	return []*huma.Tag{
 		{Name: "runs", Description: "Start, list, pause, change and cancel runs."},
@@ -163,7 +158,6 @@ func tags() []*huma.Tag {
 	}
 }
 
-// tagOf finds the group by the words of the path.
 func tagOf(op *huma.Operation) string {
 	words := strings.Split(strings.Trim(op.Path, "/"), "/")
 	byLast := map[string]string{
@@ -197,7 +191,6 @@ const (
 	exampleParquet = "PAR1…"
 )
 
-// bodyExamples are examples of JSON bodies, by operation.
 func bodyExamples() map[string]any {
 	type fields = map[string]any
 	all := fields{"all": true, "reason": "the bank's ledger is being repaired"}

@@ -30,7 +30,6 @@ type documents[List, View any] struct {
 	drop    setDocument // nil: its kind has an operation of its own for it
 }
 
-// documentWords say in the API's description what an operation does.
 type documentWords struct{ summary, more string }
 
 type setDocument = func(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error)
@@ -46,7 +45,6 @@ type DocumentChange struct {
 	kernel.Actor
 }
 
-// documentText is a document as a person wrote it.
 type documentText struct {
 	kernel.Actor
 	Name    string `query:"name" doc:"its name, when it does not give itself one"`
@@ -54,13 +52,11 @@ type documentText struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-// document is the text with what was read from it.
 func (t *documentText) document(name string, spec []byte) workqueue.Document {
 	newest, _ := documentVersion(t.IfMatch) // it was checked
 	return workqueue.Document{Name: name, Spec: spec, Source: string(t.RawBody), Newest: newest}
 }
 
-// registerDocuments adds the operations that documents of all kinds have.
 func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *documents[List, View]) {
 	path, see := "/"+d.noun+"s", "tranche "+d.noun+" list"
 	op := func(verb, method, below string, words documentWords) huma.Operation {

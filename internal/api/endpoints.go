@@ -105,7 +105,6 @@ type Setter interface {
 	) (pace.EndpointSetting, error)
 }
 
-// endpointRoutes show endpoints and set them, and what could not be delivered.
 type endpointRoutes struct {
 	*kernel.Kernel
 
@@ -198,7 +197,6 @@ func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
 	return err
 }
 
-// shownChanges is how many changes of its pace an endpoint is shown with.
 const shownChanges = 20
 
 type setEndpointInput struct {
@@ -289,7 +287,6 @@ func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 	}
 }
 
-// add takes a listener in.
 func (e *Endpoint) add(l *wire.Listener) {
 	one := Listener{
 		Service: l.Service, Version: l.Version, Instance: l.Instance, Host: l.Host, State: string(l.State),

@@ -19,7 +19,6 @@ import (
 // Health is what a person must see to.
 type Health health.Report
 
-// healthOps are the operations about what people say of conditions.
 type healthOps struct {
 	store   healthstore.Store
 	watches []*health.Watch // the one that names everything first
@@ -133,7 +132,6 @@ func (c *ConditionName) check(reason string) error {
 		kernel.CheckText("reason", reason, kernel.MaxReasonBytes))
 }
 
-// mark says something of what holds, and how bad that is now.
 func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.NewMark) (MarkedCondition, error) {
 	if err := c.check(m.Reason); err != nil {
 		return MarkedCondition{}, err

@@ -92,7 +92,6 @@ func (s *endpointRoutes) getLetter(ctx context.Context, in *letterInput) (DeadLe
 	}, nil
 }
 
-// first is the first value of a header.
 func first(headers map[string][]string, name string) string {
 	if values := headers[name]; len(values) > 0 {
 		return values[0]
@@ -164,7 +163,6 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 		endpoint, meant, workqueue.ErrNotFound)
 }
 
-// selection is the same as the store takes it.
 func (set *LetterSelection) selection() (deadletter.DeadSelection, error) {
 	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
 	if err := kernel.ChooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {

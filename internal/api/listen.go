@@ -188,7 +188,6 @@ func (i *idleConns) track(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// note returns the connections that are too many.
 func (i *idleConns) note(conn net.Conn, idle bool) (over []net.Conn) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -73,7 +73,6 @@ func (s *adminRoutes) sessionFor(who *access.Principal) SessionDocument {
 		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt}
 }
 
-// sessionAnswer is a session document that may come with a cookie.
 type sessionAnswer struct {
 	SetCookie []http.Cookie `header:"Set-Cookie"`
 	Body      SessionDocument
@@ -207,7 +206,6 @@ const (
 // More would make its requests larger than proxies take: a cookie may have 2 KB.
 const MaxAttempts = 4
 
-// hasOIDC reports whether there is a login by a provider of identities.
 func (s *adminRoutes) hasOIDC() bool { return s.Access != nil && s.config.OIDC != nil }
 
 // RegisterOIDC adds the routes of a login by a provider of identities, which are no operations.
@@ -278,7 +276,6 @@ func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, ownPage(login.Next), http.StatusSeeOther)
 }
 
-// vouched asks the provider for whom it vouches.
 func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
 	query := r.URL.Query()
 	if says := query.Get("error"); says != "" {
@@ -288,7 +285,6 @@ func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Id
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
 }
 
-// attemptName is the name of the cookie of a login in progress.
 func (s *adminRoutes) attemptName(state string) string {
 	hash := access.HashOf(state)
 	return s.attemptPrefix() + hex.EncodeToString(hash[:8])

@@ -36,7 +36,6 @@ the same as the newest version changes nothing; anything else becomes the next v
 plan as it was read, nothing is applied when someone has applied another version meanwhile (412).
 Versions never change, and runs keep the one that they started with.`
 
-// planRoutes keep plans on record.
 type planRoutes struct{ *kernel.Kernel }
 
 // Register adds the routes.

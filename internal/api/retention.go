@@ -24,7 +24,6 @@ const maxRetentionAge = 100 * 366 * 24 * time.Hour
 
 const seeRetention = "tranche retention show"
 
-// maxGoing bounds the runs under deletion that are listed.
 const maxGoing = 100
 
 // RetentionSettings say how much of a kind is kept. What is past any of them goes, the oldest first. That there is no

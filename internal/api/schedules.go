@@ -50,7 +50,6 @@ const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. It
 it. What is the same as before changes nothing. A plan that is not on record, or a source that this server does not
 know, is a warning: it may be there when the time comes.`
 
-// scheduleRoutes keep schedules, and start what is due of them.
 type scheduleRoutes struct {
 	*kernel.Kernel
 
@@ -96,7 +95,6 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	}), s.runScheduleNow)
 }
 
-// nextTime is the rule of a schedule as the store asks it.
 func nextTime(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
 	s, err := readSchedule(spec)
 	if err != nil {
@@ -106,7 +104,6 @@ func nextTime(spec json.RawMessage, after time.Time) (next time.Time, ok bool, e
 	return next, ok, nil
 }
 
-// readSchedule reads a schedule as the store keeps it.
 func readSchedule(spec json.RawMessage) (*schedule.Spec, error) {
 	s := &schedule.Spec{}
 	if err := json.Unmarshal(spec, s); err != nil {
@@ -134,7 +131,6 @@ func (s *scheduleRoutes) applySchedule(
 	return out, err
 }
 
-// read reads a schedule, and looks at what it speaks of.
 func (s *scheduleRoutes) read(
 	ctx context.Context, name string, text []byte,
 ) (spec *schedule.Spec, warnings []string, err error) {

@@ -142,7 +142,6 @@ type Server struct {
 	whole     *health.Watch // the same, of which lists are not cut
 }
 
-// room is the operations about one thing.
 type room interface {
 	Register(api huma.API)
 }
@@ -174,7 +173,6 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	return s, nil
 }
 
-// kernel is what of it the kernel needs.
 func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
@@ -219,7 +217,6 @@ func (s *Server) Starter() schedule.Starter { return s.schedules }
 // Watch looks after the system's health for a leader task: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }
 
-// watchHealth makes what looks after the system's health.
 func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch,
 	error) {
 	return health.New(health.Config{

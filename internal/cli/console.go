@@ -44,11 +44,17 @@ const (
 	ExitInterrupted = 130
 )
 
-// usageError is a mistake on the command line.
 type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
 
 // Usage is a mistake on the command line.
 func Usage(text string) error { return &usageError{text} }
+
+// exitError ends the program with a code and without a message: everything has been said.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
 // Exit ends the program with a code; everything has been said.
 func Exit(code int) error { return &exitError{code} }
@@ -61,13 +67,6 @@ func FailIf(failed bool, code int, err error) error {
 	return err
 }
 
-func (e *usageError) Error() string { return e.text }
-
-// exitError ends the program with a code and without a message: everything has been said.
-type exitError struct{ code int }
-
-func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
-
 // Console is the world of a command.
 type Console struct {
 	In       io.Reader
@@ -78,7 +77,7 @@ type Console struct {
 	Timeout  time.Duration // 0: what the operations take
 	JSON     bool
 	Token    TokenFlags
-	Answer   []byte // the last that was kept
+	Answer   []byte // the last of the server, as it was sent
 
 	// Say takes what is said to the person, line by line; nil: it is written to Err.
 	Say func(text string)
@@ -115,12 +114,11 @@ func (c *Console) Fail(err error) int {
 	if c.JSON || c.Say != nil {
 		c.failJSON(err, text, code)
 	} else {
-		_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
+		c.Note("%s", text)
 	}
 	return code
 }
 
-// codeOf is the exit code of an error.
 func codeOf(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage
@@ -177,11 +175,8 @@ func (c *Console) Warn(warnings []string) {
 	}
 }
 
-// Client returns a client of the API, as the flags say.
+// Client returns a client of the API, as the flags say. The console has its last answer.
 func (c *Console) Client() (*client.Client, error) {
-	if c.Timeout < 0 {
-		return nil, &usageError{fmt.Sprintf("--timeout is %s; it must be positive", c.Timeout)}
-	}
 	secret, err := c.Token.secret(c)
 	if err != nil {
 		return nil, err
@@ -191,7 +186,8 @@ func (c *Console) Client() (*client.Client, error) {
 			warnOfPlainHTTP(c, strings.TrimSpace(server))
 		}
 	}
-	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret)}
+	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret),
+		client.WithEach(client.Raw(&c.Answer))}
 	if c.CA != "" {
 		options = append(options, client.WithCA(c.CA))
 	}

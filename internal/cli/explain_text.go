@@ -68,7 +68,6 @@ type Prose struct {
 // fieldIndent is where the text of a field begins.
 const fieldIndent = 12
 
-// leftOut says what a step leaves out.
 func (t *Prose) leftOut(s *client.StepStanding) {
 	var causes []string
 	for _, l := range s.LeftOut {
@@ -153,7 +152,6 @@ func (t *Prose) Ago(at time.Time) string {
 	return Span(d) + " ago (" + Moment(at) + ")"
 }
 
-// until writes a time that is to come.
 func (t *Prose) until(at time.Time) string {
 	d := at.Sub(t.Now)
 	if d < time.Second {
@@ -350,7 +348,6 @@ func OptionalText(optional bool) string {
 	return ""
 }
 
-// partOrigin says what a part is and where it came from.
 func partOrigin(step *client.ItemStep) string {
 	if step.Generation == 0 {
 		return ""
@@ -368,7 +365,6 @@ func partOrigin(step *client.ItemStep) string {
 	return strings.Join(parts, ", ")
 }
 
-// earlierText is a part that does not count any more.
 func earlierText(p *client.EarlierPart) string {
 	text := fmt.Sprintf("generation %d, ", p.Generation)
 	if p.Error != nil {

@@ -32,18 +32,15 @@ type TextFile struct {
 func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error) {
 	base := filepath.Base(path)
 	f := TextFile{Path: path, Name: strings.TrimSuffix(base, filepath.Ext(base))}
-	from := stdin
 	if path == "-" {
 		f.Path, f.Name = "standard input", ""
-	} else {
-		file, err := os.Open(path)
-		if err != nil {
-			return f, &usageError{fmt.Sprintf("%s %s: %v", what, path, errors.Unwrap(err))}
-		}
-		defer func() { _ = file.Close() }()
-		from = file
 	}
-	text, err := io.ReadAll(io.LimitReader(from, limit+1))
+	file, _, err := OpenItems(what, path, stdin)
+	if err != nil {
+		return f, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(file, limit+1))
 	switch {
 	case err != nil:
 		return f, &usageError{fmt.Sprintf("%s %s: %v", what, f.Path, cmp.Or(errors.Unwrap(err), err))}
@@ -140,7 +137,6 @@ func Upload[Answer any](
 	return answer, err
 }
 
-// upload shows how much of a file has been read.
 type upload struct {
 	from  io.Reader
 	size  int64 // 0: not known

@@ -9,14 +9,14 @@ import (
 	"os"
 	"os/user"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
-
-	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // Document prints one JSON document.
@@ -30,10 +30,7 @@ func (c *Console) Document(v any) error {
 	return nil
 }
 
-// Keep has a request's answer kept as it was sent, for sent.
-func (c *Console) Keep() client.CallOption { return client.Raw(&c.Answer) }
-
-// Sent prints the answer that was kept last, as the server sent it: also what this program does not know.
+// Sent prints the last answer as the server sent it: also what this program does not know.
 func (c *Console) Sent() error {
 	var out bytes.Buffer
 	if err := json.Indent(&out, c.Answer, "", "  "); err != nil {
@@ -313,26 +310,17 @@ func (t *Table) fit(widths []int) {
 	for _, w := range widths {
 		line += w + gap
 	}
-	for t.room > 0 && line > t.room {
-		widest, next := -1, minCell
+	for ; t.room > 0 && line > t.room; line-- {
+		widest := -1
 		for i, w := range widths {
-			switch {
-			case t.right[i] || w <= minCell:
-			case widest < 0 || w > widths[widest]:
-				if widest >= 0 {
-					next = widths[widest]
-				}
+			if !t.right[i] && w > minCell && (widest < 0 || w > widths[widest]) {
 				widest = i
-			default:
-				next = max(next, w)
 			}
 		}
 		if widest < 0 {
 			return
 		}
-		less := min(line-t.room, max(widths[widest]-next, 1))
-		widths[widest] -= less
-		line -= less
+		widths[widest]--
 	}
 }
 
@@ -342,7 +330,7 @@ type List[T any] struct {
 	Row     func(*T) []any // a cell for each column
 	Empty   string         // what to say when there is nothing to list
 	Next    any            // where the next page begins, by --after; zero, or a nil pointer, at the end
-	More    bool           // there are more, and --limit shows them
+	Before  bool           // by --before instead
 }
 
 // Print ends the command with the error, the answer as it was sent, or the list.
@@ -356,9 +344,18 @@ func (l *List[T]) Print(c *Console, all []T, err error) error {
 	if err := c.Printf("%s", l.Text(all, c.Room())); err != nil {
 		return err
 	}
-	if next := reflect.ValueOf(l.Next); next.IsValid() && !next.IsZero() {
-		c.Note("there are more; go on with --after %v", reflect.Indirect(next).Interface())
+	next := reflect.ValueOf(l.Next)
+	if !next.IsValid() || next.IsZero() {
+		return nil
 	}
+	from, flag := reflect.Indirect(next).Interface(), "after"
+	if at, ok := from.(time.Time); ok {
+		from = at.UTC().Format(time.RFC3339Nano)
+	}
+	if l.Before {
+		flag = "before"
+	}
+	c.Note("there are more; go on with --%s %v", flag, from)
 	return nil
 }
 
@@ -368,16 +365,142 @@ func (l *List[T]) Text(all []T, room int) string {
 	for i := range all {
 		t.Row(l.Row(&all[i])...)
 	}
-	if l.More {
-		return t.String() + "there are more: --limit shows up to 500\n"
-	}
 	return t.String()
 }
 
-// Within refuses a number that is given and not from 1 to most.
-func Within(flag string, n *int, most int) error {
-	if n != nil && (*n < 1 || *n > most) {
-		return fmt.Errorf("%s must be 1 to %d, got %d", flag, most, *n)
+// EscapeControl makes a text from outside safe to print on one line of a terminal: what could move the cursor, change
+// colours or turn the direction of writing is shown as an escape.
+func EscapeControl(s string) string { return escape(s, "") }
+
+// InertText is inert for a text that may have lines and tabs.
+func InertText(s string) string { return escape(s, "\n\t") }
+
+// escape leaves printable characters and those in kept as they are.
+func escape(s, kept string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r), strings.ContainsRune(kept, r):
+			b.WriteRune(r)
+		case r < utf8.RuneSelf:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default: // format characters, bidi overrides among them, and odd spaces
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += size
 	}
-	return nil
+	return b.String()
+}
+
+// Unescaped takes back what EscapeControl did to a text; false: there is no escape in it. What stands for itself and
+// what is an escape cannot be told apart: try the text itself first.
+func Unescaped(s string) (text string, escaped bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		digits := 0
+		if rest := s[i:]; strings.HasPrefix(rest, `\x`) {
+			digits = 2
+		} else if strings.HasPrefix(rest, `\u`) {
+			digits = 4
+		}
+		if end := i + 2 + digits; digits > 0 && end <= len(s) {
+			if n, err := strconv.ParseUint(s[i+2:end], 16, 32); err == nil {
+				b.WriteRune(rune(n))
+				i, escaped = end, true
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+		i++
+	}
+	return b.String(), escaped
+}
+
+// inertWriter passes on lines and tabs, and everything else that is inert. A character may be cut between two writes.
+type inertWriter struct {
+	to   io.Writer
+	rest []byte
+}
+
+func (w *inertWriter) Write(p []byte) (int, error) {
+	text := slices.Concat(w.rest, p)
+	whole := len(text)
+	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
+		if start := len(text) - back; utf8.RuneStart(text[start]) {
+			if !utf8.FullRune(text[start:]) {
+				whole = start
+			}
+			break
+		}
+	}
+	w.rest = text[whole:]
+	if _, err := io.WriteString(w.to, escape(string(text[:whole]), "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// ShortID is the time in an id, to the millisecond: enough to name a run.
+func ShortID(id string) string { return id[:min(len(id), 13)] }
+
+// ShortRun is the same of a run that there may be.
+func ShortRun(id *string) string {
+	if id == nil {
+		return "-"
+	}
+	return EscapeControl(ShortID(*id))
+}
+
+// OrDash is a text, or a dash for none.
+func OrDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return EscapeControl(s)
+}
+
+// Rate writes items a second.
+func Rate(perSecond float64) string {
+	if perSecond <= 0 {
+		return "-"
+	}
+	return Pace(perSecond) + "/s"
+}
+
+// PerItem writes the time that one item takes.
+func PerItem(millis float64) string {
+	switch d := time.Duration(millis * float64(time.Millisecond)); {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", max(d.Microseconds(), 1))
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", millis)
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	default:
+		return Span(d)
+	}
+}
+
+// Plural is a number of things.
+func Plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%s %ss", Count(n), noun)
+}
+
+// Gibibytes writes an amount of bytes.
+func Gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+
+// MomentOrNever is a time, or never.
+func MomentOrNever(at *time.Time) string {
+	if at == nil {
+		return "never"
+	}
+	return Moment(*at)
 }

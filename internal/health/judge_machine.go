@@ -19,74 +19,45 @@ const (
 	connectionsFull = 0.97
 )
 
-// databaseAway tells that nothing is known of what PostgreSQL keeps.
-func (f *facts) databaseAway() health.Condition {
-	return health.Condition{
-		Undated: true, Kind: health.Database, Severity: health.Critical, Subject: f.host,
-		Title: "PostgreSQL does not answer",
-		Detail: fmt.Sprintf("Nothing is sent and recorded without it, and what is wrong with runs, nodes and endpoints "+
-			"cannot be told. It said to %s: %s", f.host, health.OneLine(f.dbErr.Error(), 300)),
-		Remedy: "See to the PostgreSQL server, and to the network between; nothing must be done here then",
-	}
-}
-
 // machine judges what this server sees for itself.
 func (f *facts) machine() (all []health.Condition) {
 	switch {
 	case f.refused != "":
-		all = append(all, natsRefuses(f.host, "this server", f.refused))
+		all = append(all, f.natsRefuses(f.host, "this server", f.refused))
 	case !f.nats:
-		all = append(all, health.Condition{
-			Undated: true, Kind: health.NATS, Severity: health.Critical, Subject: f.host,
-			Title:  "This server cannot reach NATS",
-			Detail: "It sends nothing and records nothing until it can, and who listens on endpoints cannot be told.",
-			Remedy: health.NATSAdvice().Remedy(),
-		})
+		all = append(all, f.say(health.NATS, health.Row{"case": "here", "subject": f.host}))
 	}
 	for _, what := range f.short {
-		all = append(all, health.Condition{
-			Undated: true, Kind: health.ResourceExhausted, Severity: health.Critical, Subject: f.host,
-			Title: "Something is used up, or too slow", Detail: what,
-			Remedy: "See to it, as it says; work goes on by itself then",
-		})
+		all = append(all, f.say(health.ResourceExhausted, health.Row{"subject": f.host, "what": what}))
 	}
 	for i := range f.fills {
-		if c, near := f.fills[i].judge(); near {
-			all = append(all, c)
+		if severity, near := grade(f.fills[i].share(), fillNear, fillFull); near {
+			all = append(all, f.say(health.StreamLimit, f.fills[i].row(severity)))
 		}
 	}
 	if f.db != nil {
 		all = append(all, f.connections()...)
+		all = append(all, f.store()...)
 	}
-	return append(append(all, f.store()...), f.room()...)
+	return append(all, f.room()...)
 }
 
 // natsRefuses tells that NATS refuses the user of a node, or denies it what it needs.
-func natsRefuses(host, node, refused string) health.Condition {
-	return health.Condition{
-		Undated: true, Kind: health.NATS, Severity: health.Critical, Subject: host, Title: "NATS refuses " + node,
-		Detail: refused + ". Nothing is sent until it does not.", Remedy: health.RefusedAdvice().Remedy(),
-	}
+func (f *facts) natsRefuses(host, node, refused string) health.Condition {
+	return f.say(health.NATS, health.Row{"case": "refused", "subject": host, "node": node, "refused": refused})
 }
 
-func (f *fill) judge() (c health.Condition, near bool) {
-	severity, near := grade(f.share(), fillNear, fillFull)
-	used, limit := health.Count(f.used, strings.TrimSuffix(f.what, "s")), fmt.Sprint(f.limit)
+func (f *fill) row(severity health.Severity) health.Row {
+	row := health.Row{"subject": f.subject + " " + f.what, "what": f.what, "holder": f.subject,
+		"share": percent(f.share()), "used": health.Count(f.used, strings.TrimSuffix(f.what, "s")),
+		"limit": fmt.Sprint(f.limit), "severity": string(severity)}
 	if f.bytes {
-		used, limit = size(f.used), size(f.limit)
-	}
-	c = health.Condition{
-		Undated: true, Kind: health.StreamLimit, Severity: severity, Subject: f.subject + " " + f.what,
-		Title:  fmt.Sprintf("%s of the %s of %s are used", percent(f.share()), f.what, f.subject),
-		Detail: fmt.Sprintf("%s of %s. When it is full, nothing more can be sent through it.", used, limit),
-		Remedy: "See whether services take what waits for them: `tranche endpoints`; or give it more, with " +
-			"`tranche streams set`",
+		row["used"], row["limit"] = size(f.used), size(f.limit)
 	}
 	if f.subject == accountSubject {
-		c.Remedy = "Give the account of Tranche more at the NATS server, or the streams less, with " +
-			"`tranche streams set`"
+		row["case"] = "account"
 	}
-	return c, near
+	return row
 }
 
 // grade compares what is used with a limit.
@@ -99,19 +70,12 @@ func grade(share, near, full float64) (health.Severity, bool) {
 
 func (f *facts) connections() []health.Condition {
 	d := f.db.Database
-	if d.MaxConnections <= 0 {
+	severity, near := grade(float64(d.Connections)/float64(max(d.MaxConnections, 1)), connectionsNear, connectionsFull)
+	if !near || d.MaxConnections <= 0 {
 		return nil
 	}
-	severity, near := grade(float64(d.Connections)/float64(d.MaxConnections), connectionsNear, connectionsFull)
-	if !near {
-		return nil
-	}
-	return []health.Condition{{
-		Undated: true, Kind: health.Connections, Severity: severity, Subject: "PostgreSQL",
-		Title:  fmt.Sprintf("PostgreSQL has %d of %d connections in use", d.Connections, d.MaxConnections),
-		Detail: "Without a free one, nodes that start and programs beside them are refused.",
-		Remedy: "Raise its max_connections, or lower --max-connections of the nodes",
-	}}
+	return []health.Condition{f.say(health.Connections, health.Row{"subject": "PostgreSQL",
+		"severity": string(severity), "used": d.Connections, "limit": d.MaxConnections})}
 }
 
 const (
@@ -125,21 +89,12 @@ const (
 
 // store tells of streams that take nothing because they cannot be written.
 func (f *facts) store() []health.Condition {
-	if f.db == nil || len(f.db.Faults) == 0 {
+	if len(f.db.Faults) == 0 {
 		return nil
 	}
 	first := f.db.Faults[0]
-	c := health.Condition{
-		Kind: health.Disk, Severity: health.Critical, Subject: health.JetStream, Since: first.Since,
-		Title:  "JetStream's store cannot be written",
-		Detail: health.StoreText(f.db.Faults) + ".",
-		Remedy: "Make room on the disk of the NATS server; the streams are replaced within seconds then, and what was " +
-			"in progress is reissued",
-	}
-	if first.Detail == "" {
-		c.Remedy = "The leader replaces the streams; when this stays, see what it logs"
-	}
-	return []health.Condition{c}
+	return []health.Condition{f.say(health.Disk, health.Row{"case": "store", "subject": health.JetStream,
+		"since": first.Since, "faults": health.StoreText(f.db.Faults), "full": first.Detail != ""})}
 }
 
 // room judges the disk that this server keeps its files on, by what they may still grow to.
@@ -153,21 +108,15 @@ func (f *facts) room() []health.Condition {
 	if severity == "" {
 		return nil
 	}
-	c := health.Condition{
-		Undated: true, Kind: health.Disk, Severity: severity, Subject: f.host,
-		Title: fmt.Sprintf("%s are free on the disk of %s", size(d.free), f.host),
-		Detail: fmt.Sprintf("That is %s of the disk that %s is on. %s", percent(d.share()), f.dataDir,
-			why),
-		Remedy: "Make room there; work goes on by itself",
-	}
+	row := health.Row{"subject": f.host, "severity": string(severity), "free": size(d.free), "share": percent(d.share()),
+		"dir": f.dataDir, "why": why}
 	if growth > 0 && growth > d.free {
-		c.Remedy += fmt.Sprintf(". Or let the streams have less than the %s that they may still grow by, with "+
-			"`tranche streams set`", size(growth))
+		row["growth"] = size(growth)
 	}
 	if f.db != nil {
-		c.Detail += fmt.Sprintf(" The database has %s.", size(uint64(max(f.db.Database.Bytes, 0))))
+		row["database"] = size(uint64(max(f.db.Database.Bytes, 0)))
 	}
-	return []health.Condition{c}
+	return []health.Condition{f.say(health.Disk, row)}
 }
 
 // roomFor says how bad it is that no more is free, and why; nothing when there is room enough.

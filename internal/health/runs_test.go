@@ -95,7 +95,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	sampled := request("letters")
 	sampled.Canary = 3
 	canary := w.start(sampled, 30)
-	w.appears(store.RunHeld, over.String(), store.Warning, "too many items failed", "--max-failed")
+	w.appears(store.RunOverLimit, over.String(), store.Warning, "too many items failed", "--max-failed")
 	goOn()
 	w.appears(store.RunApproval, canary.String(), store.Warning, "sample", "tranche run approve "+canary.String())
 
@@ -103,7 +103,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	more := "100%"
 	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more))(t)
 	w.goes(store.RunApproval, canary.String())
-	w.goes(store.RunHeld, over.String())
+	w.goes(store.RunOverLimit, over.String())
 
 	idle := w.start(request("nowhere"), 1)
 	testenv.Must(w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",

@@ -184,7 +184,8 @@ func (w *world) appearsTo(
 		text := c.Title + "\n" + c.Detail + "\n" + c.Remedy
 		lacks := func(word string) bool { return !strings.Contains(text, word) }
 		if ok && c.Severity == severity && !slices.ContainsFunc(words, lacks) {
-			if c.Title == "" || c.Detail == "" || c.Remedy == "" || c.Since.IsZero() || c.Since.After(last.At) {
+			if c.Title == "" || c.Detail == "" || c.Remedy == "" || strings.Contains(text, "<no value>") ||
+				strings.Contains(text, "template:") || c.Since.IsZero() || c.Since.After(last.At) {
 				w.Errorf("%s of %s lacks something, at %s: %+v", kind, subject, last.At, c)
 			}
 			return c

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type Client struct {
 	token   string
 	actor   string
 	timeout time.Duration // 0: each operation's own
+	each    []CallOption
 	http    *http.Client
 }
 
@@ -69,6 +71,14 @@ func WithTimeout(d time.Duration) Option {
 			return fmt.Errorf("the timeout is %s; it must not be negative", d)
 		}
 		c.timeout = d
+		return nil
+	}
+}
+
+// WithEach makes choices for each request.
+func WithEach(options ...CallOption) Option {
+	return func(c *Client) error {
+		c.each = options
 		return nil
 	}
 }
@@ -194,7 +204,7 @@ func with(name, value string) CallOption {
 // called gathers the options of a request; usual is its time when no one chose one.
 func (c *Client) called(options []CallOption, usual time.Duration) *call {
 	out := &call{sent: http.Header{}}
-	for _, option := range options {
+	for _, option := range slices.Concat(c.each, options) {
 		option(out)
 	}
 	out.wait = cmp.Or(out.wait, c.timeout, usual)

@@ -110,6 +110,18 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 	if pages.Load() != 3 {
 		t.Errorf("who has enough after one entry had %d pages read; want one", pages.Load()-2)
 	}
+	cl = serve(t, func(w http.ResponseWriter, r *http.Request) { // 0 is an ordinal to go on after
+		_, _ = io.WriteString(w, map[string]string{"": `{"items":[{"key":"a"}],"next":0}`,
+			"0": `{"items":[{"key":"b"}]}`}[r.URL.Query().Get("after")])
+	})
+	for item, err := range cl.AllItems(t.Context(), "last", client.ListItemsParams{}) {
+		if ids = append(ids, item.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(ids[3:], []string{"a", "b"}) {
+		t.Errorf("items %q", ids[3:])
+	}
 }
 
 // A token goes to its server only, and what is the same is not read again.

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// request is what a method asks for.
 type request struct {
 	operation, method, path string
 

@@ -240,9 +240,31 @@ func (h *hinter) operation(method, path string, op object) {
 	}
 	if names := slices.Collect(maps.Keys(results)); len(names) == 1 && names[0] != "" {
 		op["x-client-result"] = names[0]
+		h.pages(op, at(h.schemas, names[0], "properties"))
 	}
 	delete(op, "responses") // what they are is said
 	op["responses"] = object{"200": object{"description": "ok"}}
+}
+
+// pages says what an operation lists, when it does so page by page: its answer has one list, and says what is next.
+func (h *hinter) pages(op, answer object) {
+	listed, isList := strings.CutPrefix(camel(op["operationId"].(string)), "List")
+	if !isList || answer["next"] == nil {
+		return
+	}
+	var lists []object
+	for _, member := range answer {
+		if text, _ := member.(object)["x-go-type"].(string); strings.HasPrefix(text, "[]") {
+			lists = append(lists, member.(object))
+		}
+	}
+	parameters, _ := op["parameters"].([]any)
+	for _, p := range parameters {
+		if name := p.(object)["name"]; len(lists) == 1 && (name == "after" || name == "before") {
+			op["x-client-pages"] = object{"from": p.(object)["x-go-name"], "entries": lists[0]["x-go-name"],
+				"entry": strings.TrimPrefix(lists[0]["x-go-type"].(string), "[]"), "name": "All" + listed}
+		}
+	}
 }
 
 func typeOfContent(content object) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,9 +19,6 @@ type Advice struct {
 	Do      string `json:"do"`
 	Command string `json:"command,omitempty" doc:"exact"`
 }
-
-// Remedy is an advice without a command as a condition says it.
-func (a Advice) Remedy() string { return strings.ToUpper(a.Do[:1]) + a.Do[1:] }
 
 // LastEvent is the last thing that happened to some items, or to a run.
 type LastEvent struct {
@@ -40,7 +36,7 @@ type StepPart struct {
 // reason (Steps), or, without any, in all. Every item that a step misses is in exactly one group of the step.
 type MissingGroup struct {
 	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
-	Reason   Kind       `json:"reason" doc:"in one word, like breaker_open or no_listener"`
+	Reason   Kind       `json:"reason" doc:"in one word, as conditions of the health have it, like no_listeners"`
 	Items    int64      `json:"items" doc:"of several steps, those of the one with the most, or counted if that is more"`
 	Counted  int64      `json:"counted" doc:"of those, the ones in no group of a step before"`
 	Slices   int64      `json:"slices" doc:"that hold them; 0 while they are in none"`
@@ -241,7 +237,7 @@ func (e *Explanation) check(run *runFacts) error {
 // heldBack reports whether a group says that the run is held.
 func (e *Explanation) heldBack() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonOperator || g.Reason.heldForFailures()
+		return g.Reason == RunHeld || g.Reason.heldForFailures()
 	})
 }
 
@@ -256,5 +252,5 @@ func (e *Explanation) heldForFailures() bool {
 var errSums = errors.New("an explanation does not add up")
 
 func (k Kind) heldForFailures() bool {
-	return k == ReasonThreshold || k == ReasonFailFast || k == ReasonCanary
+	return k == RunOverLimit || k == RunFailFast || k == RunApproval
 }

@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -13,6 +14,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
+
+// say explains a group by the rule of a kind; the words may name the nodes that are alive, and who leads.
+func (f *facts) say(g *MissingGroup, k Kind, row Row) {
+	all := Row{"nodes": f.nodesText(), "leader": f.leaderText()}
+	maps.Copy(all, row)
+	g.Say(k, all)
+}
 
 // claimable explains items that a node may claim as far as their own state goes: the first thing that stands in the way
 // of a claim, in the order in which a claim looks, or that they are next.
@@ -26,29 +34,19 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 	switch {
 	case st.live >= st.inFlight:
-		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
-			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N%s", r.id, r.forStep(st))})
+		limited(g, ReasonStepLimit, Row{"live": st.live, "limit": st.inFlight, "flag": r.forStep(st)})
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of "+workqueue.TargetText(e.name)+" over all runs",
-			Advice{"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
+		limited(g, ReasonBudget, Row{"live": e.live, "limit": e.maxInFlight})
 		behind(r, e, g)
 	case st.inFlightAuto && e.paced && e.liveAuto >= e.inFlight:
-		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for "+workqueue.TargetText(e.name),
-			Advice{"see how it was found", "tranche endpoints show " + e.name})
-		if e.change != "" {
-			g.Why += "; its last change: " + e.change
-		}
+		limited(g, ReasonAdaptive, Row{"live": e.liveAuto, "limit": e.inFlight, "change": e.change})
 		behind(r, e, g)
 	case f.rateGroup(r, st, e, g), shared(r, st, e, g):
+	case st.kind.Fetched() && e.live > 0:
+		f.say(g, ReasonNext, Row{"case": "busy", "live": e.live})
 	default:
-		g.Reason, g.Owner, g.Who = ReasonNext, OwnerNode, f.nodesText()
-		g.Why = "nothing stands in their way"
-		g.Next, g.When = "a node claims them with its next look for work", after(f.at, lookWithin)
-		if st.kind.Fetched() && e.live > 0 {
-			g.Why += fmt.Sprintf("; nodes are at %d requests to %s, and take as many at once as they have room for", e.live,
-				workqueue.TargetText(e.name))
-			g.Next, g.When = "a node claims them with its next look for work, when it has room for them", nil
-		}
+		f.say(g, ReasonNext, nil)
+		g.When = after(f.at, lookWithin)
 	}
 }
 
@@ -65,7 +63,8 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 	case st.barred:
 		f.barrierGroup(r, st, g)
 	case st.kind == workqueue.KindLocal && !f.someNodeHas(st.endpoint):
-		f.noLocal(st, g)
+		_, function := workqueue.TargetKind(st.endpoint)
+		g.Say(ReasonNoLocal, Row{"function": function})
 	case e.open:
 		f.breakerGroup(st, e, g)
 	default:
@@ -75,15 +74,11 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 }
 
 // limited explains items that wait for a request to end.
-func limited(g *MissingGroup, reason Kind, live, limit int, what string, advice Advice) {
-	g.Reason, g.Owner = reason, OwnerService
+func limited(g *MissingGroup, reason Kind, row Row) {
 	if kind, _ := workqueue.TargetKind(g.Endpoint); kind == workqueue.KindLocal {
-		g.Owner = OwnerNode
+		row["owner"] = string(OwnerNode)
 	}
-	g.Who = servers(g.Endpoint)
-	g.Why = fmt.Sprintf("%d of %d are out, which is %s", live, limit, what)
-	g.Next = "the next are claimed as soon as one of the requests out is answered"
-	g.Advice = []Advice{advice}
+	g.Say(reason, row)
 }
 
 // behind adds that other runs come first when requests of an endpoint end.
@@ -92,15 +87,9 @@ func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
 	if runs == 0 {
 		return
 	}
-	g.Reason = ReasonPriority
-	g.Why = fmt.Sprintf("%d runs of higher priority (up to %d; this one has %d) come first: %s", runs, highest, r.priority,
-		g.Why)
-	if runs == 1 {
-		g.Why = fmt.Sprintf("run %s of priority %d (this one has %d) comes first: %s", one, highest, r.priority, g.Why)
-	}
-	g.Next = "the next are claimed when a request ends and the runs of higher priority have nothing to send"
-	g.Advice = append(g.Advice, Advice{"raise its priority",
-		fmt.Sprintf("tranche run set %s --priority %d", r.id, highest)})
+	first := *g
+	g.Say(ReasonPriority, Row{"runs": runs, "one": one, "highest": highest, "priority": r.priority})
+	g.Owner, g.Who, g.Why, g.Advice = first.Owner, first.Who, g.Why+": "+first.Why, append(first.Advice, g.Advice...)
 }
 
 // shared explains items of a run that has its part of an endpoint's limit beside other runs, if it has.
@@ -112,50 +101,32 @@ func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool 
 	if limit == 0 || others == 0 || st.live < dispatch.Portion(limit, others) {
 		return false
 	}
-	limited(g, ReasonShare, st.live, dispatch.Portion(limit, others), fmt.Sprintf(
-		"the run's share of the %d that %s takes: %s for it, too", limit, workqueue.TargetText(e.name), haveWork(others)),
-		Advice{"raise its priority", fmt.Sprintf("tranche run set %s --priority %d", r.id, r.priority+1)})
-	g.Next = "the next are claimed when one of its requests is answered, or when other runs need less"
+	limited(g, ReasonShare, Row{"live": st.live, "limit": dispatch.Portion(limit, others), "takes": limit,
+		"others": others, "more": r.priority + 1})
 	return true
-}
-
-func haveWork(runs int) string {
-	if runs == 1 {
-		return "another run has work"
-	}
-	return fmt.Sprintf("%d other runs have work", runs)
 }
 
 // breakerGroup explains items whose endpoint is not asked at the moment.
 func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
-	g.Reason, g.Owner, g.Who = BreakerOpen, OwnerTimer, "the breaker of "+workqueue.TargetText(e.name)
-	g.Since, g.When = e.breakerSince, e.probeAt
-	g.Why = "most requests to " + workqueue.TargetText(e.name) + " failed, so nothing is sent to it"
-	if e.breakerReason != "" {
-		g.Why += ": " + e.breakerReason
-	}
-	g.Next = "one item is sent as a probe; when it is answered everything goes on"
-	if e.probes > 0 {
-		g.Next = fmt.Sprintf("%d probes failed; another item is sent, and when it is answered everything goes on",
-			e.probes)
-	}
+	row := Row{"reason": e.breakerReason, "probes": e.probes, "attempts": st.maxAttempts, "owner": string(OwnerTimer)}
+	g.Since = e.breakerSince
 	switch {
 	case e.probeState == "claimed" || e.probeState == "sent":
-		g.Reason, g.Owner, g.Who, g.When = ReasonProbing, OwnerService, servers(e.name), nil
-		g.Next = "a probe is out; when it is answered everything goes on, when it fails another one follows"
+		delete(row, "owner")
+		f.say(g, ReasonProbing, row)
+		return
 	case st.live >= st.inFlight || e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		g.Owner, g.Who, g.When = OwnerService, servers(e.name), nil
-		g.Next = "as many requests are out as may be; when one of them ends, answered or at its deadline, one item is sent " +
-			"as a probe"
+		row["case"], row["owner"] = "full", string(OwnerService)
 	case e.probeAt != nil && !e.probeAt.After(f.at):
-		g.Owner, g.Who, g.When = OwnerNode, f.nodesText(), after(f.at, lookWithin)
-		g.Next = "a node sends one item as a probe with its next look for work; when it is answered everything goes on"
+		row["case"], row["owner"] = "due", string(OwnerNode)
 	}
-	g.Advice = []Advice{{"see what the endpoint answers", "tranche endpoints show " + e.name},
-		{"fix the service; nothing must be done here then", ""},
-		{fmt.Sprintf("or say that it is no outage: for ten minutes requests go whatever fails, and an item that it "+
-			"answers with errors fails permanently after %d", st.maxAttempts),
-			fmt.Sprintf("tranche endpoints set %s --breaker closed", e.name)}}
+	f.say(g, BreakerOpen, row)
+	switch row["case"] {
+	case nil:
+		g.When = e.probeAt
+	case "due":
+		g.When = after(f.at, lookWithin)
+	}
 }
 
 // rateGroup explains items that wait for a rate, if one stands in their way.
@@ -172,36 +143,28 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 			}
 		}
 	}
+	target := workqueue.TargetText(e.name)
 	if st.rate != nil {
-		consider(st.tokens, st.tokensAt, *st.rate,
-			fmt.Sprintf("the run sends at most %s", PerSecond(*st.rate, "item")),
+		consider(st.tokens, st.tokensAt, *st.rate, "the run sends at most "+PerSecond(*st.rate, "item"),
 			Advice{"let more be sent", fmt.Sprintf("tranche run set %s --rate N%s", r.id, r.forStep(st))})
 	}
-	if e.rate > 0 {
-		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("%s gets at most %s over all runs",
-			workqueue.TargetText(e.name), PerSecond(e.rate, "item")),
-			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
-	}
-	if e.requestRate > 0 {
-		consider(e.callTokens, e.callTokensAt, e.requestRate, fmt.Sprintf("%s gets at most %s in all",
-			workqueue.TargetText(e.name), PerSecond(e.requestRate, "request")),
-			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
-	}
+	consider(e.tokens, e.tokensAt, e.rate, target+" gets at most "+PerSecond(e.rate, "item")+" over all runs",
+		Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
+	consider(e.callTokens, e.callTokensAt, e.requestRate, target+" gets at most "+PerSecond(e.requestRate, "request")+
+		" in all", Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
-		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(
-			"%s said that it is asked too much, and gets %s", workqueue.TargetText(e.name), PerSecond(*e.learnedRate, "item")),
-			Advice{"see how that was found", "tranche endpoints show " + e.name})
+		consider(e.tokens, e.tokensAt, *e.learnedRate, target+" said that it is asked too much, and gets "+
+			PerSecond(*e.learnedRate, "item"), Advice{"see how that was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {
 		return false
 	}
-	g.Reason, g.Owner, g.Who, g.Why = ReasonRate, OwnerTimer, "the rate limit", why
-	g.Next, g.When = "the next are claimed when the rate allows", after(f.at, wait)
+	row := Row{"limit": why}
 	if all := float64(g.Items) / slowest; all >= 2 {
-		g.Next = fmt.Sprintf("at that rate all of them take %s; the next are claimed when it allows",
-			time.Duration(all)*time.Second)
+		row["all"] = (time.Duration(all) * time.Second).String()
 	}
-	g.Advice = []Advice{advice}
+	g.Say(ReasonRate, row)
+	g.When, g.Advice = after(f.at, wait), []Advice{advice}
 	return true
 }
 

@@ -149,9 +149,6 @@ type endpointFacts struct {
 	paced         bool // there is a row of endpoint_pace
 	inFlight      int
 	learnedRate   *float64
-	chunk         *int
-	chunkCap      *int
-	chunkCapUntil *time.Time
 	tokens        float64
 	tokensAt      *time.Time
 	open          bool // the breaker
@@ -160,7 +157,6 @@ type endpointFacts struct {
 	probes        int
 	probeAt       *time.Time
 	probeState    string // of the last probe; empty: it has ended, or there was none
-	probeSentAt   *time.Time
 	change        string // why the limit of requests is what it is
 	rivals        []rival
 }
@@ -198,10 +194,10 @@ WITH live AS MATERIALIZED (
     FROM work_slice s JOIN run_step st USING (run_id, step) WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
 SELECT n.name, coalesce(live.slices, 0), coalesce(live.auto, 0), coalesce(t.max_in_flight, 0), coalesce(t.rate, 0),
     p.endpoint IS NOT NULL,
-    coalesce(p.in_flight, 0), p.rate, p.chunk, p.chunk_cap, p.chunk_cap_until, coalesce(p.tokens, 0), p.tokens_at,
+    coalesce(p.in_flight, 0), p.rate, coalesce(p.tokens, 0), p.tokens_at,
     coalesce(p.breaker = 'open', false), coalesce(p.breaker_reason, ''), p.breaker_since,
     coalesce(p.probes, 0), p.probe_at,
-    coalesce(probe.state, ''), probe.sent_at,
+    coalesce(probe.state, ''),
     coalesce((SELECT c.reason FROM endpoint_change c WHERE c.endpoint = n.name AND c.what = 'in_flight'
               ORDER BY c.id DESC LIMIT 1), ''),
     coalesce(t.request_rate, 0), coalesce(p.call_tokens, 0) - 1, p.call_tokens_at
@@ -216,9 +212,8 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*endpointFacts, error) {
 		e := &endpointFacts{}
 		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight,
-			&e.learnedRate, &e.chunk, &e.chunkCap, &e.chunkCapUntil, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason,
-			&e.breakerSince, &e.probes, &e.probeAt, &e.probeState, &e.probeSentAt, &e.change,
-			&e.requestRate, &e.callTokens, &e.callTokensAt)
+			&e.learnedRate, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason, &e.breakerSince, &e.probes, &e.probeAt,
+			&e.probeState, &e.change, &e.requestRate, &e.callTokens, &e.callTokensAt)
 	})
 	if err != nil {
 		return fmt.Errorf("read the endpoints: %w", err)

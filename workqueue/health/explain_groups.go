@@ -203,11 +203,4 @@ func (g *MissingGroup) urgency() int {
 func (g *MissingGroup) needsSomebody() bool { return g.Owner == OwnerOperator || g.Owner == OwnerNATS }
 
 // Behind reports whether the items wait for requests that are out to end.
-func (g *MissingGroup) Behind() bool {
-	switch g.Reason {
-	case ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare:
-		return true
-	default:
-		return false
-	}
-}
+func (g *MissingGroup) Behind() bool { return g.Reason.Rule().Behind }

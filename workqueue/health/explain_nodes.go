@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -80,15 +81,12 @@ func (f *facts) cutOff() bool {
 
 // natsUnreachable makes a group wait for its node, or for any, to reach NATS again.
 func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
-	g.Reason, g.Owner, g.When = ReasonNATSUnreachable, OwnerNode, nil
-	g.Who = fmt.Sprintf("any of %d nodes", len(nodes))
-	g.Why = "no node can reach NATS, so nothing is sent at the moment"
+	row := Row{"alive": len(nodes)}
 	if len(nodes) == 1 {
-		g.Who = nodes[0].Name()
-		g.Why = g.Who + " cannot reach NATS, so it sends nothing at the moment"
+		row["case"], row["node"] = "one", nodes[0].Name()
 	}
-	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []Advice{NATSAdvice()}
+	g.Say(ReasonNATSUnreachable, row)
+	g.Advice = []Advice{NATS.Advice("")}
 	refusedBy(g, nodes)
 }
 
@@ -106,21 +104,8 @@ func refusedBy(g *MissingGroup, nodes []*Node) {
 	if len(nodes) == 0 || slices.ContainsFunc(nodes, func(s *Node) bool { return s.Refused == "" }) {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = ReasonNATSRefused, OwnerOperator, "whoever gives nodes their users of NATS", nil
-	g.Why = nodes[0].Name() + ": " + nodes[0].Refused + ", so nothing is sent at the moment"
-	g.Next = "it goes on trying, and they go on within seconds of NATS taking its user"
-	g.Advice = []Advice{RefusedAdvice()}
-}
-
-// RefusedAdvice is what an operator could do about nodes whose user NATS refuses, or denies a subject.
-func RefusedAdvice() Advice {
-	return Advice{Do: "give the node a user that NATS takes (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or " +
-		"grant its user what `tranche nats-config` prints; nothing else must be done then"}
-}
-
-// NATSAdvice is what an operator could do while nodes cannot reach NATS.
-func NATSAdvice() Advice {
-	return Advice{Do: "see to the NATS server, and to the network between; nothing must be done here then"}
+	g.Say(ReasonNATSRefused, Row{"node": nodes[0].Name(), "refused": nodes[0].Refused})
+	g.Advice = []Advice{NATS.Advice("refused")}
 }
 
 // nodeNotes names the nodes that are alive and cannot reach NATS.
@@ -169,13 +154,9 @@ func (f *facts) leaderText() string {
 	return "the leader"
 }
 
-// What is said while a standby that must confirm commits is gone, and what helps.
-const (
-	StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and none does"
-	// StandbyRemedy names both ways out; the second gives up what the first keeps.
-	StandbyRemedy = "start the standby that synchronous_standby_names names, or, to continue without it, shorten that " +
-		"setting and run SELECT pg_reload_conf(); then losing the primary loses commits"
-)
+// StandbyText is what is said while a standby that must confirm commits is gone.
+const StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and " +
+	"none does"
 
 const (
 	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
@@ -184,13 +165,12 @@ const (
 )
 
 // swept makes a group wait for the leader's sweep, or for a node when there is none.
-func (f *facts) swept(g *MissingGroup, next string) {
+func (f *facts) swept(g *MissingGroup, reason Kind, row Row) {
+	f.say(g, reason, row)
+	g.When = after(f.at, sweepWithin)
 	if len(f.alive) == 0 {
 		f.noNode(g)
-		return
 	}
-	g.Owner, g.Who, g.Next = OwnerNode, f.leaderText(), next
-	g.When = after(f.at, sweepWithin)
 }
 
 // noNode makes a group wait for a node to be started, or for the database to take writes: until then nodes cannot say
@@ -199,32 +179,21 @@ func (f *facts) noNode(g *MissingGroup) {
 	if g.Why != "" {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
 	}
-	if f.awaitsStandby {
-		g.Reason, g.Owner, g.Who, g.When = ReasonStandby, OwnerOperator, "the operator of PostgreSQL", nil
-		g.Why, g.Next = StandbyText, "they continue within seconds, automatically, when a standby confirms commits again"
-		g.Advice = []Advice{{Do: StandbyRemedy}}
-		return
+	switch {
+	case f.awaitsStandby:
+		g.Say(ReasonStandby, nil)
+		g.Advice = []Advice{Database.Advice("standby")}
+	case f.readOnly:
+		g.Say(ReasonReadOnly, nil)
+	default:
+		row, reason := Row{}, cmp.Or(g.Reason, ReasonNoNode)
+		if last := f.lastSeen(); last != nil {
+			row["last"], row["beat"] = last.Name(), last.BeatAt
+			g.Since = after(last.gone(), 0)
+		}
+		g.Say(ReasonNoNode, row)
+		g.Reason = reason
 	}
-	if f.readOnly {
-		g.Reason, g.Owner, g.Who, g.When = ReasonReadOnly, OwnerOperator, "the operator of PostgreSQL", nil
-		g.Why = "PostgreSQL takes no writes, so nothing is sent or recorded, and nodes cannot send heartbeats"
-		g.Next = "they go on within seconds, by themselves, when it takes them again"
-		g.Advice = []Advice{{Do: "see whether it is a standby that --database should not lead to, or was set to " +
-			"default_transaction_read_only"}}
-		return
-	}
-	if g.Reason == "" {
-		g.Reason = ReasonNoNode
-	}
-	g.Owner, g.Who, g.When = OwnerOperator, "whoever starts a node", nil
-	g.Why = "no node is alive"
-	if last := f.lastSeen(); last != nil {
-		g.Why += fmt.Sprintf("; %s was heard of last, %s", last.Name(), clock(last.BeatAt))
-		at := last.gone()
-		g.Since = &at
-	}
-	g.Next = "they go on within seconds of a node's start"
-	g.Advice = []Advice{{"start a node", "tranche serve"}}
 }
 
 // withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
@@ -236,23 +205,14 @@ func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 		g.Reason != ReasonPostponed {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil
-	g.Since, g.by = stalled.StalledSince, nil
-	g.Why = StalledText(stalled.StalledWhy)
-	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
-	g.Advice = []Advice{QuorumAdvice()}
+	g.Say(ReasonNATSStalled, Row{"said": StalledText(stalled.StalledWhy)})
+	g.Since, g.by, g.Advice = stalled.StalledSince, nil, []Advice{NATS.Advice("stalled")}
 }
 
 // StalledText says of streams that do not answer what that means; why is what a node was told of them.
 func StalledText(why string) string {
 	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
 		"its streams are away, or they have no leader yet", why)
-}
-
-// QuorumAdvice is what an operator could do while JetStream has no quorum.
-func QuorumAdvice() Advice {
-	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing must be " +
-		"done here then"}
 }
 
 // lettersAndEvents are the streams that no item waits for.
@@ -276,18 +236,15 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	if len(f.faults) == 0 || kind != workqueue.KindEndpoint {
 		return false
 	}
-	first := f.faults[0]
-	g.Reason, g.Owner, g.Who, g.When = ReasonUnwritable, OwnerOperator, "whoever runs the NATS server", nil
-	g.Since = &first.Since
-	g.Why = StoreText(f.faults)
+	first, row := f.faults[0], Row{"faults": StoreText(f.faults)}
 	if first.Detail == "" {
-		g.Owner, g.Who, g.When = OwnerNode, f.leaderText(), after(f.at, replacedWithin)
-		g.Next = "it replaces them within seconds, and issues again what was in progress, which does not count against it"
-		return true
+		row["case"] = "room"
 	}
-	g.Next = "the leader replaces the streams within seconds of there being room, and issues again what was " +
-		"in progress, which does not count against it"
-	g.Advice = []Advice{{Do: "make room on the disk of the NATS server; nothing must be done here then"}}
+	f.say(g, ReasonUnwritable, row)
+	g.Since = &first.Since
+	if first.Detail == "" {
+		g.When = after(f.at, replacedWithin)
+	}
 	return true
 }
 

@@ -34,8 +34,6 @@ type runFacts struct {
 	canary            int
 	canaryAutoApprove bool
 	canaryState       string
-	failedLimit       *int64
-	maxFailed         string
 	loader            workqueue.SessionID
 	loaded            int64
 	quarantined       int64
@@ -68,7 +66,7 @@ func (r *runFacts) viewState() string {
 const explainRuns = `
 SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
     coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve,
-    coalesce(r.canary_state, ''), r.failed_limit, r.max_failed,
+    coalesce(r.canary_state, ''),
     coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
     CASE WHEN r.sealed_at IS NULL THEN coalesce((SELECT max(q.ordinal) + 1 FROM work_queue q WHERE q.run_id = r.id), 0)
         ELSE 0 END,
@@ -103,7 +101,7 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAutoApprove, &r.canaryState,
-			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
+			&r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
 			&r.settled, &r.unplaced, &r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered,
 			&r.createdBy)
 	})
@@ -234,7 +232,7 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 	case r.open && r.unplaced > 0: // a group says what to do
 		return nil
 	case r.open:
-		return []Advice{sealAdvice(r.id)}
+		return []Advice{{adviseSeal.Do, "tranche run seal " + r.id.String()}}
 	case e.Failed == 0:
 		return nil
 	case r.state == "completed" && e.Key != "":
@@ -287,59 +285,24 @@ func servers(key string) string {
 		workqueue.KindEndpoint: "the services of "}[kind] + workqueue.TargetText(key)
 }
 
-// fetching explains slices that a node is at itself.
-func (f *facts) fetching(st *stepFacts, s *sliceFacts, node *Node, g *MissingGroup) {
-	g.Reason, g.Owner, g.Who, g.When = ReasonFetching, OwnerNode, node.Name(), s.lastDeadline
-	switch st.kind {
-	case workqueue.KindDirect:
-		g.Owner, g.Who = OwnerService, servers(s.endpoint)
-		g.Why = node.Name() + " has asked for them in plain requests"
-	case workqueue.KindLocal:
-		g.Why = fmt.Sprintf("%s is running %s on them", node.Name(), workqueue.TargetText(s.endpoint))
-	default:
-		g.Why = fmt.Sprintf("%s is asking %s for them", node.Name(), workqueue.TargetText(s.endpoint))
-	}
-	g.Next = "what comes is recorded; what has not come by the deadline is retried"
-	if st.kind == workqueue.KindDirect && node.Away {
-		f.natsUnreachable(g, []*Node{node})
-		g.When = s.lastDeadline
-	}
-}
-
 // someNodeHas reports whether a node that is alive has a local function. One that has not said yet may have it.
 func (f *facts) someNodeHas(key string) bool {
 	_, function := workqueue.TargetKind(key)
 	return slices.ContainsFunc(f.alive, func(n *Node) bool { return n.Has(function) })
 }
 
-// noLocal explains items of a step whose function no node has.
-func (f *facts) noLocal(st *stepFacts, g *MissingGroup) {
-	_, function := workqueue.TargetKind(st.endpoint)
-	g.Reason, g.Owner, g.Who, g.When = ReasonNoLocal, OwnerOperator, "whoever runs the program that has "+function, nil
-	g.Why = "no node here has local function " + function
-	g.Next = "the first node that has it claims them at once"
-	g.Advice = []Advice{{"start a program that embeds a node with this function; it is there when this names a node",
-		"tranche endpoints show " + st.endpoint}}
-}
-
 // unplacedGroup explains items of an open run whose block is not there yet.
 func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	g := MissingGroup{run: r.id, State: "waiting", Items: r.unplaced, Counted: r.unplaced, Since: &r.createdAt}
-	g.Reason, g.Owner, g.Who, g.When = ReasonUnplaced, OwnerOperator, "whoever adds items to the run", r.sealDeadline
-	g.Why = "the run is open, and items begin when 8192 of them have come or the run is sealed"
-	g.Next = "they begin when more items fill their block, or when the run is sealed"
-	switch {
-	case r.overdueAt != nil:
-		g.Next, g.When = g.Next+"; it should have been by "+clock(*r.sealDeadline), nil
-	case r.sealDeadline != nil:
-		g.Next += "; it should be by"
+	row := Row{"overdue": r.overdueAt != nil}
+	if r.sealDeadline != nil {
+		row["deadline"] = *r.sealDeadline
 	}
-	g.Advice = []Advice{sealAdvice(r.id)}
+	g.Say(ReasonUnplaced, row)
+	if r.overdueAt == nil {
+		g.When = r.sealDeadline
+	}
 	return g
-}
-
-func sealAdvice(run workqueue.RunID) Advice {
-	return Advice{"say that no more items come", "tranche run seal " + run.String()}
 }
 
 // openNote says until when a run takes items.

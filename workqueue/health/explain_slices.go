@@ -49,27 +49,31 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 			name = node.Name()
 			g.Last = &LastEvent{node.gone(), "the session of " + name + " ended"}
 		}
-		g.Reason, g.Why = ReasonClaimLost, name+" had claimed them and is gone"
-		f.swept(g, "they are reissued, which does not count against them")
+		f.swept(g, ReasonClaimLost, Row{"node": name})
 	case s.late && st.kind.Fetched():
-		g.Reason, g.Why, g.Since = ReasonOverdue, node.Name()+" had no results of them by the deadline", s.firstDeadline
-		f.swept(g, "that counts as a failure of theirs: they are retried, halved, or failed as deadline")
+		g.Since = s.firstDeadline
+		f.swept(g, ReasonOverdue, Row{"node": node.Name()})
 	case st.kind.Fetched():
-		f.fetching(st, s, node, g)
+		f.fetching(st, node, g)
+		g.When = s.lastDeadline
 	case s.late:
-		g.Reason, g.Why = ReasonClaimLost, node.Name()+" claimed them and did not publish them in time"
-		f.swept(g, "they are reissued, which does not count against them")
+		f.swept(g, ReasonClaimLost, Row{"node": node.Name(), "late": true})
 	case f.unwritable(st.kind, g):
 	default:
-		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.Name()
-		g.Why = "it has claimed them and is publishing their requests"
-		g.Next = "the requests are in the stream in a moment; if not, they are reissued"
-		g.When = s.lastDeadline
+		f.say(g, ReasonPublishing, Row{"node": node.Name()})
 		if node.Away {
 			f.natsUnreachable(g, []*Node{node})
 			g.Next = "it publishes them when NATS answers; what it cannot publish by its deadline is reissued"
-			g.When = s.lastDeadline
 		}
+		g.When = s.lastDeadline
+	}
+}
+
+// fetching explains slices that a node is at itself.
+func (f *facts) fetching(st *stepFacts, node *Node, g *MissingGroup) {
+	f.say(g, ReasonFetching, Row{"case": string(st.kind), "node": node.Name()})
+	if st.kind == workqueue.KindDirect && node.Away {
+		f.natsUnreachable(g, []*Node{node})
 	}
 }
 
@@ -79,54 +83,43 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	if s.lastSent != nil {
 		g.Last = &LastEvent{*s.lastSent, "their request was published"}
 	}
+	nodeless := len(f.alive) == 0
 	switch {
 	case s.lost:
-		g.Reason, g.Why = ReasonStreamLost, "the streams that carried their requests, or the replies, are gone"
-		f.swept(g, "they are reissued at once, which does not count against them")
+		f.swept(g, ReasonStreamLost, nil)
 		return
-	case len(f.alive) > 0 && f.unwritable(workqueue.KindEndpoint, g):
+	case !nodeless && f.unwritable(workqueue.KindEndpoint, g):
 		return
 	case s.late && s.handed:
-		g.Reason, g.Why, g.Since = ReasonOverdue, "no reply came before the deadline", s.firstDeadline
-		f.swept(g, "that counts as a failure of theirs: they are retried, halved, or failed as deadline")
+		g.Since = s.firstDeadline
+		f.swept(g, ReasonOverdue, nil)
 		return
 	case !s.handed:
-		g.Reason, g.Owner, g.Who = ReasonQueued, OwnerService, servers(s.endpoint)
-		g.Why = "as far as is known no service has taken them"
-		g.Next = "a service takes them; at the deadline a node looks whether they are still in the stream"
+		f.say(g, ReasonQueued, Row{"nodeless": nodeless})
 		g.When = s.firstDeadline
-		if len(f.alive) == 0 {
-			g.Next = "a service takes them; the replies are recorded when a node is there again"
-		}
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.Since = ReasonWorking, OwnerService, servers(s.endpoint), s.firstHanded
+	reason := ReasonWorking
+	if s.partly {
+		reason = ReasonPartly
+	}
+	f.say(g, reason, Row{"answered": s.answered, "final": s.final})
+	g.Since, g.When = s.firstHanded, s.firstDeadline
 	if s.lastHanded != nil {
 		g.Last = &LastEvent{*s.lastHanded, "a service took their request"}
 	}
-	g.Why = "a service has taken them"
-	g.Next, g.When = "the service answers; without a reply by the deadline they are retried", s.firstDeadline
-	if s.partly {
-		g.Reason = ReasonPartly
-		g.Why = fmt.Sprintf("a service has taken them and answered %s of the same requests", manyItems(s.answered))
-		if s.final {
-			g.Why += "; the last message of the reply has come and another one is missing"
-			g.Next = "the missing message comes; without it by the deadline they are retried"
-		}
-	}
 	if s.refused != "" {
-		g.Reason, g.Last = ReasonQuarantine, &LastEvent{*s.refusedAt, "a reply could not be taken: " + s.refused}
-		g.by = []cameBy{{"a reply could not be taken: " + s.refused, g.Items}}
-		g.Advice = []Advice{{"see what the service sent",
-			fmt.Sprintf("tranche quarantine list --run %s", s.run)}}
+		taken := *g
+		f.say(g, ReasonQuarantine, nil)
+		g.Owner, g.Who, g.Why, g.Next, g.When = taken.Owner, taken.Who, taken.Why, taken.Next, taken.When
+		g.Last = &LastEvent{*s.refusedAt, "a reply could not be taken: " + s.refused}
+		g.by = []cameBy{{g.Last.What, g.Items}}
 	}
-	if len(f.alive) == 0 {
+	if nodeless {
 		g.Next = "the service answers, and the reply waits in the stream"
-		owner, who := g.Owner, g.Who
+		who := g.Who
 		f.noNode(g)
-		if owner == OwnerService {
-			g.Who += ", and " + who
-		}
+		g.Who += ", and " + who
 	}
 }
 
@@ -188,28 +181,20 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 
 // pausing explains slices whose time has not come.
 func (f *facts) pausing(st *stepFacts, s *sliceFacts, g *MissingGroup) {
-	due := s.firstDue
-	g.Owner, g.When, g.until = OwnerTimer, &due, s.lastDue
-	g.Reason, g.Who, g.Next = ReasonBackoff, "the pause before the next try", "they are claimed and sent again"
 	switch {
+	case s.postponed() && st.kind.Fetched():
+		g.Say(ReasonPostponed, Row{"case": "fetched"})
 	case s.postponed():
-		g.Reason, g.Who = ReasonPostponed, "the pause after a request that could not be published"
-		g.Next = "a node claims them and publishes again"
-		g.Advice = []Advice{{"see whether NATS is well and the endpoint may be published to",
-			"tranche endpoints explain " + g.Endpoint}}
-		if st.kind.Fetched() {
-			g.Who, g.Next = "the pause after a node could not work on them", "a node claims them and tries again"
-			g.Advice = []Advice{{"see who does this work", "tranche endpoints show " + g.Endpoint}}
-		}
+		g.Say(ReasonPostponed, nil)
 	case s.cause == workqueue.CauseBreaker:
-		g.Reason, g.Who = ReasonBreather, "the pause for an endpoint that is down"
+		g.Say(ReasonBreather, nil)
 	case s.cause == workqueue.CauseThrottled:
-		g.Reason, g.Who = ReasonThrottled, "the pause for a service that has too much to do"
-		g.Advice = []Advice{{"see at what pace the endpoint is asked", "tranche endpoints show " + g.Endpoint}}
-	case s.maxFailures > 0 && s.maxFailures+1 >= st.maxAttempts:
-		g.Next = "they are claimed and sent for the last time: an item that fails again has failed, a request of several " +
-			"that fails as a whole is halved"
+		g.Say(ReasonThrottled, nil)
+	default:
+		g.Say(ReasonBackoff, Row{"last": s.maxFailures > 0 && s.maxFailures+1 >= st.maxAttempts})
 	}
+	due := s.firstDue
+	g.When, g.until = &due, s.lastDue
 }
 
 // postponed reports whether the slices wait because their requests could not be published.

@@ -222,16 +222,8 @@ func (p *waitPlanes) countLeftOut(by map[workqueue.Step]*waitPlanes) {
 func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items share) MissingGroup {
 	g := f.group(r, st, st.endpoint, "waiting", items)
 	names := r.names(needs)
-	g.needs, g.needed, g.Reason, g.Owner, g.Since = needs, names, ReasonNeeds, OwnerStep, r.startedAt
-	g.Who = stepsText(names)
-	g.Why = fmt.Sprintf("step %s needs the parts of %s for them", st.name, stepsText(names))
-	g.Next = "an item is made ready in the transaction that records the last part that it needs"
-	switch {
-	case st.barred && st.gate != "":
-		g.Next += ", and goes on when someone has approved the step"
-	case st.barred:
-		g.Next += ", and goes on when the step's barrier is passed"
-	}
+	g.needs, g.needed, g.Since = needs, names, r.startedAt
+	g.Say(ReasonNeeds, Row{"steps": stepsText(names), "gate": st.barred && st.gate != "", "barred": st.barred})
 	return g
 }
 
@@ -255,34 +247,21 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 				other.name))
 		}
 	}
-	g.Reason, g.Owner, g.Who = ReasonBarrier, OwnerStep, stepsText(names)
-	g.Why = fmt.Sprintf("step %s has a barrier: it begins when what it needs has ended for all items, and these are left"+
-		": %s", st.name, strings.Join(counts, ", "))
-	g.Next = "they go on when the last of those has its outcome"
-	if st.gate != "" {
-		g.Next = "when the last of those has its outcome, someone has to approve the step"
-	}
 	if len(names) == 0 {
-		g.Why = "step " + st.name + " has a barrier, and what it waited for has ended"
-		f.swept(g, "the barrier is passed, and they may be claimed")
+		f.swept(g, ReasonBarrier, Row{"case": "passed"})
+		return
 	}
+	g.Say(ReasonBarrier, Row{"steps": stepsText(names), "left": strings.Join(counts, ", "), "gate": st.gate})
 }
 
 // gateGroup explains items whose step waits for a person.
 func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
-	id := r.id.String()
-	g.Reason, g.Owner, g.Who, g.Since, g.When = ReasonGate, OwnerOperator, "whoever may approve the run", st.gateSince, nil
-	if st.gate == workqueue.ApproveOther && r.createdBy != "" {
-		g.Who += ", but not " + r.createdBy + ", who started it"
+	row := Row{}
+	if st.gate == workqueue.ApproveOther {
+		row["by"] = r.createdBy
 	}
-	g.Why = "step " + st.name + " waits for someone to approve it: what it needs has ended for all items"
-	g.Next = "they stay where they are until someone approves"
-	g.Advice = []Advice{
-		{"look at a sample, and what is different from the run before", "tranche run approve " + id + " --step " + st.name +
-			" --dry-run"},
-		{"let the step begin", "tranche run approve " + id + " --step " + st.name},
-		{"or give the run up", "tranche run cancel " + id},
-	}
+	g.Say(RunGate, row)
+	g.Since = st.gateSince
 }
 
 // before are the steps that a step needs, however far around.
@@ -336,25 +315,18 @@ func (f *facts) readAhead(
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "held", st.held)
 	g.Since = r.startedAt
-	const why = "items of the same lane are worked on one at a time, and these wait for one before them"
+	g.by = []cameBy{{laneWhy, g.Items}}
 	switch {
 	case r.hold != "":
 		f.holdGroup(r, &g)
-		g.by = []cameBy{{why, g.Items}}
-		return g
 	case len(f.alive) == 0:
-		g.by = []cameBy{{why, g.Items}}
 		f.noNode(&g)
-		return g
-	}
-	g.Reason, g.Owner, g.Who, g.Why = ReasonLane, OwnerStep, "the items before them", why
-	g.Next = "an item is made ready in the transaction that records the last outcome of the one before it"
-	if len(r.ahead) > 0 {
-		key := r.ahead[0]
-		g.Who, g.Why = fmt.Sprintf("item %.80q", key), fmt.Sprintf("it waits for item %.80q of the same lane, the one that "+
-			"is worked on", key)
-		g.Advice = []Advice{{"see what that item waits for",
-			"tranche run explain " + r.id.String() + " --item " + shellQuote(key)}}
+	case len(r.ahead) > 0:
+		g.by = nil
+		g.Say(ReasonLane, Row{"case": "known", "ahead": r.ahead[0]})
+	default:
+		g.by = nil
+		g.Say(ReasonLane, nil)
 	}
 	return g
 }

@@ -265,90 +265,43 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 		f.noNode(&g)
 		return g
 	}
-	g.Reason, g.Owner, g.Who = ReasonSampling, OwnerNode, f.nodesText()
-	g.Why = fmt.Sprintf("a sample of %s runs first and these are held back (--canary %d)", manyItems(int64(r.canary)),
-		r.canary)
-	g.Next = "when the last item of the sample has its outcome, the run waits for someone to approve"
-	if r.canaryAutoApprove {
-		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
-			"or else wait for someone to approve"
-	}
-	g.Advice = []Advice{{"see how the sample does", "tranche run show " + r.id.String()}}
+	f.say(&g, ReasonSampling, Row{"canary": int64(r.canary), "auto": r.canaryAutoApprove})
 	return g
 }
 
 // holdGroup explains items of which nothing is claimed because their run is held.
 func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
-	g.Owner, g.When = OwnerOperator, nil
 	if r.heldAt != nil {
 		g.Since = r.heldAt
 	}
-	g.Who = "whoever may resume the run"
-	by := ""
-	if r.heldBy != "" && r.heldBy != workqueue.Engine {
-		by = " by " + r.heldBy
+	row := Row{"detail": r.holdDetail, "failed": r.failed > 0}
+	if r.heldBy != workqueue.Engine {
+		row["by"] = r.heldBy
 	}
-	detail := ""
-	if r.holdDetail != "" {
-		detail = ": " + r.holdDetail
-	}
-	id := r.id.String()
-	g.Next = "nothing is claimed until someone resumes the run"
-	g.Advice = []Advice{{"let it go on", "tranche run resume " + id}}
-	hold := control.Hold(r.hold)
-	if hold == "" {
-		hold = control.HoldCanary // which waits, without holding anything else
-	}
-	switch hold {
+	switch control.Hold(r.hold) {
 	case control.HoldThreshold:
-		g.Reason, g.Why = ReasonThreshold, "the run was paused because too many items failed"+detail
-		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
-			r.again("run what failed again, and resume the run then")...)
-		g.Advice = append(g.Advice, Advice{"or go on and let more fail; N is the new limit",
-			"tranche run resume " + id + " --max-failed N"})
+		g.Say(RunOverLimit, row)
+		g.Advice = slices.Insert(g.Advice, 1, r.again("run what failed again, and resume the run then")...)
 	case control.HoldFailFast:
-		g.Reason, g.Why = ReasonFailFast, "the run was paused because its first outcomes plainly failed"+detail
-		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+		g.Say(RunFailFast, row)
+		g.Advice = slices.Insert(g.Advice, 1,
 			r.again("when the service is fixed, run what failed again, and resume the run then")...)
-		g.Advice = append(g.Advice, []Advice{
-			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
-			{"go on as it is; it is not asked again", "tranche run resume " + id},
-			{"or give the run up", "tranche run cancel " + id},
-		}...)
-	case control.HoldCanary:
-		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
-		g.Why = "its canary waits for someone to approve" + detail
-		g.Next = "they stay where they are until someone approves"
-		g.Advice = []Advice{
-			{"see why items failed", "tranche run errors " + id},
-			{"let the rest go", "tranche run approve " + id},
-			{"or give the run up", "tranche run cancel " + id},
-		}
-		if r.failed == 0 {
-			g.Advice = g.Advice[1:]
-		}
+	case control.HoldCanary, "": // which waits, without holding anything else
+		g.Say(RunApproval, row)
 	default:
-		g.Reason, g.Why = ReasonOperator, "the run was paused"+by+detail
+		g.Say(RunHeld, row)
 	}
 }
 
 // explainRest explains items that are in no plane and in no slice, and wait for nothing.
 func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
-	switch r.state {
-	case "cancelled":
-		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
-		g.Why = "the run was cancelled before they were answered"
-		g.Next = "nothing, unless someone has the run go on: what was recorded stays"
-		g.Advice = []Advice{
-			{"go on with the run", "tranche run resume " + r.id.String()},
-			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},
-		}
-	default:
-		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
-		g.Why = "they are in no plane and in no slice, which must not be"
-		g.Next = "nothing moves them by itself"
-		g.Advice = []Advice{{"check the database, and report what it says", "tranche doctor"}}
+	if r.state == "cancelled" {
+		g.Say(ReasonCancelled, nil)
+		g.Since = r.finishedAt
+		return
 	}
+	g.Say(ReasonStray, nil)
+	g.Since = r.startedAt
 }
 
 func after(t time.Time, d time.Duration) *time.Time {

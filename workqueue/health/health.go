@@ -7,10 +7,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -39,7 +43,7 @@ type Facts struct {
 	Faults   []session.StreamFault
 
 	limits Limits
-	toSay  []func() // once all is read, the clock last: nothing was so later than at At
+	rows   []found // to be worded once all is read, the clock last: nothing was so later than at At
 }
 
 // Limits says from when on something counts.
@@ -64,17 +68,46 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	for i := range rules {
 		f.queue(b, &rules[i])
 	}
-	f.queueSteps(b, l)
+	f.queueSteps(b)
 	f.queueNodes(b)
 	queueRows(b, &f.Faults, session.StreamFaults)
 	f.queueDatabase(b)
 	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)
 	}
-	for _, say := range f.toSay {
-		say()
+	err := s.adviseResets(ctx, f)
+	f.say()
+	return f, err
+}
+
+// maxResets bounds the failed runs, the newest, of which adviseResets reads parts.
+const maxResets = 100
+
+// adviseResets has the parts made again for which items failed: a re-run would give them the same parts.
+func (s Store) adviseResets(ctx context.Context, f *Facts) error {
+	failed := f.newestFailed()
+	if len(failed) == 0 {
+		return nil
 	}
-	return f, s.adviseResets(ctx, f)
+	bad, err := inspect.ReadBadParts(ctx, s.db.Pool, slices.Collect(maps.Keys(failed)))
+	for i := range bad {
+		if row := failed[bad[i].Run]; row["bad"] == nil { // the first says it
+			row["bad"] = fmt.Sprintf("%s: %#q", bad[i].Why(), bad[i].Command())
+		}
+	}
+	return err
+}
+
+// newestFailed finds the rows of failed runs, up to maxResets.
+func (f *Facts) newestFailed() map[workqueue.RunID]Row {
+	failed := map[workqueue.RunID]Row{}
+	for _, one := range f.rows {
+		id, err := uuid.Parse(one.row.text("subject"))
+		if err == nil && one.kind == FailedItems && len(failed) < maxResets {
+			failed[workqueue.RunID(id)] = one.row
+		}
+	}
+	return failed
 }
 
 // queueRows adds a query whose rows become a list.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -17,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// Every kind has one row, which says what is shown of it.
+// Every kind has one row, which says what is shown of it in templates as they should be.
 func TestEveryKindHasARule(t *testing.T) {
 	t.Parallel()
 	text := testenv.Must(os.ReadFile("rules.go"))(t)
@@ -32,8 +33,59 @@ func TestEveryKindHasARule(t *testing.T) {
 				n++
 			}
 		}
-		if rule := kind.Rule(); n != 1 || rule.Owner == "" && rule.Items == "" {
+		rule := kind.Rule()
+		for _, one := range slices.Insert(slices.Collect(maps.Values(rule.Cases)), 0, rule) {
+			all := one.Title + one.Detail + one.Remedy + one.Link + one.Who + one.Why + one.Next
+			for _, a := range one.Advice {
+				all += a.Do + a.Command
+			}
+			if made := sayer(time.Now(), nil)("{{if false}}" + all + "{{end}}"); made != "" {
+				t.Errorf("%s: %s", kind, made)
+			}
+		}
+		if n != 1 || rule.Owner == "" && rule.Items == "" {
 			t.Errorf("%s has %d rules, and says %+v", kind, n, rule)
+		}
+	}
+}
+
+// What the words of a rule name is a column of its statement.
+func TestWordsNameColumns(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	limits := Limits{Waiting: time.Minute, Listed: 3}
+	names := regexp.MustCompile(`\.([a-z]+)\b`)
+	for i := range rules {
+		r := &rules[i]
+		of := r
+		if r.With != "" {
+			rule := r.With.Rule()
+			of = &rule
+		}
+		if of.find == "" {
+			continue // servers see it: they are asked in the tests of internal/health
+		}
+		rows := testenv.Must(pool.Query(t.Context(), of.find, limits.args(of.args)...))(t)
+		columns := []string{"bad"}
+		for _, f := range rows.FieldDescriptions() {
+			columns = append(columns, f.Name)
+		}
+		if r.Kind == OldestWaiting { // of the runs that Facts.queueSteps finds
+			columns = append(columns, "name", "plan", "endpoint")
+		}
+		rows.Close()
+		for _, one := range slices.Insert(slices.Collect(maps.Values(r.Cases)), 0, *r) {
+			text := one.Title + one.Detail + one.Remedy + one.Link
+			for _, said := range regexp.MustCompile(`{{.*?}}`).FindAllString(text, -1) {
+				for _, name := range names.FindAllStringSubmatch(said, -1) {
+					if !slices.Contains(columns, name[1]) {
+						t.Errorf("%s: %s names %s, and its statement has %q", r.Kind, said, name[1], columns)
+					}
+				}
+			}
+		}
+		if !slices.Contains(columns, "subject") || !slices.Contains(columns, "since") {
+			t.Errorf("%s: its statement has %q", r.Kind, columns)
 		}
 	}
 }
@@ -46,14 +98,12 @@ func TestAReasonIsOneRow(t *testing.T) {
 	before := rules
 	t.Cleanup(func() { rules = before })
 	rules = append(slices.Clone(rules), Rule{Kind: fake, Owner: OwnerNobody, Items: "waiting for a new moon over {to}",
-		Title: "Full moon", Of: "endpoint", Many: "moons are full", Stops: StopsEndpoint,
-		find: each(`SELECT name FROM (VALUES ('tides'), ('wolves')) v (name) LIMIT $1`, []any{listed},
-			func(f *Facts, row *struct{ Name string }) Condition {
-				return Condition{Subject: row.Name, Since: f.At, Title: "A full moon over " + row.Name}
-			})})
+		Name: "Full moon", Of: "endpoint", Many: "moons are full", Stops: StopsEndpoint,
+		Title: "A full moon over {{.subject}}", args: []any{listed},
+		find: `SELECT name AS subject, tranche_now() AS since FROM (VALUES ('tides'), ('wolves')) v (name) LIMIT $1`})
 	facts := testenv.Must(New(database.New(testenv.Pool(t))).Health(t.Context(), Limits{Listed: 2}))(t)
 	found := slices.DeleteFunc(facts.Conditions, func(c Condition) bool { return c.Kind != fake })
-	want := Condition{Kind: fake, Severity: Warning, Owner: OwnerNobody, Subject: "tides", Since: facts.At,
+	want := Condition{Kind: fake, Severity: Warning, Owner: OwnerNobody, Subject: "tides", Since: found[0].Since,
 		Title: "A full moon over tides", Link: "/endpoint?name=tides", Count: 1, Of: 1}
 	if len(found) != 2 || found[0] != want || found[0].Stops() != StopsEndpoint || !slices.Contains(facts.Cut, fake) {
 		t.Errorf("found %+v, cut %q; want %+v and another one", found, facts.Cut, want)
@@ -68,24 +118,26 @@ func TestAReasonIsOneRow(t *testing.T) {
 func TestFailuresForABadPartWantAReset(t *testing.T) {
 	t.Parallel()
 	part := inspect.BadPart{Run: workqueue.NewRunID(), Step: "post", Of: "branches", Code: workqueue.CodeBadPart}
-	for _, bad := range []*inspect.BadPart{nil, &part} {
-		remedy := againstFailures(part.Run, bad)
-		if reset, rerun := strings.Contains(remedy, part.Command()), strings.Contains(remedy, "tranche run rerun"); reset !=
-			(bad != nil) || rerun == reset {
-			t.Errorf("with %v: %s", bad, remedy)
+	for _, bad := range []any{nil, part.Command()} {
+		c := FailedItems.Condition(time.Now(), Row{"subject": part.Run.String(), "since": time.Now(), "bad": bad})
+		rerun := strings.Contains(c.Remedy, "tranche run rerun")
+		if reset := strings.Contains(c.Remedy, part.Command()); reset != (bad != nil) || c.Resets != reset || rerun == reset {
+			t.Errorf("with %v: %+v", bad, c)
 		}
 	}
 }
 
-// Runs that an operator holds are of one kind with those over their threshold, and both are counted.
+// Of runs that are held a few of each kind are listed, and all are counted.
 func TestHeldRunsThatAreNotListedAreCounted(t *testing.T) {
 	t.Parallel()
-	f := &Facts{More: map[Kind]int64{}}
-	conditionsOfHeld(f, []heldRun{
-		{Hold: control.HoldOperator, Runs: 30}, {Hold: control.HoldThreshold, Runs: 2},
-		{Hold: control.HoldThreshold, Runs: 2}, {Hold: control.HoldCanary, Runs: 1},
-	})
-	if want := (map[Kind]int64{RunHeld: 29, RunApproval: 0}); !maps.Equal(f.More, want) {
+	pool := testenv.Pool(t)
+	for _, hold := range []control.Hold{control.HoldOperator, control.HoldOperator, control.HoldOperator,
+		control.HoldThreshold, control.HoldThreshold, control.HoldCanary} {
+		testenv.Must(pool.Exec(t.Context(), `INSERT INTO batchrun (id, plan, spec, state, hold, held_at, held_by)
+			VALUES ($1, 'p', '{}', 'running', $2, tranche_now(), 'ann')`, workqueue.NewRunID(), hold))(t)
+	}
+	f := testenv.Must(New(database.New(pool)).Health(t.Context(), Limits{Listed: 1}))(t)
+	if want := (map[Kind]int64{RunHeld: 2, RunOverLimit: 1, RunApproval: 0}); !maps.Equal(f.More, want) {
 		t.Errorf("got %v, want %v", f.More, want)
 	}
 }
@@ -93,13 +145,14 @@ func TestHeldRunsThatAreNotListedAreCounted(t *testing.T) {
 // The parts of failed runs are read for the newest only, however many conditions are listed.
 func TestPartsOfFewFailedRunsAreRead(t *testing.T) {
 	t.Parallel()
-	all := []Condition{{Kind: FailedItems, Subject: "older runs"}, {Kind: RunHeld, Subject: workqueue.NewRunID().String()}}
+	f := &Facts{rows: []found{{FailedItems, Row{"subject": "older runs"}},
+		{RunHeld, Row{"subject": workqueue.NewRunID().String()}}}}
 	var oldest workqueue.RunID
 	for range maxResets + 1 {
 		oldest = workqueue.NewRunID()
-		all = append(all, Condition{Kind: FailedItems, Subject: oldest.String()})
+		f.rows = append(f.rows, found{FailedItems, Row{"subject": oldest.String()}})
 	}
-	if found := newestFailed(all); len(found) != maxResets || found[oldest] != nil {
+	if found := f.newestFailed(); len(found) != maxResets || found[oldest] != nil {
 		t.Errorf("%d runs, the oldest: %v", len(found), found[oldest])
 	}
 }

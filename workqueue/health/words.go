@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Count writes a number with its noun: 1 item, 2 items.
@@ -15,15 +17,54 @@ func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// ThereAre is Count in a sentence: no item is, 1 item is, 2 items are.
-func ThereAre(n int, noun string) string {
-	switch n {
-	case 0:
+// countOf is Count in a template.
+func countOf(n any, noun string) string {
+	if text := fmt.Sprint(n); text != "1" {
+		return text + " " + noun + "s"
+	}
+	return "1 " + noun
+}
+
+// thereAre is countOf in a sentence: no item is, 1 item is, 2 items are.
+func thereAre(n any, noun string) string {
+	switch fmt.Sprint(n) {
+	case "0":
 		return "no " + noun + " is"
-	case 1:
+	case "1":
 		return "1 " + noun + " is"
 	default:
-		return fmt.Sprintf("%d %ss are", n, noun)
+		return countOf(n, noun) + " are"
+	}
+}
+
+func uses(runs any) string {
+	switch fmt.Sprint(runs) {
+	case "0":
+		return "No running run uses"
+	case "1":
+		return "1 running run uses"
+	default:
+		return fmt.Sprintf("%d running runs use", runs)
+	}
+}
+
+// runName is a run for people.
+func runName(r Row) string {
+	if name := r.text("name"); name != "" {
+		return "run " + name
+	}
+	return fmt.Sprintf("run %.8s of %s", r.text("subject"), r.text("plan"))
+}
+
+// logsOf says where to look for why something became slow.
+func logsOf(endpoint string) string {
+	switch kind, of := workqueue.TargetKind(endpoint); kind {
+	case workqueue.KindHTTP:
+		return "Ask who runs " + of
+	case workqueue.KindSQL:
+		return "Look at what the database of source " + of + " does"
+	default:
+		return "Find its instances, and look into their logs"
 	}
 }
 

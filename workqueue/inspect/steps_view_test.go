@@ -130,7 +130,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	testenv.NoError(t, err)
 	_, e := b.look(run)
 	e.MergeSteps()
-	if len(e.Groups) != 2 || e.Groups[0].Reason != health.ReasonOperator || e.Groups[1].Reason != health.ReasonNeeds {
+	if len(e.Groups) != 2 || e.Groups[0].Reason != health.RunHeld || e.Groups[1].Reason != health.ReasonNeeds {
 		t.Fatalf("got %+v", e.Groups)
 	}
 	held, waits := &e.Groups[0], &e.Groups[1]

@@ -305,16 +305,6 @@ func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor st
 	return set, nil
 }
 
-// StreamTrouble is why the streams cannot be made as they are set.
-type StreamTrouble struct {
-	Trouble string
-	Since   time.Time
-	Tries   int
-}
-
-// HealthStreams reads what keeps settings of streams from being applied.
-const HealthStreams = `SELECT last_error, since, tries FROM stream_setting WHERE last_error <> ''`
-
 // StreamsApplied notes that the streams are as a revision of the settings wants them.
 func (s Store) StreamsApplied(ctx context.Context, lease workqueue.Lease, set *StreamSettings) error {
 	return s.noteStreams(ctx, lease, streamsApplied, set.Revision, set.StreamValues)

@@ -46,7 +46,6 @@ func slotsOf(gate *access.Gate, all int) *access.Slots {
 // challenge tells a client how to say who it is.
 const challenge = `Bearer realm="tranche"`
 
-// deniedError is about what someone may not do.
 type deniedError struct {
 	status int
 	detail string
@@ -322,7 +321,6 @@ func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
 	return address
 }
 
-// addressIn reads an address, with or without a port.
 func addressIn(text string) (netip.Addr, bool) {
 	if with, err := netip.ParseAddrPort(text); err == nil {
 		return with.Addr().Unmap(), true
@@ -363,7 +361,6 @@ const (
 // ByAnyone says that an operation is open to those who have not logged in.
 func ByAnyone(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.None) }
 
-// byViewer says that an operation only looks.
 func byViewer(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Viewer) }
 
 // ByOperator says that an operation changes what operators may change.

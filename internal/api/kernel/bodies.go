@@ -219,7 +219,6 @@ func HurryBody(r *http.Request, d time.Duration) {
 	}
 }
 
-// ended says that nothing more will be read.
 func (b *timedBody) ended() {
 	b.moved = time.Time{}
 	if !b.fixed {
@@ -227,7 +226,6 @@ func (b *timedBody) ended() {
 	}
 }
 
-// within makes d the time for all that is still to be read.
 func (b *timedBody) within(d time.Duration) {
 	b.fixed = true
 	_ = b.control.SetReadDeadline(time.Now().Add(d)) // as above
@@ -327,7 +325,6 @@ func noteRole(w http.ResponseWriter, role access.Role) {
 	}
 }
 
-// measure tells of a request that has ended.
 func (t *timedWriter) measure(to Meter) {
 	to.Asked(cmp.Or(t.route, noRoute), string(cmp.Or(t.role, access.None)), cmp.Or(t.status, http.StatusOK))
 }
@@ -414,7 +411,6 @@ func (h *heldBody) take(ctx context.Context, n int) error {
 
 func (h *heldBody) leave() { h.room.Release(h.had) }
 
-// ended is a reader at its end, or where it broke.
 type ended struct{ err error }
 
 func (e ended) Read([]byte) (int, error) { return 0, e.err }

@@ -154,7 +154,6 @@ func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 	}
 }
 
-// repeat answers a request whose key was used before.
 func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *session.KeptRequest) {
 	operation := r.Method + " " + Cut(r.URL.Path, maxDetail)
 	same := known.Operation == operation
@@ -224,7 +223,6 @@ func (s *Kernel) answerStarted(w http.ResponseWriter, r *http.Request, run workq
 	_ = json.NewEncoder(w).Encode(s.config.Started(view)) // as above
 }
 
-// sortedQuery is a query in one form, whatever the order of its members.
 func sortedQuery(query url.Values) string {
 	for _, values := range query {
 		slices.Sort(values)
@@ -377,7 +375,6 @@ func (k *keptWriter) status() int {
 	return k.code
 }
 
-// answer is what is kept.
 func (k *keptWriter) answer() *session.Answer {
 	a := &session.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
 		Headers: map[string]string{}, Body: k.body.Bytes()}
@@ -392,7 +389,6 @@ func (k *keptWriter) answer() *session.Answer {
 	return a
 }
 
-// send sends what was held back.
 func (k *keptWriter) send() {
 	if k.flowing {
 		return

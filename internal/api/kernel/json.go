@@ -60,7 +60,6 @@ func ReadJSON(from io.Reader, most int64, name string, into any) error {
 	return err //nolint:wrapcheck // says where
 }
 
-// wrongValue says of a value that is JSON where it is, and what is wanted there.
 func wrongValue(name string, wrong *json.SemanticError) error {
 	place := placeOf(wrong.JSONPointer)
 	if said, ok := errors.AsType[*InputError](wrong.Err); ok {
@@ -86,7 +85,6 @@ func wrongValue(name string, wrong *json.SemanticError) error {
 	return BadInput(Cut(place, MaxEchoed) + " must be " + wanted(wrong.GoType) + but)
 }
 
-// wanted is what JSON calls a value of a type.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:

@@ -121,7 +121,6 @@ func (s *Kernel) Looking(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, s.config.QueryTimeout, errTooSlow)
 }
 
-// answer is an answer with a JSON body.
 type answer[T any] struct{ Body T }
 
 // Register adds an operation whose errors are the package's. What only looks must be done in time. Before it, what
@@ -323,7 +322,6 @@ type Known struct {
 
 func (k *Known) known() []string { return k.IfNoneMatch }
 
-// taggedAnswer is an answer that says by which tag it is known.
 type taggedAnswer[T any] struct {
 	Status int
 	ETag   string `header:"ETag"`

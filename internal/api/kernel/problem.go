@@ -52,7 +52,6 @@ func (e *InputError) Error() string { return e.detail }
 // BadInput is an error about what the caller sent, for which it is told what is wrong, where, and what helps.
 func BadInput(detail string) error { return &InputError{detail} }
 
-// lostError is about something that is not there, and says where to see what is.
 type lostError struct {
 	error
 
@@ -256,7 +255,6 @@ func SendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 	_ = json.NewEncoder(w).Encode(bounded(p)) // the caller is gone when this fails
 }
 
-// tooLargeError is about a body that is not read to its end.
 type tooLargeError struct{ detail string }
 
 func (e *tooLargeError) Error() string { return e.detail }
@@ -264,7 +262,6 @@ func (e *tooLargeError) Error() string { return e.detail }
 // TooLarge is an error about a body that is.
 func TooLarge(detail string) error { return &tooLargeError{detail} }
 
-// operationPlace points at the operation that is meant.
 func operationPlace(err error) []*huma.ErrorDetail {
 	op, ok := errors.AsType[*ingest.OpError](err)
 	switch {
@@ -279,7 +276,6 @@ func operationPlace(err error) []*huma.ErrorDetail {
 // problemOfTracker stands before the code in the type of a problem.
 const problemOfTracker = "urn:tranche:tracker:"
 
-// trackerPlace points at the text that an error of the tracker service is about.
 func trackerPlace(bad *trackerclient.Error) []*huma.ErrorDetail {
 	if bad.Place == "" {
 		return nil
@@ -297,7 +293,6 @@ func trackerPlace(bad *trackerclient.Error) []*huma.ErrorDetail {
 	return []*huma.ErrorDetail{detail}
 }
 
-// places points at the parts of the input that are meant.
 func places(err error) []*huma.ErrorDetail {
 	if line, ok := errors.AsType[*row.LineError](err); ok {
 		return []*huma.ErrorDetail{{Message: line.Reason, Location: "items.line", Value: line.Line}}
@@ -330,7 +325,6 @@ func places(err error) []*huma.ErrorDetail {
 	return slices.Concat(yamlPlace(err), operationPlace(err))
 }
 
-// yamlPlace points into what was sent as YAML.
 func yamlPlace(err error) []*huma.ErrorDetail {
 	bad, ok := errors.AsType[*strictyaml.Error](err)
 	if !ok || bad.Line == 0 {

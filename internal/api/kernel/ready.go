@@ -54,7 +54,7 @@ func (s *Kernel) MayChange() error {
 // noNATS is told of what needs NATS while this node cannot reach it, or is refused.
 func (s *Kernel) noNATS() *UnavailableError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
-		return Away(refused + "; " + health.RefusedAdvice().Do)
+		return Away(refused + "; " + health.NATS.Advice("refused").Do)
 	}
 	return ErrNoNATS
 }
@@ -94,14 +94,14 @@ func (s *Kernel) lacks(ctx context.Context) (all []lack) {
 	case !writable:
 		all = append(all, lack{"read_only", NoWrites})
 	case waits:
-		all = append(all, lack{"standby", health.StandbyText + "; " + health.StandbyRemedy})
+		all = append(all, lack{"standby", health.StandbyText + "; " + health.Database.Advice("standby").Do})
 	}
 	if refused := stream.UserRefused(s.NC); refused != "" {
-		all = append(all, lack{"nats", refused + "; " + health.RefusedAdvice().Do})
+		all = append(all, lack{"nats", refused + "; " + health.NATS.Advice("refused").Do})
 	} else if !s.NC.IsConnected() {
 		all = append(all, lack{"nats", "NATS is not connected"})
 	} else if stalled := s.Node.Stalled(); stalled != nil {
-		all = append(all, lack{"jetstream", health.StalledText(stalled.Why) + "; " + health.QuorumAdvice().Do})
+		all = append(all, lack{"jetstream", health.StalledText(stalled.Why) + "; " + health.NATS.Advice("stalled").Do})
 	}
 	switch {
 	case s.Node.Session() == workqueue.SessionID{}:
@@ -218,7 +218,6 @@ func (s *Kernel) need() string {
 	return fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", size)
 }
 
-// trouble is what keeps the node from its work at the moment, as far as it is known.
 func (s *Kernel) trouble() (Trouble, bool) {
 	if s.config.Trouble == nil {
 		return Trouble{}, false
@@ -237,7 +236,6 @@ func (s *Kernel) Short() []string {
 	return nil
 }
 
-// unready says why a node that has not begun does not.
 func (s *Kernel) unready(what string) string {
 	if t, ok := s.trouble(); ok && s.shortage(t.Err) == "" && !errors.Is(t.Err, context.Canceled) {
 		return fmt.Sprintf("%s (%s: %s)", what, t.What, Cut(t.Err.Error(), 3*MaxEchoed))

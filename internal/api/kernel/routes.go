@@ -95,7 +95,6 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 	}
 }
 
-// route returns the route that a request takes.
 func (m *RouteMux) route(r *http.Request) Route {
 	_, pattern := m.Handler(r)
 	if pattern == CatchAll && belowPrefix(r.URL.Path) {

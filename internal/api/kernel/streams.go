@@ -26,14 +26,12 @@ const (
 	maxStreamsPerUser = 24
 )
 
-// streams counts the streams of events that are open.
 type streams struct {
 	mu     sync.Mutex
 	all    int
 	byUser map[string]int
 }
 
-// tooManyError is returned for a stream more than there may be.
 type tooManyError struct{ detail string }
 
 func (e *tooManyError) Error() string { return e.detail }
@@ -70,7 +68,6 @@ func (s *streams) leave(user string) {
 	}
 }
 
-// eventWriter writes a stream of server-sent events.
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -109,7 +106,6 @@ func (e *eventWriter) beat() error {
 	return e.control.Flush()
 }
 
-// eventSource yields what there is to tell, and waits for it.
 type eventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
 }
@@ -123,7 +119,6 @@ func SendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
 	}
 }
 
-// pass waits for the next events and sends them, or a heartbeat in time.
 func pass(ctx context.Context, out *eventWriter, source eventSource) error {
 	wait, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()

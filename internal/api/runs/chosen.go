@@ -116,7 +116,6 @@ func (c *Chosen) check(ways string, all, failed bool) error {
 	return kernel.ChooseOne(ways+", codes, groups and ranges, or evidence: "+evidenceMembers, used...)
 }
 
-// selection is the same as the store takes it.
 func (c *Chosen) selection(step string) redo.Selection {
 	out := redo.Selection{Step: step, Keys: c.Keys, Codes: c.Codes, Groups: c.Groups, Evidence: redo.Evidence{
 		Service: c.Service, Where: c.Where, WhereResult: c.WhereResult, Corrected: c.Corrected}}

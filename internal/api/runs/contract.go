@@ -39,7 +39,6 @@ type Contract struct {
 	also    map[string]bool // fields that the plan itself reads
 }
 
-// reader is an endpoint with the fields that it reads.
 type reader struct {
 	endpoint string
 	required []string
@@ -67,7 +66,6 @@ func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contr
 	return c, err
 }
 
-// contractOf asks the services of a plan's steps for what they read.
 func (s *Starts) contractOf(ctx context.Context, plan *gather.Plan) (*Contract, error) {
 	c := &Contract{warn: plan.Items.Contract == gather.ContractWarn, all: true}
 	c.also = map[string]bool{plan.Items.Sort: true}
@@ -247,7 +245,6 @@ func (c *Comparison) verdict() error {
 	return nil
 }
 
-// unread are the fields that no step reads, if every step says what it reads.
 func (c *Comparison) unread() (names []string) {
 	if !c.contract.all {
 		return nil
@@ -269,7 +266,6 @@ func remedy(missing, unread []string) string {
 	return rename + "; or start anyway: --contract warn"
 }
 
-// quoted lists names of fields.
 func quoted(names []string) string {
 	var all []string
 	for _, name := range names[:min(len(names), maxNamedFields)] {

@@ -49,7 +49,6 @@ type SkippedRun struct {
 	Why string          `json:"why"`
 }
 
-// control is an operation on one run or all.
 type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 
 func (s changes) registerControl(api huma.API) {
@@ -89,7 +88,6 @@ func (s changes) registerAll(api huma.API, action, summary string, do control) {
 	})
 }
 
-// runChange is the input of a change of one run.
 type runChange[B any] struct {
 	kernel.RunPath
 	kernel.Changer
@@ -194,7 +192,6 @@ func pausedText(hold controlstore.Hold, detail string) string {
 	return text
 }
 
-// change checks the values as a plan's are checked.
 func (c *RunChanges) change() (controlstore.RunChange, error) {
 	laid := gather.Overrides{Priority: c.Priority, StepOverrides: c.StepOverrides}
 	if err := laid.Validate(); err != nil {

@@ -81,7 +81,6 @@ func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (
 	return *e, nil
 }
 
-// endpointsOf names the endpoints of groups, each once, without what is none.
 func endpointsOf(groups []health.MissingGroup) []string {
 	var names []string
 	for i := range groups {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,6 @@ type servicesSeen struct {
 	unheard   map[string][]unheardAsk // by flow: what it asks and no one answers
 }
 
-// consumerSeen is the consumer of an endpoint.
 type consumerSeen struct {
 	info    *jetstream.ConsumerInfo // nil: it could not be looked at
 	missing bool
@@ -117,7 +117,7 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	if g.State == "sent" {
 		if v.alone && g.Owner != health.OwnerOperator {
 			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
-			g.Advice = append(g.Advice, health.NATSAdvice())
+			g.Advice = append(g.Advice, health.NATS.Advice(""))
 		}
 		return
 	}
@@ -127,19 +127,17 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	if held || timed || !mine && !v.alone || g.State == "claimed" && !mine {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = health.ReasonNATSUnreachable, health.OwnerNode, "this node", nil
-	g.Why = cannot + ", so nothing is sent at the moment"
-	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []health.Advice{health.NATSAdvice()}
+	g.Say(health.ReasonNATSUnreachable, health.Row{"case": "here"})
+	g.Advice = []health.Advice{health.NATS.Advice("")}
 }
 
 // unsent refines a group that waits for a node or for requests that are out.
 func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	node := g.Owner == health.OwnerNode && g.Reason != health.ReasonSampling
 	if node && !v.ready && v.alone {
-		g.Reason, g.Who, g.When = health.ReasonSettingUp, "this node", nil
-		g.Why = "it has no streams yet: it makes them as soon as NATS and PostgreSQL answer"
-		g.Next = "they go on at once when it has"
+		advice := g.Advice
+		g.Say(health.ReasonSettingUp, nil)
+		g.Advice = advice
 		return
 	}
 	if g.Behind() {
@@ -151,31 +149,17 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	if g.Owner != health.OwnerService || !v.nobody(g.Endpoint) {
 		return
 	}
-	g.Reason, g.Owner, g.Who = health.ReasonNoListener, health.OwnerOperator, whoServes(g.Endpoint)
-	g.Why = v.unheardText(g.Endpoint) + ": " + g.Why
-	g.Next = "they are sent when a service listens and answers the requests that are out"
-	g.Advice = v.startOrMend(g) // more requests out would find no one either
+	when := g.When
+	g.Say(health.NoListeners, v.slip(g, health.Row{"behind": g.Why})) // more requests out would find no one either
+	g.When = when
 }
 
-// unheardText says that no one listens, and which endpoint may have been meant.
-func (v *servicesSeen) unheardText(endpoint string) string {
-	text := "no one listens on endpoint " + endpoint
-	if near := wire.Nearest(endpoint, v.heard); near != "" {
-		text += "; was " + near + " meant?"
-	}
-	return text
-}
-
-// startOrMend is what helps when no one listens: to start a service, or, where the name has a slip, to fix that.
-func (v *servicesSeen) startOrMend(g *health.MissingGroup) []health.Advice {
-	all := []health.Advice{startAdvice(g.Endpoint)}
-	if near := wire.Nearest(g.Endpoint, v.heard); near != "" && g.Runs <= 1 {
-		all = append(all, health.Advice{
-			Do:      "or, if " + near + " was meant, cancel the run and start it again with that name",
-			Command: "tranche run cancel " + g.Run().String(),
-		})
-	}
-	return all
+// slip adds which endpoint may have been meant.
+func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
+	row["like"] = wire.Nearest(g.Endpoint, v.heard)
+	row["owner"] = string(health.OwnerOperator)
+	row["fix"] = row["like"] != "" && g.Runs <= 1
+	return row
 }
 
 // behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
@@ -183,7 +167,7 @@ func (v *servicesSeen) startOrMend(g *health.MissingGroup) []health.Advice {
 func (v *servicesSeen) behind(g *health.MissingGroup) {
 	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
 		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
-		g.Advice = []health.Advice{moreAdvice(g.Endpoint)}
+		g.Advice = []health.Advice{health.ReasonBusy.AdviceFor(g)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
 		g.Next += fmt.Sprintf("; at %s, as over the last minute, these take another %s", health.PerSecond(rate, "item"),
@@ -191,21 +175,8 @@ func (v *servicesSeen) behind(g *health.MissingGroup) {
 	}
 }
 
-// takes is how long a group takes at a rate.
 func takes(g *health.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
-}
-
-func moreAdvice(endpoint string) health.Advice {
-	return health.Advice{Do: "start more instances, or let each do more at once",
-		Command: "tranche endpoints set " + endpoint + " --concurrency N"}
-}
-
-func whoServes(endpoint string) string { return "whoever runs the services of endpoint " + endpoint }
-
-func startAdvice(endpoint string) health.Advice {
-	return health.Advice{Do: "start a service that listens on endpoint " + endpoint +
-		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
 }
 
 // nobody reports whether it is known that no service takes requests for an endpoint.
@@ -217,7 +188,6 @@ func (v *servicesSeen) nobody(endpoint string) bool {
 	return info == nil || info.NumWaiting == 0
 }
 
-// maxNamed bounds the instances that are named.
 const maxNamed = 3
 
 // listening says who listens on an endpoint.
@@ -227,7 +197,9 @@ func (v *servicesSeen) listening(endpoint string) string {
 	case !v.connected || !v.asked:
 		return "the services of endpoint " + endpoint + "; who listens cannot be told now, since NATS does not answer"
 	case len(there) == 0 && v.nobody(endpoint):
-		return v.unheardText(endpoint)
+		g := health.MissingGroup{Endpoint: endpoint}
+		g.Say(health.NoListeners, v.slip(&g, health.Row{}))
+		return g.Why
 	case len(there) == 0:
 		return "a service of endpoint " + endpoint + " that takes requests but does not say who it is"
 	}
@@ -266,55 +238,44 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 	info := consumer.info
 	switch {
 	case consumer.missing:
-		g.Reason, g.Owner, g.Who = health.ReasonNoConsumer, health.OwnerNode, "the leader"
-		g.Why = "the consumer through which services take requests is gone"
-		g.Next = "the node makes it again within seconds, and services go on"
+		v.say(g, health.ReasonNoConsumer, nil)
 	case info != nil && info.Paused:
-		g.Reason, g.Owner, g.Who = health.ReasonSuspended, health.OwnerNode, "the leader"
-		g.Why = fmt.Sprintf("someone has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
-			info.PauseRemaining.Round(time.Second))
-		g.Next = "the node resumes it within seconds"
+		v.say(g, health.ReasonSuspended, health.Row{"pause": info.PauseRemaining.Round(time.Second)})
 	case v.nobody(g.Endpoint):
-		g.Reason, g.Owner, g.Who, g.When = health.ReasonNoListener, health.OwnerOperator, whoServes(g.Endpoint), nil
-		g.Why = v.unheardText(g.Endpoint)
-		g.Next = "the first service that listens takes them at once; until then their time does not run"
-		g.Advice = v.startOrMend(g)
+		g.Say(health.NoListeners, v.slip(g, health.Row{}))
 	case len(there) > 0 && able(there) == 0:
-		g.Reason, g.Who = health.ReasonNotTaking, v.listening(g.Endpoint)
-		g.Why = "no instance can take anything: " + reasons(there)
-		g.Next = "the first instance that can takes them"
-		g.Advice = []health.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
-			startAdvice(g.Endpoint)}
+		v.say(g, health.ReasonNotTaking, health.Row{"reasons": reasons(there)})
 	case info != nil && info.NumPending > 0:
-		g.Reason, g.Who = health.ReasonBusy, v.listening(g.Endpoint)
-		g.Why = fmt.Sprintf("%d requests wait in the stream: the services have all that they can do at once",
-			info.NumPending)
-		v.busy(g)
-		g.Advice = []health.Advice{moreAdvice(g.Endpoint)}
+		v.busy(g, info.NumPending)
 	case info != nil && len(there) > 0: // nothing waits in the stream
-		g.Reason, g.Why = health.ReasonWorking, "a service has taken them"
-		g.Next = "the service answers; without a reply by the deadline they are retried"
+		v.say(g, health.ReasonWorking, nil)
 		v.working(g)
 	default:
 		g.Who = v.listening(g.Endpoint)
 	}
 }
 
-// busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
-// its requests, which moves until a service has them, is no time that anybody waits for.
-func (v *servicesSeen) busy(g *health.MissingGroup) {
-	rate := v.rate(g.Endpoint)
-	if rate <= 0 {
-		g.Next, g.When = "the services take them in their order; they have answered nothing in the last minute", nil
-		return
-	}
-	done := v.asOf.Add(takes(g, rate))
-	g.Next = fmt.Sprintf("the services take them in their order, %s over the last minute; the last about",
-		health.PerSecond(rate, "item"))
-	g.When = &done
+// say is Say of a group whose requests have a deadline.
+func (v *servicesSeen) say(g *health.MissingGroup, k health.Kind, row health.Row) {
+	when := g.When
+	all := health.Row{"listens": v.listening(g.Endpoint)}
+	maps.Copy(all, row)
+	g.Say(k, all)
+	g.When = when
 }
 
-// rate is how many items the services of an endpoint answer in a second.
+// busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
+// its requests, which moves until a service has them, is no time that anybody waits for.
+func (v *servicesSeen) busy(g *health.MissingGroup, waiting uint64) {
+	row, when := health.Row{"waiting": waiting}, (*time.Time)(nil)
+	if rate := v.rate(g.Endpoint); rate > 0 {
+		done := v.asOf.Add(takes(g, rate))
+		row["rate"], when = health.PerSecond(rate, "item"), &done
+	}
+	v.say(g, health.ReasonBusy, row)
+	g.When = when
+}
+
 func (v *servicesSeen) rate(endpoint string) (rate float64) {
 	for i := range v.listeners[endpoint] {
 		rate += v.listeners[endpoint][i].Rate
@@ -322,7 +283,6 @@ func (v *servicesSeen) rate(endpoint string) (rate float64) {
 	return rate
 }
 
-// able counts the instances that can take requests.
 func able(listeners []wire.Listener) (n int) {
 	for i := range listeners {
 		if state := listeners[i].State; state == wire.StateListening || state == "" {
@@ -332,7 +292,6 @@ func able(listeners []wire.Listener) (n int) {
 	return n
 }
 
-// reasons says why instances cannot take requests, each reason once.
 func reasons(listeners []wire.Listener) string {
 	var all []string
 	for i := range listeners {
@@ -356,18 +315,16 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 		return // no one is there to record what services answer
 	}
 	if v.nobody(g.Endpoint) {
-		g.Reason, g.Owner, g.Who = health.ReasonGone, health.OwnerOperator, whoServes(g.Endpoint)
-		g.Why += "; no one listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
-		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last heartbeat; "+
-			"without a reply by the deadline they are retried", stream.AckWait)
-		g.Advice = append([]health.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+		advice := g.Advice
+		v.say(g, health.ReasonGone, health.Row{"before": g.Why, "wait": stream.AckWait})
+		g.Advice = append(g.Advice, advice...)
 		return
 	}
 	g.Who = v.listening(g.Endpoint)
 	if names := v.tellUnheard(g); len(names) > 0 && g.Reason == health.ReasonWorking {
-		g.Reason, g.Owner = health.ReasonNested, health.OwnerOperator
-		g.Who = whoServes(strings.Join(names, ", "))
-		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are retried"
+		flow := *g
+		g.Say(health.ReasonNested, health.Row{"asked": strings.Join(names, ", ")})
+		g.Why, g.When, g.Advice = flow.Why, flow.When, flow.Advice
 	}
 }
 
@@ -377,7 +334,8 @@ func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which no one listens (%d waiting there)", g.Endpoint, ask.endpoint,
 			ask.requests)
 		names = append(names, ask.endpoint)
-		g.Advice = append(g.Advice, startAdvice(ask.endpoint))
+		asked := health.MissingGroup{Endpoint: ask.endpoint}
+		g.Advice = append(g.Advice, health.NoListeners.AdviceFor(&asked))
 	}
 	return names
 }

@@ -22,10 +22,10 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 100, nil)
-	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "no one listens",
+	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "no one listens",
 		"start a service that listens on endpoint count")
-	e.WantOwner(run, "ready", health.ReasonNoListener, health.OwnerOperator, "4 of 4 are out")
-	if advice := e.Until(run, "ready", health.ReasonNoListener).Advice; len(advice) != 1 {
+	e.WantOwner(run, "ready", health.NoListeners, health.OwnerOperator, "4 of 4 are out")
+	if advice := e.Until(run, "ready", health.NoListeners).Advice; len(advice) != 1 {
 		t.Errorf("no one listens, and more than to start a service is advised: %+v", advice)
 	}
 	apitest.Eventually(t, "an item is explained", func() bool { // NATS may not say in time who listens
@@ -50,7 +50,7 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 	e := apitest.SetupEngine(t)
 	e.Serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, "count", apitest.Reply) })
 	run := e.Load("cout", 10, nil)
-	e.WantOwner(run, "sent", health.ReasonNoListener, health.OwnerOperator, "was count meant?",
+	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "was count meant?",
 		"tranche run cancel "+run.String())
 	apitest.Eventually(t, "the warning names it", func() bool {
 		var view struct{ Warnings []string }
@@ -99,7 +99,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 10, nil)
-	e.Until(run, "sent", health.ReasonNoListener)
+	e.Until(run, "sent", health.NoListeners)
 	js := testenv.Must(jetstream.New(testenv.Conn(t, e.Ns), jetstream.WithDefaultTimeout(time.Minute)))(t)
 	// The leader ends the pause within a second, which is what the explanation says.
 	e.Keep(func(ctx context.Context) error {
@@ -150,7 +150,7 @@ func TestExplainWithoutNATS(t *testing.T) {
 	t.Parallel()
 	e, ns := apitest.SetupOwnEngine(t)
 	sent := e.Load("count", 100, nil)
-	e.Until(sent, "sent", health.ReasonNoListener)
+	e.Until(sent, "sent", health.NoListeners)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	testenv.NoError(t, ns.Stop(ctx))

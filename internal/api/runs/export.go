@@ -60,7 +60,6 @@ type errorsInput struct {
 	All bool `query:"all" doc:"every failed item, as a stream in NDJSON"`
 }
 
-// exports stream what has become of runs.
 type exports struct{ *Starts }
 
 func (s exports) register(api huma.API) {
@@ -166,13 +165,11 @@ func (s exports) exportStream(
 	}}, nil
 }
 
-// exportWriter writes an export in one format.
 type exportWriter interface {
 	line(item *export.Item) error
 	finish() error
 }
 
-// exportForm is how an export is written.
 type exportForm struct {
 	format string
 	raw    bool
@@ -182,7 +179,6 @@ type exportForm struct {
 	open func(uuid.UUID) (io.Reader, error)
 }
 
-// writer begins an export.
 func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (mime string, w exportWriter,
 	err error) {
 	switch f.format {
@@ -257,7 +253,6 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	}
 }
 
-// flushing sends what is written at once.
 type flushing struct {
 	w       io.Writer
 	control *http.ResponseController
@@ -271,7 +266,6 @@ func (f *flushing) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// objectExport writes the columns of a table as the members of a JSON object a line.
 type objectExport struct {
 	out   *bufio.Writer
 	table *exportTable
@@ -365,7 +359,6 @@ func (e *objectExport) large(id uuid.UUID) error {
 
 func (e *objectExport) finish() error { return nil }
 
-// csvExport writes a table with a heading.
 type csvExport struct {
 	rows    *csv.Writer
 	table   *exportTable

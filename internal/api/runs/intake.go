@@ -38,7 +38,6 @@ import (
 // maxSpooled is how many bytes uploads may take on the disk, all together, if half of what is free is not less.
 const maxSpooled = 16 << 30
 
-// maxQueryBytes bounds the text of a query that yields items.
 const maxQueryBytes = 64 << 10
 
 // ItemSource says where items come from that are not in the body: a query, or a stream.
@@ -131,7 +130,6 @@ func (s *Starts) SpoolOf(ctx context.Context) intake.Spool {
 	return intake.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
 }
 
-// newSpoolRoom is the room on the disk that a directory is on.
 func newSpoolRoom(dir string) *intake.Room {
 	dir = cmp.Or(dir, os.TempDir())
 	return intake.NewRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
@@ -230,7 +228,6 @@ func (f *ItemSource) states() (all []workqueue.Outcome) {
 	return all
 }
 
-// carrying takes items of earlier runs.
 type carrying struct{ s *Starts }
 
 // plan resolves the run that settings carry on. Its plan and parameters are those of the new run, where others are not
@@ -342,7 +339,6 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
 }
 
-// wholeItems are the items of a body, or of a part of it.
 func wholeItems(from io.Reader) io.Reader {
 	return kernel.Whole(from, "the items", "nothing was stored")
 }
@@ -359,7 +355,6 @@ func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, conf
 	}}
 }
 
-// fixes reads payloads by key, if there are any.
 func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSettings, config intake.Config,
 	items io.Reader,
 ) (fixes map[string]string, key string, err error) {

@@ -25,7 +25,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/report"
 )
 
-// maxViews bounds the steps that one stream follows.
 const maxViews = 32
 
 type runEventsInput struct {
@@ -51,7 +50,6 @@ func stopping(err error) error {
 	return err
 }
 
-// watchRuns makes what runs are followed with.
 func (s *Routes) watchRuns() (err error) {
 	s.hubs, err = live.New(inspect.New(s.Store), live.Config{
 		Log: s.Log,
@@ -290,7 +288,6 @@ func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 	return planesAnswer(planes), nil
 }
 
-// planesAnswer answers with bytes for items.
 func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	sum := sha256.Sum256(planes.Bytes)
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
@@ -345,64 +342,40 @@ type recent[K comparable, V any] struct {
 	all map[K]*made[V]
 }
 
-// made is something that is there, or is being made by who asked first.
 type made[V any] struct {
-	ready chan struct{} // closed when it is there
+	turn  chan struct{} // who has it looks whether it is there, or makes it
+	there bool
 	value V
-	err   error
 }
-
-var errUnmade = errors.New("it was not made to its end")
 
 // get returns what was made no longer than age ago, or makes it. What went wrong for someone else is retried.
-func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (V, error) {
-	for {
-		m, mine := r.find(key)
-		if mine {
-			return r.make(key, m, age, build)
-		}
-		select {
-		case <-m.ready:
-			if m.err == nil {
-				return m.value, nil
-			}
-		case <-ctx.Done():
-			var none V
-			return none, context.Cause(ctx)
-		}
+func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (out V, err error) {
+	m := r.of(key)
+	select {
+	case m.turn <- struct{}{}:
+	case <-ctx.Done():
+		return out, context.Cause(ctx)
 	}
+	defer func() { <-m.turn }()
+	if m.there {
+		return m.value, nil
+	}
+	defer func() { time.AfterFunc(age, func() { r.forget(key) }) }() // also after a panic
+	m.value, err = build()
+	m.there = err == nil
+	return m.value, err
 }
 
-// make lets no one wait for what a panic has ended.
-func (r *recent[K, V]) make(key K, m *made[V], age time.Duration, build func() (V, error)) (V, error) {
-	m.err = errUnmade
-	defer func() { r.keep(key, m, age) }()
-	m.value, m.err = build()
-	return m.value, m.err
-}
-
-func (r *recent[K, V]) find(key K) (m *made[V], mine bool) {
+func (r *recent[K, V]) of(key K) *made[V] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.all[key]; m != nil {
-		return m, false
-	}
 	if r.all == nil {
 		r.all = map[K]*made[V]{}
 	}
-	m = &made[V]{ready: make(chan struct{})}
-	r.all[key] = m
-	return m, true
-}
-
-// keep lets the others have what was made, for a while; what failed is forgotten at once.
-func (r *recent[K, V]) keep(key K, m *made[V], age time.Duration) {
-	if m.err != nil {
-		r.forget(key)
-	} else {
-		time.AfterFunc(age, func() { r.forget(key) })
+	if r.all[key] == nil {
+		r.all[key] = &made[V]{turn: make(chan struct{}, 1)}
 	}
-	close(m.ready)
+	return r.all[key]
 }
 
 func (r *recent[K, V]) forget(key K) {

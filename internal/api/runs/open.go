@@ -191,7 +191,6 @@ func ItemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather
 	return &plan.Items, nil
 }
 
-// planOfRun is the plan that a run was opened with.
 func planOfRun(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Plan, error) {
 	spec, err := start.New(db).Spec(ctx, run)
 	if err != nil {
@@ -264,7 +263,6 @@ func (s *Starts) sealRun(ctx context.Context, in *runChange[*SealSettings]) (Sea
 	return SealedRun{sealed}, err
 }
 
-// servicesOf names the endpoints of services among what steps are paced by.
 func servicesOf(steps []workqueue.StepSpec) (names []string) {
 	for i := range steps {
 		if k := steps[i].Kind; k == "" || k == workqueue.KindEndpoint || k == workqueue.KindDirect {

@@ -138,7 +138,6 @@ func (in *previewInput) items() (io.Reader, error) {
 	return cutItems{whole}, nil
 }
 
-// previewBody refuses what is too much for a preview.
 type previewBody struct {
 	from io.Reader
 	left int
@@ -196,7 +195,6 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	return out, nil
 }
 
-// nameKey says where the keys come from, and warns when that was a guess.
 func (p *Preview) nameKey(found, wanted string) {
 	p.KeyColumn = found
 	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
@@ -205,7 +203,6 @@ func (p *Preview) nameKey(found, wanted string) {
 	}
 }
 
-// duplicateFinder looks for keys that stand more than once.
 type duplicateFinder struct {
 	first map[string]int // where keys stand first
 	items int            // whose keys came before
@@ -363,7 +360,6 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 	return steps, nil
 }
 
-// oneByOne reports whether the step asks for one item with each request.
 func oneByOne(spec *workqueue.StepSpec) bool {
 	var settings gather.HTTP
 	return spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.WholeChunk

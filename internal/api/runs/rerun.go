@@ -42,7 +42,6 @@ type Rerun struct {
 	Warnings []string `json:"warnings"`
 }
 
-// changes change runs that there are.
 type changes struct{ *Starts }
 
 func (s changes) register(api huma.API) {
@@ -56,7 +55,6 @@ func (s changes) register(api huma.API) {
 	s.registerSet(api)
 }
 
-// selectInput is the input of an operation on chosen items.
 type selectInput[T any] struct {
 	kernel.RunPath
 	kernel.Changer
@@ -97,7 +95,6 @@ func (set *RerunSettings) check() error {
 		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
 }
 
-// request is what the store is asked for.
 func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunRequest {
 	req := redo.RerunRequest{Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary,
 		CanaryAutoApprove: set.CanaryAutoApprove, DryRun: set.DryRun, Select: set.selection(set.Step)}

@@ -122,7 +122,6 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 	http.ServeContent(w, r, "", time.Time{}, body)
 }
 
-// fileName is a key as it may stand in the name of a file on any system.
 func fileName(key string) string {
 	const most = 80
 	name := strings.Map(func(c rune) rune {
@@ -135,7 +134,6 @@ func fileName(key string) string {
 	return name[:min(len(name), most)]
 }
 
-// printable is a text as it may stand in a header.
 func printable(text string) string {
 	clean := slices.DeleteFunc([]byte(kernel.Cut(text, kernel.MaxEchoed)), func(c byte) bool { return c < ' ' || c > '~' })
 	return string(clean)

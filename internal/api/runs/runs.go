@@ -183,7 +183,6 @@ const (
 	maxWords  = 10
 )
 
-// filter is what is asked for.
 func (in *listInput) filter() (inspect.RunFilter, error) {
 	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
 		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result}

@@ -77,7 +77,6 @@ func overridesQuery() (params []*huma.Param) {
 	return params
 }
 
-// settings reads the query.
 func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 	settings := RunSettings{StartSettings: in.StartSettings, Params: map[string]string{}}
 	for _, p := range in.Param {

@@ -82,7 +82,6 @@ func (in *startInput) Resolve(ctx huma.Context) (problems []error) {
 	return problems
 }
 
-// queryNames are those of the parameters that an input has.
 func queryNames(input reflect.Type) (names []string) {
 	for field := range input.Fields() {
 		if field.Anonymous {
@@ -109,7 +108,6 @@ type Starts struct {
 	heard heard
 }
 
-// itemTypes are those of files of items.
 func itemTypes() []string { return []string{"text/csv", kernel.MimeNDJSON, MimeParquet} }
 
 func (s *Starts) registerStart(api huma.API) {
@@ -195,7 +193,6 @@ func (i *intent) warnings(others []string) []string {
 
 func (i *intent) Close() { _ = i.rows.Close() } // what was read has been read
 
-// intend checks a start, whether it is meant or only tried.
 func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err := s.MayChange(); err != nil {
 		return nil, err
@@ -224,7 +221,6 @@ func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
 	return &intent{req, rows, contract.Compare(rows)}, nil
 }
 
-// settingsOf reads the settings from where they stand, and returns the rest of the body as the items.
 func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
@@ -262,7 +258,6 @@ func missingPart(name string) error {
 	return kernel.BadInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
 }
 
-// stepSpecs are the steps of an ordered plan as the store takes them.
 func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
 	steps := make([]workqueue.StepSpec, len(plan.Steps))
 	for i := range plan.Steps {
@@ -298,7 +293,6 @@ func numbersOf(plan *gather.Plan, names []string) []int {
 	return numbers
 }
 
-// kindConfig is what the kind of the step has for settings of its own.
 func kindConfig(step *gather.Step) (json.RawMessage, error) {
 	var settings any
 	switch step.Kind() {

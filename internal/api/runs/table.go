@@ -28,7 +28,6 @@ type exportShape struct {
 // ours stands before the names of our own columns in a flat table: a payload may have a field of any name.
 const ours = intake.ExportPrefix
 
-// maxFields bounds the columns of a flat table.
 const maxFields = 2000
 
 // exportCell is a value in a table. A program gets it as JSON, a person as text.
@@ -40,7 +39,6 @@ type exportCell struct {
 	key   bool // it is written as it is, whatever it is
 }
 
-// exportRow is an item, with its fields where they have columns.
 type exportRow struct {
 	item            *export.Item
 	payload, result map[string]json.RawMessage // nil: there is none that has fields
@@ -59,7 +57,6 @@ const (
 	inAll   = inFiles | inTables | inFlat
 )
 
-// exportColumn is a column of an export.
 type exportColumn struct {
 	name string
 	in   formats
@@ -162,12 +159,10 @@ func jsonCell(raw json.RawMessage, here bool) exportCell {
 	return c
 }
 
-// isNumber reports whether a cell is a number to programs as well.
 func (c *exportCell) isNumber() bool {
 	return len(c.raw) > 0 && (c.raw[0] == '-' || c.raw[0] >= '0' && c.raw[0] <= '9')
 }
 
-// jsonResult reports whether an item has a result that is JSON.
 func jsonResult(item *export.Item) bool {
 	return item.State == workqueue.OutcomeDone && item.Large == nil && item.ContentType == "" && json.Valid(item.Result)
 }
@@ -220,7 +215,6 @@ func flatColumns(payload, result []string) []exportColumn {
 	return all
 }
 
-// fieldNames are the fields that a flat table has columns for, as they are met.
 type fieldNames struct {
 	names []string
 	known map[string]bool
@@ -280,7 +274,6 @@ func rowOf(item *export.Item, flat bool) *exportRow {
 	return r
 }
 
-// exportTable is what a table of an export has in its columns.
 type exportTable struct {
 	columns         []exportColumn
 	flat            bool
@@ -309,7 +302,6 @@ func tableOf(each eachItem, shape exportShape) (*exportTable, error) {
 	return t, t.choose(shape.columns)
 }
 
-// choose leaves the columns that are wanted.
 func (t *exportTable) choose(wanted []string) error {
 	if len(wanted) == 0 {
 		return nil

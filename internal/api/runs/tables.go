@@ -26,7 +26,6 @@ const (
 	parquetCells = 8 << 20
 )
 
-// parquetTable writes the columns of a table, a row group at a time.
 type parquetTable struct {
 	rows        *parquet.GenericWriter[any]
 	table       *exportTable
@@ -64,7 +63,6 @@ func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 			parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
 }
 
-// groupRows is how many rows of so many columns make a row group.
 func groupRows(columns int) int { return min(parquetRows, parquetCells/max(columns, 1)) }
 
 func (e *parquetTable) line(item *export.Item) error {

@@ -44,7 +44,6 @@ func overdue(run *inspect.RunView) []string {
 		"tranche run seal %s", run.Open.SealDeadline.UTC().Format(time.RFC3339), run.ID)}
 }
 
-// strays tells of messages about a run that ended elsewhere.
 func strays(run *inspect.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
@@ -62,7 +61,6 @@ func strays(run *inspect.RunView) []string {
 	return strays
 }
 
-// obstacles says what keeps a running run from going on.
 func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	if run.Hold != nil && run.State == "paused" {
 		return []string{heldWarning(run)}
@@ -90,7 +88,6 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	return append(warnings, s.Unheard(ctx, names)...)
 }
 
-// gateWarning says whose turn it is at a step that waits for someone.
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
 	if g.Approvers == workqueue.ApproveOther {
@@ -100,7 +97,6 @@ func gateWarning(g *controlstore.Gate) string {
 		"--dry-run", g.Name, but, g.Run, g.Name)
 }
 
-// unknownLocal warns of a step whose function no node has.
 func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
 	nodes, err := inspect.New(s.Store).NodesFor(ctx, st.Endpoint)
 	if err != nil || len(nodes) > 0 {

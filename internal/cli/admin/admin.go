@@ -4,18 +4,38 @@ package admin
 
 import (
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// notNegative refuses a --wait that is.
-func notNegative(wait time.Duration) error {
-	if wait < 0 {
-		return fmt.Errorf("--wait is %s; it must not be negative", wait)
-	}
-	return nil
+// Commands are all of them.
+type Commands struct {
+	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
+	Schedule    scheduleCommands   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
+	Alert       alertCommands      `cmd:"" help:"Alerts: who is told what a person must see to."`
+	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
+	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
+	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
+	DLQ         deadLetterCommands `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
+	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
+	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
+	Erase       eraseCommand       `cmd:"" help:"Erase what is kept of a person's key."`
+	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
+	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
+	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
+	Health      healthCommands     `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
+	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`
+	NATS        natsCommands       `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
+	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
+	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
+	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
+	demoCommands
+
+	Config     configSample `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
+	Help       helpCommand  `cmd:"" help:"Explain a command: tranche help run start."`
+	Completion completion   `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	Man        manPages     `cmd:"" hidden:"" help:"Write the man pages."`
 }
 
 // chosenOnce refuses a command that names neither some things nor --all, or both: what is meant must be spelled out.

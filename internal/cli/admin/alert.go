@@ -15,8 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
 
-// Alerts are the commands about alerts.
-type Alerts struct {
+type alertCommands struct {
 	Apply    applyDocument[alertKind]  `cmd:"" help:"Save an alert, or change it."`
 	List     alertList                 `cmd:"" help:"List alerts: what each reports to whom, and whether that works."`
 	Show     alertShow                 `cmd:"" help:"Show an alert as it was applied, and its last message."`
@@ -33,10 +32,8 @@ func (alertKind) documents() *documents {
 	return &documents{
 		noun: "alert", most: alerts.MaxBytes, waits: "message",
 		parse: func(name string, text []byte) error { _, err := alerts.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			return "try it with: tranche alert test " + cli.EscapeControl(a.Name)
@@ -45,14 +42,15 @@ func (alertKind) documents() *documents {
 	}
 }
 
-type alertList struct {
-	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
+type namesPage struct {
+	After string `help:"Only those whose name follows this one." placeholder:"NAME"`
+	Limit int    `default:"100" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-func (l *alertList) Validate() error { return cli.Within("--limit", &l.Limit, alert.MaxAlerts) }
+type alertList struct{ namesPage }
 
 func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListAlerts(ctx, client.ListAlertsParams{Limit: l.Limit}, term.Keep())
+	list, err := cl.ListAlerts(ctx, client.ListAlertsParams(l.namesPage))
 	return (&cli.List[client.AlertSummary]{
 		Columns: "ALERT|STATE|TELLS OF|BY|HOLDING|WAITING|TOLD|TROUBLE",
 		Row: func(a *client.AlertSummary) []any {
@@ -63,11 +61,10 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 			}
 			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.ToldAt), trouble}
 		},
-		Empty: "no alerts on record; put one there with: tranche alert apply FILE", More: list.Next != "",
+		Empty: "no alerts on record; put one there with: tranche alert apply FILE", Next: list.Next,
 	}).Print(term, list.Alerts, err)
 }
 
-// alertText says of what an alert tells, and by what.
 func alertText(doc json.RawMessage) (of, by string) {
 	spec := alerts.Spec{}
 	if err := json.Unmarshal(doc, &spec); err != nil {
@@ -85,38 +82,38 @@ func alertText(doc json.RawMessage) (of, by string) {
 
 type alertShow struct{ documentName }
 
-// Run prints an alert as it was applied; how it stands goes to the person beside it.
 func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	view, err := cl.GetAlert(ctx, s.Name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
-		view.ChangedBy, view.State)
-	if view.Holding+view.Waiting > 0 {
-		term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
-			cli.Count(view.Holding), cli.Count(view.Waiting))
-	}
-	if view.ToldAt != nil {
-		term.Note("its receiver was last told something %s", cli.Moment(*view.ToldAt))
-	}
-	if view.FailingSince != nil {
-		term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)
-	} else if view.Error != "" {
-		term.Note("not everybody was told: %s", view.Error)
-	}
-	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
+	view, err := cl.GetAlert(ctx, s.Name)
+	return printSource(term, view.Source, err, func() {
+		term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
+			view.ChangedBy, view.State)
+		if view.Holding+view.Waiting > 0 {
+			term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
+				cli.Count(view.Holding), cli.Count(view.Waiting))
+		}
+		if view.ToldAt != nil {
+			term.Note("its receiver was last told something %s", cli.Moment(*view.ToldAt))
+		}
+		if view.FailingSince != nil {
+			term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)
+		} else if view.Error != "" {
+			term.Note("not everybody was told: %s", view.Error)
+		}
+	})
 }
 
 type alertMessages struct {
 	documentName
-	Limit int `default:"50" help:"How many, at most 500." placeholder:"N"`
+	timesPage
 }
 
-func (m *alertMessages) Validate() error { return cli.Within("--limit", &m.Limit, alert.MaxMessages) }
+type timesPage struct {
+	Before time.Time `help:"Only those before this time." placeholder:"TIME"`
+	Limit  int       `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+}
 
 func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams{Limit: m.Limit}, term.Keep())
+	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams(m.timesPage))
 	return (&cli.List[client.AlertMessage]{
 		Columns: "MADE|STATE|ATTEMPTS|SEVERITY|WHAT|TROUBLE",
 		Row: func(told *client.AlertMessage) []any {
@@ -124,19 +121,17 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.C
 			_ = json.Unmarshal(told.Body, &said) // without a title, at worst
 			return []any{told.MadeAt, told.State, told.Attempts, told.Severity, said.Title, cli.OrDash(told.Error)}
 		},
-		Empty: "alert " + cli.EscapeControl(m.Name) + " has told nothing yet", More: list.Next != nil,
+		Empty: "alert " + cli.EscapeControl(m.Name) + " has told nothing yet", Next: list.Next, Before: true,
 	}).Print(term, list.Messages, err)
 }
 
 type alertTest struct {
 	documentName
-	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
+	Wait time.Duration `default:"60s" within:"0s," help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-func (t *alertTest) Validate() error { return notNegative(t.Wait) }
-
 func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	sent, err := cl.TestAlert(ctx, t.Name, term.Keep())
+	sent, err := cl.TestAlert(ctx, t.Name)
 	if err != nil {
 		return err
 	}
@@ -159,7 +154,6 @@ func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		name, name)
 }
 
-// await looks until the message has come to its end.
 func (t *alertTest) await(ctx context.Context, cl *client.Client, told *client.AlertMessage) error {
 	return cli.Await(ctx, t.Wait, func() (known bool, err error) {
 		list, err := cl.ListAlertMessages(ctx, t.Name, client.ListAlertMessagesParams{})

@@ -20,8 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// Collectors are the commands about collectors.
-type Collectors struct {
+type collectorCommands struct {
 	Apply   applyDocument[collectorKind]  `cmd:"" help:"Save a collector, or change it."`
 	List    collectorList                 `cmd:"" help:"List collectors, with what waits in each."`
 	Show    collectorShow                 `cmd:"" help:"Show a collector: its settings, what waits, and what keeps that waiting."`
@@ -41,10 +40,8 @@ func (collectorKind) documents() *documents {
 	return &documents{
 		noun: "collector", most: collector.MaxBytes, waits: "operation",
 		parse: func(name string, text []byte) error { _, err := collector.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			switch {
@@ -64,7 +61,7 @@ func (collectorKind) documents() *documents {
 type collectorList struct{}
 
 func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListCollectors(ctx, term.Keep())
+	list, err := cl.ListCollectors(ctx)
 	return (&cli.List[client.CollectorView]{
 		Columns: "COLLECTOR|ENDPOINT|STATE|KEYS>|WAITING>|BACKOFF>|PARKED>|FLUSHING>|OLDEST|NEXT DUE",
 		Row: func(c *client.CollectorView) []any {
@@ -96,7 +93,7 @@ func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.
 		}
 		return fmt.Sprintf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s",
 			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), cli.EscapeControl(d.Name))
-	})(cl.DrainCollector(ctx, d.Name, term.Keep()))
+	})(cl.DrainCollector(ctx, d.Name))
 }
 
 type collectorDelete struct {
@@ -106,7 +103,7 @@ type collectorDelete struct {
 
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, collectorKind{}.documents().controlledText)(
-		cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep()))
+		cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}))
 }
 
 type collectorShow struct {
@@ -120,10 +117,9 @@ func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.C
 			return strings.TrimRight(c.Source, "\n")
 		}
 		return collectorHead(c) + "\n" + collectorCounts(c) + "\n" + strings.TrimRight(collectorWhy(c), "\n")
-	})(cl.GetCollector(ctx, s.Name, term.Keep()))
+	})(cl.GetCollector(ctx, s.Name))
 }
 
-// collectorHead is what the collector is.
 func collectorHead(c *client.CollectorView) string {
 	t := cli.Table{}
 	p := &c.Spec
@@ -178,7 +174,6 @@ func collectorHead(c *client.CollectorView) string {
 	return t.String()
 }
 
-// storedText says what is stored instead of the payload.
 func storedText(e *client.Enrichment) string {
 	var query struct {
 		Source string `json:"source"`
@@ -189,7 +184,6 @@ func storedText(e *client.Enrichment) string {
 	return cli.EscapeControl(string(e.Payload)) + ", with a row of source " + cli.EscapeControl(query.Source)
 }
 
-// foldText says which operations go as one.
 func foldText(p *client.CollectorSpec) string {
 	by := "key"
 	switch {
@@ -204,7 +198,6 @@ func foldText(p *client.CollectorSpec) string {
 	return "those of the same " + by + " go as one, the last"
 }
 
-// collectorCounts is what it has.
 func collectorCounts(c *client.CollectorView) string {
 	oldest := ""
 	if c.OldestAt != nil {
@@ -243,7 +236,7 @@ type collectorAdd struct {
 	Payload  *string `help:"A single operation instead of a file: its payload, as JSON." placeholder:"JSON"`
 	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
 	ID       string  `name:"id" help:"Its id: added again, it is left out." placeholder:"ID"`
-	Priority int     `help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
+	Priority int     `within:"0,9" help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
 	DryRun   bool    `help:"Add nothing; say what would be added, and how it would be stored, or what is wrong."`
 }
 
@@ -258,16 +251,13 @@ func (a *collectorAdd) Validate() error {
 		return errors.New("--key, --id and --priority go with --payload; in a file each operation has its own")
 	case single && !json.Valid([]byte(*a.Payload)):
 		return fmt.Errorf("--payload is %.60q, which is no JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
-	case a.Priority < 0 || a.Priority > collectorstore.MaxOpPriority:
-		return fmt.Errorf("--priority must be 0 to %d, got %d", collectorstore.MaxOpPriority, a.Priority)
 	}
 	return nil
 }
 
 func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	send := func(ops io.Reader) (client.AddedOperations, error) {
-		return cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", ops,
-			term.Keep())
+		return cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", ops)
 	}
 	if a.Payload != nil {
 		op, err := a.operation()
@@ -283,7 +273,6 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return cli.Say(term, addedText)(added, err)
 }
 
-// operation is the single one.
 func (a *collectorAdd) operation() ([]byte, error) {
 	text, err := json.Marshal(struct {
 		ID       string          `json:"id,omitempty"`
@@ -297,7 +286,6 @@ func (a *collectorAdd) operation() ([]byte, error) {
 	return text, nil
 }
 
-// addedText says what was added, or what would be.
 func addedText(added *client.AddedOperations) string {
 	text := cli.Plural(int64(added.Added), "operation")
 	if added.DryRun {
@@ -326,22 +314,20 @@ func addedText(added *client.AddedOperations) string {
 
 type collectorOps struct {
 	documentName
+	opsPage
+}
+
+type opsPage struct {
 	State string `enum:",waiting,backoff,parked" default:"" help:"Only those in this state: waiting, backoff or parked." placeholder:"STATE"`
 	Key   string `help:"Only those of this key." placeholder:"KEY"`
 	ID    string `name:"id" help:"Only those with this id, with all that is known of them." placeholder:"ID"`
 	Code  string `help:"Only those whose last error had this code." placeholder:"CODE"`
 	After int64  `help:"Only those after this one." placeholder:"NUMBER"`
-	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+	Limit int    `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-const maxOpsShown = 500
-
-func (o *collectorOps) Validate() error { return cli.Within("--limit", &o.Limit, maxOpsShown) }
-
 func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams{
-		State: o.State, Key: o.Key, ID: o.ID, Code: o.Code, After: o.After, Limit: o.Limit,
-	}, term.Keep())
+	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams(o.opsPage))
 	if o.ID != "" && len(page.Ops) > 0 && !term.JSON {
 		for i := range page.Ops {
 			if err := term.Printf("%s", opText(&page.Ops[i], term.Room())); err != nil {
@@ -370,7 +356,6 @@ func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}).Print(term, page.Ops, err)
 }
 
-// opText is all about one operation.
 func opText(o *client.OpView, room int) string {
 	t := cli.Table{}
 	t.Row("operation", o.ID)
@@ -401,7 +386,6 @@ func opText(o *client.OpView, room int) string {
 	return fmt.Sprintf("%s\n%s\n", t.String(), cli.Shown(cli.InertText(string(o.Payload)), room))
 }
 
-// opChoice is the operations that a command is about.
 type opChoice struct {
 	documentName
 	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
@@ -416,21 +400,25 @@ func (c *opChoice) Validate() error {
 		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")
 }
 
+// tell says how many operations a command was about; ids of which there were none are a mistake.
+func (c *opChoice) tell(term *cli.Console, n int64, did, none string, err error) error {
+	if err == nil && len(c.IDs) > 0 && n == 0 {
+		return fmt.Errorf("no operation with such an id %s; see: tranche collector ops %s", none, cli.EscapeControl(c.Name))
+	}
+	return cli.Say(term, func(n *int64) string {
+		if *n == 0 {
+			return "no such operation " + none
+		}
+		return cli.Plural(*n, "operation") + " " + did
+	})(n, err)
+}
+
 type collectorRequeue struct{ opChoice }
 
 func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
-		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.Keep())
-	if err == nil && len(r.IDs) > 0 && done.Requeued == 0 {
-		return errors.New("no operation with such an id is parked or waits for its next try; see: tranche collector ops " +
-			cli.EscapeControl(r.Name))
-	}
-	return cli.Say(term, func(done *client.RequeuedOperations) string {
-		if done.Requeued == 0 {
-			return "no such operation is parked or waits for its next try"
-		}
-		return cli.Plural(done.Requeued, "operation") + " requeued"
-	})(done, err)
+		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All})
+	return r.tell(term, done.Requeued, "requeued", "is parked or waits for its next try", err)
 }
 
 type collectorDrop struct {
@@ -440,18 +428,10 @@ type collectorDrop struct {
 
 func (d *collectorDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DropOperations(ctx, d.Name,
-		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting}, term.Keep())
+		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting})
 	none := "is parked; --waiting drops those that wait, too"
 	if d.Waiting {
 		none = "is parked, or waits"
 	}
-	if err == nil && len(d.IDs) > 0 && done.Dropped == 0 {
-		return errors.New("no operation with such an id " + none)
-	}
-	return cli.Say(term, func(done *client.DroppedOperations) string {
-		if done.Dropped == 0 {
-			return "no such operation " + none
-		}
-		return cli.Plural(done.Dropped, "operation") + " dropped"
-	})(done, err)
+	return d.tell(term, done.Dropped, "dropped", none, err)
 }

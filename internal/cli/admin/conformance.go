@@ -14,8 +14,7 @@ import (
 	"github.com/tranchehq/tranche/tools/conformance"
 )
 
-// Conformance checks a service against the protocol.
-type Conformance struct {
+type conformanceCommand struct {
 	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
 	NATS     string   `name:"nats" help:"The service runs already, on this server; NATS_NKEY, NATS_CREDS or NATS_USER say who asks." placeholder:"URL"`
 	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
@@ -26,8 +25,7 @@ type Conformance struct {
 	Command  []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
 }
 
-// Run checks a service and says what came of each check. It fails with ExitOther when one failed.
-func (c *Conformance) Run(ctx context.Context, term *cli.Console) error {
+func (c *conformanceCommand) Run(ctx context.Context, term *cli.Console) error {
 	if c.List {
 		return listChecks(term)
 	}
@@ -78,7 +76,6 @@ func listChecks(term *cli.Console) error {
 	return nil
 }
 
-// readPayloads reads a file of JSON lines.
 func readPayloads(file string) ([]json.RawMessage, error) {
 	if file == "" {
 		return nil, nil
@@ -124,7 +121,6 @@ func summaryText(report *conformance.Report, level conformance.Level) string {
 	return text
 }
 
-// leftOut is a line for each reason for which checks were left out.
 func leftOut(report *conformance.Report) string {
 	names := map[string][]string{}
 	var reasons []string

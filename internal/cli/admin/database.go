@@ -26,23 +26,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// Doctor checks the invariants of a database.
-type Doctor struct {
+type doctorCommand struct {
 	Database          string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
-// Run checks the invariants.
-func (d *Doctor) Run(ctx context.Context, term *cli.Console) error {
+func (d *doctorCommand) Run(ctx context.Context, term *cli.Console) error {
 	report, err := d.examine(ctx, term)
 	return cli.FailIf(report.Found > 0, cli.ExitOther, cli.Say(term, reportText)(report, err))
 }
 
-func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
+func (d *doctorCommand) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
 	if d.Database == "" {
 		cl, err := term.Client()
 		if err == nil {
-			_, err = cl.Doctor(ctx, term.Keep())
+			_, err = cl.Doctor(ctx)
 		}
 		if err == nil {
 			err = json.Unmarshal(term.Answer, &found)
@@ -96,15 +94,13 @@ func reportText(r *doctor.Report) string {
 	return text + cli.Count(int64(r.Found)) + " violations"
 }
 
-// Migrate brings a database to the schema of this version.
-type Migrate struct {
+type migrateCommand struct {
 	Database string   `required:"" env:"TRANCHE_DATABASE" help:"The database to bring up to date, as the owner of its schema." placeholder:"URL"`
 	DryRun   bool     `help:"Say what would be applied."`
 	Grant    []string `help:"Then let this role serve, without a right to change the schema or the audit log. Again after each migration; may be repeated." placeholder:"ROLE"`
 }
 
-// Run applies migrations, and grants what serving needs.
-func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
+func (m *migrateCommand) Run(ctx context.Context, term *cli.Console) error {
 	waits := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "message"}),
 		zapcore.AddSync(term.Err), zap.WarnLevel))
 	var files []string
@@ -133,7 +129,7 @@ func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("%s", m.text(files))
 }
 
-func (m *Migrate) text(files []string) string {
+func (m *migrateCommand) text(files []string) string {
 	applied, before, after := "applied ", "", " may serve, and change neither the schema nor the audit log\n"
 	if m.DryRun {
 		applied, before, after = "would apply ", "would let ", " serve\n"
@@ -153,8 +149,7 @@ func (m *Migrate) text(files []string) string {
 
 func noNil(all []string) []string { return append([]string{}, all...) }
 
-// Tokens are who may use the API.
-type Tokens struct {
+type tokenCommands struct {
 	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
 	List   tokenList   `cmd:"" help:"List tokens, newest first."`
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
@@ -167,7 +162,6 @@ type tokenPlace struct {
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
-// tokenKeeper is the API, or a database.
 type tokenKeeper interface {
 	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
 	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
@@ -291,7 +285,7 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
 				until)
 			return made.Secret
-		})(keeper.CreateToken(ctx, set, term.Keep()))
+		})(keeper.CreateToken(ctx, set))
 	})
 }
 
@@ -299,7 +293,7 @@ type tokenList struct{ tokenPlace }
 
 func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		list, err := keeper.ListTokens(ctx, term.Keep())
+		list, err := keeper.ListTokens(ctx)
 		return (&cli.List[client.TokenView]{
 			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
 			Row: func(k *client.TokenView) []any {
@@ -318,14 +312,13 @@ type tokenRevoke struct {
 
 func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		gone, err := keeper.RevokeToken(ctx, t.Token, term.Keep())
+		gone, err := keeper.RevokeToken(ctx, t.Token)
 		return cli.Say(term, func(gone *client.TokenView) string {
 			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.EscapeControl(gone.Name))
 		})(gone, seeList(err, "token"))
 	})
 }
 
-// seeList says where what was not found is listed.
 func seeList(err error, noun string) error {
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return fmt.Errorf("%w; see tranche %s list", err, noun)
@@ -333,8 +326,7 @@ func seeList(err error, noun string) error {
 	return err
 }
 
-// Sessions are those who are logged in to the dashboard.
-type Sessions struct {
+type sessionCommands struct {
 	List   sessionList   `cmd:"" help:"List who is logged in, the latest first."`
 	Revoke sessionRevoke `cmd:"" help:"End all sessions of a user within 5 seconds."`
 }
@@ -355,7 +347,7 @@ type sessionList struct{ tokenPlace }
 
 func (l *sessionList) Run(ctx context.Context, term *cli.Console) error {
 	return l.with(ctx, term, func(keeper tokenKeeper) error {
-		list, err := keeper.ListSessions(ctx, term.Keep())
+		list, err := keeper.ListSessions(ctx)
 		return (&cli.List[client.WebSessionView]{
 			Columns: "USER|ROLE|BY|SINCE|LAST USED|EXPIRES",
 			Row: func(s *client.WebSessionView) []any {
@@ -377,7 +369,7 @@ type sessionRevoke struct {
 
 func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) error {
 	return r.with(ctx, term, func(keeper tokenKeeper) error {
-		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User}, term.Keep())
+		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User})
 		return cli.Say(term, func(gone *client.RevokedSessions) string {
 			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.EscapeControl(gone.User))
 		})(gone, seeList(err, "session"))

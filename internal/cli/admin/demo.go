@@ -18,14 +18,12 @@ import (
 	"github.com/tranchehq/tranche/tools/demo"
 )
 
-// Demo is the command that tells the demo's story, and the services that it starts.
-type Demo struct {
-	Demo        DemoStory   `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
-	DemoService DemoService `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`
+type demoCommands struct {
+	Demo        demoStory   `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
+	DemoService demoService `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`
 }
 
-// DemoStory is told from the first account to the proof.
-type DemoStory struct {
+type demoStory struct {
 	Accounts int    `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
 	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
 	Dir      string `help:"Where statements and logs go." placeholder:"DIR"`
@@ -34,7 +32,7 @@ type DemoStory struct {
 }
 
 // Run tells the story. With --json it goes to standard error, and the outcome to standard output.
-func (d *DemoStory) Run(ctx context.Context, term *cli.Console) error {
+func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 	var out io.Writer // nil: the process's own, so that what the demo runs sees the terminal
 	if term.JSON {
 		out = term.Err
@@ -54,14 +52,14 @@ func (d *DemoStory) Run(ctx context.Context, term *cli.Console) error {
 }
 
 // person returns what to read from when someone sits at a terminal, who may want to look around at the end.
-func (d *DemoStory) person(term *cli.Console) io.Reader {
+func (d *demoStory) person(term *cli.Console) io.Reader {
 	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil
 	}
 	return os.Stdin
 }
 
-func (d *DemoStory) coloured(term *cli.Console) bool {
+func (d *demoStory) coloured(term *cli.Console) bool {
 	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)
 }
 
@@ -82,13 +80,11 @@ func (a *amount) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// DemoService is one of those that the demo runs as processes of their own.
-type DemoService struct {
+type demoService struct {
 	Name string `arg:"" enum:"accounts,transactions,branches,statements,mail" help:"accounts, transactions, branches, or statements: the node that composes them."`
 }
 
-// Run serves until a signal.
-func (s *DemoService) Run(ctx context.Context, term *cli.Console) error {
+func (s *demoService) Run(ctx context.Context, term *cli.Console) error {
 	config := zap.NewProductionConfig()
 	config.OutputPaths = []string{"stderr"}
 	log, err := config.Build()

@@ -14,22 +14,17 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 type dlqList struct {
 	Endpoint string `help:"Only those of this endpoint." placeholder:"NAME"`
 	State    string `enum:",waiting,requeued,reissued,dropped" default:"" help:"Only those in this state: waiting, requeued, reissued or dropped." placeholder:"STATE"`
 	After    string `help:"Only those older than this one, by its whole id." placeholder:"ID"`
-	Limit    int    `default:"20" help:"How many." placeholder:"N"`
+	Limit    int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-func (l *dlqList) Validate() error { return cli.Within("--limit", &l.Limit, deadletter.MaxLetters) }
-
 func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams{
-		Endpoint: l.Endpoint, State: l.State, After: l.After, Limit: l.Limit,
-	}, term.Keep())
+	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams(*l))
 	return (&cli.List[client.DeadLetter]{
 		Columns: "LETTER|ENDPOINT|CAUSE|STATE|DIED|MESSAGE?",
 		Row: func(l *client.DeadLetter) []any {
@@ -51,7 +46,7 @@ func (l *dlqShow) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	return cli.Print(term, func(d *client.DeadLetterDocument, room int) string {
 		return deadLetterHead(d, room) + headersText(d.Headers, room) + contentText(&d.Body, room, l.Full) +
 			whatToDo(d)
-	})(cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.Keep()))
+	})(cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}))
 }
 
 func deadLetterHead(l *client.DeadLetterDocument, room int) string {
@@ -87,7 +82,6 @@ func whatToDo(l *client.DeadLetterDocument) string {
 	}
 }
 
-// deadLetterChoice is the dead letters that a command is about.
 type deadLetterChoice struct {
 	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or pieces of them."`
 	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
@@ -112,7 +106,7 @@ type dlqRequeue struct {
 // Run is a failure when one is refused.
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
-		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.Keep())
+		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force})
 	return cli.FailIf(done.RefusedTotal > 0, cli.ExitOther, cli.Say(term, requeuedText)(done, err))
 }
 
@@ -138,23 +132,19 @@ type dlqDrop struct{ deadLetterChoice }
 func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(done *client.Dropped) string {
 		return cli.Plural(int64(done.Dropped), "dead letter") + " dropped"
-	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep()))
+	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}))
 }
 
-type quarantineList struct {
-	Of    string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+type quarantineList struct{ quarantinePage }
+
+type quarantinePage struct {
+	Run   string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
 	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
-	Limit int    `default:"20" help:"How many." placeholder:"N"`
-}
-
-func (q *quarantineList) Validate() error {
-	return cli.Within("--limit", &q.Limit, deadletter.MaxQuarantined)
+	Limit int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
 func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
-		Run: q.Of, After: q.After, Limit: q.Limit,
-	}, term.Keep())
+	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams(q.quarantinePage))
 	return (&cli.List[client.QuarantinedView]{
 		Columns: "NUMBER>|TIME|REASON|RUN|DETAIL",
 		Row: func(m *client.QuarantinedView) []any {
@@ -172,7 +162,7 @@ type quarantineShow struct {
 func (q *quarantineShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(m *client.QuarantinedDocument, room int) string {
 		return quarantinedHead(m, room) + headersText(m.Headers, room) + contentText(&m.Body, room, q.Full)
-	})(cl.GetQuarantined(ctx, q.Number, term.Keep()))
+	})(cl.GetQuarantined(ctx, q.Number))
 }
 
 func quarantinedHead(m *client.QuarantinedDocument, room int) string {
@@ -187,7 +177,6 @@ func quarantinedHead(m *client.QuarantinedDocument, room int) string {
 	return t.String()
 }
 
-// headersText shows the headers of a message, by name.
 func headersText(headers map[string][]string, room int) string {
 	if len(headers) == 0 {
 		return ""

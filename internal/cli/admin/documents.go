@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -16,10 +17,8 @@ type documents struct {
 	noun  string // alert
 	most  int64  // bytes of a text
 	parse func(name string, text []byte) error
-	apply func(
-		ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-	) (client.AppliedDocument, error)
-	next func(a *client.AppliedDocument) string // what to do once it is applied, or what happens then
+	apply func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error)
+	next  func(a *client.AppliedDocument) string // what to do once it is applied, or what happens then
 
 	pause, resume, drop controlDocument
 	waits               string // what may wait in one, like a message
@@ -42,13 +41,12 @@ func (a *applyDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clien
 	applied, err := cli.Apply(term, d.noun, a.File, d.most,
 		func(name string, text []byte) (struct{}, error) { return struct{}{}, d.parse(name, text) },
 		func(name string, text io.Reader) (client.AppliedDocument, error) {
-			return d.apply(ctx, cl, name, text, term.Keep())
+			return d.apply(ctx, cl, name, text)
 		})
 	term.Notes(applied.Warnings)
 	return cli.Say(term, d.appliedText)(applied, err)
 }
 
-// appliedText says what apply did, and then what comes next.
 func (d *documents) appliedText(a *client.AppliedDocument) string {
 	name := cli.EscapeControl(a.Name)
 	text := fmt.Sprintf("%s %s is ", d.noun, name)
@@ -70,7 +68,15 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	return text
 }
 
-// documentName is the argument of commands about one document.
+// printSource prints a document as it was applied; how it stands goes to the person beside it, by notes.
+func printSource(term *cli.Console, source string, err error, notes func()) error {
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	notes()
+	return term.Printf("%s\n", strings.TrimRight(source, "\n"))
+}
+
 type documentName struct {
 	Name string `arg:"" help:"Its name."`
 }
@@ -83,20 +89,19 @@ type (
 
 func (p *pauseDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	d := (*new(K)).documents()
-	return cli.Say(term, d.controlledText)(d.pause(cl, ctx, p.Name, term.Keep()))
+	return cli.Say(term, d.controlledText)(d.pause(cl, ctx, p.Name))
 }
 
 func (r *resumeDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	d := (*new(K)).documents()
-	return cli.Say(term, d.controlledText)(d.resume(cl, ctx, r.Name, term.Keep()))
+	return cli.Say(term, d.controlledText)(d.resume(cl, ctx, r.Name))
 }
 
 func (r *deleteDocument[K]) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	d := (*new(K)).documents()
-	return cli.Say(term, d.controlledText)(d.drop(cl, ctx, r.Name, term.Keep()))
+	return cli.Say(term, d.controlledText)(d.drop(cl, ctx, r.Name))
 }
 
-// controlledText says what became of a document that was paused, resumed or deleted.
 func (d *documents) controlledText(c *client.ControlledDocument) string {
 	name := cli.EscapeControl(c.Name)
 	text := d.noun + " " + name

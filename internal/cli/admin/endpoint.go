@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,27 +16,23 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Endpoints are the commands about endpoints.
-type Endpoints struct {
+type endpointCommands struct {
 	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
 	Show    endpointsShow    `cmd:"" help:"Show an endpoint, with each instance that listens on it."`
 	Explain endpointsExplain `cmd:"" help:"Explain why an endpoint is stalled."`
 	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
 }
 
-// DeadLetters are the commands about requests that no service could deal with.
-type DeadLetters struct {
+type deadLetterCommands struct {
 	List    dlqList    `cmd:"" help:"List dead letters, newest first."`
 	Show    dlqShow    `cmd:"" help:"Show a dead letter: its cause, its headers and its body."`
 	Requeue dlqRequeue `cmd:"" help:"Send dead letters to their endpoints again."`
 	Drop    dlqDrop    `cmd:"" help:"Drop dead letters; their bodies are deleted."`
 }
 
-// Quarantine are the commands about messages that could not be taken.
-type Quarantine struct {
+type quarantineCommands struct {
 	List quarantineList `cmd:"" help:"List messages that could not be taken, newest first."`
 	Show quarantineShow `cmd:"" help:"Show a message that could not be taken: why, its headers and its body."`
 }
@@ -45,7 +40,7 @@ type Quarantine struct {
 type endpointsList struct{}
 
 func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListEndpoints(ctx, term.Keep())
+	list, err := cl.ListEndpoints(ctx)
 	return (&cli.List[client.Endpoint]{
 		Columns: "ENDPOINT|READY>|BACKLOG>|CALLS>|RATE>|P50>|P99>|ERRORS>|LISTENERS",
 		Row: func(e *client.Endpoint) []any {
@@ -87,7 +82,6 @@ func doers(e *client.Endpoint) string {
 	}
 }
 
-// listeners says how many there are, of which services.
 func listeners(all []client.Listener) string {
 	if len(all) == 0 {
 		return "none"
@@ -110,7 +104,6 @@ func services(all []client.Listener, versions bool) []string {
 	return names
 }
 
-// endpointName is the argument of commands about one endpoint.
 type endpointName struct {
 	Name string `arg:"" help:"The endpoint's name."`
 }
@@ -120,7 +113,7 @@ type endpointsShow struct{ endpointName }
 func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(e *client.Endpoint, room int) string {
 		return endpointHead(e) + instancesOf(e, room) + changesText(e.Changes, room)
-	})(cl.GetEndpoint(ctx, e.Name, term.Keep()))
+	})(cl.GetEndpoint(ctx, e.Name))
 }
 
 func endpointHead(e *client.Endpoint) string {
@@ -154,7 +147,6 @@ func endpointHead(e *client.Endpoint) string {
 	return t.String()
 }
 
-// fieldsText lists the fields of a JSON Schema with their types.
 func fieldsText(schema any) string {
 	type property struct {
 		Type any `json:"type"`
@@ -185,7 +177,6 @@ func fieldsText(schema any) string {
 	return strings.Join(fields, ", ")
 }
 
-// instancesOf lists who does the work.
 func instancesOf(e *client.Endpoint, room int) string {
 	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
 		return instancesText(e.Listeners, room)
@@ -250,7 +241,7 @@ func instanceNotes(l *client.Listener) string {
 type endpointsExplain struct{ endpointName }
 
 func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name, term.Keep()))
+	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name))
 }
 
 // paceRows adds what limits an endpoint over all runs to its head.
@@ -293,7 +284,6 @@ func learnedText(p *client.PaceView) string {
 	return strings.Join(parts, ", ")
 }
 
-// changesText lists the last changes of an endpoint's pace, each with its reason.
 func changesText(changes []client.PastPace, room int) string {
 	if len(changes) == 0 {
 		return ""
@@ -305,13 +295,21 @@ func changesText(changes []client.PastPace, room int) string {
 }
 
 type endpointsSet struct {
-	Name        string  `arg:"" help:"The endpoint's name. It need not be known yet."`
-	Concurrency *string `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
-	MaxInFlight *string `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
-	Rate        *string `help:"Items a second over all runs, or none." placeholder:"N"`
-	RequestRate *string `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
-	ChunkCap    *string `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
-	Breaker     *string `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
+	Name        string       `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency *int         `type:"limit" off:"default" within:"1,1024" help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *int         `type:"limit" off:"none" within:"1,10000" help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
+	Rate        *float64     `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
+	RequestRate *requestRate `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	ChunkCap    string       `enum:",0" default:"" help:"0 forgets that requests over some size fail as a whole; nodes find the cap by themselves." placeholder:"0"`
+	Breaker     string       `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
+}
+
+type requestRate float64
+
+func (r *requestRate) UnmarshalText(text []byte) error {
+	n, err := collector.ParseRequestRate(string(text))
+	*r = requestRate(n)
+	return err
 }
 
 func (e *endpointsSet) Validate() error {
@@ -319,63 +317,23 @@ func (e *endpointsSet) Validate() error {
 		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --chunk-cap 0 or " +
 			"--breaker closed")
 	}
-	_, err := e.settings()
-	return err
-}
-
-// settings are what was given. A word takes a limit away, which is 0 then.
-func (e *endpointsSet) settings() (set client.EndpointSettings, err error) {
-	limit := func(flag string, given *string, word string, read func(string) (float64, error), from, to float64,
-		wants string,
-	) *float64 {
-		if given == nil {
-			return nil
-		}
-		var n float64
-		if *given != word {
-			var wrong error
-			if n, wrong = read(*given); wrong != nil || !(n >= from && n <= to) { // so that NaN is refused
-				err = cmp.Or(err, fmt.Errorf("%s: %.100q is %s", flag, *given, wants))
-			}
-		}
-		return &n
-	}
-	number := func(text string) (float64, error) { n, err := strconv.Atoi(text); return float64(n), err }
-	count := func(flag string, given *string, word string, most int, wants string) *int {
-		n := limit(flag, given, word, number, 1, float64(most), wants)
-		if n == nil {
-			return nil
-		}
-		return new(int(*n))
-	}
-	set.Concurrency = count("--concurrency", e.Concurrency, "default", pacestore.MaxEndpointConcurrency,
-		fmt.Sprintf("not a number from 1 to %d, or default", pacestore.MaxEndpointConcurrency))
-	set.MaxInFlight = count("--max-in-flight", e.MaxInFlight, "none", pacestore.MaxEndpointInFlight,
-		fmt.Sprintf("not a number from 1 to %d, or none", pacestore.MaxEndpointInFlight))
-	set.Rate = limit("--rate", e.Rate, "none", func(text string) (float64, error) { return strconv.ParseFloat(text, 64) },
-		pacestore.MinEndpointRate, pacestore.MaxEndpointRate, fmt.Sprintf(
-			"not a number of items a second from %g to %d, or none", pacestore.MinEndpointRate, pacestore.MaxEndpointRate))
-	set.RequestRate = limit("--request-rate", e.RequestRate, "none", collector.ParseRequestRate,
-		math.SmallestNonzeroFloat64, math.MaxFloat64, "no rate of requests like 10/s, 50/m or 100/h, nor none")
-	set.ChunkCap = count("--chunk-cap", e.ChunkCap, "0", 0, "not 0; nodes find the cap by themselves, and 0 clears it")
-	if set.Breaker = e.Breaker; e.Breaker != nil && *e.Breaker != string(client.BreakerStateClosed) {
-		err = cmp.Or(err, fmt.Errorf("--breaker: %.100q is not closed; nodes open the breaker by themselves, and closed "+
-			"says that it is no outage", *e.Breaker))
-	}
-	return set, err
+	return nil
 }
 
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	set, err := e.settings()
-	if err != nil {
-		return err
+	set := client.EndpointSettings{Concurrency: e.Concurrency, MaxInFlight: e.MaxInFlight, Rate: e.Rate,
+		RequestRate: (*float64)(e.RequestRate)}
+	if e.ChunkCap != "" {
+		set.ChunkCap = new(int)
+	}
+	if e.Breaker != "" {
+		set.Breaker = &e.Breaker
 	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		return "endpoint " + cli.EscapeControl(e.Name) + ": " + strings.Join(e.told(set), "; ")
-	})(cl.SetEndpoint(ctx, e.Name, set, term.Keep()))
+	})(cl.SetEndpoint(ctx, e.Name, set))
 }
 
-// told says what holds now of what was set.
 func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	concurrency := "concurrency is left to its services"
 	if set.Concurrency > 0 {
@@ -388,8 +346,8 @@ func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	}{
 		{e.Concurrency != nil, concurrency + ", within seconds"}, {e.MaxInFlight != nil, budgetText(set.MaxInFlight)},
 		{e.Rate != nil, rateLimitText(set.Rate)}, {e.RequestRate != nil, requestRateText(set.RequestRate)},
-		{e.ChunkCap != nil, "requests may be of any size again"},
-		{e.Breaker != nil, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
+		{e.ChunkCap != "", "requests may be of any size again"},
+		{e.Breaker != "", "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
 	} {
 		if part.given {
 			told = append(told, part.text)

@@ -20,11 +20,9 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/health"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Health is what a person must see to, and what is said of it.
-type Health struct {
+type healthCommands struct {
 	Show  healthShow  `cmd:"" default:"1" help:"Show what a person must do, and what helps."`
 	Ready healthReady `cmd:"" help:"Check whether the server is ready, for a container's health check: exit 1 when it is not. Needs no token."`
 	Mute  healthMute  `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
@@ -36,11 +34,10 @@ type healthShow struct{}
 
 // Run ends with a code of its own when a condition is critical.
 func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.Health(ctx, term.Keep())
+	found, err := cl.Health(ctx)
 	return cli.FailIf(found.Counts.Critical > 0, cli.ExitFailed, cli.Print(term, healthText)(found, err))
 }
 
-// conditionArgs name a condition, or all of a kind.
 type conditionArgs struct {
 	Kind    string `arg:"" help:"As tranche health names it, like failed_items."`
 	Subject string `arg:"" optional:"" help:"Of what, as tranche health says; all of the kind when it is left out."`
@@ -59,19 +56,19 @@ func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	if !a.UntilWorse {
 		set.For = a.For.String()
 	}
-	return cli.Say(term, markedText)(cl.MuteCondition(ctx, set, term.Keep()))
+	return cli.Say(term, markedText)(cl.MuteCondition(ctx, set))
 }
 
 type healthAck struct{ conditionArgs }
 
 func (a *healthAck) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, markedText)(cl.AckCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
+	return cli.Say(term, markedText)(cl.AckCondition(ctx, client.ConditionName(a.conditionArgs)))
 }
 
 type healthClear struct{ conditionArgs }
 
 func (a *healthClear) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Say(term, markedText)(cl.ClearCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep()))
+	return cli.Say(term, markedText)(cl.ClearCondition(ctx, client.ConditionName(a.conditionArgs)))
 }
 
 func markedText(said *client.MarkedCondition) string {
@@ -130,7 +127,6 @@ func healthText(h *client.Health, room int) string {
 	return t.B.String()
 }
 
-// tellCondition tells one, shorter when it is one of several of its kind.
 func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	if several {
 		t.Paragraph("", cli.EscapeControl(c.Title))
@@ -147,7 +143,6 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }
 
-// tellMark tells what someone said of a condition.
 func tellMark(t *cli.Prose, m *client.Mark) {
 	if m == nil {
 		return
@@ -234,15 +229,12 @@ func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("ready\n")
 }
 
-// Nodes lists the nodes.
-type Nodes struct{}
+type nodesCommand struct{}
 
-// Run lists nodes.
-func (Nodes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
+func (nodesCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, nodesText)(cl.ListNodes(ctx))
 }
 
-// nodesText is the nodes with what each holds, and who leads.
 func nodesText(found *client.Nodes, room int) string {
 	if len(found.Nodes) == 0 {
 		return "no node has been here\n"
@@ -283,7 +275,6 @@ func since(found *client.Nodes, at time.Time, to time.Duration) string {
 	return cli.Span(max(found.At.Sub(at), 0).Round(to)) + " ago"
 }
 
-// leaderText is who leads and since when, and what it does as the leader.
 func leaderText(found *client.Nodes, room int) string {
 	lead := found.Leader
 	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", cli.ShortID(lead.Session),
@@ -303,7 +294,6 @@ func leaderText(found *client.Nodes, room int) string {
 	return text + list.Text(found.LeaderTasks, room)
 }
 
-// taskState says how a leader task is doing, and what went wrong with it last.
 func taskState(found *client.Nodes, d *client.LeaderTaskView) string {
 	state := "waiting"
 	switch {
@@ -318,7 +308,6 @@ func taskState(found *client.Nodes, d *client.LeaderTaskView) string {
 	return state
 }
 
-// nodeRuns names the runs that a node works on.
 func nodeRuns(runs []client.NodeRun) string {
 	var names []string
 	for i := range runs {
@@ -327,24 +316,19 @@ func nodeRuns(runs []client.NodeRun) string {
 	return cmp.Or(strings.Join(names, ", "), "-")
 }
 
-// Audit shows what operators did.
-type Audit struct {
-	Of     string       `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
-	Actor  string       `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
-	Action string       `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
-	Since  cli.PastTime `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Before int64        `help:"Only what is older than this entry." placeholder:"NUMBER"`
-	Limit  int          `default:"20" help:"How many." placeholder:"N"`
+type auditCommand struct{ auditPage }
+
+type auditPage struct {
+	Run    string    `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Actor  string    `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
+	Action string    `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
+	Since  time.Time `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Before int64     `help:"Only what is older than this entry." placeholder:"NUMBER"`
+	Limit  int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
-func (a *Audit) Validate() error { return cli.Within("--limit", &a.Limit, inspect.MaxAudit) }
-
-// Run lists the audit log.
-func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListAudit(ctx, client.ListAuditParams{
-		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
-	}, term.Keep())
+func (a *auditCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage))
 	err = cli.Print(term, func(page *client.AuditPage, room int) string {
 		if len(page.Entries) == 0 {
 			return "nothing of this kind was done\n"
@@ -375,7 +359,6 @@ func auditText(entries []client.AuditEntry, room int) string {
 	return text
 }
 
-// withChanges puts what changed below the line of each entry, where a column of it would have no room.
 func withChanges(text string, entries []client.AuditEntry, room int) string {
 	head, rest, _ := strings.Cut(text, "\n")
 	out := cli.Prose{Columns: cli.ExplainWidth(room)}
@@ -429,7 +412,6 @@ func auditFields(doc json.RawMessage) map[string]json.RawMessage {
 // nothing is how a value shows that is not there.
 const nothing = "none"
 
-// auditValue writes a value as people read it.
 func auditValue(doc json.RawMessage) string {
 	switch text := string(bytes.TrimSpace(doc)); text {
 	case "", "null", `""`, "[]", "{}":

@@ -16,11 +16,9 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Plans are the commands about plans on record.
-type Plans struct {
+type planCommands struct {
 	Apply  applyDocument[planKind] `cmd:"" help:"Save a plan: the next version of its name, unless nothing has changed."`
 	List   planList                `cmd:"" help:"List saved plans, or the versions of one."`
 	Show   planShow                `cmd:"" help:"Show a plan as it was applied."`
@@ -35,10 +33,8 @@ func (planKind) documents() *documents {
 	return &documents{
 		noun: "plan", most: gather.MaxPlanBytes, dropped: ", in all its versions; runs keep what they started with",
 		parse: func(name string, text []byte) error { _, err := gather.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			switch {
@@ -54,11 +50,10 @@ func (planKind) documents() *documents {
 }
 
 type planList struct {
-	Name  string `arg:"" optional:"" help:"List the versions of this plan, newest first."`
-	Limit int    `default:"100" help:"How many, at most 500." placeholder:"N"`
+	Name   string `arg:"" optional:"" help:"List the versions of this plan, newest first."`
+	Before int    `help:"Of a plan, only versions before this one." placeholder:"N"`
+	namesPage
 }
-
-func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, inspect.MaxPlans) }
 
 func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list := cli.List[client.PlanSummary]{
@@ -73,16 +68,15 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 		Empty: "no plans on record; put one there with: tranche plan apply FILE",
 	}
 	if p.Name != "" {
-		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
-		list.More = found.Next > 0
+		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Before: p.Before, Limit: p.Limit})
+		list.Next, list.Before = found.Next, true
 		return list.Print(term, found.Versions, err)
 	}
-	found, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.Keep())
-	list.More = found.Next != ""
+	found, err := cl.ListPlans(ctx, client.ListPlansParams(p.namesPage))
+	list.Next = found.Next
 	return list.Print(term, found.Plans, err)
 }
 
-// stepsText names the steps, and their endpoints where those are called otherwise.
 func stepsText(p *client.PlanSummary) string {
 	var steps []string
 	for i, name := range p.Steps {
@@ -105,26 +99,22 @@ func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	if err != nil {
 		return err
 	}
-	plan, err := planOf(ctx, cl, name, version, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	term.Note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, cli.Moment(plan.CreatedAt),
-		plan.CreatedBy, cli.Count(plan.Runs))
-	if plan.Newest != plan.Version {
-		term.Note("the newest version is %d", plan.Newest)
-	}
-	return term.Printf("%s\n", strings.TrimRight(plan.Source, "\n"))
+	plan, err := planOf(ctx, cl, name, version)
+	return printSource(term, plan.Source, err, func() {
+		term.Note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, cli.Moment(plan.CreatedAt),
+			plan.CreatedBy, cli.Count(plan.Runs))
+		if plan.Newest != plan.Version {
+			term.Note("the newest version is %d", plan.Newest)
+		}
+	})
 }
 
 // planOf returns one version of a plan; version 0 is the newest.
-func planOf(
-	ctx context.Context, cl *client.Client, name string, version int, keep client.CallOption,
-) (client.PlanView, error) {
+func planOf(ctx context.Context, cl *client.Client, name string, version int) (client.PlanView, error) {
 	if version == 0 {
-		return cl.GetPlan(ctx, name, keep)
+		return cl.GetPlan(ctx, name)
 	}
-	return cl.GetPlanVersion(ctx, name, version, keep)
+	return cl.GetPlanVersion(ctx, name, version)
 }
 
 // planRef takes NAME or NAME@VERSION apart; version 0 is the newest.
@@ -154,7 +144,7 @@ type planInfer struct {
 	Items string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
 	cli.RowFlags
-	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
+	Rows int `default:"10000" within:"1,1000000" help:"How many rows are looked at." placeholder:"N"`
 }
 
 func (p *planInfer) Validate() error {
@@ -162,7 +152,7 @@ func (p *planInfer) Validate() error {
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
 		return fmt.Errorf("--%s: %s", field.Field, field.Problem)
 	}
-	return cli.Within("--rows", &p.Rows, 1_000_000)
+	return err
 }
 
 // Run reads the rows here: no server is asked.
@@ -187,7 +177,6 @@ func (p *planInfer) Run(term *cli.Console) error {
 	return term.Printf("%s\n", text.Bytes())
 }
 
-// guess looks at the first rows of a file.
 func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, notes []string, err error) {
 	var items gather.Items
 	if items.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {

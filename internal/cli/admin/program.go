@@ -17,13 +17,11 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 )
 
-// Pages writes the man pages, from the same table that --help reads: one for tranche and one for each noun.
-type Pages struct {
+type manPages struct {
 	Dir string `arg:"" help:"Where the pages go, like /usr/local/share/man/man1."`
 }
 
-// Run writes them.
-func (m *Pages) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {
+func (m *manPages) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil { //nolint:gosec // for everybody
 		return fmt.Errorf("man pages: %w", err)
 	}
@@ -89,7 +87,6 @@ func page(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
 	return b.String()
 }
 
-// manFlags lists flags under a heading, or goes on where it is.
 func manFlags(b *strings.Builder, heading string, flags []*kong.Flag) {
 	if heading != "" {
 		b.WriteString(".SH " + heading + "\n")
@@ -124,8 +121,7 @@ func roff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Help is there to be listed: its line is read as that of the command itself with --help.
-type Help struct {
+type helpCommand struct {
 	Command []string `arg:"" optional:"" help:"The command."`
 }
 
@@ -137,13 +133,11 @@ func Args(args []string) []string {
 	return append(args[1:len(args):len(args)], "--help")
 }
 
-// Completion prints what a shell has to read.
-type Completion struct {
+type completion struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish: source <(tranche completion bash)"`
 }
 
-// Run prints it.
-func (c *Completion) Run(line *kong.Context) error {
+func (c *completion) Run(line *kong.Context) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err
@@ -159,11 +153,9 @@ func (c *Completion) Run(line *kong.Context) error {
 	return err
 }
 
-// Sample prints a config file with every setting of serve, from what its flags say of themselves.
-type Sample struct{}
+type configSample struct{}
 
-// Run prints it.
-func (Sample) Run(line *kong.Context, term *cli.Console) error {
+func (configSample) Run(line *kong.Context, term *cli.Console) error {
 	var b strings.Builder
 	b.WriteString("# tranche.yaml: the settings of tranche serve, for --config tranche.yaml. What is commented out\n" +
 		"# has its default. A flag wins over its variable, and that over this file.\n")
@@ -189,7 +181,6 @@ func (Sample) Run(line *kong.Context, term *cli.Console) error {
 	return term.Printf("%s", b.String())
 }
 
-// serveFlags are the settings that a config file may have.
 func serveFlags(app *kong.Application) (flags []*kong.Flag) {
 	for _, node := range app.Children {
 		if node.Name != "serve" {

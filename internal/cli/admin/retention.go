@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Retention is for how long what is kept.
-type Retention struct {
+type retentionCommands struct {
 	Show retentionShow `cmd:"" default:"1" help:"Show how long each kind is kept, and what is being deleted."`
 	Set  retentionSet  `cmd:"" help:"Set the limits of a kind."`
 	Run  retentionRun  `cmd:"" help:"Delete what is past its limits now, instead of within ten minutes."`
@@ -22,7 +19,7 @@ type Retention struct {
 type retentionShow struct{}
 
 func (retentionShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, retentionText)(cl.ShowRetention(ctx, term.Keep()))
+	return cli.Print(term, retentionText)(cl.ShowRetention(ctx))
 }
 
 func retentionText(list *client.RetentionList, room int) string {
@@ -55,9 +52,9 @@ func retentionText(list *client.RetentionList, room int) string {
 
 type retentionSet struct {
 	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
-	Age      *string `help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
-	MaxCount *string `help:"Keep so many, the newest; or off." placeholder:"N"`
-	MaxBytes *string `help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
+	Age      *string `type:"limit" off:"off" help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
+	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep so many, the newest; or off." placeholder:"N"`
+	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
 	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
 
@@ -69,7 +66,7 @@ func (r *retentionSet) Validate() error {
 	case given && r.KeepAll:
 		return cli.Usage("--keep-all takes all limits away; leave it out, or --age, --max-count and --max-bytes")
 	}
-	return r.change(&client.RetentionSettings{})
+	return nil
 }
 
 func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -83,39 +80,24 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			set = client.RetentionSettings{Age: k.Age, MaxCount: k.MaxCount, MaxBytes: k.MaxBytes}
 		}
 	}
-	if err := r.change(&set); err != nil {
-		return err
-	}
-	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set, term.Keep()))
+	r.change(&set)
+	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set))
 }
 
-// change sets the limits that are given.
-func (r *retentionSet) change(set *client.RetentionSettings) (err error) {
-	const off = "off" // takes a limit away
+func (r *retentionSet) change(set *client.RetentionSettings) {
 	if r.KeepAll {
 		*set = client.RetentionSettings{}
 	}
 	if r.Age != nil {
-		if set.Age = *r.Age; set.Age == off {
-			set.Age = ""
-		}
+		set.Age = *r.Age
 	}
 	if r.MaxCount != nil {
-		if set.MaxCount = 0; *r.MaxCount != off {
-			if set.MaxCount, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || set.MaxCount < 1 {
-				return cli.Usage(fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount))
-			}
-		}
+		set.MaxCount = *r.MaxCount
 	}
 	if r.MaxBytes != nil {
-		var size workqueue.Bytes
-		if *r.MaxBytes != off && (size.UnmarshalText([]byte(*r.MaxBytes)) != nil || size == 0) {
-			return cli.Usage(fmt.Sprintf("--max-bytes is %q; give a size like 50GiB, or off", *r.MaxBytes))
-		}
-		set.MaxBytes = int64(size)
+		set.MaxBytes = int64(*r.MaxBytes)
 	}
 	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
-	return nil
 }
 
 func keptText(k *client.RetentionKind) string {
@@ -140,7 +122,7 @@ type retentionRun struct {
 }
 
 func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
+	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun})
 	due.Kinds = slices.DeleteFunc(due.Kinds, func(d client.KindDue) bool { return d.Count == 0 })
 	err = (&cli.List[client.KindDue]{
 		Columns: "KIND|PAST>|BYTES>|ENDED BEFORE|OLDEST|NEWEST",
@@ -159,8 +141,7 @@ func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return err
 }
 
-// Erase takes what is kept of a key out of the database.
-type Erase struct {
+type eraseCommand struct {
 	Key    string `required:"" help:"The key of items, and of operations of collectors." placeholder:"KEY"`
 	Of     string `name:"run" help:"Out of this run only: an id, a piece of one, a name, or last." placeholder:"RUN"`
 	Reason string `help:"Why, for the audit log; do not name the key in it." placeholder:"TEXT"`
@@ -169,9 +150,9 @@ type Erase struct {
 }
 
 // Run erases, when someone means it: nothing brings it back.
-func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
-	err := cli.Say(term, erasedText)(cl.Erase(ctx, set, term.Keep()))
+	err := cli.Say(term, erasedText)(cl.Erase(ctx, set))
 	if err == nil && set.DryRun && !e.DryRun {
 		return cli.Usage("nothing was erased: it cannot be brought back, so say --yes")
 	}

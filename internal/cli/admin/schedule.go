@@ -15,8 +15,7 @@ import (
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// Schedules are the commands about schedules.
-type Schedules struct {
+type scheduleCommands struct {
 	Apply   applyDocument[scheduleKind]  `cmd:"" help:"Save a schedule, or change it."`
 	List    scheduleList                 `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
 	Show    scheduleShow                 `cmd:"" help:"Show a schedule as it was applied, and its state."`
@@ -34,10 +33,8 @@ func (scheduleKind) documents() *documents {
 	return &documents{
 		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs go on",
 		parse: func(name string, text []byte) error { _, err := schedule.Parse(name, text); return err },
-		apply: func(
-			ctx context.Context, cl *client.Client, name string, text io.Reader, keep client.CallOption,
-		) (client.AppliedDocument, error) {
-			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text, keep)
+		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
+			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text)
 		},
 		next: func(a *client.AppliedDocument) string {
 			if a.NextDue == nil {
@@ -50,16 +47,10 @@ func (scheduleKind) documents() *documents {
 	}
 }
 
-type scheduleList struct {
-	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
-}
-
-func (l *scheduleList) Validate() error {
-	return cli.Within("--limit", &l.Limit, schedulestore.MaxSchedules)
-}
+type scheduleList struct{ namesPage }
 
 func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams{Limit: l.Limit}, term.Keep())
+	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams(l.namesPage))
 	return (&cli.List[client.ScheduleSummary]{
 		Columns: "SCHEDULE|STATE|WHEN|ZONE|PLAN|NEXT|LAST|RUNNING",
 		Row: func(s *client.ScheduleSummary) []any {
@@ -72,7 +63,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			}
 			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
 		},
-		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", More: list.Next != "",
+		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", Next: list.Next,
 	}).Print(term, list.Schedules, err)
 }
 
@@ -86,27 +77,23 @@ func whenText(when string) string {
 
 type scheduleShow struct{ documentName }
 
-// Run prints a schedule as it was applied; how it stands goes to the person beside it.
 func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	view, err := cl.GetSchedule(ctx, s.Name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
-		view.ChangedBy, view.State)
-	if view.State == workqueue.DocumentActive && view.NextDue != nil {
-		term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
-	}
-	if view.Running+view.Waiting > 0 {
-		term.Note("%s runs in progress, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
-	}
-	if view.Last != nil {
-		term.Note("last: %s", fireText(view.Last))
-	}
-	return term.Printf("%s\n", strings.TrimRight(view.Source, "\n"))
+	view, err := cl.GetSchedule(ctx, s.Name)
+	return printSource(term, view.Source, err, func() {
+		term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
+			view.ChangedBy, view.State)
+		if view.State == workqueue.DocumentActive && view.NextDue != nil {
+			term.Note("due next %s, in %s", cli.Moment(*view.NextDue), cli.Span(view.NextDue.Sub(view.Now)))
+		}
+		if view.Running+view.Waiting > 0 {
+			term.Note("%s runs in progress, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
+		}
+		if view.Last != nil {
+			term.Note("last: %s", fireText(view.Last))
+		}
+	})
 }
 
-// fireText is what became of a due time, in a line.
 func fireText(f *client.Fire) string {
 	text := fmt.Sprintf("%s %s", cli.Moment(f.DueAt), f.State)
 	if f.Run != nil {
@@ -123,10 +110,8 @@ func fireText(f *client.Fire) string {
 
 type schedulePreview struct {
 	Schedule string `arg:"" help:"A schedule on record, or a file with one in YAML or JSON; - is standard input."`
-	Count    int    `default:"20" help:"How many due times, at most 1000." placeholder:"N"`
+	Count    int    `default:"20" within:"1,1000" help:"How many due times, at most 1000." placeholder:"N"`
 }
-
-func (p *schedulePreview) Validate() error { return cli.Within("--count", &p.Count, 1000) }
 
 func (p *schedulePreview) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	times, err := p.times(ctx, cl, term)
@@ -138,12 +123,11 @@ func (p *schedulePreview) times(
 	ctx context.Context, cl *client.Client, term *cli.Console,
 ) (client.ScheduleTimes, error) {
 	if p.Schedule != "-" && !cli.IsPlanFile(p.Schedule) {
-		return cl.ListScheduleTimes(ctx, p.Schedule, client.ListScheduleTimesParams{Count: p.Count}, term.Keep())
+		return cl.ListScheduleTimes(ctx, p.Schedule, client.ListScheduleTimesParams{Count: p.Count})
 	}
 	return cli.Apply(term, "schedule", p.Schedule, schedule.MaxBytes, schedule.Parse,
 		func(name string, text io.Reader) (client.ScheduleTimes, error) {
-			return cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: name, Count: p.Count}, cli.YAML, text,
-				term.Keep())
+			return cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: name, Count: p.Count}, cli.YAML, text)
 		})
 }
 
@@ -172,23 +156,24 @@ func timesText(times *client.ScheduleTimes, room int) string {
 
 type scheduleHistory struct {
 	documentName
-	State string `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
-	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+	firesPage
 }
 
-func (f *scheduleHistory) Validate() error {
-	return cli.Within("--limit", &f.Limit, schedulestore.MaxFires)
+type firesPage struct {
+	State  string    `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
+	Before time.Time `help:"Only those before this time." placeholder:"TIME"`
+	Limit  int       `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
 func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams{State: f.State, Limit: f.Limit}, term.Keep())
+	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams(f.firesPage))
 	return (&cli.List[client.Fire]{
 		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
 		Row: func(fire *client.Fire) []any {
 			return []any{fire.DueAt, fire.Kind, fire.State, cli.ShortRun(fire.Run), cli.OrDash(fire.RunState),
 				whyFire(fire, time.Now())}
 		},
-		Empty: "schedule " + cli.EscapeControl(f.Name) + " has no such due time yet", More: list.Next != nil,
+		Empty: "schedule " + cli.EscapeControl(f.Name) + " has no such due time yet", Next: list.Next, Before: true,
 	}).Print(term, list.Fires, err)
 }
 
@@ -216,13 +201,11 @@ func whyFire(fire *client.Fire, now time.Time) string {
 
 type scheduleRunNow struct {
 	documentName
-	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
+	Wait time.Duration `default:"30s" within:"0s," help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-func (r *scheduleRunNow) Validate() error { return notNegative(r.Wait) }
-
 func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	fire, err := cl.RunScheduleNow(ctx, r.Name, term.Keep())
+	fire, err := cl.RunScheduleNow(ctx, r.Name)
 	if err != nil {
 		return err
 	}
@@ -250,7 +233,6 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 		"tranche schedule history %s\n", name, fire.State, why, name)
 }
 
-// await looks until the fire has ended, or waits for something.
 func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *client.Fire) error {
 	return cli.Await(ctx, r.Wait, func() (known bool, err error) {
 		list, err := cl.ListFires(ctx, r.Name, client.ListFiresParams{

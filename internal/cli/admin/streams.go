@@ -14,8 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Streams are settings and figures of the JetStream streams.
-type Streams struct {
+type streamCommands struct {
 	Show streamsShow `cmd:"" default:"1" help:"Show what is set for the streams, what they have, and why that differs."`
 	Set  streamsSet  `cmd:"" help:"Set their replicas and room, for all nodes; what is not named stays."`
 }
@@ -23,18 +22,18 @@ type Streams struct {
 type streamsShow struct{}
 
 func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, streamsText)(cl.ShowStreams(ctx, term.Keep()))
+	return cli.Print(term, streamsText)(cl.ShowStreams(ctx))
 }
 
 type streamsSet struct {
-	Replicas      *streamReplicas `help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
-	WorkMaxBytes  *streamSize     `help:"Room for requests, or default." placeholder:"SIZE"`
-	ReplyMaxBytes *streamSize     `help:"Room for replies, or default." placeholder:"SIZE"`
-	EventMaxBytes *streamSize     `help:"Room for events, or default." placeholder:"SIZE"`
-	StageMaxBytes *streamSize     `help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
-	FlowMaxBytes  *streamSize     `help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
-	DeadMaxBytes  *streamSize     `help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
-	EventAge      *eventAge       `help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
+	Replicas      *int      `type:"limit" off:"auto" like:"1, 3 or 5" help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
+	WorkMaxBytes  *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for requests, or default." placeholder:"SIZE"`
+	ReplyMaxBytes *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for replies, or default." placeholder:"SIZE"`
+	EventMaxBytes *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for events, or default." placeholder:"SIZE"`
+	StageMaxBytes *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
+	FlowMaxBytes  *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
+	DeadMaxBytes  *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
+	EventAge      *eventAge `type:"limit" off:"default" like:"a time like 168h or 14d" help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
 }
 
 func (s *streamsSet) Validate() error {
@@ -45,65 +44,34 @@ func (s *streamsSet) Validate() error {
 	return nil
 }
 
-// usual takes a setting back to what it is when no one says anything.
-const usual = "default"
+type size int64
 
-// streamReplicas is a number of copies, or 0 for auto.
-type streamReplicas int
-
-func (r *streamReplicas) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "auto", usual:
-		*r = 0
-		return nil
-	case "1", "3", "5":
-		*r = streamReplicas(text[0] - '0')
-		return nil
-	}
-	return fmt.Errorf("%.100q is not 1, 3, 5 or auto", text)
-}
-
-// streamSize is a number of bytes, or 0 for the default.
-type streamSize int64
-
-func (s *streamSize) UnmarshalText(text []byte) error {
-	if string(text) == usual {
-		*s = 0
-		return nil
-	}
-	var size workqueue.Bytes
-	err := size.UnmarshalText(text)
-	*s = streamSize(size)
+func (s *size) UnmarshalText(text []byte) error {
+	var n workqueue.Bytes
+	err := n.UnmarshalText(text)
+	*s = size(n)
 	return err
 }
 
-// eventAge is a time, or 0 for the default.
+// eventAge is a time, or a number of days.
 type eventAge time.Duration
 
 func (a *eventAge) UnmarshalText(text []byte) error {
-	if string(text) == usual {
-		*a = 0
+	days, ok := strings.CutSuffix(string(text), "d")
+	if n, err := strconv.ParseUint(days, 10, 16); ok && err == nil {
+		*a = eventAge(time.Duration(n) * 24 * time.Hour)
 		return nil
 	}
-	if days, ok := strings.CutSuffix(string(text), "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
-			*a = eventAge(time.Duration(n) * 24 * time.Hour)
-			return nil
-		}
-	}
 	age, err := time.ParseDuration(string(text))
-	if err != nil || age <= 0 {
-		return fmt.Errorf("%.100q is not a time like 168h or 14d, or default", text)
-	}
 	*a = eventAge(age)
-	return nil
+	return err
 }
 
 func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkMaxBytes),
+	change := client.StreamChanges{Replicas: s.Replicas, WorkBytes: (*int64)(s.WorkMaxBytes),
 		ReplyBytes: (*int64)(s.ReplyMaxBytes), EventBytes: (*int64)(s.EventMaxBytes), StageBytes: (*int64)(s.StageMaxBytes),
 		FlowBytes: (*int64)(s.FlowMaxBytes), DeadBytes: (*int64)(s.DeadMaxBytes), EventAge: (*client.Duration)(s.EventAge)}
-	now, err := cl.SetStreams(ctx, change, term.Keep())
+	now, err := cl.SetStreams(ctx, change)
 	err = cli.Say(term, streamsWanted)(now, err)
 	if err == nil && !term.JSON {
 		term.Note("the leader brings it to JetStream within seconds; see tranche streams")
@@ -111,7 +79,6 @@ func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	return err
 }
 
-// streamsWanted says what is set.
 func streamsWanted(s *client.Streams) string {
 	replicas := cli.Count(int64(s.Replicas))
 	if s.Auto {
@@ -164,8 +131,7 @@ func streamsText(s *client.Streams, room int) string {
 	return text + "\n" + list.Text(s.Streams, room)
 }
 
-// NATS says what a NATS server has to know.
-type NATS struct {
+type natsCommands struct {
 	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server: who may say what."`
 }
 
@@ -207,7 +173,6 @@ func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {
 	return term.Printf("%s", told(files, variable))
 }
 
-// told says what is for whom.
 func told(files []string, variable string) string {
 	t := cli.Table{}
 	t.Row("server", "nats-server -c "+files[0])

@@ -10,7 +10,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 )
@@ -48,18 +51,16 @@ func TestPastTime(t *testing.T) {
 		"2026-01-31T15:04:05":  time.Date(2026, 1, 31, 15, 4, 5, 0, time.Local),
 		"2026-01-31T15:04:05Z": time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC),
 	} {
-		var p cli.PastTime
-		if err := p.UnmarshalText([]byte(text)); err != nil || !p.Equal(want) {
-			t.Errorf("%s: %v, %v; want %v", text, p.Time, err, want)
+		if at, err := cli.PastTime(text); err != nil || !at.Equal(want) {
+			t.Errorf("%s: %v, %v; want %v", text, at, err, want)
 		}
 	}
-	var p cli.PastTime
-	if err := p.UnmarshalText([]byte("90m")); err != nil || time.Since(p.Time).Round(time.Minute) != 90*time.Minute {
-		t.Errorf("90m: %v, %v", p.Time, err)
+	if at, err := cli.PastTime("90m"); err != nil || time.Since(at).Round(time.Minute) != 90*time.Minute {
+		t.Errorf("90m: %v, %v", at, err)
 	}
 	for _, text := range []string{"", "now", "-5m", "31.1.2026", "0001-01-01T00:00:00Z"} {
-		if err := p.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q is taken as %v", text, p.Time)
+		if at, err := cli.PastTime(text); err == nil {
+			t.Errorf("%q is taken as %v", text, at)
 		}
 	}
 }
@@ -113,26 +114,30 @@ func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 
 func TestLimitsOfEndpointsAreRead(t *testing.T) {
 	t.Parallel()
-	for flag, set := range map[string]func(*endpointsSet, *string){
-		"--max-in-flight 1 10000 none, not 0 10001 x":   func(e *endpointsSet, text *string) { e.MaxInFlight = text },
-		"--concurrency 1 1024 default, not 0 1025 none": func(e *endpointsSet, text *string) { e.Concurrency = text },
-		"--rate 0.5 none, not 0 -1 NaN Inf":             func(e *endpointsSet, text *string) { e.Rate = text },
-		"--request-rate 10/s none, not 0/s 10":          func(e *endpointsSet, text *string) { e.RequestRate = text },
-		"--chunk-cap 0, not 5":                          func(e *endpointsSet, text *string) { e.ChunkCap = text },
-		"--breaker closed, not open":                    func(e *endpointsSet, text *string) { e.Breaker = text },
+	for _, flag := range []string{
+		"--max-in-flight 1 10000 none, not 0 10001 x 1.5", "--concurrency 1 1024 default, not 0 1025 none",
+		"--rate 0.5 none, not 0 -1 NaN Inf", "--request-rate 10/s none, not 0/s 10", "--chunk-cap 0, not 5",
+		"--breaker closed, not open",
 	} {
 		good, bad, _ := strings.Cut(flag, ", not ")
 		name, good, _ := strings.Cut(good, " ")
 		for text := range strings.FieldsSeq(good + " " + bad) {
-			var e endpointsSet
-			set(&e, &text)
-			err := e.Validate()
+			_, err := parsed[endpointsSet](t, "e", name+"="+text)
 			if ok := slices.Contains(strings.Fields(good), text); (err == nil) != ok ||
 				err != nil && !strings.Contains(err.Error(), name) {
 				t.Errorf("%s %s: %v", name, text, err)
 			}
 		}
 	}
+}
+
+// parsed is a command with its arguments, as the program reads them.
+func parsed[Command any](t *testing.T, args ...string) (command Command, err error) {
+	t.Helper()
+	line, err := kong.New(&command, cli.Limits())
+	testenv.NoError(t, err)
+	_, err = line.Parse(args)
+	return command, err
 }
 
 // An invariant is told in words, whether it holds or not.
@@ -262,25 +267,26 @@ func aligned(text string) string {
 func TestLimitsThatAreSet(t *testing.T) {
 	t.Parallel()
 	type settings = client.RetentionSettings
-	word := func(text string) *string { return &text }
 	was := settings{Age: "90d", MaxCount: 7}
 	for name, c := range map[string]struct {
-		given retentionSet
+		given string
 		want  settings
 		wrong string // part of the error
 	}{
-		"none":           {retentionSet{}, was, "--keep-all"},
-		"one":            {retentionSet{MaxBytes: word("1GiB")}, settings{Age: "90d", MaxCount: 7, MaxBytes: 1 << 30}, ""},
-		"one off":        {retentionSet{Age: word("off")}, settings{MaxCount: 7}, ""},
-		"all off":        {retentionSet{Age: word("off"), MaxCount: word("off")}, settings{KeepAll: true}, ""},
-		"keep all":       {retentionSet{KeepAll: true}, settings{KeepAll: true}, ""},
-		"keep all but":   {retentionSet{KeepAll: true, Age: word("3d")}, was, "leave it out"},
-		"no number":      {retentionSet{MaxCount: word("few")}, was, "--max-count"},
-		"less than none": {retentionSet{MaxCount: word("-1")}, was, "--max-count"},
+		"none":           {"", was, "--keep-all"},
+		"one":            {"--max-bytes=1GiB", settings{Age: "90d", MaxCount: 7, MaxBytes: 1 << 30}, ""},
+		"one off":        {"--age=off", settings{MaxCount: 7}, ""},
+		"all off":        {"--age=off --max-count=off", settings{KeepAll: true}, ""},
+		"keep all":       {"--keep-all", settings{KeepAll: true}, ""},
+		"keep all but":   {"--keep-all --age=3d", was, "leave it out"},
+		"no number":      {"--max-count=few", was, "--max-count"},
+		"less than none": {"--max-count=-1", was, "--max-count"},
+		"no size":        {"--max-bytes=0", was, "a size like 50GiB"},
 	} {
-		set, err := was, c.given.Validate()
+		set := was
+		given, err := parsed[retentionSet](t, append(strings.Fields(c.given), "runs")...)
 		if err == nil {
-			err = c.given.change(&set)
+			given.change(&set)
 		}
 		right := err == nil && c.wrong == "" || err != nil && c.wrong != "" && strings.Contains(err.Error(), c.wrong)
 		if !right || set != c.want {

@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Trackers are the commands about tracker batches.
-type Trackers struct {
+type trackerCommands struct {
 	Open    trackerOpen    `cmd:"" help:"Open a batch for a fan-out, or find the one that its key has opened."`
 	Add     trackerAdd     `cmd:"" help:"Add items to an open batch; their ids are batch:group:index."`
 	Ack     trackerAck     `cmd:"" help:"Acknowledge items by ids and ranges, as done or as failed."`
@@ -60,10 +59,9 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		}
 		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
 			"then: tranche tracker seal %[1]s", cli.EscapeControl(opened.ID))
-	})(cl.OpenTracker(ctx, set, term.Keep()))
+	})(cl.OpenTracker(ctx, set))
 }
 
-// batchID is the argument of commands about one batch.
 type batchID struct {
 	Batch string `arg:"" help:"A batch's id."`
 }
@@ -76,7 +74,7 @@ type trackerAdd struct {
 }
 
 func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key}, term.Keep())
+	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key})
 	if err == nil && a.IDs {
 		return printIDs(term, &added)
 	}
@@ -120,7 +118,7 @@ func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		}
 		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: "+
 			"tranche tracker show %[1]s", id)
-	})(cl.SealTracker(ctx, s.Batch, term.Keep()))
+	})(cl.SealTracker(ctx, s.Batch))
 }
 
 type trackerDelete struct{ batchID }
@@ -128,27 +126,19 @@ type trackerDelete struct{ batchID }
 func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(gone *client.BatchDeleted) string {
 		return "batch " + cli.EscapeControl(gone.Batch) + " is deleted"
-	})(cl.DeleteTracker(ctx, d.Batch, term.Keep()))
+	})(cl.DeleteTracker(ctx, d.Batch))
 }
 
 type trackerShow struct {
 	batchID
-	Missing int `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
+	Missing int `default:"10" within:"0,10000" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
 }
 
-func (s *trackerShow) Validate() error {
-	if s.Missing < 0 || s.Missing > maxMissing {
-		return fmt.Errorf("--missing must be 0 to %d, got %d", maxMissing, s.Missing)
-	}
-	return nil
-}
-
-// maxMissing is how many ranges one answer has.
 const maxMissing = 10_000
 
 func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(b *client.BatchView, _ int) string { return batchText(b) + missingText(b) })(
-		cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep()))
+		cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}))
 }
 
 func batchText(b *client.BatchView) string {
@@ -181,7 +171,6 @@ func batchText(b *client.BatchView) string {
 	return t.String()
 }
 
-// codesText lists why items failed, the most frequent first.
 func codesText(codes map[string]int64) string {
 	if len(codes) == 0 {
 		return ""
@@ -230,14 +219,7 @@ func missingText(b *client.BatchView) string {
 type trackerMissing struct {
 	batchID
 	After string `help:"Only what follows this item, like 12:8191." placeholder:"ITEM"`
-	Limit int    `help:"How many ranges at most (all)." placeholder:"N"`
-}
-
-func (m *trackerMissing) Validate() error {
-	if m.Limit < 0 {
-		return fmt.Errorf("--limit is %d; it must be 1 or more", m.Limit)
-	}
-	return nil
+	Limit int    `within:"0," help:"How many ranges at most (all)." placeholder:"N"`
 }
 
 func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -284,18 +266,11 @@ type trackerList struct {
 	Owner string `help:"Only this one's." placeholder:"NAME"`
 	State string `enum:",open,sealed,completed,expired" default:"" help:"Only those in this state: open, sealed, completed or expired." placeholder:"STATE"`
 	After string `help:"Only those older than this one, by its id." placeholder:"ID"`
-	Limit int    `default:"20" help:"How many." placeholder:"N"`
+	Limit int    `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
 
-func (l *trackerList) Validate() error { return cli.Within("--limit", &l.Limit, maxBatches) }
-
-// maxBatches is how many batches one answer has.
-const maxBatches = 1000
-
 func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListTrackers(ctx, client.ListTrackersParams{
-		Owner: l.Owner, State: l.State, After: l.After, Limit: l.Limit,
-	}, term.Keep())
+	page, err := cl.ListTrackers(ctx, client.ListTrackersParams(*l))
 	return (&cli.List[client.BatchSummary]{
 		Columns: "BATCH|OWNER|KEY|STATE|ITEMS>|OPEN GROUPS>|ACTIVE",
 		Row: func(b *client.BatchSummary) []any {
@@ -341,9 +316,9 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		switch {
 		case err != nil:
 		case a.Batch != "":
-			acked, err = cl.AckTracker(ctx, a.Batch, piece.set, term.Keep())
+			acked, err = cl.AckTracker(ctx, a.Batch, piece.set)
 		default:
-			acked, err = cl.AckTrackerItems(ctx, piece.set, term.Keep())
+			acked, err = cl.AckTrackerItems(ctx, piece.set)
 		}
 		if err = input.place(err, piece); err != nil && sent > 0 {
 			return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)

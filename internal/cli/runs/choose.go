@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,26 +16,25 @@ import (
 
 // itemChoice is how commands have items chosen: by one of these.
 type itemChoice struct {
-	Key   []string `xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
-	Keys  string   `xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
-	Code  []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
-	Group []string `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+	Key   []string `json:"keys" xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
+	Keys  string   `json:"-" xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
+	Code  []string `json:"codes" xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
+	Group []string `json:"groups" xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
 }
 
-// evidence is what is known of items and of what was made of them.
 type evidence struct {
-	Service     string       `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
-	Since       cli.PastTime `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Until       cli.PastTime `help:"Only what was recorded before." placeholder:"TIME"`
-	Where       string       `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
-	WhereResult string       `help:"Only items for whose result it holds." placeholder:"PATH"`
-	Corrected   bool         `help:"Only items whose data was corrected."`
+	Service     string    `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
+	Since       time.Time `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until       time.Time `help:"Only what was recorded before." placeholder:"TIME"`
+	Where       string    `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
+	WhereResult string    `help:"Only items for whose result it holds." placeholder:"PATH"`
+	Corrected   bool      `help:"Only items whose data was corrected."`
 }
 
 // chosen is the choice of commands that change items, by one of these or by evidence, which narrows that.
 type chosen struct {
 	itemChoice
-	State []string `enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
+	State []string `json:"states" enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
 	evidence
 }
 
@@ -43,34 +43,39 @@ type failedAt struct {
 	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
 }
 
-// none reports whether nothing chooses items.
 func (c *chosen) none() bool {
 	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.evidence == evidence{}
-}
-
-// fill puts the choice, and these keys, into the settings of a request.
-func (c *chosen) fill(settings any, keys []string) error {
-	return alike(map[string]any{"keys": keys, "codes": c.Code, "groups": c.Group, "states": c.State, "service": c.Service,
-		"since": pointTo(c.Since), "until": pointTo(c.Until), "where": c.Where, "where_result": c.WhereResult,
-		"corrected": c.Corrected}, settings)
 }
 
 // chooseOf is for what says that nothing was chosen.
 const chooseOf = "--key K, --keys FILE, --code C, --group G, or evidence: --service, --since, --until, --where, " +
 	"--where-result, --state, --corrected"
 
-func pointTo(t cli.PastTime) *time.Time {
-	if t.IsZero() {
-		return nil
+// ask is a request about items with these keys, or about those that flags choose.
+type ask[T any] = func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (T, error)
+
+// asking sends flags as the settings of a request about a run.
+func asking[S, T any](
+	flags any, ref string, call func(context.Context, string, S, ...client.CallOption) (T, error),
+) ask[T] {
+	return func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (none T, err error) {
+		var set S
+		chosen := struct {
+			Keys   []string
+			DryRun bool
+		}{keys, dry}
+		if err := cmp.Or(alike(flags, &set), alike(chosen, &set)); err != nil {
+			return none, err
+		}
+		return call(ctx, ref, set, options...)
 	}
-	return &t.Time
 }
 
 // redoing is what becomes of the chosen items, by requests to the server.
 type redoing[T any] struct {
 	chosen *chosen
 	dry    bool
-	ask    func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (T, error)
+	ask    ask[T]
 	add    func(sum, one *T) T // what both did, one at a time
 	items  func(*T) int64
 	did    string // with items that are done, for people
@@ -82,7 +87,7 @@ type redoing[T any] struct {
 // anything.
 func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err error) {
 	if r.chosen.Keys == "" {
-		return r.ask(ctx, r.chosen.Key, r.dry, term.Keep())
+		return r.ask(ctx, r.chosen.Key, r.dry)
 	}
 	parts, err := cli.ReadKeys(r.chosen.Keys, term.In)
 	switch {
@@ -94,48 +99,31 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 		return done, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and %s is for "+
 			"one: run a smaller file first instead", r.chosen.Keys, cli.Count(cli.MaxKeysOfRequest), r.once))
 	}
-	done, parts, err = r.try(ctx, parts)
+	done, parts, err = r.send(ctx, parts, true)
 	if err != nil || r.dry {
 		return done, err
 	}
 	if len(parts) > 1 && r.each {
 		term.Note("%s has keys for %d requests; each is a generation", r.chosen.Keys, len(parts))
 	}
-	return r.parts(ctx, parts)
+	done, _, err = r.send(ctx, parts, false)
+	return done, err
 }
 
-// parts sends the parts of a key file and adds up what they did.
-func (r *redoing[T]) parts(ctx context.Context, parts [][]string) (sum T, err error) {
-	for i, keys := range parts {
-		one, err := r.ask(ctx, keys, false)
-		switch {
-		case err != nil && i > 0:
-			return sum, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&sum)), r.did,
-				err)
-		case err != nil:
-			return sum, err
-		case i == 0:
-			sum = one
-		default:
-			sum = r.add(&sum, &one)
-		}
-	}
-	return sum, nil
-}
-
-// try asks what each part of a key file would do, and returns the sum and those of which anything would be done: all
-// together are one choice, and it is no error when there is nothing to do with some of it.
-func (r *redoing[T]) try(ctx context.Context, parts [][]string) (sum T, fit [][]string, err error) {
+// send sends the parts of a key file and returns the sum of what they did, or would do, and those of which anything
+// would be done: all together are one choice, and it is no error when there is nothing to do with some of it.
+func (r *redoing[T]) send(ctx context.Context, parts [][]string, dry bool) (sum T, fit [][]string, err error) {
 	var nothing error
-	for _, keys := range parts {
-		one, err := r.ask(ctx, keys, true)
+	for i, keys := range parts {
+		one, err := r.ask(ctx, keys, dry)
 		said, ok := errors.AsType[*client.ProblemError](err)
 		switch {
-		case ok && said.Status == http.StatusConflict:
-			if nothing == nil {
-				nothing = err
-			}
+		case dry && ok && said.Status == http.StatusConflict:
+			nothing = cmp.Or(nothing, err)
 			continue
+		case err != nil && !dry && i > 0:
+			return sum, nil, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts),
+				cli.Count(r.items(&sum)), r.did, err)
 		case err != nil:
 			return sum, nil, err
 		case len(fit) == 0:
@@ -162,7 +150,6 @@ func (r *redoing[T]) tell(term *cli.Console, done *T, text func(*T) string) erro
 	return term.Printf("%s", text(done))
 }
 
-// firstKeys names what a dry run found.
 func firstKeys(keys []string, of int64) string {
 	if len(keys) == 0 {
 		return ""
@@ -170,7 +157,6 @@ func firstKeys(keys []string, of int64) string {
 	return "  " + keysText(keys, of) + "\n"
 }
 
-// keysText names the first keys of so many items.
 func keysText(keys []string, of int64) string {
 	shown := make([]string, len(keys))
 	for i, k := range keys {
@@ -205,14 +191,7 @@ func (r *runAccept) Validate() error {
 
 func (r *runAccept) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	accept := redoing[client.Accepted]{chosen: &r.chosen, dry: r.DryRun, add: addAccepted, did: "were accepted",
-		items: func(a *client.Accepted) int64 { return a.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (a client.Accepted, err error) {
-			set := client.AcceptSettings{Failed: r.Failed, Step: r.Step, Withdraw: r.Withdraw, DryRun: dry, Reason: r.Reason}
-			if err := r.fill(&set, keys); err != nil {
-				return a, err
-			}
-			return cl.Accept(ctx, r.Ref, set, options...)
-		}}
+		items: func(a *client.Accepted) int64 { return a.Items }, ask: asking(r, r.Ref, cl.Accept)}
 	done, err := accept.do(ctx, term)
 	if err != nil {
 		return err
@@ -225,18 +204,24 @@ func addAccepted(sum, one *client.Accepted) client.Accepted {
 	both := *one
 	both.Items += sum.Items
 	both.Examples = sum.Examples
-	for _, st := range sum.Steps {
-		at := slices.IndexFunc(both.Steps, func(of client.StepAccepted) bool { return of.Step == st.Step })
-		if at < 0 {
-			both.Steps = append(both.Steps, st)
-		} else {
-			both.Steps[at].Items += st.Items
-		}
-	}
+	both.Steps = addByName(both.Steps, sum.Steps, func(st *client.StepAccepted) string { return st.Step },
+		func(to, st *client.StepAccepted) { to.Items += st.Items })
 	return both
 }
 
-// acceptText says what was accepted, or would be, and how the run stands.
+// addByName adds what is in b to what has the same name in a.
+func addByName[S any](a, b []S, name func(*S) string, add func(to, of *S)) []S {
+	for i := range b {
+		at := slices.IndexFunc(a, func(of S) bool { return name(&of) == name(&b[i]) })
+		if at < 0 {
+			a = append(a, b[i])
+		} else {
+			add(&a[at], &b[i])
+		}
+	}
+	return a
+}
+
 func acceptText(done *client.Accepted) string {
 	what := "accepted"
 	if done.DryRun {

@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// whichRuns is one run or all.
 type whichRuns struct {
 	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All    bool   `help:"Every run that is in progress."`
@@ -38,14 +37,14 @@ func (w *whichRuns) settings() client.ControlSettings {
 // do asks for the action and says what it did.
 func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
-	one func(keep client.CallOption) (client.Controlled, error), text func(*client.Controlled) string,
+	one func() (client.Controlled, error), text func(*client.Controlled) string,
 ) error {
 	var done client.Controlled
 	var err error
 	if w.All {
-		done, err = every(ctx, client.ControlAll{All: true, Reason: w.Reason}, term.Keep())
+		done, err = every(ctx, client.ControlAll{All: true, Reason: w.Reason})
 	} else {
-		done, err = one(term.Keep())
+		done, err = one()
 	}
 	if err != nil || term.JSON {
 		return term.Answered(err)
@@ -67,8 +66,8 @@ func runsText(done *client.Controlled) string {
 type runPause struct{ whichRuns }
 
 func (r *runPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return r.do(ctx, term, cl.PauseAllRuns, func(keep client.CallOption) (client.Controlled, error) {
-		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
+	return r.do(ctx, term, cl.PauseAllRuns, func() (client.Controlled, error) {
+		return cl.PauseRun(ctx, r.Ref, r.settings())
 	}, pausedText)
 }
 
@@ -109,8 +108,8 @@ func (r *runResume) Validate() error {
 }
 
 func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return r.do(ctx, term, cl.ResumeAllRuns, func(keep client.CallOption) (client.Controlled, error) {
-		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
+	return r.do(ctx, term, cl.ResumeAllRuns, func() (client.Controlled, error) {
+		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed})
 	}, func(done *client.Controlled) string {
 		switch {
 		case len(done.Runs) == 0:
@@ -128,8 +127,8 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 type runCancel struct{ whichRuns }
 
 func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return r.do(ctx, term, cl.CancelAllRuns, func(keep client.CallOption) (client.Controlled, error) {
-		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
+	return r.do(ctx, term, cl.CancelAllRuns, func() (client.Controlled, error) {
+		return cl.CancelRun(ctx, r.Ref, r.settings())
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
 			return "no run was cancelled: none is in progress"
@@ -164,9 +163,9 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	if r.DryRun {
 		return r.show(ctx, term, cl)
 	}
-	return r.do(ctx, term, cl.ApproveAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+	return r.do(ctx, term, cl.ApproveAllRuns, func() (client.Controlled, error) {
 		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step,
-			IfWaitingSince: r.IfWaitingSince}, keep)
+			IfWaitingSince: r.IfWaitingSince})
 	}, func(done *client.Controlled) string {
 		switch {
 		case len(done.Runs) == 0:
@@ -180,7 +179,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 
 // show tells what someone has to know before they approve.
 func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step}, term.Keep())
+	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step})
 	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
@@ -257,14 +256,13 @@ type runDelete struct {
 
 func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}
-	err := cli.Say(term, deletedText)(cl.DeleteRun(ctx, r.Ref, set, term.Keep()))
+	err := cli.Say(term, deletedText)(cl.DeleteRun(ctx, r.Ref, set))
 	if err == nil && !r.DryRun && !term.JSON {
 		term.Note("the leader deletes its rows now, in small pieces; see tranche retention show")
 	}
 	return err
 }
 
-// deletedText says what went, or would.
 func deletedText(d *client.RunDeleted) string {
 	which := "run " + d.Run
 	if d.Name != "" {
@@ -302,14 +300,13 @@ func (r *runSet) Validate() error {
 }
 
 func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	changes := client.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Reason: r.Reason}
-	if err := alike(&r.StepOverrides, &changes); err != nil {
+	var changes client.RunChanges
+	if err := alike(r, &changes); err != nil {
 		return err
 	}
-	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes, term.Keep()))
+	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes))
 }
 
-// setText says what became different, and from when on.
 func setText(done *client.ChangedRun) string {
 	if len(done.After) == 0 {
 		return fmt.Sprintf("run %s has these settings already; nothing was changed", done.Run)

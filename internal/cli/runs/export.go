@@ -87,7 +87,7 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		return cli.Usage(r.Format + " is nothing to read on a terminal; give --out FILE")
 	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
-		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since.Time, Until: r.Until.Time,
+		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since, Until: r.Until,
 		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected, With: r.Include, Flat: r.Flat,
 		Columns: r.Columns})
 	if err != nil {
@@ -151,7 +151,6 @@ func writeTo(name string, from io.Reader) (size int64, err error) {
 	return size, nil
 }
 
-// indexedFile is a line of the index of exported files.
 type indexedFile struct {
 	Key         string `json:"key"`
 	Ordinal     int    `json:"ordinal"`

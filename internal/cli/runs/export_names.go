@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"mime"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,14 +25,9 @@ const (
 // part of a path begins with a dot, ends in a dot or a space, is the name of a device, or is longer than 200 bytes. Two
 // names never differ in case alone: the second one gets its ordinal.
 type fileNames struct {
-	pieces []namePiece
-	index  string              // of the index, in lower case: no directory is called so
-	taken  map[uint64]struct{} // by the hash of the name in lower case: 8 bytes each, not the names
-}
-
-type namePiece struct {
-	text  string // as it stands
-	field string // or what is put in
+	template string
+	index    string              // of the index, in lower case: no directory is called so
+	taken    map[uint64]struct{} // by the hash of the name in lower case: 8 bytes each, not the names
 }
 
 // named is the item that a file is for.
@@ -40,29 +36,26 @@ type named struct {
 	ordinal                int
 }
 
+// nameField is what a template puts in.
+var nameField = regexp.MustCompile(`\{[^}]*\}`)
+
 func newFileNames(template string) (*fileNames, error) {
-	names := &fileNames{taken: map[uint64]struct{}{}}
-	for rest := template; rest != ""; {
-		text, after, open := strings.Cut(rest, "{")
-		if err := checkNameText(text); err != nil {
-			return nil, err
+	fields := []string{"{key}", "{ordinal}", "{step}", "{ext}", "{shard}"}
+	for _, field := range nameField.FindAllString(template, -1) {
+		if !slices.Contains(fields, field) {
+			return nil, fmt.Errorf("--name: there is no %.40s; there are %s", field, strings.Join(fields, ", "))
 		}
-		names.pieces = append(names.pieces, namePiece{text: text})
-		if !open {
-			break
-		}
-		field, left, closed := strings.Cut(after, "}")
-		if !closed {
-			return nil, fmt.Errorf("--name %.80q: a { without its }", template)
-		}
-		if !slices.Contains(nameFields(), field) {
-			return nil, fmt.Errorf("--name: there is no {%.40s}; there are {%s}", field, strings.Join(nameFields(), "}, {"))
-		}
-		names.pieces = append(names.pieces, namePiece{field: field})
-		rest = left
 	}
-	tells := func(p namePiece) bool { return p.field == "key" || p.field == "ordinal" }
-	if !slices.ContainsFunc(names.pieces, tells) {
+	text := nameField.ReplaceAllLiteralString(template, "")
+	if strings.Contains(text, "{") {
+		return nil, fmt.Errorf("--name %.80q: a { without its }", template)
+	}
+	for i := range len(text) {
+		if c := text[i]; !plainInName(c) && c != '/' && c != ' ' {
+			return nil, fmt.Errorf("--name: %q is not for names of files everywhere; use A-Z a-z 0-9 - _ . + = , @ and /", c)
+		}
+	}
+	if !strings.Contains(template, "{key}") && !strings.Contains(template, "{ordinal}") {
 		return nil, fmt.Errorf("--name %.80q: it needs {key} or {ordinal}, or all files had one name", template)
 	}
 	for part := range strings.SplitSeq(template, "/") {
@@ -71,20 +64,7 @@ func newFileNames(template string) (*fileNames, error) {
 				template)
 		}
 	}
-	return names, nil
-}
-
-// nameFields are what a template can put in.
-func nameFields() []string { return []string{"key", "ordinal", "step", "ext", "shard"} }
-
-// checkNameText allows what every file system takes.
-func checkNameText(text string) error {
-	for i := range len(text) {
-		if c := text[i]; !plainInName(c) && c != '/' && c != ' ' {
-			return fmt.Errorf("--name: %q is not for names of files everywhere; use A-Z a-z 0-9 - _ . + = , @ and /", c)
-		}
-	}
-	return nil
+	return &fileNames{template: template, taken: map[uint64]struct{}{}}, nil
 }
 
 func plainInName(c byte) bool {
@@ -93,31 +73,28 @@ func plainInName(c byte) bool {
 
 // of returns the name of an item's file, with slashes. Each is given once.
 func (f *fileNames) of(item *named) string {
-	var b strings.Builder
-	for _, p := range f.pieces {
-		switch p.field {
-		case "":
-			b.WriteString(p.text)
-		case "key":
-			escapeName(&b, item.key)
-		case "step":
-			escapeName(&b, item.step)
-		case "ordinal":
-			b.WriteString(strconv.Itoa(item.ordinal))
-		case "shard":
-			fmt.Fprintf(&b, "%04d", item.ordinal/shardItems)
-		case "ext":
-			b.WriteString(extension(item.contentType))
+	name := nameField.ReplaceAllStringFunc(f.template, func(field string) string {
+		switch field {
+		case "{key}":
+			return escapeName(item.key)
+		case "{step}":
+			return escapeName(item.step)
+		case "{ordinal}":
+			return strconv.Itoa(item.ordinal)
+		case "{shard}":
+			return fmt.Sprintf("%04d", item.ordinal/shardItems)
+		default:
+			return extension(item.contentType)
 		}
-	}
-	parts := strings.Split(b.String(), "/")
+	})
+	parts := strings.Split(name, "/")
 	for i := range parts {
 		parts[i] = safeName(parts[i])
 	}
 	if len(parts) > 1 && strings.ToLower(parts[0]) == f.index {
 		parts[0] = escapeFirst(parts[0])
 	}
-	name := strings.Join(parts, "/")
+	name = strings.Join(parts, "/")
 	if !f.take(name) {
 		// A ~ comes from no key, so that nothing else has this name.
 		ext := path.Ext(name)
@@ -144,14 +121,16 @@ func (f *fileNames) take(name string) bool {
 	return true
 }
 
-func escapeName(b *strings.Builder, text string) {
+func escapeName(text string) string {
+	var b strings.Builder
 	for i := range len(text) {
 		if c := text[i]; plainInName(c) || c == ' ' {
 			b.WriteByte(c)
 		} else {
-			fmt.Fprintf(b, "%%%02X", c)
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
+	return b.String()
 }
 
 // safeName makes a part of a path one that is a name everywhere.
@@ -178,19 +157,12 @@ func safeName(part string) string {
 
 func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], part[1:]) }
 
+var device = regexp.MustCompile(`^(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|COM[0-9]|LPT[0-9])$`)
+
 // isDevice reports whether Windows takes a name for a device, whatever its extension.
 func isDevice(part string) bool {
 	stem, _, _ := strings.Cut(part, ".")
-	stem = strings.ToUpper(strings.TrimRight(stem, " "))
-	switch stem {
-	case "CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$":
-		return true
-	}
-	numbered, digit := strings.CutPrefix(stem, "COM")
-	if !digit {
-		numbered, digit = strings.CutPrefix(stem, "LPT")
-	}
-	return digit && len(numbered) == 1 && numbered[0] >= '0' && numbered[0] <= '9'
+	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))
 }
 
 // extension is what files of a content type are called by.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
@@ -24,7 +24,7 @@ type runRerun struct {
 	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
 	InFlight          *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
 	Endpoint          string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
-	Canary            int                 `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
+	Canary            int                 `within:"0," help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
 	CanaryAutoApprove bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun            bool                `help:"Change nothing; say how many items and requests it would be."`
@@ -35,33 +35,16 @@ func (r *runRerun) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which items: --failed, " + chooseOf)
-	case r.Canary < 0:
-		return fmt.Errorf("--canary is %d; it must be 1 or more", r.Canary)
 	case r.CanaryAutoApprove && r.Canary == 0:
 		return errors.New("--canary-auto-approve needs --canary N")
 	}
-	return cmp.Or(r.Check(r.DryRun), sizingWithin("--chunk", r.Chunk, bitfield.Size),
-		sizingWithin("--in-flight", r.InFlight, workqueue.MaxInFlight))
-}
-
-// sizingWithin refuses a number that is given and not from 1 to most.
-func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
-	if n == nil || n.Auto {
-		return nil
-	}
-	return cli.Within(flag, &n.Value, most)
+	sizing := gather.Overrides{StepOverrides: workqueue.StepOverrides{Chunk: r.Chunk, InFlight: r.InFlight}}
+	return cmp.Or(r.Check(r.DryRun), flagError(sizing.Validate()))
 }
 
 func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
-		items: func(again *client.Rerun) int64 { return again.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Rerun, error) {
-			set, err := r.settings(keys, dry)
-			if err != nil {
-				return client.Rerun{}, err
-			}
-			return cl.Rerun(ctx, r.Ref, set, options...)
-		}}
+		items: func(again *client.Rerun) int64 { return again.Items }, ask: asking(r, r.Ref, cl.Rerun)}
 	if r.Canary > 0 {
 		rerun.once = "--canary"
 	}
@@ -75,19 +58,6 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	})
 }
 
-func (r *runRerun) settings(keys []string, dry bool) (client.RerunSettings, error) {
-	set := client.RerunSettings{Failed: r.Failed, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
-		Canary: r.Canary, CanaryAutoApprove: r.CanaryAutoApprove, DryRun: dry, Reason: r.Reason}
-	if r.Chunk != nil {
-		set.Chunk = client.Sizing(*r.Chunk)
-	}
-	if r.InFlight != nil {
-		set.InFlight = client.Sizing(*r.InFlight)
-	}
-	return set, r.fill(&set, keys)
-}
-
-// rerunText says what was set going, or would be, and what comes next.
 func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	if again.DryRun {
 		text := fmt.Sprintf("dry run: run %s would run %s again, as generation %d: %s over %s\n",
@@ -144,15 +114,7 @@ func (r *runReset) Validate() error {
 
 func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	reset := redoing[client.Reset]{chosen: &r.chosen, dry: r.DryRun, add: addResets, did: "were reset", each: true,
-		items: func(done *client.Reset) int64 { return done.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (done client.Reset, err error) {
-			set := client.ResetSettings{Step: r.Step, All: r.All, FailedAt: r.FailedAt, Cascade: r.Cascade, DryRun: dry,
-				Reason: r.Reason}
-			if err := r.fill(&set, keys); err != nil {
-				return done, err
-			}
-			return cl.Reset(ctx, r.Ref, set, options...)
-		}}
+		items: func(done *client.Reset) int64 { return done.Items }, ask: asking(r, r.Ref, cl.Reset)}
 	done, err := reset.do(ctx, term)
 	if err != nil {
 		return err
@@ -173,21 +135,13 @@ func addResets(a, b *client.Reset) client.Reset {
 
 // addSteps adds up what became of the steps, by their names.
 func addSteps(a, b []client.StepReset) []client.StepReset {
-	for _, st := range b {
-		i := slices.IndexFunc(a, func(of client.StepReset) bool { return of.Step == st.Step })
-		if i < 0 {
-			a = append(a, st)
-			continue
-		}
-		to := &a[i]
+	return addByName(a, b, func(st *client.StepReset) string { return st.Step }, func(to, st *client.StepReset) {
 		to.Reset, to.Ready, to.Withdrawn = to.Reset+st.Reset, to.Ready+st.Ready, to.Withdrawn+st.Withdrawn
 		to.Redone, to.Kept = to.Redone+st.Redone, to.Kept+st.Kept
 		to.Waiting, to.LeftOut = to.Waiting+st.Waiting, to.LeftOut+st.LeftOut
-	}
-	return a
+	})
 }
 
-// resetText says what was taken back, or would be, and what comes next.
 func resetText(done *client.Reset) string {
 	var b strings.Builder
 	verb := "resets"
@@ -242,7 +196,6 @@ func resetParts(st *client.StepReset) (parts []string) {
 	return parts
 }
 
-// resetNext says what happens now.
 func resetNext(done *client.Reset) string {
 	var later []string
 	for i := range done.Steps {
@@ -282,7 +235,7 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		Reason: r.Reason, Encoding: r.Encoding, Header: r.HeaderParam(), Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	done, err := cli.Upload(term, "--items", r.Items, func(items io.Reader) (client.Corrected, error) {
-		return cl.Correct(ctx, r.Ref, params, "application/octet-stream", items, term.Keep())
+		return cl.Correct(ctx, r.Ref, params, "application/octet-stream", items)
 	})
 	if err != nil {
 		return err
@@ -293,7 +246,6 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	return r.end(ctx, term, cl, done.Run, func() error { return cli.Say(term, correctText)(done, nil) })
 }
 
-// correctText says what was corrected, or would be, and what comes of it.
 func correctText(done *client.Corrected) string {
 	verb, dry := "has", ""
 	if done.DryRun {

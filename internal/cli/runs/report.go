@@ -41,11 +41,9 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		return reportHead(r) + reportItems(r, room) + reportTogether(r.Together) + reportCorrected(r.Corrected) +
 			reportSteps(r, room) + reportTime(r) + reportRequests(r) + reportWorkers(r, room) + reportDigests(r) +
 			reportAgainst(r)
-	})(cl.ReportRun(ctx, r.Ref, client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests},
-		term.Keep()))
+	})(cl.ReportRun(ctx, r.Ref, client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests}))
 }
 
-// list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
 func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
 	if err != nil {
@@ -122,7 +120,6 @@ func reportItems(r *client.ReportDocument, room int) string {
 	return text
 }
 
-// reportTogether counts a run as one with those that it carries on.
 func reportTogether(g *client.Together) string {
 	if g == nil {
 		return ""
@@ -131,7 +128,6 @@ func reportTogether(g *client.Together) string {
 		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
 }
 
-// reportCorrected tells which results were made of corrected data.
 func reportCorrected(c *client.CorrectedReport) string {
 	if c == nil {
 		return ""
@@ -258,7 +254,6 @@ func reportDigests(r *client.ReportDocument) string {
 	return text
 }
 
-// reportAgainst tells what differs from an earlier run.
 func reportAgainst(r *client.ReportDocument) string {
 	a := r.Against
 	if a == nil {
@@ -293,7 +288,6 @@ func reportAgainst(r *client.ReportDocument) string {
 	return text.String()
 }
 
-// sameness compares two digests.
 func sameness(here, there string) string {
 	switch {
 	case here == "" || there == "":
@@ -319,7 +313,7 @@ func (r *runErrors) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		defer func() { _ = stream.Close() }()
 		return cli.PrintLines(term, stream, errorLine)
 	}
-	return cli.Print(term, errorText)(cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.Keep()))
+	return cli.Print(term, errorText)(cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}))
 }
 
 func errorText(found *client.ErrorGroups, room int) string {
@@ -358,7 +352,6 @@ func errorText(found *client.ErrorGroups, room int) string {
 	return groups.String()
 }
 
-// groupText is a group with its examples, a line each.
 func groupText(g *client.ErrorGroup, room int) string {
 	var text strings.Builder
 	line := func(format string, args ...any) {
@@ -382,7 +375,6 @@ func groupText(g *client.ErrorGroup, room int) string {
 	return text.String()
 }
 
-// groupOrigin says where and when a group of errors came from.
 func groupOrigin(g *client.ErrorGroup) string {
 	origin := "step " + cli.EscapeControl(g.Step)
 	if g.Optional {
@@ -429,7 +421,7 @@ func errorLine(item *client.ExportedItem) string {
 type runHistory struct{ runArg }
 
 func (r *runHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref, term.Keep()))
+	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref))
 }
 
 func historyText(history *client.RunHistory, _ int) string {
@@ -446,5 +438,5 @@ type runNote struct {
 }
 
 func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, historyText)(cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}, term.Keep()))
+	return cli.Print(term, historyText)(cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}))
 }

@@ -34,7 +34,6 @@ type Commands struct {
 	Delete   runDelete   `cmd:"" help:"Delete a finished run, with all that there is of it but the audit log."`
 }
 
-// runArg is the argument of commands about one run.
 type runArg struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Ref string `json:"-" arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }

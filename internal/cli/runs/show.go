@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -14,25 +15,22 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type runList struct {
-	Limit    int          `default:"20" help:"How many." placeholder:"N"`
-	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
-	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
-	Result   string       `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
-	Plan     string       `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
-	Endpoint string       `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
-	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	State    []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
+	Result   string    `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
+	Before   string    `help:"Only runs older than this one, by its whole id." placeholder:"ID"`
+	Limit    int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+	Q        string    `name:"search" help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
+	Plan     string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
+	Endpoint string    `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
+	Since    time.Time `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until    time.Time `help:"Only runs that were made before." placeholder:"TIME"`
 }
 
-func (r *runList) Validate() error { return cli.Within("--limit", &r.Limit, inspect.MaxRuns) }
-
 func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
-		Result: r.Result, Since: r.Since.Time}
-	page, err := cl.ListRuns(ctx, asked, term.Keep())
+	page, err := cl.ListRuns(ctx, client.ListRunsParams(*r))
 	list := cli.List[client.RunSummary]{
 		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED|ENDS",
 		Row: func(run *client.RunSummary) []any {
@@ -44,9 +42,9 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 			return []any{cli.ShortID(run.ID), name, state, run.Items, run.Done, run.Failed, percent(run.Progress),
 				run.CreatedAt, endsText(run)}
 		},
-		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE",
+		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
-	if r.Search+r.Plan+r.Endpoint+r.Result != "" || len(r.State) > 0 || !r.Since.IsZero() {
+	if !reflect.DeepEqual(*r, runList{Limit: r.Limit}) {
 		list.Empty = "no run fits; all are in: tranche run list"
 	}
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
@@ -81,7 +79,6 @@ func percent(share float64) string {
 	return fmt.Sprintf("%v%%", math.Floor(p*by+0.5)/by)
 }
 
-// openText marks a run that takes items.
 func openText(open *client.OpenView) string {
 	switch {
 	case open == nil:
@@ -97,7 +94,7 @@ type runShow struct{ runArg }
 
 func (r *runShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(run *client.RunDocument, _ int) string { return runHead(run) + runSteps(run) })(
-		cl.GetRun(ctx, r.Ref, term.Keep()))
+		cl.GetRun(ctx, r.Ref))
 }
 
 func runHead(run *client.RunDocument) string {
@@ -157,7 +154,6 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 	t.Field("priority", run.Priority)
 }
 
-// planText is a plan with the version that the run started with.
 func planText(name string, version int) string {
 	if version == 0 {
 		return cli.EscapeControl(name)
@@ -165,7 +161,6 @@ func planText(name string, version int) string {
 	return fmt.Sprintf("%s, version %d", cli.EscapeControl(name), version)
 }
 
-// runTimes adds when the run began, how long it took so far, and how fast it goes.
 func runTimes(t *cli.Table, run *client.RunDocument) {
 	t.Row("started", startedBy(run.CreatedAt, run.CreatedBy))
 	took := tookText(run)
@@ -186,7 +181,6 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 }
 
-// startedBy is when a run was started, and by whom if that is known.
 func startedBy(at time.Time, by string) string {
 	if by == "" {
 		return cli.Moment(at)
@@ -209,10 +203,10 @@ type runItem struct {
 }
 
 func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
+	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{})
 	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
 		// Perhaps the key was taken from a list, where control characters are written as escapes.
-		if other, otherErr := cl.GetItem(ctx, r.Ref, key, client.GetItemParams{}, term.Keep()); otherErr == nil {
+		if other, otherErr := cl.GetItem(ctx, r.Ref, key, client.GetItemParams{}); otherErr == nil {
 			found, err = other, nil
 		}
 	}
@@ -225,7 +219,6 @@ func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	})(found, err)
 }
 
-// failedText is how many items failed, and how many of them are accepted.
 func failedText(failed, accepted int64) string {
 	if accepted == 0 {
 		return cli.Count(failed) + " failed"
@@ -233,10 +226,8 @@ func failedText(failed, accepted int64) string {
 	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
 }
 
-// itemCount is a number of items in words.
 func itemCount(n int64) string { return cli.Plural(n, "item") }
 
-// heldText says why a run is paused, behind its state.
 func heldText(hold *client.HoldView, now time.Time) string {
 	by := ""
 	if hold.By != "" {
@@ -270,7 +261,6 @@ func canaryText(canary *client.CanaryView) string {
 	return text
 }
 
-// settingsText is the settings of a step in a few short lines.
 func settingsText(step *client.StepView) []string {
 	s := &step.Settings
 	pace := []string{cli.TargetText(step.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
@@ -386,7 +376,6 @@ func seenText(s *client.StepView) string {
 	return "sees " + cli.EscapeControl(strings.Join(seen, ", "))
 }
 
-// orderText says how the items of a run are put in lanes.
 func orderText(o *client.OrderView) string {
 	text := "by " + cli.EscapeControl(o.By)
 	switch {
@@ -409,7 +398,7 @@ type runGroups struct {
 }
 
 func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes}, term.Keep())
+	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes})
 	if err != nil {
 		return err
 	}

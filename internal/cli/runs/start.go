@@ -3,7 +3,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/alecthomas/kong"
+	"github.com/go-json-experiment/json"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
@@ -24,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// planFlags say what a run does.
 type planFlags struct {
 	Plan     string            `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint string            `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
@@ -64,13 +63,13 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	}
 	if r.DryRun {
 		found, err := send(r, term, func(items io.Reader) (client.DryRun, error) {
-			return cl.DryRun(ctx, settings, items, term.Keep())
+			return cl.DryRun(ctx, settings, items)
 		})
 		term.Warn(found.Warnings)
 		return cli.Say(term, dryRunText)(found, r.Explain(&plan, err))
 	}
 	started, err := send(r, term, func(items io.Reader) (client.Started, error) {
-		return cl.Start(ctx, settings, items, term.Keep())
+		return cl.Start(ctx, settings, items)
 	})
 	if err != nil {
 		return r.Explain(&plan, err)
@@ -117,8 +116,7 @@ func sent(flags any) (settings client.RunSettings, err error) {
 	return settings, err
 }
 
-// readSchema reads the file of a schema.
-func readSchema(name string) (json.RawMessage, error) {
+func readSchema(name string) ([]byte, error) {
 	file, err := cli.ReadText("--schema", name, strings.NewReader(""), itemschema.MaxBytes)
 	if err != nil {
 		return nil, err
@@ -126,7 +124,7 @@ func readSchema(name string) (json.RawMessage, error) {
 	if _, err := itemschema.Compile([]byte(file.Text)); err != nil {
 		return nil, cli.Usage(fmt.Sprintf("--schema %s: %v", name, err))
 	}
-	return json.RawMessage(file.Text), nil
+	return []byte(file.Text), nil
 }
 
 // Explain says what is wrong with the plan, if that is why the server refused the run.
@@ -167,7 +165,6 @@ func startedText(s *client.Started) string {
 	return text
 }
 
-// planRefText is a plan as an argument names it.
 func planRefText(name string, version int) string {
 	if version > 0 {
 		return fmt.Sprintf("%s@%d", cli.EscapeControl(name), version)
@@ -209,13 +206,15 @@ func flagError(err error) error {
 	return fmt.Errorf("%s: %s", flag, field.Problem)
 }
 
-// alike fills in of one struct what has the same name in the JSON of another.
+// alike fills in of one struct what has the same name in another, in JSON or in Go. A name that the other does not have
+// is an error: what is not sent has json:"-".
 func alike(from, into any) error {
-	text, err := json.Marshal(from)
+	text, err := json.Marshal(from, json.OmitZeroStructFields(true))
 	if err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
-	if err := json.Unmarshal(text, into); err != nil {
+	err = json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true))
+	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
 	return nil
@@ -269,7 +268,6 @@ func dryRunText(found *client.DryRun) string {
 	return text + "nothing was started"
 }
 
-// sizeText is a size, marked where nodes find it.
 func sizeText(n int, auto bool) string {
 	if auto {
 		return fmt.Sprintf("auto (%d)", n)
@@ -281,17 +279,12 @@ type runOpen struct {
 	planFlags
 	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
-	SealWithin     time.Duration `default:"24h" help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
+	SealWithin     time.Duration `default:"24h" within:"1s," help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
 	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which no one does anything with it), seal or cancel." placeholder:"WHAT"`
 	runSettings
 }
 
-func (r *runOpen) Validate() error {
-	if r.SealWithin < time.Second {
-		return fmt.Errorf("--seal-within is %s; it must be 1s or more", r.SealWithin)
-	}
-	return r.start().Validate()
-}
+func (r *runOpen) Validate() error { return r.start().Validate() }
 
 // start is the same run as one that is started with its items.
 func (r *runOpen) start() *runStart {
@@ -310,7 +303,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	if err := alike(&settings, &open); err != nil {
 		return err
 	}
-	opened, err := cl.OpenRun(ctx, open, term.Keep())
+	opened, err := cl.OpenRun(ctx, open)
 	term.Warn(opened.Warnings)
 	return cli.Say(term, func(opened *client.Opened) string {
 		if opened.Existing {
@@ -347,7 +340,7 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 		Encoding: r.Encoding, Header: r.HeaderParam(), Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
 	added, err := cli.Upload(term, "file", r.File, func(items io.Reader) (client.AddedItems, error) {
-		return cl.Add(ctx, r.Ref, params, items, term.Keep())
+		return cl.Add(ctx, r.Ref, params, items)
 	})
 	if !term.JSON {
 		term.Warn(added.Warnings)
@@ -367,15 +360,8 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 
 type runSeal struct {
 	runArg
-	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
+	Expect *int64 `within:"0," help:"Seal only if the run has so many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
-}
-
-func (r *runSeal) Validate() error {
-	if r.Expect != nil && *r.Expect < 0 {
-		return fmt.Errorf("--expect is %d; it must not be negative", *r.Expect)
-	}
-	return nil
 }
 
 func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -388,7 +374,7 @@ func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 			return "run " + sealed.Run + " sealed with " + items + ", and completed"
 		}
 		return fmt.Sprintf("run %s sealed with %s; follow it with: tranche run watch %s", sealed.Run, items, sealed.Run)
-	})(cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.Keep()))
+	})(cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}))
 }
 
 // itemFlags say where the items of a run come from: one of these.
@@ -448,7 +434,6 @@ func (f *itemFlags) file() (flag, name string) {
 	return "--items", f.Items
 }
 
-// sourceName says where the items of a run come from.
 func (f *itemFlags) sourceName() string {
 	switch _, file := f.file(); {
 	case f.From != "": // the server says which run that is

@@ -22,8 +22,6 @@ type runWatch struct {
 	watchFlags
 }
 
-func (r *runWatch) Validate() error { return r.check() }
-
 func (r *runWatch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return watch(ctx, term, cl, r.Ref, &r.watchFlags, r.MaxWait > 0)
 }
@@ -55,7 +53,7 @@ func follow(ctx context.Context, cl *client.Client, run *client.RunDocument, pro
 ) error {
 	term, away := progress.term, false
 	for pause := watchFirst; ; pause = min(2*pause, watchPoll) {
-		next, err := cl.GetRun(ctx, run.ID, term.Keep())
+		next, err := cl.GetRun(ctx, run.ID)
 		switch {
 		case err == nil:
 			*run, sure, away = next, true, false
@@ -88,7 +86,6 @@ func passing(err error) bool {
 	return !errors.As(err, &problem) || problem.Status >= 500
 }
 
-// conclude says how the run ended, and gives the exit code.
 func conclude(term *cli.Console, run client.RunDocument) error {
 	err := cli.Say(term, conclusion)(run, nil)
 	if run.State == "cancelled" {
@@ -203,13 +200,13 @@ func bar(share float64, columns int) string {
 
 // watchFlags say how long a run is watched. Without them a job of a scheduler could hang indefinitely.
 type watchFlags struct {
-	OnHold  string        `enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
-	MaxWait time.Duration `help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
+	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	MaxWait time.Duration `json:"-" within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
 // waitFlags are those of a command that sets a run going.
 type waitFlags struct {
-	Wait bool `help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
+	Wait bool `json:"-" help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
 	watchFlags
 }
 
@@ -223,7 +220,7 @@ func (w *waitFlags) Check(dryRun bool) error {
 	case !w.Wait && w.MaxWait != 0:
 		return errors.New("--max-wait bounds --wait; give --wait too")
 	}
-	return w.watchFlags.check()
+	return nil
 }
 
 // end says what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
@@ -239,13 +236,6 @@ func (w *waitFlags) end(
 		return nil
 	}
 	return watch(ctx, term, cl, run, &w.watchFlags, true)
-}
-
-func (w *watchFlags) check() error {
-	if w.MaxWait < 0 {
-		return fmt.Errorf("--max-wait is %s; it must be a time like 30m or 2h", w.MaxWait)
-	}
-	return nil
 }
 
 // stays reports whether a held run is watched on: by a person, or by someone who says so.
@@ -310,20 +300,19 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 	}
 }
 
-const maxPage = 1000 // entries of a list that the API gives at once
-
 type runRequests struct {
 	runArg
-	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
-	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
-	Limit int      `default:"20" help:"How many." placeholder:"N"`
+	slicesPage
 }
 
-func (r *runRequests) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
+type slicesPage struct {
+	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
+	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
+}
 
 func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
-		term.Keep())
+	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams(r.slicesPage))
 	if err == nil && !term.JSON {
 		n := &page.Counts
 		err = term.Printf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
@@ -350,19 +339,20 @@ func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 
 type runItems struct {
 	runArg
+	itemsPage
+}
+
+type itemsPage struct {
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
 	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`
 	State []string `enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
 	After *int64   `help:"Only those behind this ordinal." placeholder:"N"`
-	Limit int      `default:"20" help:"How many." placeholder:"N"`
+	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
 
-func (r *runItems) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
-
 func (r *runItems) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams{From: r.From, To: r.To, Step: r.Step, State: r.State,
-		After: r.After, Limit: r.Limit}, term.Keep())
+	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams(r.itemsPage))
 	return (&cli.List[client.ItemRow]{
 		Columns: "ORDINAL>|KEY|STATE|TRIES>|ERROR",
 		Row: func(item *client.ItemRow) []any {
@@ -430,6 +420,5 @@ type runExplain struct {
 }
 
 func (r *runExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, cli.ExplanationText)(
-		cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep()))
+	return cli.Print(term, cli.ExplanationText)(cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}))
 }

@@ -15,8 +15,9 @@ const isRun = (c) => /^[0-9a-f-]{36}$/.test(c.subject);
 const acts = {
   failed_items: [{ label: "Run again", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: (c) => isRun(c) && !c.resets, did: "runs again",
     says: "All items that failed are retried. To try a sample first, look at the run." }],
-  run_held: [{ label: "Go on", icon: "play", path: run("resume"), body: (c) => c.severity === "info" ? {} : { max_failed: "none" }, did: "goes on",
-    says: "Where too many items failed, going on lifts the limit." }],
+  run_held: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on", says: "Its items are sent again." }],
+  run_over_limit: [{ label: "Go on", icon: "play", path: run("resume"), body: () => ({ max_failed: "none" }), did: "goes on",
+    says: "Too many of its items failed; going on lifts the limit." }],
   run_fail_fast: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on",
     says: "Its first outcomes failed, and the others are tried anyway. It is not asked again." }],
   run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "is approved", says: "All items that were held back are sent." }],

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/alecthomas/kong"
+)
+
+// RefuseBytes refuses words that are not UTF-8: on their way to the server they would become others.
+func RefuseBytes(args []string) error {
+	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			return &usageError{fmt.Sprintf("%q is not UTF-8; what is not text can come in a file only", Short(arg, 100))}
+		}
+	}
+	return nil
+}
+
+func isEmptyText(v reflect.Value) bool {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return false
+		}
+		v = v.Elem()
+	}
+	return v.Kind() == reflect.String && v.Len() == 0
+}
+
+// CheckValues refuses an argument or flag that was given as an empty text: more likely than not it was to come from a
+// variable that is not set, and a run without a name, or a key that protects from starting twice, must not get lost
+// so. And it refuses numbers and times beyond the bounds of their tags, like within:"1,500" and within:"0s,".
+func CheckValues(line *kong.Context) error {
+	for _, at := range line.Path {
+		var given *kong.Value
+		switch {
+		case at.Resolved: // from a file
+		case at.Positional != nil:
+			given = at.Positional
+		case at.Flag != nil && at.Flag.Name != "reason":
+			given = at.Flag.Value
+		}
+		if given != nil && isEmptyText(given.Target) {
+			return &usageError{fmt.Sprintf("%s is empty; say what is meant; see: %s --help", given.ShortSummary(),
+				line.Selected().FullPath())}
+		}
+	}
+	for _, flag := range line.Flags() {
+		if err := checkBounds(flag.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkBounds(v *kong.Value) error {
+	given := reflect.Indirect(v.Target)
+	if v.Tag.Type == limitType || !v.Set || !given.IsValid() {
+		return nil
+	}
+	if ok, want := within(v.Tag, given); !ok {
+		return &usageError{fmt.Sprintf("%s must be %s, got %v", v.ShortSummary(), want, given.Interface())}
+	}
+	return nil
+}
+
+// within reports whether a number or time is within the bounds of a tag, and says what they are.
+func within(tag *kong.Tag, v reflect.Value) (ok bool, want string) {
+	low, high, bounded := strings.Cut(tag.Get("within"), ",")
+	if !bounded {
+		return true, ""
+	}
+	most, want := math.Inf(1), low+" or more"
+	if high != "" {
+		most, want = bound(high), low+" to "+high
+	}
+	n := math.NaN()
+	switch {
+	case v.CanInt():
+		n = float64(v.Int())
+	case v.CanFloat():
+		n = v.Float()
+	}
+	return n >= bound(low) && n <= most, want
+}
+
+// bound reads a bound of a tag: a number, or a time.
+func bound(text string) float64 {
+	if d, err := time.ParseDuration(text); err == nil {
+		return float64(d)
+	}
+	n, _ := strconv.ParseFloat(text, 64) // a tag has a number
+	return n
+}
+
+const limitType = "limit"
+
+// Limits reads flags of pointers with the tag type:"limit": a value, or the word of the tag off, which takes the limit
+// away and is zero. A tag within bounds the value, and a tag like says how it is written.
+func Limits() kong.Option {
+	return kong.NamedMapper(limitType, kong.MapperFunc(func(line *kong.DecodeContext, target reflect.Value) error {
+		var text string
+		if err := line.Scan.PopValueInto(limitType, &text); err != nil {
+			return err
+		}
+		tag, value := line.Value.Tag, reflect.New(target.Type().Elem())
+		if text != tag.Get("off") {
+			err := setLimit(value.Interface(), text)
+			if ok, want := within(tag, value.Elem()); err != nil || !ok {
+				return fmt.Errorf("%.100q is not %s, or %s", text, strings.TrimSpace(tag.Get("like")+" "+want), tag.Get("off"))
+			}
+		}
+		target.Set(value)
+		return nil
+	}))
+}
+
+func setLimit(to any, text string) error {
+	switch to := to.(type) {
+	case *string:
+		*to = text
+		return nil
+	case encoding.TextUnmarshaler:
+		return to.UnmarshalText([]byte(text))
+	default:
+		return json.Unmarshal([]byte(text), to)
+	}
+}
+
+// PastTimes reads points in time on the command line by [PastTime].
+func PastTimes() kong.Option {
+	return kong.TypeMapper(reflect.TypeFor[time.Time](), kong.MapperFunc(
+		func(line *kong.DecodeContext, target reflect.Value) error {
+			var text string
+			if err := line.Scan.PopValueInto("time", &text); err != nil {
+				return err
+			}
+			at, err := PastTime(text)
+			target.Set(reflect.ValueOf(at))
+			return err
+		}))
+}
+
+// PastTime reads a duration back from now, a date, or a time with or without its zone.
+func PastTime(text string) (at time.Time, err error) {
+	if back, err := time.ParseDuration(text); err == nil && back >= 0 {
+		return time.Now().Add(-back), nil
+	}
+	for _, layout := range []string{
+		time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339,
+	} {
+		if at, err = time.ParseInLocation(layout, text, time.Local); err == nil {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return at, fmt.Errorf("invalid time %q; use 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", text)
+	case at.IsZero(): // would be taken for none
+		return at, fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for "+
+			"no bound", text)
+	}
+	return at, nil
+}

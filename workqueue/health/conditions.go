@@ -1,0 +1,277 @@
+package health
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// The statements of the rules, and the index that each goes by. What words name is a column; `subject` and `since` are
+// columns of all, and `count`, `of`, `severity`, `kind` and `case`, which say it instead of the rule, of some.
+const (
+	// batchrun_failed. What is accepted does not count. A re-run opens the run again, and takes its condition away.
+	failedRuns = `
+WITH failed AS (
+    SELECT id, name, plan, failed - accepted AS items, finished_at, row_number() OVER (ORDER BY id DESC) AS nth
+    FROM batchrun
+    WHERE state = 'completed' AND failed > accepted AND finished_at > tranche_now() - $1::interval)
+SELECT '' AS case, id::text AS subject, name, plan, items AS count, 1::bigint AS of, finished_at AS since, nth
+FROM failed WHERE nth <= $2
+UNION ALL
+SELECT 'older', 'older runs', '', '', sum(items)::bigint, count(*), max(finished_at), NULL
+FROM failed WHERE nth > $2 HAVING count(*) > 0
+ORDER BY nth`
+
+	// batchrun_active, and run_step_barrier for the steps that wait, of a run that is not held; a few for each reason.
+	heldRuns = `
+SELECT kind, id::text AS subject, name, plan, detail, since, by, steps, known,
+    CASE steps WHEN 1 THEN detail ELSE 'NAME' END AS step
+FROM (
+    SELECT *, count(*) OVER (PARTITION BY kind) AS known, row_number() OVER (PARTITION BY kind ORDER BY since, id) AS n
+    FROM (
+        SELECT CASE hold WHEN 'fail_fast' THEN 'run_fail_fast' WHEN 'canary' THEN 'run_approval'
+                WHEN 'threshold' THEN 'run_over_limit' ELSE 'run_held' END AS kind,
+            id, name, plan, hold_detail AS detail, held_at AS since, held_by AS by, 0 AS steps
+        FROM batchrun WHERE state = 'running' AND hold IS NOT NULL
+        UNION ALL
+        SELECT 'run_gate', r.id, r.name, r.plan, string_agg(st.name, ', ' ORDER BY st.step), min(st.gate_since),
+            CASE WHEN bool_or(st.approval = 'other') THEN r.created_by ELSE '' END, count(*)
+        FROM batchrun r JOIN run_step st ON st.run_id = r.id AND st.barrier AND NOT st.barrier_passed
+        WHERE r.state = 'running' AND st.gate_since IS NOT NULL GROUP BY r.id) w) h
+WHERE n <= $1 ORDER BY since, id`
+
+	// batchrun_active.
+	unsealedRuns = `
+SELECT id::text AS subject, name, plan, seal_deadline AS since, items FROM batchrun
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()
+ORDER BY seal_deadline, id LIMIT $1`
+
+	// One row for each endpoint.
+	openBreakers = `
+SELECT endpoint AS subject, breaker_since AS since, breaker_reason AS reason, runs,
+    CASE runs WHEN 0 THEN 'info' END AS severity
+FROM (
+    SELECT *, (SELECT count(DISTINCT r.id) FROM batchrun r JOIN run_step st ON st.run_id = r.id
+        WHERE r.state = 'running' AND st.endpoint = p.endpoint) AS runs
+    FROM endpoint_pace p WHERE p.breaker = 'open' AND ` + pace.Exists + `) b
+ORDER BY since, subject LIMIT $1`
+
+	slowServices = `SELECT endpoint AS subject, before, now, since, runs FROM (` + pace.SlowEndpoints + `) s`
+
+	// work_slice_live. The leader notes from time to time what services have taken.
+	untakenRequests = `
+SELECT 'untaken' AS case, coalesce(w.endpoint, st.endpoint) AS subject, count(*) AS slices,
+    sum(bit_count(w.remaining))::bigint AS items, min(w.sent_at) AS since
+FROM work_slice w JOIN run_step st USING (run_id, step)
+WHERE w.state = 'sent' AND w.delivered_at IS NULL AND w.sent_at < tranche_now() - $1::interval
+GROUP BY 2 ORDER BY since, subject LIMIT $2`
+
+	// work_slice_live; what is out is bounded by the limits in flight.
+	staleRequests = `
+SELECT w.run_id::text AS subject, r.name, r.plan, count(*) AS slices, sum(bit_count(w.remaining))::bigint AS items,
+    min(w.deadline) AS since,
+    CASE WHEN min(w.deadline) < tranche_now() - interval '2 min' THEN 'critical' END AS severity
+FROM work_slice w JOIN batchrun r ON r.id = w.run_id
+WHERE w.state IN ('claimed', 'sent') AND w.deadline < tranche_now() - $1::interval
+GROUP BY w.run_id, r.name, r.plan ORDER BY since, w.run_id LIMIT $2`
+
+	// dead_letter_state, backwards.
+	deadLetters = `
+SELECT endpoint AS subject, count(*), min(at) AS since FROM (
+    SELECT endpoint, at FROM dead_letter WHERE state = 'waiting' ORDER BY id DESC LIMIT $1) d
+GROUP BY endpoint ORDER BY 2 DESC, 1 LIMIT $2`
+
+	// The primary key, backwards.
+	quarantined = `
+SELECT reason AS subject, count(*), min(at) AS since, max(at) AS last
+FROM (SELECT reason, at FROM quarantine ORDER BY id DESC LIMIT $1) q
+WHERE at > tranche_now() - $2::interval
+GROUP BY reason ORDER BY 2 DESC, 1 LIMIT $3`
+
+	// run_event_unpublished. NATS is unavailable, or does not take them from the nodes' user.
+	waitingEvents = `
+SELECT 'events' AS subject, count(*) AS events, min(at) AS since, string_agg(DISTINCT kind, ', ' ORDER BY kind) AS kinds
+FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval HAVING count(*) > 0`
+
+	// Tokens are few.
+	endingTokens = `
+SELECT name AS subject, role, expires_at AS ends, expires_at - $1::interval AS since,
+    CASE WHEN expires_at < tranche_now() + interval '1 day' THEN 'warning' ELSE 'info' END AS severity
+FROM api_token WHERE revoked_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
+ORDER BY expires_at, id LIMIT $2`
+
+	// Schedules are few; the last fire of each by the primary key, backwards.
+	failedSchedules = `
+SELECT s.name AS subject, f.state = 'missed' AS missed, f.due_at AS due, f.reason, f.ended_at AS since
+FROM schedule s CROSS JOIN LATERAL (
+    SELECT * FROM schedule_occurrence f WHERE f.schedule = s.name AND f.ended_at IS NOT NULL
+    ORDER BY f.due_at DESC LIMIT 1) f
+WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
+ORDER BY f.ended_at DESC, s.name LIMIT $1`
+
+	// schedule_due and schedule_occurrence_waiting. What is queued waits for a run, about which others tell. A first
+	// attempt may begin long after the due time: when a window opens, or when it is its turn.
+	stuckSchedules = `
+SELECT '' AS case, name AS subject, next_due AS due, '' AS reason, NULL::timestamptz AS loading, next_due AS since
+FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now() - $1::interval
+UNION ALL
+SELECT 'taken', f.schedule, f.due_at, f.reason, CASE f.state WHEN 'starting' THEN f.began_at END,
+    greatest(f.created_at, f.due_at)
+FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
+WHERE f.state IN ('due', 'starting') AND s.state = 'active'
+  AND CASE WHEN f.state = 'starting' AND f.attempts = 1 THEN f.began_at
+           WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < tranche_now() - $2::interval
+ORDER BY since, subject LIMIT $3`
+
+	// batchrun_active and schedule_occurrence_run.
+	lateRuns = `
+SELECT r.id::text AS subject, f.schedule, f.late_action AS did, f.end_deadline AS since
+FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
+WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> ''
+ORDER BY f.end_deadline, r.id LIMIT $1`
+
+	// Collectors are few; collector_op_parked.
+	parkedOps = `
+SELECT c.name AS subject, p.ops AS count, p.since
+FROM collector c CROSS JOIN LATERAL (
+    SELECT count(*) AS ops, min(parked_at) AS since FROM (
+        SELECT parked_at FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL
+        ORDER BY seq LIMIT $1) AS few) p
+WHERE c.state <> 'deleting' AND p.ops > 0
+ORDER BY p.ops DESC, c.name LIMIT $2`
+
+	// How the last flush of a collector came to nothing, when no other has come after it.
+	failedFlush = `CASE WHEN c.failures > 0 THEN c.failure_code END AS failure, c.failure_message AS message`
+
+	// collector_key_due, once for each key version and priority that there may be. A key that is full is due since its
+	// oldest operation was added, up to max_age before it was.
+	lateFlushes = `
+SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused' THEN 'info' END AS severity,
+    c.paused_by AS by, d.due_at + c.max_age AS since, ` + failedFlush + `
+FROM collector c CROSS JOIN LATERAL (
+    SELECT min(first.due_at) AS due_at
+    FROM generate_series(c.drained_key_version, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
+    CROSS JOIN LATERAL (
+        SELECT due_at FROM collector_key k
+        WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
+        ORDER BY due_at LIMIT 1) first) d
+WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
+ORDER BY since, subject LIMIT $2`
+
+	// collector_key_flushing. A flush may take as long as its time-out says; but where one has come to nothing already,
+	// the next need not last for an hour before someone is told.
+	hungFlushes = `
+SELECT c.name AS subject, c.endpoint, k.key, k.flushed_at AS since,
+    extract(epoch FROM c.timeout)::float8 AS timeout, ` + failedFlush + `
+FROM collector c CROSS JOIN LATERAL (
+    SELECT key, flushed_at FROM collector_key f
+    WHERE f.collector = c.id AND f.flush IS NOT NULL ORDER BY flushed_at LIMIT 1) k
+WHERE c.state <> 'deleting' AND (k.flushed_at < tranche_now() - c.timeout - $1::interval
+    OR c.failures > 0 AND k.flushed_at < tranche_now() - $2::interval)
+ORDER BY since, subject LIMIT $3`
+
+	refusedAdds = `
+SELECT name AS subject, refused_since AS since, refused_at AS last, rtrim(refused_for, '.') AS problem FROM collector
+WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > tranche_now() - $1::interval
+ORDER BY 2, 1 LIMIT $2`
+
+	// Rules of alerts are few.
+	failingAlerts = `
+SELECT a.name AS subject, a.failing_since AS since, a.failures, split_part(a.error, E'\n', 1) AS reason,
+    (SELECT count(*) FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting') AS messages
+FROM alert a
+WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
+ORDER BY a.failing_since, a.name LIMIT $2`
+
+	// A row or none.
+	streamTrouble = `
+SELECT 'streams' AS subject, last_error AS trouble, since, tries FROM stream_setting WHERE last_error <> ''`
+
+	// A table of few rows.
+	databaseGaps = `
+SELECT CASE WHEN NOT lost THEN 'moved' END AS case, noticed_at AS since, from_at AS from, to_at AS to, runs,
+    to_char(noticed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS subject
+FROM database_rewind
+WHERE noticed_at > tranche_now() - CASE WHEN lost THEN $2::interval ELSE $3::interval END
+ORDER BY id DESC LIMIT $1`
+)
+
+// WorkingEndpoint is something that steps ask, and that running runs have work for which could be done now.
+type WorkingEndpoint struct {
+	Endpoint string
+	Plain    bool // asked in plain requests only, over core NATS
+	Runs     int64
+	Out      int64 // requests
+}
+
+// healthSteps returns the endpoints that running runs have work for, and the oldest steps of which nothing is out.
+// batchrun_active finds the runs, work_slice_live what is out of them or due, and work_block_ready, asked once for each
+// step, whether any block has ready items. Of the oldest idle steps only, the last thing that happened is looked up: an
+// operator's action in audit_log_run, of which notes and acceptances move nothing, and what became of slices in
+// work_slice_block, from its end and no further back than some thousand, since blocks are cut in order. A step
+// whose endpoint is known to be down waits for that.
+const healthSteps = `
+WITH live AS MATERIALIZED (
+    SELECT run_id, step, count(*) FILTER (WHERE state <> 'scheduled') AS out,
+        bool_or(state = 'scheduled' AND not_before <= tranche_now()) AS due
+    FROM work_slice WHERE state IN ('scheduled', 'claimed', 'sent') GROUP BY 1, 2),
+work AS MATERIALIZED (
+    SELECT r.id, r.name, r.plan, r.started_at, st.step, st.endpoint, st.kind, coalesce(l.out, 0) AS out,
+        b.ready OR l.due AS due
+    FROM batchrun r
+    JOIN run_step st ON st.run_id = r.id
+    LEFT JOIN live l ON l.run_id = st.run_id AND l.step = st.step
+    LEFT JOIN LATERAL (
+        SELECT true AS ready FROM work_block
+        WHERE run_id = st.run_id AND step = st.step AND has_ready LIMIT 1) b ON true
+    WHERE r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)
+        AND (l.run_id IS NOT NULL OR b.ready)),
+idle AS MATERIALIZED (
+    SELECT * FROM work w
+    WHERE out = 0 AND due AND started_at < tranche_now() - $1::interval
+        AND NOT EXISTS (SELECT FROM endpoint_pace p WHERE p.endpoint = w.endpoint AND p.breaker = 'open')
+    ORDER BY started_at, id, step LIMIT $2),
+dated AS (
+    SELECT i.*, greatest(i.started_at,
+        (SELECT max(a.at) FROM audit_log a
+            WHERE a.run_id = i.id AND a.action NOT IN ('note', 'accept', 'accept_withdraw')),
+        (SELECT max(greatest(w.created_at, w.ended_at)) FROM (
+            SELECT s.created_at, s.ended_at FROM work_slice s
+            WHERE s.run_id = i.id AND s.step = i.step ORDER BY s.block DESC LIMIT 2000) w)) AS since
+    FROM idle i)
+SELECT endpoint, bool_and(kind = 'direct'), count(DISTINCT id), sum(out)::bigint, NULL::text, '', '', NULL::timestamptz
+FROM work GROUP BY endpoint
+UNION ALL
+SELECT endpoint, false, (since < tranche_now() - $1::interval)::int, 0, id::text, coalesce(name, ''), plan, since
+FROM dated
+ORDER BY 8 NULLS FIRST, 1, 5`
+
+// queueSteps reads what runs have work for; and which runs have items to be sent, none that are out, and have had none
+// for long.
+func (f *Facts) queueSteps(b *pgx.Batch) {
+	most, idle := min(f.limits.Listed, maxIdle), 0
+	b.Queue(healthSteps, f.limits.Waiting, most).Query(func(rows pgx.Rows) error {
+		var e WorkingEndpoint
+		var run *string
+		var name, plan string
+		var since *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&e.Endpoint, &e.Plain, &e.Runs, &e.Out, &run, &name, &plan, &since},
+			func() error {
+				if run == nil || since == nil {
+					f.Working = append(f.Working, e)
+					return nil
+				}
+				if idle++; idle == most {
+					f.cut(OldestWaiting)
+				}
+				if e.Runs > 0 { // it has been idle for long
+					f.rows = append(f.rows, found{OldestWaiting, Row{"subject": *run, "name": name, "plan": plan,
+						"endpoint": e.Endpoint, "since": *since}})
+				}
+				return nil
+			})
+		return err
+	})
+}
