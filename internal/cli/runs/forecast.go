@@ -39,8 +39,7 @@ func (r *runForecast) changes() []string {
 }
 
 func (r *runForecast) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, forecastsText)(cl.GetForecast(ctx, r.Ref, client.GetForecastParams{Change: r.changes()},
-		term.Keep()))
+	return cli.Print(term, forecastsText)(cl.GetForecast(ctx, r.Ref, client.GetForecastParams{Change: r.changes()}))
 }
 
 func forecastsText(found *client.Forecasts, room int) string {
