@@ -107,13 +107,13 @@ func band(f *client.Forecast) string {
 	return low + " to " + high
 }
 
-// clock is the time of a day, with its date unless it is today; with seconds when it is soon.
+// clock is the time of a day, with its date when it is far; with seconds when it is soon.
 func clock(t time.Time) string {
 	t = t.Local()
 	switch soon := time.Until(t); {
 	case soon < 10*time.Minute:
 		return t.Format("15:04:05")
-	case t.Format(time.DateOnly) == time.Now().Format(time.DateOnly):
+	case soon < 18*time.Hour: // the next time that a clock shows it
 		return t.Format("15:04")
 	}
 	return t.Format("Jan 2 15:04")
