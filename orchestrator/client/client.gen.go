@@ -2379,7 +2379,7 @@ type MissingGroup struct {
 	// State of the items, by the bits; one of waiting, held, ready, scheduled, claimed, sent
 	State string `json:"state"`
 
-	// Reason in one word, like breaker_open or no_listener
+	// Reason in one word, as conditions of the health have it, like no_listeners
 	Reason string `json:"reason"`
 
 	// Items of several steps, those of the one with the most, or counted if that is more
@@ -5325,6 +5325,14 @@ func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, option
 	return exchange[AlertList](ctx, c, ask, options)
 }
 
+// AllAlerts yields what ListAlerts lists, page by page, and ends with the first error.
+func (c *Client) AllAlerts(ctx context.Context, params ListAlertsParams, options ...CallOption) iter.Seq2[AlertSummary, error] {
+	return all(func() ([]AlertSummary, bool, error) {
+		page, err := c.ListAlerts(ctx, params, options...)
+		return page.Alerts, goOn(page.Next, &params.After), err
+	})
+}
+
 // ApplyAlert: Save or change an alert.
 //
 // The body is an alert in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
@@ -5364,6 +5372,14 @@ func (c *Client) ListAlertMessages(ctx context.Context, name string, params List
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	return exchange[AlertMessages](ctx, c, ask, options)
+}
+
+// AllAlertMessages yields what ListAlertMessages lists, page by page, and ends with the first error.
+func (c *Client) AllAlertMessages(ctx context.Context, name string, params ListAlertMessagesParams, options ...CallOption) iter.Seq2[AlertMessage, error] {
+	return all(func() ([]AlertMessage, bool, error) {
+		page, err := c.ListAlertMessages(ctx, name, params, options...)
+		return page.Messages, goOn(page.Next, &params.Before), err
+	})
 }
 
 // PauseAlert: Pause an alert.
@@ -5410,6 +5426,14 @@ func (c *Client) ListAudit(ctx context.Context, params ListAuditParams, options 
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	return exchange[AuditPage](ctx, c, ask, options)
+}
+
+// AllAudit yields what ListAudit lists, page by page, and ends with the first error.
+func (c *Client) AllAudit(ctx context.Context, params ListAuditParams, options ...CallOption) iter.Seq2[AuditEntry, error] {
+	return all(func() ([]AuditEntry, bool, error) {
+		page, err := c.ListAudit(ctx, params, options...)
+		return page.Entries, goOn(page.Next, &params.Before), err
+	})
 }
 
 // ListCollectors: List collectors, with waiting operations.
@@ -5486,6 +5510,14 @@ func (c *Client) ListOperations(ctx context.Context, name string, params ListOpe
 	return exchange[OperationPage](ctx, c, ask, options)
 }
 
+// AllOperations yields what ListOperations lists, page by page, and ends with the first error.
+func (c *Client) AllOperations(ctx context.Context, name string, params ListOperationsParams, options ...CallOption) iter.Seq2[OpView, error] {
+	return all(func() ([]OpView, bool, error) {
+		page, err := c.ListOperations(ctx, name, params, options...)
+		return page.Ops, goOn(page.Next, &params.After), err
+	})
+}
+
 // AddOperations: Add operations to a collector.
 //
 // The body is operations, one JSON object after the other, or {"ops":[…]} with a list of them:
@@ -5540,6 +5572,14 @@ func (c *Client) ListDeadLetters(ctx context.Context, params ListDeadLettersPara
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
 	return exchange[DeadLetterPage](ctx, c, ask, options)
+}
+
+// AllDeadLetters yields what ListDeadLetters lists, page by page, and ends with the first error.
+func (c *Client) AllDeadLetters(ctx context.Context, params ListDeadLettersParams, options ...CallOption) iter.Seq2[DeadLetter, error] {
+	return all(func() ([]DeadLetter, bool, error) {
+		page, err := c.ListDeadLetters(ctx, params, options...)
+		return page.Letters, goOn(page.Next, &params.After), err
+	})
 }
 
 // DropDeadLetters: Drop dead letters, with their bodies.
@@ -5728,6 +5768,14 @@ func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options 
 	return exchange[PlanList](ctx, c, ask, options)
 }
 
+// AllPlans yields what ListPlans lists, page by page, and ends with the first error.
+func (c *Client) AllPlans(ctx context.Context, params ListPlansParams, options ...CallOption) iter.Seq2[PlanSummary, error] {
+	return all(func() ([]PlanSummary, bool, error) {
+		page, err := c.ListPlans(ctx, params, options...)
+		return page.Plans, goOn(page.Next, &params.After), err
+	})
+}
+
 // ApplyPlan: Save a plan.
 //
 // The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is the same as the newest
@@ -5770,6 +5818,14 @@ func (c *Client) ListPlanVersions(ctx context.Context, name string, params ListP
 	return exchange[PlanVersions](ctx, c, ask, options)
 }
 
+// AllPlanVersions yields what ListPlanVersions lists, page by page, and ends with the first error.
+func (c *Client) AllPlanVersions(ctx context.Context, name string, params ListPlanVersionsParams, options ...CallOption) iter.Seq2[PlanSummary, error] {
+	return all(func() ([]PlanSummary, bool, error) {
+		page, err := c.ListPlanVersions(ctx, name, params, options...)
+		return page.Versions, goOn(page.Next, &params.Before), err
+	})
+}
+
 // GetPlanVersion: One version of a plan.
 //
 // It is GET /plans/{name}/versions/{version}, for role viewer.
@@ -5787,6 +5843,14 @@ func (c *Client) ListQuarantined(ctx context.Context, params ListQuarantinedPara
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
 	return exchange[QuarantinePage](ctx, c, ask, options)
+}
+
+// AllQuarantined yields what ListQuarantined lists, page by page, and ends with the first error.
+func (c *Client) AllQuarantined(ctx context.Context, params ListQuarantinedParams, options ...CallOption) iter.Seq2[QuarantinedView, error] {
+	return all(func() ([]QuarantinedView, bool, error) {
+		page, err := c.ListQuarantined(ctx, params, options...)
+		return page.Messages, goOn(page.Next, &params.After), err
+	})
 }
 
 // GetQuarantined: A quarantined message.
@@ -5842,6 +5906,14 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	ask.add("since", params.Since, false)
 	ask.add("until", params.Until, false)
 	return exchange[RunList](ctx, c, ask, options)
+}
+
+// AllRuns yields what ListRuns lists, page by page, and ends with the first error.
+func (c *Client) AllRuns(ctx context.Context, params ListRunsParams, options ...CallOption) iter.Seq2[RunSummary, error] {
+	return all(func() ([]RunSummary, bool, error) {
+		page, err := c.ListRuns(ctx, params, options...)
+		return page.Runs, goOn(page.Next, &params.Before), err
+	})
 }
 
 // StartRun: Start a run.
@@ -6186,6 +6258,14 @@ func (c *Client) ListItems(ctx context.Context, run string, params ListItemsPara
 	return exchange[ItemRows](ctx, c, ask, options)
 }
 
+// AllItems yields what ListItems lists, page by page, and ends with the first error.
+func (c *Client) AllItems(ctx context.Context, run string, params ListItemsParams, options ...CallOption) iter.Seq2[ItemRow, error] {
+	return all(func() ([]ItemRow, bool, error) {
+		page, err := c.ListItems(ctx, run, params, options...)
+		return page.Items, goOn(page.Next, &params.After), err
+	})
+}
+
 // AddItems: Add items to an open run.
 //
 // The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They are added all or not at all.
@@ -6357,6 +6437,14 @@ func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesPa
 	return exchange[LiveSlices](ctx, c, ask, options)
 }
 
+// AllSlices yields what ListSlices lists, page by page, and ends with the first error.
+func (c *Client) AllSlices(ctx context.Context, run string, params ListSlicesParams, options ...CallOption) iter.Seq2[SliceView, error] {
+	return all(func() ([]SliceView, bool, error) {
+		page, err := c.ListSlices(ctx, run, params, options...)
+		return page.Slices, goOn(page.Next, &params.After), err
+	})
+}
+
 // GetTimeline: The progress of a run over time.
 //
 // Items that were done and that failed, requests and how long they took, in equal lengths of time, from the start of
@@ -6380,6 +6468,14 @@ func (c *Client) ListSchedules(ctx context.Context, params ListSchedulesParams, 
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
 	return exchange[ScheduleList](ctx, c, ask, options)
+}
+
+// AllSchedules yields what ListSchedules lists, page by page, and ends with the first error.
+func (c *Client) AllSchedules(ctx context.Context, params ListSchedulesParams, options ...CallOption) iter.Seq2[ScheduleSummary, error] {
+	return all(func() ([]ScheduleSummary, bool, error) {
+		page, err := c.ListSchedules(ctx, params, options...)
+		return page.Schedules, goOn(page.Next, &params.After), err
+	})
 }
 
 // ApplySchedule: Save or change a schedule.
@@ -6434,6 +6530,14 @@ func (c *Client) ListFires(ctx context.Context, name string, params ListFiresPar
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	return exchange[FireList](ctx, c, ask, options)
+}
+
+// AllFires yields what ListFires lists, page by page, and ends with the first error.
+func (c *Client) AllFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) iter.Seq2[Fire, error] {
+	return all(func() ([]Fire, bool, error) {
+		page, err := c.ListFires(ctx, name, params, options...)
+		return page.Fires, goOn(page.Next, &params.Before), err
+	})
 }
 
 // ListScheduleTimes: The next due times of a schedule.
@@ -6580,6 +6684,14 @@ func (c *Client) ListTrackers(ctx context.Context, params ListTrackersParams, op
 	return exchange[BatchPage](ctx, c, ask, options)
 }
 
+// AllTrackers yields what ListTrackers lists, page by page, and ends with the first error.
+func (c *Client) AllTrackers(ctx context.Context, params ListTrackersParams, options ...CallOption) iter.Seq2[BatchSummary, error] {
+	return all(func() ([]BatchSummary, bool, error) {
+		page, err := c.ListTrackers(ctx, params, options...)
+		return page.Batches, goOn(page.Next, &params.After), err
+	})
+}
+
 // OpenTracker: Open a tracker batch.
 //
 // A batch knows which of its items are still pending, a bit for each, and whoever acknowledges the last of them after
@@ -6650,6 +6762,14 @@ func (c *Client) ListTrackerGroups(ctx context.Context, id string, params ListTr
 	return exchange[GroupPage](ctx, c, ask, options)
 }
 
+// AllTrackerGroups yields what ListTrackerGroups lists, page by page, and ends with the first error.
+func (c *Client) AllTrackerGroups(ctx context.Context, id string, params ListTrackerGroupsParams, options ...CallOption) iter.Seq2[GroupView, error] {
+	return all(func() ([]GroupView, bool, error) {
+		page, err := c.ListTrackerGroups(ctx, id, params, options...)
+		return page.Groups, goOn(page.Next, &params.After), err
+	})
+}
+
 // AddTrackerItems: Add items to an open batch.
 //
 // Items are numbered within groups of 8192, all full but the last of a call, and their ids are batch:group:index. Who
@@ -6672,6 +6792,14 @@ func (c *Client) ListTrackerMissing(ctx context.Context, id string, params ListT
 	return exchange[MissingPage](ctx, c, ask, options)
 }
 
+// AllTrackerMissing yields what ListTrackerMissing lists, page by page, and ends with the first error.
+func (c *Client) AllTrackerMissing(ctx context.Context, id string, params ListTrackerMissingParams, options ...CallOption) iter.Seq2[string, error] {
+	return all(func() ([]string, bool, error) {
+		page, err := c.ListTrackerMissing(ctx, id, params, options...)
+		return page.Ranges, goOn(page.Next, &params.After), err
+	})
+}
+
 // SealTracker: Close a batch to new items.
 //
 // With nothing pending the batch is complete, and this call is told so. It may be made again.
@@ -6682,4 +6810,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ea95b02124837633c5c8b0bc16b5b619, is 7acbd8e3ca33d463ed94a2522ae10be299b57ee581bc9ee1437997a92a4a9f3b.
+// Of fcc3d68d5fa0fd78544bf30d612ab04b, is d1cc043016ee081fec1926aec4f4d9fad542e240a960cbc2f62898f551d7eacc.
