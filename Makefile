@@ -13,9 +13,11 @@ TIMEOUT     ?= 20m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
 # Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
-# that start programs and wait for them, or calculate for long. The whole nodes of orchestrator's tests use the rest.
+# that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
+# shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
-TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$
+TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$|$(TEST_CACHES)
+TEST_CACHES := /internal/(backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
 MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there

@@ -54,42 +54,6 @@ func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
 	return nil
 }
 
-// remake deletes the stream of requests and makes it again, with the endpoint's consumer.
-func (b *bundle) remake(endpoint string) {
-	b.t.Helper()
-	check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork))
-	b.streams()
-	// The service may be doing the same, and the server is not always up to that.
-	eventually(b.t, "the consumer is there", func() bool {
-		return stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}) == nil
-	})
-}
-
-// TestRequestOfANewStreamIsNotTakenForAnOldOne has a service hold sequence 1 of a stream, and gives it sequence 1 of
-// the next.
-func TestRequestOfANewStreamIsNotTakenForAnOldOne(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc, g := b.service(), newGate(t)
-	check(t, HandleList(svc, "list", g.handle, Concurrency(2)))
-	b.Run(svc)
-	old := b.ask("list", numbers(1))
-	if got := await(t, "old request", g.begun); got != old {
-		t.Fatalf("began %v, want %v", got, old)
-	}
-	b.remake("list")
-	next := b.ask("list", numbers(1))
-	if got := await(t, "new request", g.begun); got != next {
-		t.Fatalf("began %v, want %v", got, next)
-	}
-	g.let()
-	found := b.collect(2)
-	if found[old.Slice] == nil || found[next.Slice] == nil {
-		t.Error("one of them was not answered") // whether the old one is stale is for the node to say
-	}
-	eventually(t, "the new request is acknowledged", func() bool { return b.backlog("list") == 0 })
-}
-
 // TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch has ended: the next one goes by it.
 func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	t.Parallel()

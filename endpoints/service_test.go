@@ -77,32 +77,6 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 	b.letters(0) // a batch request has none
 }
 
-func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for name, tc := range map[string]struct {
-		end  func() error
-		want wire.SlotError
-	}{
-		"panic": {func() error { panic("boom") }, wire.SlotError{Code: wire.CodePanic,
-			Message: "the handler panicked: boom", Retry: true}},
-		"error": {func() error { return errors.New("no database") },
-			wire.SlotError{Code: wire.CodeHandlerError, Message: "no database", Retry: true}},
-		"fail": {func() error { return fmt.Errorf("open: %w", Fail("gone", "permanently")) },
-			wire.SlotError{Code: "gone", Message: "open: gone: permanently", Retry: false}},
-		"retry": {func() error { return Retry("db", "down") }, wire.SlotError{Code: "db", Message: "down", Retry: true}},
-	} {
-		serveList(b, name, func(_ context.Context, chunk *Chunk[number, square]) error {
-			chunk.Items()[0].Reply(square{1})
-			return tc.end()
-		})
-		w := b.reply(name, numbers(3))
-		if w.answered != 1 || w.failure == nil || *w.failure != tc.want || w.slots[0].Err != nil {
-			t.Errorf("%s: answered %d, failure %v", name, w.answered, w.failure)
-		}
-	}
-}
-
 // TestLateFlushSendsNothing flushes a chunk whose final message is on its way.
 func TestLateFlushSendsNothing(t *testing.T) {
 	t.Parallel()
@@ -286,10 +260,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 	t.Parallel()
 	core, said := observer.New(zap.InfoLevel)
-	nc, err := nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := testenv.Must(nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...))(t)
 	defer nc.Close()
 	eventually(t, "it is told of", func() bool {
 		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1

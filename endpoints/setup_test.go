@@ -442,7 +442,5 @@ func await[T any](t testing.TB, what string, c <-chan T) T {
 
 func check(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }

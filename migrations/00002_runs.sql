@@ -197,7 +197,7 @@ COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has
 COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
 COMMENT ON COLUMN run_step.barrier_passed IS 'The barrier has been passed.';
 COMMENT ON COLUMN run_step.approval IS
-    'Who has to approve before it passes its barrier: anyone, or other (not who started the run); null: no one.';
+    'Who has to approve before it passes its barrier: anyone, or other (not who has a part in the run); null: no one.';
 COMMENT ON COLUMN run_step.gate_since IS
     'Since when it waits for that, all that it needs having ended; null: it does not.';
 COMMENT ON COLUMN run_step.gate_closed_at IS

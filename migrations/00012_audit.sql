@@ -12,6 +12,8 @@ CREATE TABLE audit_log (
     after   jsonb
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX audit_log_run ON audit_log (run_id, id);
+-- Who wrote a schedule that has started a run.
+CREATE INDEX audit_log_schedule ON audit_log (subject) WHERE action = 'schedule_apply';
 COMMENT ON TABLE audit_log IS
     'The audit log: who did what. Rows are only added; old ones go by audit_expire, within the limits of retention.';
 COMMENT ON COLUMN audit_log.id IS 'Number of the row.';

@@ -97,7 +97,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	if err != nil {
 		return err
 	}
-	all := within(schema, tables)
+	all := within(schema, append([]string{"audit_deletable", itemView}, tables...))
 	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned(), t) })
 	to, from := " TO "+quoted(role), " FROM "+quoted(role)
 	for _, statement := range []string{

@@ -25,7 +25,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	b.Serve(t, "statement", l.Handle)
 	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 8
-	id := b.Start(t, req, 2_000)
+	id := b.Start(t, req, 600)
 	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
 	l.Await(t)
 	nodetest.Until(t, "items are recorded before the gate", func() bool { return b.Number(t, final, id) == 190 })
@@ -42,11 +42,11 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	if late > 0 {
 		t.Errorf("%d slices were claimed more than a second after the pause", late)
 	}
-	if n := b.Number(t, final, id); n == 2_000 {
+	if n := b.Number(t, final, id); n == 600 {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
 	testenv.Must(b.Node.Runs().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil))(t)
-	if done, failed := b.Outcome(t, id, 1); done != 2_000 || failed != 0 {
+	if done, failed := b.Outcome(t, id, 1); done != 600 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
 	b.Check(t)

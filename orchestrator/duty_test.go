@@ -59,9 +59,7 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 	lead(1, 0, session.HeldError{Left: time.Second})
 	testenv.Advance(t, pool, time.Second)
 	lead(1, 2, no)
-	if err := store.Resign(t.Context(), workqueue.Lease{Session: nodes[1], Epoch: 2}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, store.Resign(t.Context(), workqueue.Lease{Session: nodes[1], Epoch: 2}))
 	lead(0, 3, no)
 	testenv.NoError(t, store.SetPrecedence(t.Context(), nodes[1], 1))
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})

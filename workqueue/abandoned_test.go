@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
 	startstore "github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -77,6 +79,10 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	}
 	b.Expire(first)
 	b.Expire(second)
+	err := session.New(b.Store).Heartbeat(t.Context(), first, time.Hour, nil)
+	if !errors.Is(err, workqueue.ErrSessionLost) {
+		t.Errorf("the heartbeat of a session that is over: %v; want ErrSessionLost", err)
+	}
 	release := b.HoldRows(`SELECT 1 FROM batchrun WHERE name = 'stays asleep' FOR UPDATE`)
 	var cleared []workqueue.RunID
 	var clearErr error

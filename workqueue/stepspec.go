@@ -37,7 +37,7 @@ type StepSpec struct {
 // Who may let a step begin that waits for an approval.
 const (
 	ApproveAnyone = "anyone" // whoever may change runs
-	ApproveOther  = "other"  // but not who started the run
+	ApproveOther  = "other"  // but not who has a part in the run
 )
 
 // Validate checks what of the step, the i-th, concerns other steps.

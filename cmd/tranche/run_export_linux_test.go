@@ -52,9 +52,7 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 			return result, nil
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.Keep(t, t.Errorf, "the service", svc.Run)
 	var given strings.Builder
 	for i := range items {

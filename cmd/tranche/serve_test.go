@@ -219,9 +219,7 @@ func TestSettingsOfStreams(t *testing.T) {
 func TestADemoThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "demo-") //nolint:usetesting // a private PostgreSQL has to get through to it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a failed test may leave more
 	testenv.NoError(t, os.Chmod(dir, 0o755))
 	place := filepath.Join(dir, "bank")
@@ -361,8 +359,7 @@ func readyz(t *testing.T, where string) (int, string) {
 func answerOf(t *testing.T, where string) (int, string) {
 	t.Helper()
 	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where, nil))(t)
-	answer, err := http.DefaultClient.Do(req)
-	testenv.NoError(t, err)
+	answer := testenv.Must(http.DefaultClient.Do(req))(t)
 	defer func() { _ = answer.Body.Close() }()
 	text := testenv.Must(io.ReadAll(answer.Body))(t)
 	return answer.StatusCode, string(text)
@@ -642,9 +639,7 @@ func answers(ctx context.Context, where string) bool {
 func TestACommandGivesASilentServerUp(t *testing.T) {
 	t.Parallel()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // no one accepts; the kernel connects
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	b := &bench{T: t, url: "http://" + l.Addr().String()}
 	for _, args := range [][]string{

@@ -171,16 +171,12 @@ func TestConformanceAsTheNode(t *testing.T) {
 	if err == nil {
 		err = stream.EnsureConsumer(t.Context(), js, "echo", stream.ConsumerSettings{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	service, err := endpoints.New(as("echo"), endpoints.Config{Name: "echo"})
 	if err == nil {
 		err = endpoints.HandleEach(service, "echo", func(_ context.Context, in any) (any, error) { return in, nil })
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := testenv.Begin(t, func() (struct{}, error) { return struct{}{}, service.Run(ctx) })
 	defer func() { cancel(); ended() }()

@@ -98,9 +98,7 @@ func items(n int) []endpointstest.Part {
 
 func check(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // same fails the test unless two replies say the same.

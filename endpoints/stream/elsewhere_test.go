@@ -22,17 +22,10 @@ func TestElsewhereForOneQuestion(t *testing.T) {
 	t.Parallel()
 	here, there := testenv.OwnNATS(t, embedded.NATSConfig{}), testenv.OwnNATS(t, embedded.NATSConfig{})
 	nc, err := nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize(), nats.Timeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(testenv.Conn(t, there))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork}); err != nil {
-		t.Fatal(err)
-	}
+	js := testenv.Must(jetstream.New(testenv.Conn(t, there)))(t)
+	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork}))(t)
 	noted := stream.PermissionsOf(nc)
 	testenv.Until(t, time.Minute, "the connection is where the question is answered", func() bool {
 		noted.Elsewhere.Note(nc, []string{"$JS.API.STREAM.>"}, context.DeadlineExceeded)

@@ -615,39 +615,6 @@ func benchReply(meta Meta) (nats.Header, []byte) {
 	return h, []byte(b.String())
 }
 
-// BenchmarkParseReply measures what a node pays to read a reply of 500 slots.
-func BenchmarkParseReply(b *testing.B) {
-	h, body := benchReply(newMeta())
-	subject := ReplySubject("statement")
-	b.ReportAllocs()
-	b.SetBytes(int64(len(body)))
-	for b.Loop() {
-		reply, err := ParseReply(subject, h, body, Limits{})
-		if err != nil || len(reply.Slots) != benchChunk {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/slot")
-}
-
-// BenchmarkRequestBuilder measures what a node pays to write a request of 500 items.
-func BenchmarkRequestBuilder(b *testing.B) {
-	meta := newMeta()
-	payload := []byte(`{"account":17,"branch":3,"name":"CUST-17"}`)
-	builder := NewRequestBuilder("statement", meta, 1<<20)
-	b.ReportAllocs()
-	for b.Loop() {
-		builder.Reset("statement", meta, 1<<20)
-		for i := range benchChunk {
-			if !builder.Add(i, "CUST-17", payload) {
-				b.Fatal("does not fit")
-			}
-		}
-		builder.Msg()
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
-}
-
 const benchChunk = 500
 
 const someParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

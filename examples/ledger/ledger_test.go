@@ -14,22 +14,15 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func open(t *testing.T) (*pgxpool.Pool, *ledger) {
 	t.Helper()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
-	books, err := openLedger(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	books := testenv.Must(openLedger(t.Context(), pool))(t)
 	const accounts = `INSERT INTO ledger_accounts VALUES ('A', 10000), ('B', -500), ('C', 0)`
-	if _, err := pool.Exec(t.Context(), accounts); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pool.Exec(t.Context(), accounts))(t)
 	return pool, books
 }
 
 func sum(t *testing.T, pool *pgxpool.Pool, sql string) (n int64) {
 	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&n))
 	return n
 }
 

@@ -190,15 +190,6 @@ func expectCode(t *testing.T, err error, code string) {
 	}
 }
 
-func BenchmarkPDF(b *testing.B) {
-	p := parts()
-	for b.Loop() {
-		if _, err := p.PDF(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -1,11 +1,21 @@
 package access_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 func TestRolesIncludeOneAnother(t *testing.T) {
@@ -69,9 +79,7 @@ func TestSlots(t *testing.T) {
 	var back []func()
 	for _, user := range []string{"ann", "ann", "bob"} {
 		giveBack, err := slots.Take(user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		back = append(back, giveBack)
 	}
 	if _, err := slots.Take("eve"); !all(err) {
@@ -93,4 +101,96 @@ func TestSlots(t *testing.T) {
 func all(err error) bool {
 	busy, ok := errors.AsType[*access.BusyError](err)
 	return ok && busy.All
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func keep(t *testing.T, store *wqdatabase.DB, name, secret string) {
+	t.Helper()
+	token := identity.NewToken{Name: name, Role: "viewer", Hash: access.HashOf(secret)}
+	testenv.Must(identity.New(store).CreateToken(t.Context(), token, "the test"))(t)
+}
+
+// Who cannot be checked any more, because PostgreSQL has gone silent, is ended too: it may have been revoked.
+func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
+	t.Parallel()
+	database := testenv.Database(t)
+	direct := testenv.Must(pgconn.ParseConfig(database))(t)
+	_, address := pgconn.NetworkAddress(direct.Host, direct.Port)
+	proxy := testenv.NewProxy(t, address)
+	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
+		Path: direct.Database, RawQuery: "sslmode=disable"}
+	store, release, err := wqdatabase.Open(t.Context(), through.String(), wqdatabase.PoolConfig{MaxConns: 2})
+	testenv.NoError(t, err)
+	t.Cleanup(release)
+	t.Cleanup(proxy.Heal)
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
+	secret := access.NewSecret()
+	keep(t, store, "ann", secret)
+	began := time.Now()
+	who := testenv.Must(gate.Token(t.Context(), netip.Addr{}, secret))(t)
+	ctx, done := gate.Admit(t.Context(), who)
+	defer done()
+	proxy.Stall(testenv.Up, testenv.Down)
+	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
+	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
+		t.Errorf("after %s it has ended with %v", time.Since(began), err)
+	}
+	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err == nil {
+		t.Error("the token is taken although no one can say whether it is good")
+	}
+}
+
+// A gate that has ended one request watches the next, while the handler of the first is still there.
+func TestTheNextRequestIsWatchedToo(t *testing.T) {
+	t.Parallel()
+	store := wqdatabase.New(testenv.Pool(t))
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
+	for _, name := range []string{"ann", "bob"} {
+		watch := testenv.NewWatch(t)
+		err := revoked(t, store, gate, name)
+		// After a halt that is too long requests end unchecked: that shows nothing.
+		for tries := 0; errors.Is(err, access.ErrUnchecked) && watch.Longest() > time.Second && tries < 20; tries++ {
+			watch, err = testenv.NewWatch(t), revoked(t, store, gate, fmt.Sprint(name, tries))
+		}
+		if !errors.Is(err, access.ErrRevoked) {
+			t.Errorf("the request of %s ended with %v", name, err)
+		}
+	}
+}
+
+// revoked revokes a token of which a request is in progress, and returns what that ended with.
+func revoked(t *testing.T, store *wqdatabase.DB, gate *access.Gate, name string) error {
+	t.Helper()
+	secret := access.NewSecret()
+	keep(t, store, name, secret)
+	who := testenv.Must(gate.Token(t.Context(), netip.Addr{}, secret))(t)
+	ctx, done := gate.Admit(t.Context(), who)
+	t.Cleanup(done) // only at the end of the test
+	if p, ok := access.From(ctx); !ok || p.Name != name {
+		t.Errorf("the context is one of %q", p.Name)
+	}
+	if err := access.Recheck(ctx); err != nil {
+		return err
+	}
+	testenv.Must(identity.New(store).RevokeToken(t.Context(), name, "me"))(t)
+	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
+	return access.Recheck(ctx)
+}
+
+// A token that is revoked between being found good and the login begins no session.
+func TestARevokedTokenBeginsNoSession(t *testing.T) {
+	t.Parallel()
+	store := wqdatabase.New(testenv.Pool(t))
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
+	secret := access.NewSecret()
+	keep(t, store, "ann", secret)
+	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err != nil {
+		t.Fatal(err) // it is remembered as good from now on
+	}
+	testenv.Must(identity.New(store).RevokeToken(t.Context(), "ann", "me"))(t)
+	_, _, err := gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
+	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != identity.TokenRevoked {
+		t.Errorf("the login got %v", err)
+	}
 }

@@ -238,9 +238,7 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 			},
 		} {
 			cookie, _, err := logIn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			before := store.asked
 			if _, err := first.Session(t.Context(), here, cookie); err != nil || store.asked > before {
 				t.Errorf("after a login %s: %v after %d look-ups", what, err, store.asked-before)

@@ -208,7 +208,7 @@ func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (
 	switch {
 	case checked.Subject == "":
 		return nil, errors.New("it has no subject (sub)")
-	case claims.Party != "" && claims.Party != o.config.ClientID:
+	case claims.Party != o.config.ClientID && (claims.Party != "" || len(checked.Audience) > 1):
 		return nil, errors.New("it was made for another client (azp)")
 	}
 	return checked, nil

@@ -412,7 +412,10 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	b.look(d, lease)
 	b.says(a, worse, fresh) // two end while the message about them waits
 	b.look(d, lease)
-	b.send(d, lease) // it is given up
+	b.send(d, lease)
+	if got := b.messages("r"); got[0].State != alert.MessageGivenUp && got[1].State != alert.MessageGivenUp {
+		t.Errorf("%+v; want one that is given up", got)
+	}
 	round(a, worse, fresh)
 	round(a, worse, fresh)
 	var got []string

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // pigeon is a channel that remembers what it carried.
@@ -49,5 +50,17 @@ func TestAChannelIsOneRow(t *testing.T) {
 	out := receivers.tell(t.Context(), &kept.To, &Message{Title: "hello"})
 	if to, _ := kept.To.channel.(*pigeon); !out.Delivered || to.carried != "hello" {
 		t.Errorf("%+v, carried %q", out, to.carried)
+	}
+}
+
+// A run that a rule told as health, and tells as a change of runs since it was changed, still holds.
+func TestWhatARuleToldByAnotherKindHolds(t *testing.T) {
+	t.Parallel()
+	spec := &Spec{When: When{Runs: []RunChange{RunPaused}, Health: store.Warning}}
+	holds := spec.holds([]seen{{Condition: store.Condition{Kind: store.RunHeld}, key: "a", change: RunPaused}})
+	for _, kind := range []string{string(store.RunHeld), runPrefix + string(RunPaused)} {
+		if !holds(kind, "a") || holds(kind, "b") {
+			t.Errorf("%s: a %v, b %v", kind, holds(kind, "a"), holds(kind, "b"))
+		}
 	}
 }

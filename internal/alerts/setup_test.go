@@ -99,9 +99,7 @@ func (b *bench) operator(mailServer string, hosts ...string) {
 func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts.LeaderTask {
 	b.Helper()
 	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	b.Cleanup(web.Close)
 	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example",
 		Timeout: time.Minute}
@@ -167,9 +165,7 @@ func (b *bench) apply(name, text string) {
 func (b *bench) lease() workqueue.Lease {
 	b.Helper()
 	id, err := b.sessions.StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return testenv.Must(b.sessions.Lead(b.Context(), id, time.Hour))(b)
 }
 
@@ -205,9 +201,7 @@ func (b *bench) sendUntil(d *alerts.LeaderTask, lease workqueue.Lease, what stri
 func (b *bench) messages(rule string) []alert.AlertMessage {
 	b.Helper()
 	list, _, err := b.store.Messages(b.Context(), rule, nil, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return list
 }
 

@@ -131,9 +131,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	ctx := t.Context()
 	key := workqueue.RequestKey{User: "ann", Key: "k"}
 	zombie, _, err := session.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	heir, known, err := session.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), b.Engine.ID)
 	if err != nil || heir == nil {
 		t.Fatalf("%+v, %v", known, err)

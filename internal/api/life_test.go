@@ -1,10 +1,12 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
@@ -211,4 +214,151 @@ type fullEngine struct{ apitest.StoreEngine }
 
 func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, error) {
 	return control.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
+}
+
+// PROOF: who may do what, 19.
+// A body that trickles in is not waited for, although its sender is never silent; one that is
+// read as it comes may take as long as it likes when it comes.
+func TestABodyThatTricklesIsEnded(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	const csv = "Content-Type: text/csv\r\n"
+	many := "id,name\n"
+	for i := range 2000 {
+		many += fmt.Sprintf("%d,%s\n", i, strings.Repeat("x", 10))
+	}
+	for path, says := range map[string]string{
+		"/runs?endpoint=echo": "came too slowly",
+		"/items/preview":      "came too slowly",
+		"/runs/it/rerun":      "came too slowly",
+		"/runs/open":          "came too slowly",
+		"/runs/it/pause":      "",
+		"/plans":              "",
+		"/session":            "", // which no one has to log in for
+		"/trackers":           "",
+		"/runs/it/settings":   "",
+	} {
+		b.Server.LetStall(trickleTimeout)
+		kind, body := "", "{"+strings.Repeat(" ", 5000)+"}"
+		if strings.HasPrefix(path, "/runs?") || path == "/items/preview" {
+			kind, body = csv, many
+		}
+		trickled(b, path, kind, body, 1, func(status int, text string) bool {
+			return status >= 400 && strings.Contains(text, says) &&
+				(says != "" || status == http.StatusRequestTimeout || status == http.StatusUnprocessableEntity)
+		})
+	}
+	began := time.Now()
+	trickled(b, "/runs?endpoint=echo&name=long", csv, many, 1000, func(status int, _ string) bool {
+		return status == http.StatusCreated
+	})
+	if took := time.Since(began); took < 2*trickleTimeout {
+		t.Errorf("a long body took %s only", took)
+	}
+	b.LockedWith(api.Config{ReadTimeout: trickleTimeout}, access.Config{})
+	trickled(b, "/session", "", `{"token":"`+strings.Repeat("x", 5000), 1, func(status int, _ string) bool {
+		return status >= 400
+	})
+}
+
+const trickleTimeout = 400 * time.Millisecond
+
+// trickled sends a body in pieces, and wants a good answer. A machine that is stalled makes the sender a silent one,
+// which is answered in another way: then it is sent again.
+func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(status int, text string) bool) {
+	b.Helper()
+	for tries := 1; ; tries++ {
+		watch := testenv.NewWatch(b.T)
+		status, text := b.Trickle(path, kind, body, piece, trickleTimeout/10)
+		if good(status, text) {
+			return
+		}
+		if watch.Longest() < trickleTimeout/4 || tries == 20 {
+			b.Errorf("%s: a trickle is answered %d %s, after %s", path, status, text, watch.Ran())
+			return
+		}
+	}
+}
+
+// An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
+func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	b.Server.LetStall(time.Hour) // so that an answer that waits for the body never comes
+	for name, c := range map[string]struct {
+		code                     int
+		method, path, kind, body string
+		header, value            string
+	}{
+		"start, unknown parameter": {code: 422, method: "POST", path: "/runs?colour=red", kind: "text/csv", body: "id\n1\n"},
+		"start, bad format":        {code: 422, method: "POST", path: "/runs?format=x", kind: "text/csv", body: "id\n1\n"},
+		"start, bad items": {code: 422, method: "POST", path: "/runs?endpoint=echo", kind: "text/csv",
+			body: "id,name\n1\n" + strings.Repeat("2,a\n", 100_000)},
+		"plan, unknown parameter": {code: 422, method: "POST", path: "/plans?colour=red", body: "steps:\n"},
+		"rerun, no object":        {code: 422, method: "POST", path: "/runs/it/rerun", kind: "application/json", body: "[1,"},
+		"nowhere":                 {code: 404, method: "POST", path: "/nowhere", body: "x"},
+		"another method":          {code: 405, method: "POST", path: "/audit", body: "x"},
+		"delete":                  {code: 404, method: "DELETE", path: "/plans/nope", body: "x"},
+		"look":                    {code: 200, method: "GET", path: "/runs", body: "x"},
+		"another origin": {code: 403, method: "POST", path: "/runs", body: "x", header: "Origin",
+			value: "https://evil.example"},
+		"another host": {code: 403, method: "POST", path: "/runs", body: "x", header: "Host", value: "evil.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent, feed := io.Pipe()
+			go func() { _, _ = io.WriteString(feed, c.body) }() // and no more, but it has not ended
+			defer func() { _ = sent.Close() }()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			req := testenv.Must(http.NewRequestWithContext(ctx, c.method, b.URL+api.Prefix+c.path, sent))(t)
+			req.Header.Set("Content-Type", c.kind)
+			if c.header == "Host" {
+				req.Host = c.value
+			} else if c.header != "" {
+				req.Header.Set(c.header, c.value)
+			}
+			answer := testenv.Must(http.DefaultTransport.RoundTrip(req))(t)
+			defer func() { _ = answer.Body.Close() }()
+			if answer.StatusCode != c.code {
+				t.Errorf("the answer is %d; want %d", answer.StatusCode, c.code)
+			}
+		})
+	}
+}
+
+// What is too large is answered, not reset, however much of it has been sent.
+func TestALargeBodyIsAnswered(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	large := `{"reason":"` + strings.Repeat("x", 17<<20) + `"}`
+	for _, path := range []string{"/runs/it/pause", "/plans"} {
+		conn := testenv.Must((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.URL, "http://")))(t)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+			"Content-Length: %d\r\n\r\n%s", api.Prefix+path, len(large), large) // all of it, before the answer is read
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		status, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil || !strings.Contains(status, " 413 ") {
+			t.Errorf("%s: %q, %v", path, status, err)
+		}
+	}
+}
+
+// Other items under the same key are refused, however many there are, and the connection is not reset.
+func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 2 * time.Minute})
+	b.Start("idempotency_key=k")
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
+		strings.NewReader(apitest.Three+strings.Repeat("9,no one reads this\n", 1<<18)))
+	if code != http.StatusConflict || !strings.Contains(string(text), "with other content: the items") {
+		t.Errorf("a replay: %d %s", code, text)
+	}
 }

@@ -80,9 +80,7 @@ func TestServeByTLS(t *testing.T) {
 	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), config))(t)
 	cert, key := api.NewCertificate(t, t.TempDir(), 1)
 	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{Auth: true, TLSCert: cert, TLSKey: key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Serve(ctx, listener, time.Minute) }()

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -47,7 +48,7 @@ func CheckValues(line *kong.Context) error {
 		case at.Flag != nil && at.Flag.Name != "reason":
 			given = at.Flag.Value
 		}
-		if given != nil && isEmptyText(given.Target) {
+		if given != nil && given.Tag.Type != limitType && isEmptyText(given.Target) {
 			return &usageError{fmt.Sprintf("%s is empty; say what is meant; see: %s --help", given.ShortSummary(),
 				line.Selected().FullPath())}
 		}
@@ -125,7 +126,9 @@ func Limits() kong.Option {
 func setLimit(to any, text string) error {
 	switch to := to.(type) {
 	case *string:
-		*to = text
+		if *to = text; text == "" {
+			return errors.New("empty")
+		}
 		return nil
 	case encoding.TextUnmarshaler:
 		return to.UnmarshalText([]byte(text))

@@ -152,9 +152,7 @@ func TestADiskWithLittleRoom(t *testing.T) {
 	kept := func() (n int) {
 		t.Helper()
 		err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM health_condition WHERE kind = 'disk'`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return n
 	}
 	if kept() != 1 {

@@ -34,9 +34,7 @@ func (w *world) says(state store.MarkState, kind store.Kind, subject string, lif
 	})
 	_, _, err := store.New(w.store).PutMark(w.Context(), store.NewMark{Kind: string(kind), About: about, State: state,
 		Reason: "known", Actor: "ann", For: life})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 }
 
 // stands wants a condition to be told, with a mark or without one, or to be muted.

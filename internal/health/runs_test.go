@@ -214,8 +214,6 @@ func (w *world) session() workqueue.SessionID {
 	w.Helper()
 	id, err := session.New(w.store).StartSession(w.Context(), session.NodeInfo{Host: "there", PID: 7, Version: "test"},
 		time.Hour)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	return id
 }

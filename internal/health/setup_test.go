@@ -71,9 +71,7 @@ func (w *world) withNode() {
 	node, err := orchestrator.New(w.store, w.nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		SessionTTL: soon, LeaseTTL: soon, // it leads on when the machine is stalled
 		Streams: stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	w.node = node
 	w.keep(node.Run)
 	select {
@@ -100,18 +98,14 @@ func (w *world) keep(f func(context.Context) error) (stop func()) {
 func (w *world) serve(endpoint string, handle func(*endpoints.Item[any, any])) (stop func()) {
 	w.Helper()
 	svc, err := endpoints.New(testenv.Conn(w.T, w.ns), endpoints.Config{Name: "it", Version: "1.0.0", Log: zap.NewNop()})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	err = endpoints.HandleList(svc, endpoint, func(_ context.Context, chunk *endpoints.Chunk[any, any]) error {
 		for _, item := range chunk.Items() {
 			handle(item)
 		}
 		return nil
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testenv.NoError(w, err)
 	return w.keep(svc.Run)
 }
 

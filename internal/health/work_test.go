@@ -87,9 +87,7 @@ func TestRunsThatStand(t *testing.T) {
 		if err == nil {
 			err = w.watch.Stand(t.Context(), runs)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		got = map[workqueue.RunID]string{}
 		for i := range runs {
 			got[runs[i].ID] = ""

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
@@ -169,5 +171,160 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`))(t)
 	if got := b.stored("e", "a"); got != `{"x":null}` {
 		t.Errorf("stored %s", got)
+	}
+}
+
+// That a source fails is told with the collector, whatever node is asked, until an add is taken.
+func TestRefusalsAreTold(t *testing.T) {
+	t.Parallel()
+	b, from := withSource(t)
+	b.apply("e", enriched)
+	refused := func() *collectorstore.CollectorReason {
+		t.Helper()
+		view := testenv.Must(collectorstore.New(b.store).Collector(t.Context(), "e"))(t)
+		for i := range view.Why {
+			if view.Why[i].Code == "source" {
+				return &view.Why[i]
+			}
+		}
+		return nil
+	}
+	another := ingest.New(collectorstore.New(b.store), b.adder, from, nil)
+	taken := strings.NewReader(`{"payload":{"customer":{"id":6},"n":1}}`)
+	testenv.Must(another.AddFrom(t.Context(), "e", taken))(t)
+	const one = `{"id":"a","payload":{"customer":{"id":7},"n":1}}`
+	b.source(`ALTER TABLE customer RENAME TO moved`)
+	for range 2 {
+		_, err := b.add(one)
+		if _, ok := errors.AsType[*ingest.EnrichError](err); !ok {
+			t.Fatalf("the source has no such table: %v", err)
+		}
+	}
+	why := refused()
+	if why == nil || !strings.Contains(why.Text, `relation "customer" does not exist`) ||
+		!strings.Contains(why.Text, "fix the source") {
+		t.Fatalf("told: %+v", why)
+	}
+	b.source(`ALTER TABLE moved RENAME TO customer`)
+	testenv.Must(another.AddFrom(t.Context(), "e", strings.NewReader(one)))(t)
+	if refused() == nil {
+		t.Error("one node is silent, and what another said a moment ago is forgotten")
+	}
+	testenv.Must(b.add(strings.ReplaceAll(one, `"a"`, `"b"`)))(t)
+	if why := refused(); why != nil {
+		t.Errorf("told after an add that was taken: %+v", why)
+	}
+}
+
+// A dry run says what an add would, and shows what would be stored.
+func TestTryingAddsNothing(t *testing.T) {
+	t.Parallel()
+	b, from := withSource(t)
+	b.apply("e", enriched+"fold: last\n")
+	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":7},"n":1}}`))(t)
+	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":8},"n":2}}` +
+		`{"id":"b","payload":{"customer":{"id":8},"n":3}} {"payload":{"customer":{"id":9},"n":4}}`
+	for range 2 {
+		done, sample, err := b.it.TryFrom(t.Context(), "e", strings.NewReader(text))
+		if err != nil || done.Added != 2 || done.Duplicates != 2 || len(sample) != 2 {
+			t.Fatalf("%+v, %+v, %v", done, sample, err)
+		}
+		if got := sample[0]; got.ID != "b" || !strings.HasSuffix(got.Key, "/4") || got.Fold != "8" ||
+			!strings.Contains(string(got.Payload), `"name":"Name 8"`) || !strings.Contains(string(got.Payload), "2 of 2026") {
+			t.Errorf("shown: %+v %s", got, got.Payload)
+		}
+	}
+	_, _, err := b.it.TryFrom(t.Context(), "e", strings.NewReader(text+`{"payload":{"customer":{"id":9999},"n":1}}`))
+	if bad, ok := errors.AsType[*ingest.OpError](err); !ok || bad.Number != 5 {
+		t.Errorf("an operation without a row: %v", err)
+	}
+	if _, _, err = b.it.TryFrom(t.Context(), "nobody", strings.NewReader(text)); err == nil {
+		t.Error("there is no such collector")
+	}
+	if keys := b.keys("e"); len(keys) != 1 || ingest.Held(b.it) != 0 || from.asked.Load() != 4 {
+		t.Errorf("stored: %v; %d bytes are held; asked %d times", keys, ingest.Held(b.it), from.asked.Load())
+	}
+	if done, err := b.add(text); err != nil || done.Added != 2 || done.Duplicates != 2 {
+		t.Errorf("added: %+v, %v", done, err)
+	}
+}
+
+func TestReadTakesLinesAndLists(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"id":"1","key":"a","priority":3,"payload":{"x": [1, 2.50]}}` + "\n" + `{"payload":null}` + "\r\n\n",
+		"\ufeff" + `{"id":"1","key":"a","priority":3,"payload":{"x":[1,2.50]}} {"payload":null}`,
+		`{"ops":[{"id":"1","key":"a","priority":3,"payload":{"x":[1,2.50]}},{"payload":null}]}`,
+		` { "ops" : [ {"payload":{"x":[1,2.50]},"priority":3,"key":"a","id":"1"} ] } {"payload" : null }`,
+	} {
+		ops, err := ingest.Read(iotest.OneByteReader(strings.NewReader(text)))
+		if err != nil || len(ops) != 2 {
+			t.Errorf("%s is read as %v, %v", text, ops, err)
+			continue
+		}
+		if op := ops[0]; op.ID != "1" || op.Key != "a" || op.Priority != 3 || string(op.Payload) != `{"x":[1,2.50]}` {
+			t.Errorf("%s: the first is %+v", text, op)
+		}
+		if op := ops[1]; op.ID != "" || op.Key != "" || string(op.Payload) != "null" {
+			t.Errorf("%s: the second is %+v", text, op)
+		}
+	}
+	if ops, err := ingest.Read(strings.NewReader(`{"ops":[]}`)); err != nil || len(ops) != 0 {
+		t.Errorf("an empty list is read as %v, %v", ops, err)
+	}
+}
+
+func TestReadSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	const good = `{"payload":1}` + "\n"
+	for text, want := range map[string]string{
+		"":                                   "there is no operation; want objects like",
+		"\n":                                 "there is no operation",
+		good + good + `{"key":"a"}`:          "operation 3 (line 3): payload: it is missing",
+		good + `{"key":5,"payload":1}`:       "operation 2 (line 2): key: want text in quotes; this is a number",
+		`{"id":null,"payload":1}`:            "id: want text in quotes; this is null",
+		`{"priority":"5","payload":1}`:       "priority: want a whole number within 0 to 9",
+		`{"priority":10,"payload":1}`:        "this is \"10\"",
+		`{"priority":1.0,"payload":1}`:       "priority: want a whole number",
+		`{"pay":1}`:                          `operation 1 (line 1): unknown member "pay"; there are id, key`,
+		`{"payload":1,"ops":[]}`:             `unknown member "ops"`,
+		`{"ops":{}}`:                         "ops: want a list of operations; this is an object",
+		`{"ops":[1]}`:                        "want an object like",
+		`{"ops":[],"x":1}`:                   `want nothing beside "ops"`,
+		`{"ops":[{"payload":1}`:              "the JSON breaks off",
+		"{\"ops\":[\n{\"payload\":1},\n{}]}": "operation 2 (line 3): payload: it is missing",
+		`[{"payload":1}]`:                    "want an object like {\"id\":\"order-17\"",
+		`hello`:                              "this is not JSON",
+		good + `{"payload":}`:                "operation 2 (line 2): this is not JSON",
+		`{"payload":{"a":1,"a":2}}`:          "duplicate",
+		`{"payload":1,"payload":2}`:          "duplicate",
+		"{\"key\":\"\xff\",\"payload\":1}":   "UTF-8",
+		`{"payload":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`: "payload: it is nested deeper than 128",
+		`{"payload":"` + strings.Repeat("x", 600<<10) + `"}`:                      "payload: it has 614402 bytes",
+		strings.Repeat(good, ingest.MaxOps+1):                                     "there are more than 100000 operations",
+	} {
+		ops, err := ingest.Read(strings.NewReader(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q is read as %d operations, %v; want …%s…", text, len(ops), err, want)
+		}
+	}
+	broken := errors.New("the line is cut")
+	_, err := ingest.Read(io.MultiReader(strings.NewReader(good+`{"payl`), iotest.ErrReader(broken)))
+	if !errors.Is(err, broken) {
+		t.Errorf("a reader that fails gives %v", err)
+	}
+}
+
+// Lines are counted also where values have lines of their own.
+func TestReadCountsLines(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(&text, "{\"payload\":{\n\"n\":%d\n}}\n", i)
+	}
+	_, err := ingest.Read(strings.NewReader(text.String() + `{"payload":`))
+	bad, ok := errors.AsType[*ingest.OpError](err)
+	if !ok || bad.Number != 51 || bad.Line != 151 {
+		t.Errorf("got %v; want operation 51 in line 151", err)
 	}
 }

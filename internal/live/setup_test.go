@@ -74,9 +74,7 @@ func setup(t *testing.T, config live.Config) *world {
 	var err error
 	w.session, err = session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
 		time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	w.restart(config)
 	return w
 }

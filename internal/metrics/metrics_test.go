@@ -25,7 +25,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	healthstore "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -55,9 +54,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	b.m = testenv.Must(metrics.New(config))(t)
 	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: time.Minute,
 		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine is stalled
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	watch := testenv.Must(health.New(health.Config{Store: b.store, NC: nc}))(t)
 	t.Cleanup(watch.Wait)
 	b.m.Watch(watch.Report, func(context.Context) map[string]bool { return map[string]bool{"jetstream": true} })
@@ -375,30 +372,4 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	}
 	testenv.NoError(t, lock.Rollback(t.Context()))
 	b.until("it is read again", func() bool { return sum(b.gathered(), "tranche_database_scrape_success") == 1 })
-}
-
-// BenchmarkReading reads what is told of a database with ten million items that are ready, in five steps each, and of a
-// thousand slices that are out. Between two scrapes this is done once in ten seconds, by one node.
-func BenchmarkReading(b *testing.B) {
-	pool := testenv.Pool(b)
-	for _, sql := range []string{
-		`INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
-		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, tranche_now(), tranche_now())`,
-		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
-			retry_backoff)
-		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min', '1 s' FROM batchrun, generate_series(0, 4) i`,
-		`INSERT INTO work_block (run_id, step, block, size, ready)
-		 SELECT s.run_id, s.step, b, 8192, (SELECT string_agg(CASE WHEN random() > 0.5 THEN '1' ELSE '0' END, '')
-			FROM generate_series(1, 8192) WHERE b >= 0)::bit(8192)
-		 FROM run_step s, generate_series(0, 1220) b`,
-		`ANALYZE`,
-	} {
-		if _, err := pool.Exec(b.Context(), sql); err != nil {
-			b.Fatalf("%v: %s", err, sql)
-		}
-	}
-	store := healthstore.New(database.New(pool))
-	for b.Loop() {
-		testenv.Must(store.Metrics(b.Context()))(b)
-	}
 }

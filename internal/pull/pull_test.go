@@ -46,9 +46,7 @@ func play(t *testing.T) *played {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 func (p *played) take(jetstream.Msg, time.Time) {

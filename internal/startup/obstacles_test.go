@@ -1,11 +1,13 @@
 package startup
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -15,6 +17,9 @@ import (
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -28,9 +33,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 		t.Helper()
 		ns, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
 			TLSConfig: serverTLS, TLS: serverTLS != nil, TLSVerify: serverTLS != nil && serverTLS.ClientAuth != 0})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		ns.Start()
 		t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
 		if !ns.ReadyForConnections(time.Minute) {
@@ -42,9 +45,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 			o.Servers = []string{url + "://" + ns.Addr().String()}
 			return nil
 		}, w.Hear())...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		t.Cleanup(nc.Close)
 		var o obstacle
 		limit := time.After(time.Minute)
@@ -91,9 +92,7 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	w := &Wait{Trouble: &Troubles{}, NC: func() *nats.Conn { return nc }, Now: func() time.Time { return now },
 		Say: func(string) { said = append(said, now.Sub(time.Unix(0, 0))) }}
 	for ; now.Sub(time.Unix(0, 0)) < time.Minute; now = now.Add(time.Second) {
-		if err := w.Waits("set up the streams", nats.ErrTimeout); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, w.Waits("set up the streams", nats.ErrTimeout))
 	}
 	want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second}
 	if fmt.Sprint(said) != fmt.Sprint(want) {
@@ -112,20 +111,53 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 func testCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	about := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	parsed := testenv.Must(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
+
+// A state that lasts for a quarter of an hour is a line a minute, what is different is said immediately, and each line
+// names the node.
+func TestAStateIsALine(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zapcore.InfoLevel)
+	now := time.Now()
+	node := ""
+	log := zap.New(core, zap.WithClock(clock{&now}), Lines(func() string { return node })).Named("node")
+	for i := range 1800 {
+		log.Warn("look at the streams", zap.Error(fmt.Errorf("no answer after %d ms", i)))
+		if i == 100 {
+			node = "0190"
+			log.Warn("look at the streams", zap.Error(errors.New("it has no leader")))
+		}
+		log.Info("one of many")
+		now = now.Add(500 * time.Millisecond)
+	}
+	if n := logs.FilterMessage("look at the streams").Len(); n != 16 {
+		t.Errorf("a state of 15 minutes is %d lines; want one a minute, and that of another error", n)
+	}
+	for _, name := range []string{"tax-2024", "tax-2025"} {
+		log.With(zap.String("schedule", name)).Warn("it did not begin")
+		log.Warn("it is held", zap.Stringer("run", bytes.NewBufferString(name)))
+	}
+	if n := logs.FilterMessage("it did not begin").Len() + logs.FilterMessage("it is held").Len(); n != 4 {
+		t.Errorf("warnings about two schedules and two runs are %d lines", n)
+	}
+	if n := logs.FilterMessage("one of many").Len(); n != 1800 {
+		t.Errorf("of 1800 lines that are no warnings %d are there", n)
+	}
+	if n := logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(); n != 1699+1 {
+		t.Errorf("%d lines name the node", n)
+	}
+}
+
+type clock struct{ now *time.Time }
+
+func (c clock) Now() time.Time                       { return *c.now }
+func (clock) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }

@@ -45,10 +45,7 @@ func setup(t *testing.T, traced bool) *world {
 	if traced {
 		config.Tracer = tracing.NewTracer(w.spans)
 	}
-	node, err := orchestrator.New(database.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := testenv.Must(orchestrator.New(database.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config))(t)
 	w.node = node
 	keep(t, node.Run)
 	select {
@@ -67,13 +64,8 @@ func keep(t *testing.T, f func(context.Context) error) {
 
 func (w *world) serve(t *testing.T, name string, wrap []endpoints.Wrapper, handle func(*endpoints.Service) error) {
 	t.Helper()
-	svc, err := endpoints.New(testenv.Conn(t, w.ns), endpoints.Config{Name: name, Wrap: wrap})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := handle(svc); err != nil {
-		t.Fatal(err)
-	}
+	svc := testenv.Must(endpoints.New(testenv.Conn(t, w.ns), endpoints.Config{Name: name, Wrap: wrap}))(t)
+	testenv.NoError(t, handle(svc))
 	keep(t, svc.Run)
 }
 
@@ -142,9 +134,7 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 			item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
 			return nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return loaded.Run
 }
 

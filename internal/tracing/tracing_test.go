@@ -96,10 +96,7 @@ func about(list []*common.KeyValue) map[string]string {
 
 func start(t *testing.T, c tracing.Config) *tracing.Tracing {
 	t.Helper()
-	tr, err := tracing.Start(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr := testenv.Must(tracing.Start(t.Context(), c))(t)
 	return tr
 }
 
@@ -107,9 +104,7 @@ func stop(t *testing.T, tr *tracing.Tracing) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := tr.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, tr.Stop(ctx))
 }
 
 // use records a span of each kind, the second within the first, as a reply would carry it.

@@ -1,19 +1,27 @@
 package trackers_test
 
 import (
+	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // overNATS serves b over NATS by two listeners, as two nodes would, and returns a client.
@@ -26,9 +34,7 @@ func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 		if err == nil {
 			err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		b.Cleanup(func() {
 			if err := listener.Close(b.Context()); err != nil {
 				b.Log(err) // its context has ended with the test
@@ -161,5 +167,104 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	_, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: "o"})
 	if bad, ok := errors.AsType[*trackerclient.Error](err); !ok || !bad.Temporary() {
 		t.Errorf("%v; want an error that may pass", err)
+	}
+}
+
+// With the configuration of docs/security.md the application may ask, the node answers it, and a service may not ask.
+func TestWithTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	system := testenv.Must(natsaccess.New(natsaccess.Roles{Trackers: []string{"web"},
+		Services: []natsaccess.Grant{{Name: "accounts", To: []string{"accounts"}}}}))(t)
+	config := system.Conf(nil)
+	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(config, -1) {
+		config = m[1] + ": secret\n" + config
+	}
+	server := testenv.NATSByConfig(t, config)
+	conn := func(user string) *nats.Conn {
+		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"))
+	}
+	node := conn("node")
+	listener, err := trackers.Listen(node, b.service)
+	if err == nil {
+		err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
+	}
+	testenv.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close(t.Context()) })
+	for user, may := range map[string]bool{"web": true, "accounts": false} {
+		patience := map[bool]time.Duration{true: soon, false: 200 * time.Millisecond}[may]
+		client := testenv.Must(trackerclient.New(conn(user), trackerclient.Config{Timeout: patience}))(t)
+		if _, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: user}); (err == nil) != may {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
+	if n := b.count(`SELECT count(*) FROM tracker_service`); n != 1 {
+		t.Errorf("%d batches were opened", n)
+	}
+}
+
+// What was idle for too long expires, what ended long ago is deleted, and both only by the leader.
+func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.open(trackerclient.BatchSettings{}, 2*bitfield.Size)
+	old := b.lease()
+	b.resign(old)
+	lease, reap := b.lease(), trackers.Reaper(b.db, zap.NewNop())
+	for _, want := range []struct{ live, ended, groups int }{{0, 1, 2}, {0, 0, 0}} {
+		b.exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = tranche_now(),
+			expired_at = expired_at - interval '9 days'`)
+		b.exec(`UPDATE tracker_batch SET active_at = active_at - interval '9 days'`)
+		before := b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`)
+		if _, err := reap(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
+			t.Errorf("by one who leads no longer: %v", err)
+		}
+		if n := b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`); n != before {
+			t.Error("one who leads no longer ended it")
+		}
+		if _, err := reap(t.Context(), lease); err != nil {
+			t.Error(err)
+		}
+		live := b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`)
+		ended := b.count(`SELECT count(*) FROM tracker_service WHERE batch_id = $1 AND expired_at IS NOT NULL`, id)
+		if groups := b.count(`SELECT count(*) FROM tracker_group`); live != want.live || ended != want.ended ||
+			groups != want.groups {
+			t.Errorf("%d are live, %d ended, with %d groups; want %+v", live, ended, groups, want)
+		}
+	}
+}
+
+// A call that meets an add or an ack of a billion items waits for longer than one statement may wait for a lock.
+func TestCallsWaitForLargeOnes(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	ctx, id := t.Context(), b.open(trackerclient.BatchSettings{}, 1)
+	config := b.pool.Config().Copy()
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000" // a dozen of them are more than we may be stalled
+	config.ConnConfig.RuntimeParams["application_name"] = "impatient"
+	pool := testenv.Must(pgxpool.NewWithConfig(ctx, config))(t)
+	defer pool.Close()
+	holder := testenv.Must(b.pool.Begin(ctx))(t)
+	defer func() { _ = holder.Rollback(context.Background()) }()
+	testenv.Must(holder.Exec(ctx, `SELECT FROM tracker_batch WHERE id = $1 FOR UPDATE`, id))(t)
+	sealed := make(chan error, 1)
+	go func() {
+		service := trackers.New(database.New(pool), trackers.Config{})
+		_, err := service.Seal(ctx, trackerclient.BatchRequest{Batch: id.String()}, ann)
+		sealed <- err
+	}()
+	attempts := map[string]bool{}
+	testenv.Until(t, soon, "it begins again", func() bool {
+		var began string
+		testenv.NoError(t, b.pool.QueryRow(ctx, `SELECT coalesce(max(xact_start)::text, '') FROM pg_stat_activity
+			WHERE application_name = 'impatient' AND wait_event_type = 'Lock'`).Scan(&began))
+		if began != "" {
+			attempts[began] = true
+		}
+		return len(attempts) == 2
+	})
+	testenv.NoError(t, holder.Rollback(ctx))
+	if err := <-sealed; err != nil {
+		t.Error(err)
 	}
 }

@@ -57,9 +57,7 @@ func (b *bench) open(set trackerclient.BatchSettings, items int64) uuid.UUID {
 	if err == nil && items > 0 {
 		_, err = b.add(opened.ID, items, "")
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return uuid.MustParse(opened.ID)
 }
 

@@ -111,9 +111,7 @@ func (b *bench) webhooks(
 ) *trackers.Webhooks {
 	b.Helper()
 	web, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	b.Cleanup(web.Close)
 	config := trackers.WebhooksConfig{FirstRetry: time.Millisecond, SenderConfig: httpfetch.SenderConfig{
 		Connections: conns, Transport: web.Transport(), Timeout: time.Minute}}

@@ -1796,7 +1796,7 @@ type Gate struct {
 	// Acts who has a part in what waits, newest first
 	Acts []GateAct `json:"acts"`
 
-	// Since when it began to wait for someone
+	// Since since when it waits for someone as it is
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
@@ -1805,7 +1805,7 @@ type Gate struct {
 type GateAct struct {
 	Actor string `json:"actor"`
 
-	// Action start, plan, schedule, add, set, correct, reset, rerun, accept
+	// Action start, plan, schedule, add, seal, set, correct, reset, rerun, resume, accept or accept_withdraw
 	//
 	// Examples: correct
 	Action string `json:"action"`
@@ -6810,4 +6810,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of fcc3d68d5fa0fd78544bf30d612ab04b, is d1cc043016ee081fec1926aec4f4d9fad542e240a960cbc2f62898f551d7eacc.
+// Of 0c1713ee1be8d3da0fbf40f8005f9ee7, is d6544c9566d4977677eaabdc516fe8505acfe0b432f2d5145e8d7e89f769e9fc.

@@ -1,14 +1,19 @@
 package dispatch_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -91,4 +96,74 @@ func largeItems(n, bytes int) func(*start.LoadItem) error {
 		item.Payload = fmt.Appendf(nil, `{"id":%q,"padding":%q}`, item.Key, padding)
 		return err
 	}
+}
+
+// An endpoint that cannot be published to, since someone else's consumer stands in its way, holds up no other. Once
+// the obstacle is gone its run goes on by itself, and none of its items is to blame.
+func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.JS(t)
+	const obstacle = "somebody"
+	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: wire.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	first := nodetest.Small("other")
+	first.Priority, first.Steps[0].MaxAttempts = 1, 1
+	blocked := b.Start(t, first, nodetest.Size)
+	nodetest.Until(t, "slices could not be published", func() bool { return b.Node.Stats().Postponed > 0 })
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	free := b.Start(t, nodetest.Patient(), nodetest.Size)
+	b.WantSound(t, l, free, nodetest.Size)
+	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
+	other := nodetest.NewLedger(0)
+	b.Serve(t, "other", other.Handle)
+	b.WantSound(t, other, blocked, nodetest.Size)
+	other.WantOnce(t, blocked, nodetest.Size)
+	if n := b.Node.Stats().Expired; n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+}
+
+// paceOf returns what is stored about the pace of an endpoint, and the reasons of its changes, oldest first.
+func (b *bundle) paceOf(t *testing.T, endpoint string) (inFlight int, rate float64, chunk int, changes []string) {
+	t.Helper()
+	err := b.Pool.QueryRow(t.Context(), `
+		SELECT in_flight, coalesce(rate, 0), coalesce(chunk, 0),
+		       (SELECT coalesce(array_agg(format('%s %s → %s: %s', what, before, after, reason) ORDER BY id), '{}')
+		        FROM endpoint_change c WHERE c.endpoint = p.endpoint)
+		FROM endpoint_pace p WHERE endpoint = $1`, endpoint).Scan(&inFlight, &rate, &chunk, &changes)
+	testenv.NoError(t, err)
+	return inFlight, rate, chunk, changes
+}
+
+func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Serve(t, "slow", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if err := backoff.Sleep(ctx, 150*time.Millisecond); err != nil {
+			return err
+		}
+		return nodetest.Echo(ctx, chunk)
+	}, endpoints.Concurrency(2))
+	req := nodetest.Request("slow") // of a run that leaves its pace to the nodes
+	step := &req.Steps[0]
+	step.InFlightAuto, step.InFlight, step.MaxAttempts, step.Chunk = true, 1024, 50, 20
+	run := b.Start(t, req, 1000) // four seconds of work, of which 16 requests are more than a second
+	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
+		t.Fatalf("done %d, failed %d", done, failed)
+	}
+	inFlight, rate, _, changes := b.paceOf(t, "slow")
+	if inFlight > 20 || rate != 0 {
+		t.Errorf("%d in flight, rate %.0f: %s", inFlight, rate, strings.Join(changes, "; "))
+	}
+	// What the service says of itself may be heard before the queue is seen to be long. On a machine that was stalled
+	// the queue is cut for another good reason.
+	reasons := []string{"services say that they work on 2", "in the queue", "no request was answered"}
+	if len(changes) == 0 || !slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(changes[0], r) }) {
+		t.Errorf("changes %q", changes)
+	}
+	b.Check(t)
 }

@@ -1,7 +1,9 @@
 package fetch_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -9,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -159,4 +163,157 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	if s := b.Node.Stats(); s.Republished != 10 || s.FetchesFailed > 0 {
 		t.Errorf("%d requests were sent again, want 10; %d chunks failed", s.Republished, s.FetchesFailed)
 	}
+}
+
+// directly answers requests over core NATS by hand. answer gets the ordinals that are asked for, and says with how many
+// slots in all and in which bodies they are answered; the last one is the final message.
+func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bodies []string)) {
+	t.Helper()
+	_, err := b.NC.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(msg *nats.Msg) {
+		var request struct {
+			Items []struct {
+				I int `json:"i"`
+			} `json:"items"`
+		}
+		if err := json.Unmarshal(msg.Data, &request); err != nil {
+			t.Errorf("the request cannot be read: %v", err)
+			return
+		}
+		asked := make([]int, len(request.Items))
+		for i := range asked {
+			asked[i] = request.Items[i].I
+		}
+		slice := uuid.MustParse(msg.Header.Get(wire.HeaderSlice))
+		run := uuid.MustParse(msg.Header.Get(wire.HeaderRun))
+		f := nodetest.Forger{Run: workqueue.RunID(run)}
+		final, bodies := answer(asked)
+		for i, text := range bodies {
+			n := -1
+			if i == len(bodies)-1 {
+				n = final
+			}
+			reply := f.Reply(workqueue.SliceID(slice), n, text)
+			reply.Subject = msg.Header.Get(wire.HeaderReplyTo)
+			if err := b.NC.PublishMsg(reply); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err == nil {
+		err = b.NC.FlushTimeout(nodetest.Stuck)
+	}
+	testenv.NoError(t, err)
+}
+
+// Of a request that was sent again a second reply comes. Its messages do not stand for those of the first that are
+// still to come: nothing is taken for left out.
+func TestDoubledRepliesOverCoreNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.directly(t, func(asked []int) (int, []string) {
+		half := len(asked) / 2
+		first, second := nodetest.Body(asked[:half]...), nodetest.Body(asked[half:]...)
+		empty := `{"slots":[]}`
+		final := []string{first, first, nodetest.Body(100_000), empty, first, second}
+		return len(asked) + 1, append(final, empty)
+	})
+	req := asked()
+	req.Steps[0].MaxAttempts = 1
+	run := b.Start(t, req, 1000)
+	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
+		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
+	}
+	b.Check(t)
+}
+
+// Replies that come faster than they can be recorded are let go when they are too many, and asked for again later; no
+// item is blamed.
+func TestTooManyRepliesOverCoreNATS(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t)}
+	cfg, nc := nodetest.Config(t), testenv.Conn(t, b.NS)
+	cfg.ReplyBacklog, cfg.RecordBatch = 4<<20, 1
+	b.Node = b.Join(t, b.Store, nc, cfg).Node
+	held := testenv.Must(b.Pool.Begin(t.Context()))(t)
+	defer held.Rollback(t.Context()) //nolint:errcheck // it is over
+	testenv.Must(held.Exec(t.Context(), `LOCK TABLE work_result IN SHARE MODE`))(t)
+	const items, size = 180, 90 << 10
+	pad := strings.Repeat("x", size)
+	b.directly(t, func(asked []int) (int, []string) {
+		var bodies []string
+		for _, i := range asked {
+			bodies = append(bodies, strings.Replace(nodetest.Body(i), `"of":"`, `"of":"`+pad, 1))
+		}
+		return len(asked), bodies
+	})
+	req := asked()
+	req.Steps[0].MaxAttempts, req.Steps[0].Chunk = 1, items
+	req.Steps[0].Timeout = time.Minute // it is the room that is to run out, and not the time
+	run := b.Start(t, req, items)
+	// The recorders and what waits for them hold about 4 MiB, the backlog as much again; the node is sent 16.
+	nodetest.Until(t, "as many replies are held as may be, and the others have come", func() bool {
+		return b.Node.Stats().Replies > 40 && nc.Stats().InBytes > items*size
+	})
+	testenv.NoError(t, held.Rollback(t.Context()))
+	if done, failed := b.Outcome(t, run, 1); done != items || failed != 0 {
+		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
+	}
+	if b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code = 'overloaded'`, run) == 0 {
+		t.Errorf("nothing was dropped: %s", b.Dump(t, run))
+	}
+	b.Check(t)
+}
+
+// A few items of a block have parts that are far larger than those of the others, for whose mean chunks are cut. The
+// node cuts what it cannot hold at once, and every item is done once, when all have come to the barrier.
+func TestChunksOfUnevenParts(t *testing.T) {
+	t.Parallel()
+	const n = 4000
+	large := bytes.Repeat([]byte("x"), 2<<20)
+	var most, drawn, composed, early atomic.Int64
+	b := setupLocal(t, map[string]fetch.Fetcher{
+		"draw": fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+			drawn.Add(1)
+			if item.Ordinal < 30 {
+				return fetch.Part{Data: large, ContentType: "text/plain"}, nil
+			}
+			return fetch.Part{Data: []byte("1")}, nil
+		}),
+		"bind": fetch.Func(func(_ context.Context, req *fetch.Request) (slots []fetch.Slot, _ error) {
+			if drawn.Load() < n {
+				early.Add(1)
+			}
+			var held int64
+			for i := range req.Items {
+				held += int64(len(req.Items[i].Parts["draw"].Data))
+				slots = append(slots, fetch.Slot{Ordinal: req.Items[i].Ordinal, Data: []byte("2")})
+			}
+			composed.Add(int64(len(slots)))
+			for was := most.Load(); held > was && !most.CompareAndSwap(was, held); was = most.Load() {
+			}
+			return slots, nil
+		}),
+	})
+	req := local("draw")
+	bind := local("bind").Steps[0]
+	bind.Needs, bind.Inputs, bind.Barrier, bind.Chunk = []int{0}, []int{0}, true, 8192
+	req.Steps = append(req.Steps, bind)
+	run := b.Start(t, req, n)
+	if done, failed := b.Outcome(t, run, 1); done != n || failed != 0 {
+		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
+	}
+	if most.Load() > 32<<20 || composed.Load() != n {
+		t.Errorf("a chunk had %d MiB of parts; %d items were composed", most.Load()>>20, composed.Load())
+	}
+	if early.Load() > 0 {
+		t.Errorf("%d chunks began before the barrier was passed", early.Load())
+	}
+	if b.Node.Stats().Splits == 0 {
+		t.Error("nothing was cut")
+	}
+	if chunk := b.Number(t, `SELECT coalesce(max(bit_count(mask)), 0) FROM work_slice WHERE run_id = $1 AND step = 1
+		AND state = 'split'`, run); chunk <= 30 {
+		t.Errorf("the chunk that was cut had %d items", chunk)
+	}
+	b.Check(t)
 }

@@ -228,9 +228,7 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	b.addOps(t, "away", 0, 6, 3)
 	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
 	testenv.NoError(t, silent.Unsubscribe())
-	if err := b.Own.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Own.Restart(t.Context()))
 	l := newLedgerOfKeys()
 	b.Serve(t, "away", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		key, _ := opOf(t, chunk.Items()[0])

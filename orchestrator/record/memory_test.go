@@ -1,7 +1,11 @@
 package record_test
 
 import (
+	"bytes"
+	"flag"
+	"io"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -10,8 +14,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 // peakHeap notes the most memory that the heap has in use, until it is asked.
@@ -64,4 +70,84 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	if s := b.Node.Stats(); s.Stale < count || s.Quarantined != 0 { // a slow machine is handed some of them again
 		t.Errorf("%d replies were read, %d quarantined; want all %d read", s.Stale, s.Quarantined, count)
 	}
+}
+
+var (
+	manyLarge = flag.Int("large.items", 110, "items of TestLargeResultsTakeBoundedMemory")
+	manyBytes = flag.Int("large.bytes", 2_000_000, "bytes of each of their results")
+)
+
+// The results of a run are many times what the heap may hold: of the node, the service and the server together, all of
+// which are in this process. They are read again as an export reads them. It runs alone, since it measures the memory
+// of all. For ten thousand PDFs of 2 MB, 20 GB in PostgreSQL:
+//
+//	go test ./orchestrator/record -run TestLargeResultsTakeBoundedMemory -timeout 2h -v -large.items 10000
+func TestLargeResultsTakeBoundedMemory(t *testing.T) {
+	const bound = 192 << 20 // of which garbage is a little, by the limit
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(bound * 3 / 4))
+	b := setup(t)
+	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return *manyBytes })
+	peak := peakHeap(t)
+	begun := time.Now()
+	req := nodetest.Request("statement")
+	req.Steps[0].Chunk, req.Steps[0].Timeout = 20, 10*time.Minute
+	id := b.Start(t, req, *manyLarge)
+	until := time.Now().Add(time.Hour)
+	done := 0
+	for done < *manyLarge && time.Now().Before(until) {
+		done = b.Number(t, `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, id)
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	if done, failed := b.Outcome(t, id, 1); int(done) != *manyLarge {
+		t.Fatalf("done %d, failed %d; want all %d", done, failed, *manyLarge)
+	}
+	recorded := time.Since(begun)
+	want, read := pattern(*manyBytes), 0
+	begun = time.Now()
+	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: id,
+		States: []workqueue.Outcome{workqueue.OutcomeDone}})
+	testenv.NoError(t, err)
+	err = exported.Each(t.Context(), func(item *export.Item) error {
+		r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
+		if err != nil {
+			return err
+		}
+		same := &comparing{want: want}
+		_, err = io.Copy(same, r)
+		read += same.read
+		return err
+	})
+	if err != nil || read != *manyLarge**manyBytes {
+		t.Errorf("read %d bytes, %v; want %d", read, err, *manyLarge**manyBytes)
+	}
+	used := peak()
+	mb := float64(*manyLarge) * float64(*manyBytes) / 1e6
+	t.Logf("%d results of %d bytes: recorded in %s (%.0f MB/s, %.0f a second), read in %s (%.0f MB/s); %d MiB of heap",
+		*manyLarge, *manyBytes, recorded.Round(time.Millisecond), mb/recorded.Seconds(),
+		float64(*manyLarge)/recorded.Seconds(), time.Since(begun).Round(time.Millisecond),
+		mb/time.Since(begun).Seconds(), used>>20)
+	if used > bound {
+		t.Errorf("the heap took %d MiB at once; want at most %d", used>>20, bound>>20)
+	}
+	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 0 {
+		t.Errorf("%d results are left open", open)
+	}
+	b.Check(t)
+}
+
+// comparing takes what it is written as long as it is what it should be.
+type comparing struct {
+	want []byte
+	read int
+}
+
+func (c *comparing) Write(p []byte) (int, error) {
+	if c.read+len(p) > len(c.want) || !bytes.Equal(p, c.want[c.read:c.read+len(p)]) {
+		return 0, io.ErrUnexpectedEOF
+	}
+	c.read += len(p)
+	return len(p), nil
 }

@@ -12,7 +12,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 	store "github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // holdUp has the items of some schedules not come until the test ends.
@@ -188,5 +191,230 @@ func TestNotesAreFenced(t *testing.T) {
 	w.exec(`UPDATE schedule_occurrence SET state = 'skipped', ended_at = tranche_now()`)
 	if err := note(second.lease, "one", "four"); err != nil || w.last("s").Reason != "one" {
 		t.Errorf("one that was skipped: %+v, %v", w.last("s"), err)
+	}
+}
+
+// TestStartOfADeadLeaderIsOutOfTime leaves starts that a leader had begun for half an hour, until their windows and
+// deadlines are over.
+func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("deadline", hourly+"start_deadline: 30m\n")
+	w.apply("window", hourly+"window: {not_before: \"08:00\", end_deadline: \"09:30\"}\n")
+	w.apply("free", hourly)
+	w.dieStarting()
+	w.want("window", "09:00 starting")
+	w.set("09:45:00")
+	second := w.lead()
+	second.settle()
+	w.want("deadline", "09:00 missed")
+	w.want("window", "09:00 due")
+	w.want("free", "09:00 started/running")
+	w.end()
+	w.exec(`UPDATE schedule SET state = 'paused'`)
+	w.exec(`UPDATE schedule SET state = 'active' WHERE name = 'window'`)
+	w.set("2031-05-06T08:00:01Z")
+	second.settle()
+	if f := w.fires("window"); w.runs() != 2 {
+		t.Errorf("the window is open again, and there are %d runs: %s", w.runs(), f)
+	}
+}
+
+// TestDeletionEndsAStart deletes a schedule while a run of it is loaded, and applies it again.
+func TestDeletionEndsAStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly)
+	l := w.lead()
+	w.set("09:00:00")
+	w.before = func(ctx context.Context, _ schedule.Job) error {
+		_, err := store.New(w.store).SetSchedule(ctx, "s", workqueue.DocumentDeleted, nil, "ann")
+		return err
+	}
+	l.settle()
+	w.before = nil
+	w.want("s", "09:00 skipped")
+	w.apply("s", hourly)
+	l.settle()
+	w.want("s", "09:00 skipped")
+	if n := w.runs(); n != 0 {
+		t.Errorf("%d runs", n)
+	}
+}
+
+// TestAQueueIsBounded has more fires come at once than a queue takes.
+func TestAQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly+"overlap: queue\n")
+	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
+SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() FROM generate_series(1, 103) n`)
+	w.lead().settle()
+	states := map[store.FireState]int{}
+	fires, _, err := store.New(w.store).Fires(t.Context(), store.FireFilter{Schedule: "s", Limit: store.MaxFires})
+	testenv.NoError(t, err)
+	for _, f := range fires {
+		states[f.State]++
+	}
+	if states[store.FireStarted] != 1 || states[store.FireQueued] != 100 || states[store.FireSkipped] != 2 {
+		t.Errorf("the fires are %v", states)
+	}
+}
+
+// TestStartThatEndsItsNodes is taken up again and again, and in the end no more.
+func TestStartThatEndsItsNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly)
+	w.dieStarting()
+	w.want("s", "09:00 starting")
+	w.exec(`UPDATE schedule_occurrence SET attempts = 25`) // so many leaders came after the first
+	second := w.lead()
+	second.settle()
+	w.want("s", "09:00 failed")
+	w.end()
+}
+
+// dieStarting has a leader begin, at nine, to start what is due, and end in the midst of it.
+func (w *world) dieStarting() {
+	w.Helper()
+	leader := w.lead()
+	w.set("09:00:00")
+	ctx, kill := context.WithCancel(w.Context())
+	w.before = func(ctx context.Context, _ schedule.Job) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for range 3 {
+		testenv.Must(leader.task.Run(ctx, leader.lease))(w)
+	}
+	kill()
+	leader.task.Wait()
+	w.before = nil
+}
+
+// claim has a node claim work of the run that was started last.
+func (w *world) claim(name string) workqueue.Slice {
+	w.Helper()
+	node := session.NodeInfo{Host: "at work", PID: 1, Version: "test"}
+	session := testenv.Must(session.New(w.store).StartSession(w.Context(), node, forEver))(w)
+	claimed, err := dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
+		Session: session, Run: *w.last(name).Run, MaxSlices: 1, MaxBytes: 1 << 20,
+	})
+	if err != nil || len(claimed.Slices) != 1 {
+		w.Fatalf("%d slices were claimed, %v", len(claimed.Slices), err)
+	}
+	return claimed.Slices[0]
+}
+
+// answer records what came of claimed work, and returns how many of its items were taken.
+func (w *world) answer(s *workqueue.Slice) (taken int, stale bool) {
+	w.Helper()
+	answer := settle.Answer{Slice: s.ID, Endpoint: "e", Answered: s.Mask.Count()}
+	for i := range s.Mask.Count() {
+		answer.Slots = append(answer.Slots, settle.Slot{Ordinal: workqueue.Ordinal(i), Result: []byte(`1`)})
+	}
+	out, err := settle.New(w.store).Record(w.Context(), []settle.Answer{answer})
+	if err != nil || len(out.Verdicts) != 1 {
+		w.Fatalf("%+v, %v", out, err)
+	}
+	return out.Verdicts[0].Taken, out.Verdicts[0].Stale
+}
+
+// TestLeaderDiesAsItCancels has a run at work when the next due time of its schedule comes, and kills the leader at
+// each point between the end of the old run and the begin of the new one.
+func TestLeaderDiesAsItCancels(t *testing.T) {
+	t.Parallel()
+	died := errors.New("it died")
+	for name, die := range map[string]func(w *world, l *leader, kill func()){
+		"before the old run is cancelled": func(_ *world, l *leader, kill func()) {
+			l.cancels = func(bool) { kill() }
+		},
+		"after the old run was cancelled": func(_ *world, l *leader, kill func()) {
+			l.cancels = func(after bool) {
+				if after {
+					kill()
+				}
+			}
+		},
+		"before the load":                dieBeforeTheLoad,
+		"after the load, before it knew": dieAfterTheLoad,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "08:59:00")
+			w.apply("s", hourly+"overlap: cancel_old\n")
+			first := w.lead()
+			w.set("09:00:00")
+			first.settle()
+			work := w.claim("s")
+			w.set("10:00:00")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			die(w, first, func() { cancel(died) })
+			for range 3 {
+				_, _ = first.task.Run(ctx, first.lease) // it is dead by then
+			}
+			first.task.Wait()
+			if !errors.Is(context.Cause(ctx), died) {
+				t.Fatal("the leader did not die")
+			}
+			w.before, w.after = nil, nil
+			w.lead().settle()
+			w.want("s", "09:00 started/cancelled, 10:00 started/running")
+			if taken, stale := w.answer(&work); taken != 0 || !stale {
+				t.Errorf("the old run takes answers still: %d, %t", taken, stale)
+			}
+			cancels := w.number(`SELECT count(*) FROM audit_log WHERE action = 'cancel'`)
+			items := w.number(`SELECT count(*) FROM work_queue q JOIN batchrun r ON r.id = q.run_id WHERE r.state = 'running'`)
+			if w.runs() != 2 || cancels != 1 || items != 3 {
+				t.Errorf("%d runs, %d cancels, %d items of the new run", w.runs(), cancels, items)
+			}
+			if _, err := first.task.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
+				t.Errorf("the leader that died still works: %v", err)
+			}
+		})
+	}
+}
+
+// TestLateRunsWithOthersBehindThem has a run last beyond later due times and the end of its window. What waits behind
+// it is started when the window opens again, in its order, each once.
+func TestLateRunsWithOthersBehindThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:30:00")
+	const window = "cron: 0 9-11 * * *\nwindow: {not_before: '09:00', end_deadline: '11:30'}\n"
+	w.apply("cancel", window+"overlap: queue\non_late: cancel\n")
+	w.apply("pause", window+"overlap: queue\non_late: pause\n")
+	w.apply("skip", window+"on_late: cancel\n")
+	w.apply("replace", window+"overlap: cancel_old\non_late: cancel\n")
+	l := w.lead()
+	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
+		w.set(now)
+		l.settle()
+	}
+	work := w.claim("replace")
+	w.set("11:30:01")
+	l.settle()
+	l = w.lead()
+	l.settle()
+	w.want("cancel", "09:00 started/cancelled, 10:00 due, 11:00 due")
+	w.want("pause", "09:00 started/running, 10:00 due, 11:00 due")
+	w.want("skip", "09:00 started/cancelled, 10:00 skipped, 11:00 skipped")
+	w.want("replace", "09:00 started/cancelled, 10:00 started/cancelled, 11:00 started/cancelled")
+	if taken, stale := w.answer(&work); taken != 0 || !stale {
+		t.Errorf("a run that was late takes answers still: %d, %t", taken, stale)
+	}
+	if late := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`); late != 4 {
+		t.Errorf("%d events tell of 4 late runs", late)
+	}
+	runs := w.runs()
+	w.exec(`UPDATE schedule SET state = 'paused' WHERE name <> 'cancel'`)
+	w.set("2031-05-06T09:00:01Z")
+	l.settle()
+	w.want("cancel", "09:00 started/cancelled, 10:00 started/running, 11:00 queued, 09:00 queued")
+	if w.runs() != runs+1 {
+		t.Errorf("%d runs more; want 1", w.runs()-runs)
+	}
+	if f := w.last("cancel"); f.EndDeadline.Sub(f.StartAt) > 3*time.Hour {
+		t.Errorf("the last fire is %+v", f)
 	}
 }

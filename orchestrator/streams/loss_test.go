@@ -1,16 +1,24 @@
 package streams_test
 
 import (
+	"context"
 	"errors"
 	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // epoch returns the epoch of the streams.
@@ -81,4 +89,152 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 			}
 		})
 	}
+}
+
+// After a restart of the server, replies are acknowledged as before: none stays pending.
+func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
+	b.Serve(t, "echo", nodetest.Echo)
+	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 500), 1)
+	b.WantDrained(t)
+	testenv.NoError(t, b.Own.Restart(t.Context()))
+	nc := testenv.Conn(t, b.NS)
+	acks, again := acknowledged(t, nc)
+	run := b.Start(t, nodetest.Request("echo"), 500)
+	b.Outcome(t, run, 1)
+	js := nodetest.JetStream(t, nc)
+	nodetest.Until(t, "no reply is unacknowledged", func() bool {
+		consumer, err := js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
+		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
+	})
+	testenv.NoError(t, nc.FlushTimeout(nodetest.Stuck))
+	if n := again.Load(); n != 0 || acks.Load() == 0 {
+		t.Errorf("%d replies came again; want none. %d were acknowledged", n, acks.Load())
+	}
+}
+
+// acknowledged counts the replies that nodes acknowledge, and those that they acknowledge again long after they did: a
+// reply that comes again because it is recorded slowly is acknowledged twice in a row.
+func acknowledged(t *testing.T, nc *nats.Conn) (acks, again *atomic.Int64) {
+	t.Helper()
+	acks, again = new(atomic.Int64), new(atomic.Int64)
+	acked := map[string]time.Time{}
+	_, err := nc.Subscribe("$JS.ACK."+wire.StreamReply+"."+wire.RecorderConsumer+".>", func(msg *nats.Msg) {
+		place := strings.Split(msg.Subject, ".")[5] // in the stream
+		switch at, known := acked[place]; {
+		case string(msg.Data) != "+ACK":
+		case !known:
+			acked[place] = time.Now()
+			acks.Add(1)
+		case time.Since(at) > stream.RecorderAckWait/2:
+			again.Add(1)
+		}
+	})
+	if err == nil {
+		err = nc.FlushTimeout(nodetest.Stuck)
+	}
+	testenv.NoError(t, err)
+	return acks, again
+}
+
+// Consumers that someone paused or filtered, and streams that someone limited, are fixed without an operator.
+func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := nodetest.JetStream(t, testenv.Conn(t, b.NS))
+	b.Serve(t, "echo", nodetest.Echo)
+	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 10), 1)
+	for name, tamper := range map[string]func() error{
+		"paused recorder": func() error {
+			_, err := js.PauseConsumer(t.Context(), wire.StreamReply, wire.RecorderConsumer, time.Now().Add(time.Hour))
+			return err
+		},
+		"paused endpoint": func() error {
+			_, err := js.PauseConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("echo"),
+				time.Now().Add(time.Hour))
+			return err
+		},
+		"limited work stream": func() error {
+			stream, err := js.Stream(t.Context(), wire.StreamWork)
+			if err != nil {
+				return err
+			}
+			config := stream.CachedInfo().Config
+			config.MaxMsgs = 1
+			_, err = js.UpdateStream(t.Context(), config)
+			return err
+		},
+	} {
+		if err := tamper(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if done, failed := b.Outcome(t, b.Start(t, nodetest.Request("echo"), 1000), 1); done != 1000 || failed != 0 {
+			t.Errorf("%s: done %d, failed %d", name, done, failed)
+		}
+	}
+	b.Check(t)
+}
+
+// Two databases on one NATS account would take each other's replies. A node of the second does not start; one that runs
+// ends when the streams become another's; and streams that say nothing are the leader's to mark.
+func TestStreamsAreOneInstallations(t *testing.T) {
+	t.Parallel()
+	b := setupStreams(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	node := func(store *database.DB) (n *orchestrator.Node, ended <-chan error) {
+		t.Helper()
+		cfg := nodetest.Config(t)
+		cfg.StreamsInterval, cfg.ReconcileInterval = 10*time.Millisecond, 10*time.Millisecond
+		n, err := orchestrator.New(store, testenv.Conn(t, b.NS), cfg)
+		testenv.NoError(t, err)
+		end := make(chan error, 1)
+		go func() { end <- n.Run(ctx) }()
+		return n, end
+	}
+	wantStranger := func(what string, ended <-chan error) {
+		t.Helper()
+		err := <-ended
+		if _, ok := errors.AsType[*stream.StrangerError](err); !ok || !strings.Contains(err.Error(), wire.StreamDead) ||
+			!strings.Contains(err.Error(), "own NATS account") {
+			t.Errorf("%s ended with %v; want that the streams are another installation's, and the remedy", what, err)
+		}
+	}
+	ours, ended := node(b.Store)
+	nodetest.WantReady(t, ours)
+	made := b.stream(wire.StreamWork).Created
+
+	other := testenv.Pool(t)
+	_, err := other.Exec(t.Context(), `UPDATE database_mark SET lineage = gen_random_uuid()`)
+	testenv.NoError(t, err)
+	_, refused := node(database.New(other))
+	wantStranger("a node of another database", refused)
+	if again := b.stream(wire.StreamWork).Created; !again.Equal(made) {
+		t.Error("it replaced the streams")
+	}
+
+	const key = "tranche_installation"
+	mark := func(edit func(map[string]string)) {
+		t.Helper()
+		config := b.stream(wire.StreamWork).Config
+		edit(config.Metadata)
+		_, err := b.js.UpdateStream(t.Context(), config)
+		testenv.NoError(t, err)
+	}
+	is := b.stream(wire.StreamWork).Config.Metadata[key]
+	mark(func(m map[string]string) { delete(m, key); m["note"] = "by hand" })
+	b.eventually("the leader has marked its stream", func() bool {
+		return b.stream(wire.StreamWork).Config.Metadata[key] == is
+	})
+	if note := b.stream(wire.StreamWork).Config.Metadata["note"]; note != "by hand" {
+		t.Errorf("the note of the stream is now %q", note)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the first node ended: %v", err)
+	default:
+	}
+	mark(func(m map[string]string) { m[key] = "another" })
+	wantStranger("the node that ran", ended)
 }

@@ -2,15 +2,19 @@ package streams_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -24,6 +28,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -305,4 +310,96 @@ func (g *guarded) told(t *testing.T, user, subject string) string {
 	}
 	t.Fatalf("no one was told: %v", g.logged.All())
 	return ""
+}
+
+// A letter is written, taken in, sent again and written again, and a suspect leaves its marks.
+func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
+	t.Parallel()
+	g := setupGuarded(t, documented(t))
+	nodetest.WantReady(t, g.Node)
+	web := g.conn(t, "web")
+	var slot *wire.SlotError
+	_, err := endpoints.Call[string, nodetest.Statement](t.Context(), web, "accounts", "C1", "no account",
+		endpoints.CallerName("web"))
+	if !errors.As(err, &slot) || slot.Code != "bad_payload" {
+		t.Errorf("the call ended with %v", err)
+	}
+	g.Buried(t, 1)
+	out, err := g.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+	if err != nil || out.Requeued != 1 {
+		t.Fatalf("requeued: %+v, %v", out, err)
+	}
+	g.Buried(t, 2)
+
+	to := wire.Return{Asker: "web", Call: "token", Callee: "accounts"}
+	answers, err := web.SubscribeSync("tranche.call.web.token.>")
+	if err == nil {
+		err = web.FlushTimeout(nodetest.Stuck)
+	}
+	testenv.NoError(t, err)
+	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
+		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
+	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
+	testenv.Must(nodetest.JetStream(t, web).PublishMsg(t.Context(), suspect.Msg()))(t)
+	if _, err := answers.NextMsg(nodetest.Stuck); err != nil {
+		t.Errorf("the suspect was not answered: %v", err)
+	}
+	for _, v := range g.violated() {
+		t.Error(v)
+	}
+}
+
+// PROOF: who may do what, 17. Whatever becomes of items, also of those that break their service or cannot be read,
+// neither the node nor the SDK logs what is in them, not even for those who look for faults.
+func TestPayloadsAreNotLogged(t *testing.T) {
+	t.Parallel()
+	const canary = "CANARY-4711"
+	core, seen := observer.New(zap.DebugLevel)
+	b := &bundle{nodetest.ServersOnly(t)}
+	node := testenv.Must(orchestrator.New(b.Store, testenv.Conn(t, b.NS),
+		orchestrator.Config{Log: zap.New(core), Grace: time.Second}))(t)
+	b.Node = node
+	nodetest.Run(t, "node", node.Run)
+	nodetest.WantReady(t, node)
+	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "test", Version: "1.0.0", Log: zap.New(core)})
+	testenv.NoError(t, err)
+	err = endpoints.HandleList(svc, "statement", func(_ context.Context, c *nodetest.Chunk) error {
+		for i, item := range c.Items() {
+			switch {
+			case strings.HasSuffix(item.In.ID, "panic"):
+				panic("a mistake")
+			case i%2 == 0:
+				item.Fail("no", "it is refused")
+			default:
+				item.Reply(nodetest.Statement{Of: item.In.ID})
+			}
+		}
+		return nil
+	})
+	testenv.NoError(t, err)
+	nodetest.Run(t, "service", svc.Run)
+	payloads := []string{`{"id":"` + canary + `"}`, `{"id":"` + canary + `2"}`, `{"id":["` + canary + `"]}`,
+		`{"id":"` + canary + `panic"}`}
+	req, i := nodetest.Request("statement"), 0
+	req.Steps[0].MaxAttempts = 2
+	loaded := testenv.Must(node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
+		if i == len(payloads) {
+			return io.EOF
+		}
+		item.Key, item.Payload = strconv.Itoa(i), []byte(payloads[i])
+		i++
+		return nil
+	}))(t)
+	if done, failed := b.Outcome(t, loaded.Run, 1); done+failed != int64(len(payloads)) || failed == 0 {
+		t.Errorf("%d done, %d failed", done, failed)
+	}
+	if seen.Len() == 0 {
+		t.Error("nothing was logged: the test shows nothing")
+	}
+	for _, entry := range seen.All() {
+		fields, err := json.Marshal(entry.ContextMap())
+		if text := entry.Message + string(fields); err != nil || strings.Contains(text, canary) {
+			t.Errorf("a payload is in the log: %s, %v", text, err)
+		}
+	}
 }

@@ -163,9 +163,7 @@ func nested(t *testing.T, meta wire.Meta, to string) *nats.Msg {
 func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
 	t.Helper()
 	js := b.JS(t)
-	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}))
 	testenv.Must(js.PublishMsg(t.Context(), msg))(t)
 }
 

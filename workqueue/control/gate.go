@@ -29,7 +29,7 @@ type Gate struct {
 	State      GateState       `json:"state" enum:"shut,waiting,approved" doc:"shut: what it needs has not ended"`
 	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: by no one named in acts"`
 	Acts       []GateAct       `json:"acts" nullable:"false" doc:"who has a part in what waits, newest first"`
-	Since      *time.Time      `json:"since,omitempty" doc:"when it began to wait for someone"`
+	Since      *time.Time      `json:"since,omitempty" doc:"since when it waits for someone as it is"`
 	ApprovedBy string          `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time      `json:"approved_at,omitempty"`
 }
@@ -44,18 +44,18 @@ const (
 	GateApproved GateState = "approved"
 )
 
-// GateAct is what someone did to a run since its gate was last open: they started it, wrote its plan or schedule, or
-// changed what may come of its items.
+// GateAct is what someone did to a run: they started it, wrote its plan or schedule, or, since someone last approved the
+// step, changed what may come of its items.
 type GateAct struct {
 	Actor  string    `json:"actor"`
-	Action string    `json:"action" example:"correct" doc:"start, plan, schedule, add, set, correct, reset, rerun, accept"`
+	Action string    `json:"action" example:"correct" doc:"start, plan, schedule, add, seal, set, correct, reset, rerun, resume, accept or accept_withdraw"`
 	At     time.Time `json:"at" doc:"when last"`
 }
 
 // acted words actions, for errors.
 var acted = map[string]string{
 	"start": "started", "plan": "wrote the plan of", "schedule": "wrote the schedule of", "add": "added items to",
-	"set": "changed settings of", "correct": "corrected items of", "reset": "reset items of", "rerun": "reran items of",
+	"seal": "sealed", "resume": "resumed", "set": "changed settings of", "correct": "corrected items of", "reset": "reset items of", "rerun": "reran items of",
 	"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
 }
 
@@ -89,16 +89,6 @@ func (g *Gate) Refused(actor string) error {
 	return nil
 }
 
-// Actors are who has a part in what waits, newest first.
-func (g *Gate) Actors() (names []string) {
-	for _, a := range g.Acts {
-		if !slices.Contains(names, a.Actor) {
-			names = append(names, a.Actor)
-		}
-	}
-	return names
-}
-
 // notAsSeen refuses an approval of what someone has looked at and what is there no more: whatever is taken back before
 // a gate has it wait again. The gate waits.
 func (g *Gate) notAsSeen(since time.Time) error {
@@ -122,8 +112,9 @@ SELECT st.run_id, st.step, st.name,
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 
-	// Whoever started a run, or wrote its plan or schedule, has a part in it for good; others since the gate was last open.
-	// Settings of pace change no outcome.
+	// Whoever started a run, or wrote its plan or schedule, has a part in it for good; others since the step was last
+	// approved, also in the run whose items it has taken over. What a schedule starts is its newest text by then. Settings
+	// of pace change no outcome.
 	gateActs = `
 SELECT st.step, a.actor, a.action, max(a.at)
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
@@ -133,12 +124,17 @@ CROSS JOIN LATERAL (
     SELECT p.created_by, 'plan', p.created_at FROM plan p WHERE p.name = r.plan AND p.version = r.plan_version
     UNION ALL
     SELECT l.actor, 'schedule', l.at FROM schedule_occurrence f JOIN audit_log l ON l.action = 'schedule_apply'
-        AND l.run_id IS NULL AND l.subject = f.schedule AND l.after ->> 'version' = f.version::text
+        AND l.subject = f.schedule AND (l.after ->> 'version')::int >= f.version AND l.at <= r.created_at
+    WHERE f.run_id = r.id
+    UNION ALL
+    SELECT s.changed_by, 'schedule', s.changed_at FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
     WHERE f.run_id = r.id
     UNION ALL
     SELECT l.actor, l.action, l.at FROM audit_log l
-    WHERE l.run_id = r.id AND l.at > coalesce(st.approved_at, '-infinity')
-        AND (l.action IN ('add', 'correct', 'reset', 'rerun', 'accept', 'accept_withdraw')
+    WHERE (l.run_id = r.from_run OR l.run_id = r.id AND l.id > coalesce((SELECT max(p.id) FROM audit_log p
+            WHERE p.run_id = r.id AND p.action = 'approve' AND p.detail ->> 'step' = st.name), 0))
+        AND (l.action IN ('add', 'seal', 'correct', 'reset', 'rerun', 'accept', 'accept_withdraw')
+            OR l.action = 'resume' AND l.before ->> 'state' = 'cancelled'
             OR l.action = 'set' AND EXISTS (SELECT FROM jsonb_object_keys(l.after) k WHERE k NOT IN
                 ('chunk', 'chunk_bytes', 'chunk_time', 'in_flight', 'rate', 'priority')))) a
 WHERE st.run_id = $1 AND st.approval IS NOT NULL
@@ -158,8 +154,13 @@ func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) 
 	var act GateAct
 	err = pg.Each(pg.Rows(ctx, tx, gateActs, run), []any{&step, &act.Actor, &act.Action, &act.At}, func() {
 		for i := range gates {
-			if gates[i].Step == step {
-				gates[i].Acts = append(gates[i].Acts, act)
+			g := &gates[i]
+			if g.Step != step {
+				continue
+			}
+			g.Acts = append(g.Acts, act)
+			if act.Action == "set" && g.Since != nil && act.At.After(*g.Since) {
+				g.Since = new(act.At) // what someone looked at before is not what goes on
 			}
 		}
 	})

@@ -1,13 +1,18 @@
 package dispatch_test
 
 import (
+	"bytes"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -164,4 +169,227 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 		t.Errorf("the urgent run has %d slices out; want those that became free too", n)
 	}
 	b.Check()
+}
+
+// What nodes do themselves stays claimed for as long as the step allows it, and is found by those only who can do it.
+func TestClaimOfOwnKinds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	local := storetest.Need("render", 0)
+	local.Kind, local.Timeout = workqueue.KindLocal, time.Hour
+	local.Endpoint = workqueue.TargetKey(local.Kind, "pdf")
+	local.Config = []byte(`{"scale": 2}`)
+	run := b.Load(storetest.Planned(storetest.Need("fetch"), local), 4)
+	b.RecordStep(run, 0)
+	find := func(search dispatch.Search) int {
+		t.Helper()
+		found := testenv.Must(dispatch.New(b.Store).RunnableSteps(t.Context(), search))(t)
+		return len(found.Steps)
+	}
+	if find(dispatch.Search{}) != 0 || find(dispatch.Search{Locals: []string{"other"}}) != 0 {
+		t.Error("a node without the function finds the step")
+	}
+	if find(dispatch.Search{Locals: []string{"pdf"}, NoRoom: []string{local.Endpoint}}) != 0 {
+		t.Error("a node without room finds the step")
+	}
+	if find(dispatch.Search{Locals: []string{"pdf", "other"}}) != 1 {
+		t.Error("a node with the function does not find the step")
+	}
+	claimed := b.ClaimStep(run, 1, 1)
+	w := claimed.Work
+	if w.Kind != workqueue.KindLocal || w.Name != "render" || !bytes.Contains(w.Config, []byte("scale")) ||
+		w.Timeout != time.Hour || len(w.Inputs) != 1 {
+		t.Errorf("the work is %+v", w)
+	}
+	left := b.Number(`SELECT extract(epoch FROM deadline - tranche_now())::int FROM work_slice WHERE id = $1`,
+		claimed.Slices[0].ID)
+	if want := int((time.Hour + dispatch.DefaultClaimTTL).Seconds()); left < want-60 || left > want {
+		t.Errorf("the slice has %d seconds; want about %d", left, want)
+	}
+	b.Expire(b.Session)
+	b.Session = b.Open()
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
+	if n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()); n != 1 || err != nil {
+		t.Errorf("released %d slices of a dead node, %v", n, err)
+	}
+	b.RecordStep(run, 1)
+	b.WantState(run, "completed", 1)
+	b.WantCounts(run, 4, 0)
+	b.Check()
+}
+
+// The parts that a step sees count in how large its requests get.
+func TestCutBySizeOfParts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	large, small := storetest.Need("sees", 0), storetest.Need("blind", 0)
+	large.Chunk, small.Chunk, small.Inputs = 100, 100, nil
+	run := b.Load(storetest.Planned(storetest.Need("fetch"), large, small), 40)
+	for {
+		claimed := b.ClaimStep(run, 0, storetest.Plenty).Slices
+		if len(claimed) == 0 {
+			break
+		}
+		for _, s := range claimed {
+			a := storetest.Whole(s)
+			for i := range a.Slots {
+				a.Slots[i].Result = bytes.Repeat([]byte{'x'}, 1<<18)
+			}
+			b.Record(a)
+		}
+	}
+	if s := b.ClaimStep(run, 1, 1).Slices[0]; s.Mask.Count() != 3 { // 1 MiB by 256 KiB and an envelope
+		t.Errorf("a request with its parts has %d items; want 3", s.Mask.Count())
+	}
+	if s := b.ClaimStep(run, 2, 1).Slices[0]; s.Mask.Count() != 40 {
+		t.Errorf("a request without parts has %d items; want 40", s.Mask.Count())
+	}
+}
+
+// A node of a version that knows single requests only would complete such runs with their first step.
+func TestOldNodesAndSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const old = `INSERT INTO node_session (id, host, pid, version, expires_at)
+		VALUES (gen_random_uuid(), 'web1', 7, 'v0.4', tranche_now() + interval '1 hour')`
+	b.Exec(old)
+	b.Load(storetest.Request(), 4)
+	req := storetest.Planned(storetest.Need("a"), storetest.Need("b", 0))
+	req.Session = b.Session
+	_, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys("C0"))
+	var state *workqueue.StateError
+	if !errors.As(err, &state) || !strings.Contains(err.Error(), "web1 (pid 7, version v0.4)") {
+		t.Fatalf("beside an old node: %v; want a StateError that names it", err)
+	}
+	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
+		t.Errorf("there are %d runs; want the one of a single step", n)
+	}
+	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'web1'`)
+	run := b.Load(req, 4)
+	if _, err := b.Pool.Exec(t.Context(), old); err == nil || !strings.Contains(err.Error(), "plans of several steps") {
+		t.Errorf("an old node came while the run was in progress: %v", err)
+	}
+	b.RecordStep(run, 0)
+	b.RecordStep(run, 1)
+	b.WantState(run, "completed", 1)
+	b.Exec(old)
+}
+
+// probeDue makes the endpoint one that is down and may be probed.
+func (b *bench) probeDue() {
+	b.Helper()
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()
+		WHERE endpoint = $1`, storetest.Endpoint)
+}
+
+func (b *bench) wantProbe(run workqueue.RunID) workqueue.Slice {
+	b.Helper()
+	if steps := b.runnable(); len(steps) == 0 {
+		b.Error("nothing is to be claimed although a probe is due")
+	}
+	claimed := b.wantClaim(run, 1, dispatch.BoundEndpoint)
+	if len(claimed) != 1 {
+		b.FailNow()
+	}
+	probe := claimed[0]
+	if probe.Mask.Count() != 1 || probe.Cause != workqueue.CauseProbe || probe.Endpoint != storetest.Endpoint {
+		b.Errorf("the probe has %d items, %+v", probe.Mask.Count(), probe.Cause)
+	}
+	if n := b.Number(`SELECT count(*) FROM endpoint_pace
+		WHERE probe_slice = $1 AND probe_at >= changed_at + interval '900 ms'`, probe.ID); n != 1 {
+		b.Error("the endpoint does not know the probe")
+	}
+	if steps := b.runnable(); len(steps) != 0 {
+		b.Errorf("beside the probe %+v", steps)
+	}
+	b.Check()
+	return probe
+}
+
+// At an endpoint that is down one item goes out at a time, when a probe is due.
+func TestProbeIsCutFromReadyItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, other := b.Load(storetest.Chunked(10), 100), b.Load(storetest.Chunked(10), 100)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
+		probe_at = tranche_now() + interval '1 hour'`)
+	if steps := b.runnable(); len(steps) != 0 {
+		t.Errorf("%+v although the endpoint is down", steps)
+	}
+	if claimed := b.ask(run); len(claimed.Slices) != 0 || claimed.Wait < 50*time.Minute {
+		t.Errorf("%d slices, wait %s", len(claimed.Slices), claimed.Wait)
+	}
+	b.probeDue()
+	probe := b.wantProbe(run)
+	if probe.Attempt != 1 || probe.Failures != 0 || probe.Root != probe.ID {
+		t.Errorf("the probe is %+v", probe)
+	}
+	b.probeDue() // it is out still
+	b.wantClaim(run, 0, dispatch.BoundEndpoint)
+	b.wantClaim(other, 0, dispatch.BoundEndpoint)
+	b.Record(storetest.Whole(probe))
+	b.wantProbe(other)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'closed'`)
+	b.Finish(run)
+	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+// With nothing ready a probe is carved from a slice that waits, due or not; a slice of one item goes as it is.
+func TestProbeIsCarvedFromAScheduledSlice(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(3)
+	req.Steps[0].RetryBackoff = time.Hour
+	run := b.Load(req, 3)
+	cut := b.One(run)
+	b.Record(again(cut, 3))
+	for left := 2; left > 0; left-- {
+		b.probeDue()
+		probe := b.wantProbe(run)
+		if probe.Attempt != 2 || probe.Failures != 1 || probe.Root != cut.ID || probe.ID == cut.ID {
+			t.Errorf("the probe is %+v", probe)
+		}
+		b.Record(storetest.Whole(probe))
+		b.WantTally(run, storetest.Tally{Live: left, Done: 3 - left})
+	}
+	b.probeDue()
+	b.Record(storetest.Whole(b.wantProbe(run)))
+	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+// What became of a probe's item before is found through its parent, which must not be a slice that vanishes when it is
+// put together with others.
+func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 8)
+	for _, s := range b.Claim(run, storetest.Plenty) {
+		b.Record(again(s, 2))
+	}
+	b.probeDue()
+	probe := b.wantProbe(run)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL`)
+	if merged := b.Claim(run, storetest.Plenty); len(merged) != 1 || merged[0].Mask.Count() != 3 {
+		t.Fatalf("claimed %+v: %s", merged, b.Dump(run))
+	}
+	if n := b.Number(`SELECT count(*) FROM work_slice s JOIN work_slice p ON p.id = s.parent AND p.state = 'recorded'
+		WHERE s.id = $1`, probe.ID); n != 1 {
+		t.Error("the probe's parent is gone")
+	}
+	b.Check()
+}
+
+// The limits hold for probes too.
+func TestProbeKeepsToTheBudget(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.budget(1)
+	run := b.Load(storetest.Chunked(10), 100)
+	out := b.One(run)
+	b.probeDue()
+	b.wantClaim(run, 0, dispatch.BoundEndpoint)
+	b.Record(storetest.Whole(out))
+	b.wantProbe(run)
 }

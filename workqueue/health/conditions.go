@@ -26,18 +26,18 @@ ORDER BY nth`
 
 	// batchrun_active, and run_step_barrier for the steps that wait, of a run that is not held; a few for each reason.
 	heldRuns = `
-SELECT kind, id::text AS subject, name, plan, detail, since, by, steps, known,
+SELECT kind, id::text AS subject, name, plan, detail, since, by, other, steps, known,
     CASE steps WHEN 1 THEN detail ELSE 'NAME' END AS step
 FROM (
     SELECT *, count(*) OVER (PARTITION BY kind) AS known, row_number() OVER (PARTITION BY kind ORDER BY since, id) AS n
     FROM (
         SELECT CASE hold WHEN 'fail_fast' THEN 'run_fail_fast' WHEN 'canary' THEN 'run_approval'
                 WHEN 'threshold' THEN 'run_over_limit' ELSE 'run_held' END AS kind,
-            id, name, plan, hold_detail AS detail, held_at AS since, held_by AS by, 0 AS steps
+            id, name, plan, hold_detail AS detail, held_at AS since, held_by AS by, false AS other, 0 AS steps
         FROM batchrun WHERE state = 'running' AND hold IS NOT NULL
         UNION ALL
         SELECT 'run_gate', r.id, r.name, r.plan, string_agg(st.name, ', ' ORDER BY st.step), min(st.gate_since),
-            CASE WHEN bool_or(st.approval = 'other') THEN r.created_by ELSE '' END, count(*)
+            '', bool_or(st.approval = 'other'), count(*)
         FROM batchrun r JOIN run_step st ON st.run_id = r.id AND st.barrier AND NOT st.barrier_passed
         WHERE r.state = 'running' AND st.gate_since IS NOT NULL GROUP BY r.id) w) h
 WHERE n <= $1 ORDER BY since, id`

@@ -45,7 +45,6 @@ type runFacts struct {
 	settled                 int64 // items that every step has an outcome for
 	unplaced                int64 // items of an open run whose block is not there yet
 	open                    bool
-	createdBy               string
 	sealDeadline, overdueAt *time.Time
 	onOverdue               string
 	ordered                 bool     // its items stand in lines
@@ -75,7 +74,7 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
     r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
     greatest(r.items - coalesce(c.size, 0), 0)::bigint,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_deadline, r.overdue_at, r.on_overdue,
-    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id), ` + control.StartedBy + `
+    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id)
 FROM batchrun r
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(o.settled & ~o.failed)) AS done, sum(bit_count(o.failed)) AS failed,
@@ -102,8 +101,7 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAutoApprove, &r.canaryState,
 			&r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
-			&r.settled, &r.unplaced, &r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered,
-			&r.createdBy)
+			&r.settled, &r.unplaced, &r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered)
 	})
 	if err != nil {
 		return fmt.Errorf("read runs: %w", err)

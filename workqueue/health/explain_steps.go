@@ -258,7 +258,7 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	row := Row{}
 	if st.gate == workqueue.ApproveOther {
-		row["by"] = r.createdBy
+		row["other"] = true
 	}
 	g.Say(RunGate, row)
 	g.Since = st.gateSince

@@ -205,8 +205,8 @@ var rules = []Rule{
 		Items: "waiting for someone to approve the step",
 		Title: "{{if eq .steps 1}}Step {{.detail}} waits{{else}}Steps {{.detail}} wait{{end}} for an approval: {{run .}}",
 		Detail: "All that comes before has ended, and nothing goes on before someone has looked." +
-			"{{if .by}} That must not be {{.by}}, who started the run.{{end}}",
-		Who: "whoever may approve the run{{if .by}}, but not {{.by}}, who started it{{end}}", Next: untilApproved,
+			"{{if .other}} That must be someone without a part in the run.{{end}}",
+		Who: "whoever may approve the run{{if .other}} and has no part in it{{end}}", Next: untilApproved,
 		Why: "step {{.step}} waits for someone to approve it: what it needs has ended for all items",
 		Advice: []Advice{{"look at a sample, and what is different from the run before",
 			"tranche run approve {{.run}} --step {{.step}} --dry-run"},

@@ -2,10 +2,13 @@ package inspect_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -79,5 +82,116 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 		if _, err := inspect.New(b.Store).Items(t.Context(), run, key); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("key %q: %v; want ErrNotFound", key, err)
 		}
+	}
+}
+
+// Items are counted by what their payloads say, with where they are now; the map says of each where it belongs.
+func TestGroupsByAFieldOfThePayload(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(100), 300)
+	b.Exec(`UPDATE work_queue SET payload = CASE
+		WHEN ordinal < 150 THEN '{"branch": "north", "deep": {"x": 1}, "n": 1}'
+		WHEN ordinal < 200 THEN '{"branch": 7}'
+		WHEN ordinal < 201 THEN '{"branch": "a\u0000b", "list": []}'
+		WHEN ordinal < 202 THEN '[1]'
+		WHEN ordinal < 210 THEN '{"branch": null}'
+		ELSE '{"branch": "v' || ordinal || '"}' END WHERE run_id = $1`, run)
+	out := b.Claim(run, 2)
+	b.Record(storetest.Failing(out[0], "", func(o workqueue.Ordinal) *workqueue.SlotError {
+		if o < 10 {
+			return &workqueue.SlotError{Code: "BAD", Message: "no"}
+		}
+		return nil
+	}))
+	store := inspect.New(b.Store)
+	found := testenv.Must(store.GroupsBy(t.Context(), run, "branch"))(t)
+	want := []inspect.PayloadGroup{
+		{Value: new("north"), Items: 150, Done: 90, Failed: 10, InProgress: 50},
+		{Value: new("7"), Items: 50, InProgress: 50},
+		{Items: 9},
+		{Value: new("a\ufffdb"), Items: 1},
+	}
+	for i, w := range want {
+		if got := found.Groups[i]; fmt.Sprint(text(got.Value), got.Items, got.Done, got.Failed, got.InProgress) !=
+			fmt.Sprint(text(w.Value), w.Items, w.Done, w.Failed, w.InProgress) {
+			t.Errorf("group %d is %+v of %q; want %+v", i, got, text(got.Value), w)
+		}
+	}
+	if len(found.Groups) != 50 || found.Others == nil || found.Others.Values != 44 || found.Others.Items != 44 ||
+		found.Items != 300 || fmt.Sprint(found.Fields) != "[branch n]" {
+		t.Errorf("%d groups, others %+v, fields %v", len(found.Groups), found.Others, found.Fields)
+	}
+	plane, err := store.GroupPlane(t.Context(), run, "branch", 0, 128)
+	if err != nil || len(plane.Bytes) != 300 || plane.Items != 300 || plane.Bytes[149] != 0 || plane.Bytes[150] != 1 ||
+		plane.Bytes[201] != 2 || plane.Bytes[299] != 50 {
+		t.Errorf("the map is %v, %v", plane, err)
+	}
+	b.Record(storetest.Whole(out[1]))
+	if again, err := store.GroupsBy(t.Context(), run, "branch"); err != nil || again.Groups[0].Done != 140 {
+		t.Errorf("after another answer: %+v, %v", again.Groups[0], err)
+	}
+	if none, err := store.GroupPlane(t.Context(), run, "branch", 1, 128); err != nil || len(none.Bytes) != 0 {
+		t.Errorf("behind the end there are %d items, %v", len(none.Bytes), err)
+	}
+}
+
+func text(value *string) string {
+	if value == nil {
+		return "none"
+	}
+	return "=" + *value
+}
+
+// A field that tells nearly all items apart is refused, and so is a run that there is not.
+func TestGroupsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(1000), 66_000)
+	b.Exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}'
+		WHERE run_id = $1`, run)
+	store := inspect.New(b.Store)
+	for range 2 {
+		var bad *inspect.GroupingError
+		if _, err := store.GroupsBy(t.Context(), run, "id"); !errors.As(err, &bad) {
+			t.Errorf("by an id: %v", err)
+		}
+	}
+	found, err := store.GroupsBy(t.Context(), run, "half")
+	if err != nil || found.Others.Values != 33_000-50 || found.Others.Items != 66_000-100 {
+		t.Errorf("by halves: %+v, %v", found, err)
+	}
+	values := make([]string, 0, len(found.Groups))
+	for _, g := range found.Groups {
+		values = append(values, *g.Value)
+	}
+	if !slices.IsSorted(values) {
+		t.Errorf("groups of one size are in the order %v", values)
+	}
+	if _, err := store.GroupsBy(t.Context(), workqueue.NewRunID(), "id"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("a run that there is not: %v", err)
+	}
+}
+
+// Groups by a field are kept in memory, and follow corrections.
+func TestGroupsFollowCorrections(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 10)
+	b.Correct(run, `{"branch":"north"}`, storetest.Names(10)...)
+	store := inspect.New(b.Store)
+	look := func() (all []string) {
+		found := testenv.Must(store.GroupsBy(t.Context(), run, "branch"))(t)
+		for _, g := range found.Groups {
+			all = append(all, fmt.Sprint(text(g.Value), g.Items))
+		}
+		return all
+	}
+	if got := fmt.Sprint(look()); got != "[=north10]" {
+		t.Fatalf("groups %s", got)
+	}
+	b.Correct(run, `{"branch":"south"}`, "C1", "C2")
+	if got := fmt.Sprint(look()); got != "[=north8 =south2]" {
+		t.Errorf("groups %s after a correction", got)
 	}
 }

@@ -56,11 +56,3 @@ func TestLatencyKnowsTheLastMinute(t *testing.T) {
 		t.Errorf("after an hour of nothing: %+v", p)
 	}
 }
-
-func BenchmarkLatency(b *testing.B) {
-	var l latency
-	now := time.Now()
-	for b.Loop() {
-		l.add(now, 500, 500, time.Millisecond)
-	}
-}

@@ -40,9 +40,7 @@ func system(t *testing.T, services ...string) *natsaccess.System {
 	t.Helper()
 	s, err := natsaccess.New(natsaccess.Roles{Services: grants(t, services...), Callers: grants(t, "web=accounts"),
 		Producers: grants(t, "web=c"), Trackers: []string{"web"}, Viewers: []string{"ops"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 
@@ -64,9 +62,7 @@ func formsOf(t *testing.T, s *natsaccess.System) map[string]form {
 		passwords = m[1] + ": secret\n" + passwords
 	}
 	written := func(files []string, err error) string {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return read(t, files[0])
 	}
 	nkeys, creds := t.TempDir(), t.TempDir()
@@ -188,9 +184,7 @@ func begin(t *testing.T, nc *nats.Conn, log *zap.Logger, names ...string) *endpo
 	service := testenv.Must(endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: patience, Log: log}))(t)
 	for _, name := range names {
 		err := endpoints.HandleEach(service, name, func(_ context.Context, in int) (int, error) { return in, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -276,9 +270,7 @@ func asked(t *testing.T, node, nc *nats.Conn, subject string) {
 	if err == nil {
 		err = node.Flush()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
 	if msg, err := nc.Request(subject, nil, patience); err != nil || string(msg.Data) != "done" {
 		t.Errorf("%s: %v", subject, err)

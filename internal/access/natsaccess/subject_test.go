@@ -23,9 +23,7 @@ func TestPullsByHand(t *testing.T) {
 	stolen := testenv.Must(nc.SubscribeSync("stolen"))(t)
 	// Read as an acknowledgement without a domain, this is one for statement, which asks for the next request.
 	err := nc.PublishRequest("$JS.ACK.TRANCHE_WORK.statement.TRANCHE_WORK.accounts.1.1.1", "stolen", []byte("+NXT"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	inbox := nc.NewInbox()
 	sub := testenv.Must(nc.SubscribeSync(inbox))(t)
 	next := func() *nats.Msg {

@@ -305,18 +305,16 @@ func accessProblem(err error) (status int, detail string) {
 const howToLogIn = "send a token in the header Authorization: Bearer (--token-file or TRANCHE_TOKEN on the command " +
 	"line), or log in at /login; an admin makes tokens: tranche token create"
 
-// CallerAddress is where a request comes from. Each of our proxies appends to X-Forwarded-For who connected to it, so
-// from the end on, what stands before the address of a proxy is believed; the rest is whatever the caller sent.
+// CallerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
+// before it are whatever the caller sent. When it cannot be read, it is the proxy's own.
 func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
 	address, _ := addressIn(r.RemoteAddr) // what is none shares its tries with others like it
 	ours := func(p netip.Prefix) bool { return p.Contains(address) }
-	chain := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for i := len(chain) - 1; i >= 0 && slices.ContainsFunc(s.config.TrustedProxies, ours); i-- {
-		from, ok := addressIn(strings.TrimSpace(chain[i]))
-		if !ok {
-			break
+	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && slices.ContainsFunc(s.config.TrustedProxies, ours) {
+		last := chain[len(chain)-1]
+		if from, ok := addressIn(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
+			return from
 		}
-		address = from
 	}
 	return address
 }

@@ -206,7 +206,7 @@ func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Ha
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
-	if s.config.SecureCookies {
+	if s.config.SecureCookies && hostOnly(r.Host) != "localhost" { // a host has other servers, at other ports
 		w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 	}
 	protected.ServeHTTP(w, r)

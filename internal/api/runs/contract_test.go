@@ -2,6 +2,9 @@ package runs_test
 
 import (
 	"context"
+	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,4 +129,158 @@ func TestRepeatedStartsAreNotCompared(t *testing.T) {
 	serveSavers(t, e, "later")
 	b.Want(path, items, 200, `"existing":true`)
 	b.Want("/runs?endpoint=later", items, 422, "later requires `balance`")
+}
+
+// How items are read is said in the query, in settings, in a plan, and for an add.
+func TestItemsAreReadAsIsSaid(t *testing.T) {
+	t.Parallel()
+	latin := "kontonr;saldo;x\n7;12.50;J\xfcrgen\n8;900;\n"
+	want := []string{`8 {"id":"8","saldo":900}`, `7 {"id":"7","saldo":12.50}`}
+	query := url.Values{"encoding": {"latin1"}, "columns": {"kontonr", "saldo"}, "rename": {"kontonr=id"},
+		"types": {"saldo=number"}, "sort": {"saldo"}, "desc": {"true"}}
+	const settings = `"encoding":"latin1","columns":["kontonr","saldo"],"rename":["kontonr=id"],` +
+		`"types":["saldo=number"],"sort":"saldo","desc":true`
+	const plan = "items: {encoding: latin1, columns: [kontonr, saldo], rename: {kontonr: id}, types: {saldo: number}, " +
+		"sort: saldo, desc: true}\nsteps: [{endpoint: echo}]\n"
+	for name, start := range map[string]func(b *apitest.Bench){
+		"query":    func(b *apitest.Bench) { b.Want("/runs?endpoint=echo&"+query.Encode(), latin, 201, `"key":"id"`) },
+		"settings": func(b *apitest.Bench) { b.Multi(201, `{"endpoint":"echo",`+settings+`}`, latin) },
+		"plan": func(b *apitest.Bench) {
+			b.Want("/plans?name=p", plan, 200)
+			b.Want("/runs?plan_ref=p", latin, 201, `"key":"id"`)
+		},
+		"plan and query": func(b *apitest.Bench) {
+			b.Want("/plans?name=p", plan, 200)
+			b.Want("/runs?plan_ref=p&desc=false&sort=x&columns=kontonr&columns=saldo&columns=x&rename=kontonr%3Did&rename=x%3Dy",
+				latin, 422, `no item has a field \"x\"`)
+			b.Want("/runs?plan_ref=p", latin, 201)
+		},
+		"open": func(b *apitest.Bench) {
+			b.Want("/runs/open", `{"endpoint":"echo","name":"o",`+settings+`}`, 200)
+			b.Want("/runs/o/items", latin, 200, `"items":2`, `"key":"id"`)
+		},
+		"add": func(b *apitest.Bench) {
+			b.Want("/runs/open", `{"endpoint":"echo","name":"o","sort":"saldo","desc":true}`, 200)
+			query := url.Values{"encoding": {"latin1"}, "columns": {"kontonr", "saldo"}, "rename": {"kontonr=id"},
+				"types": {"saldo=number"}}
+			b.Want("/runs/o/items?"+query.Encode(), latin, 200, `"items":2`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := apitest.Setup(t)
+			start(b)
+			if got := b.Payloads(); !slices.Equal(got, want) {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+func TestReadingThatIsRefusedSaysHow(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Want("/runs?endpoint=echo", "id,a\n1,J\xfcrgen\n", 422, "it may be windows-1252", "encoding=windows-1252")
+	b.Want("/runs?endpoint=echo&encoding=ebcdic", "id\n1\n", 422, "encoding: want one of utf-8")
+	b.Want("/runs?endpoint=echo&delimiter=colon", "id\n1\n", 422, "delimiter: want comma, semicolon, tab or bar")
+	b.Want("/runs?endpoint=echo&delimiter=%3B&name=said", "id;a,b\n1;2,3\n", 201, `"key":"id","warnings":["no service`)
+	b.Want("/runs?endpoint=echo&dry_run=true", "id;a\n1;2\n", 200, "were read as separated by ';'")
+	b.Want("/items/preview?delimiter=bar", "id,a|b\n1|2\n", 200, `"columns":["id,a","b"]`)
+	b.Want("/runs?endpoint=echo&types=a", "id\n1\n", 422, "types: want NAME=VALUE")
+	b.Want("/runs?endpoint=echo&columns=nme", "id\n1\n", 422, `no column or field \"nme\"`)
+	b.Want("/runs?endpoint=echo&desc=true", "id\n1\n", 422, "desc: it is about the order of items")
+	b.Want("/runs?endpoint=echo&name=marked", "\xff\xfei\x00d\x00\n\x00\x31\x00", 201,
+		"was read as UTF-16, as its byte order mark")
+	b.Want("/items/preview?header=false&columns=nr&columns=name", "7,Ann\n", 200, `"columns":["nr","name"]`,
+		`the keys are taken from the first column, \"nr\"`)
+}
+
+const schemaOfAccounts = `{"type":"object","required":["id","balance"],"properties":{` +
+	`"balance":{"type":"string","pattern":"^[0-9]+$"}}}`
+
+func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	plan := "name: p\nitems: {schema: " + schemaOfAccounts + "}\nsteps: [{endpoint: echo}]\n"
+	for name, start := range map[string]func(items string) (int, string){
+		"a plan": func(items string) (int, string) { return b.StartWith(fmt.Sprintf(`{"plan":%q}`, plan), items) },
+		"one endpoint": func(items string) (int, string) {
+			return b.StartWith(`{"endpoint":"echo","source":"a.csv","schema":`+schemaOfAccounts+`}`, items)
+		},
+	} {
+		status, text := start("id,balance\nC-1,1\nC-2,x\nC-3,\n")
+		if status != 422 || !strings.Contains(text, "2 items do not fit the schema") ||
+			!strings.Contains(text, `line 3, key \"C-2\", field \"balance\": 'x' does not match pattern`) ||
+			!strings.Contains(text, `{"message":"key \"C-3\", field \"balance\"`) {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+		var many strings.Builder
+		many.WriteString("id,saldo\n")
+		for i := range 100 {
+			fmt.Fprintf(&many, "C-%d,1\n", i)
+		}
+		status, text = start(many.String())
+		if status != 422 || !strings.Contains(text, "the first 20 places are") ||
+			!strings.Contains(text, " on_invalid=fail") || strings.Count(text, `"location":"items.line"`) != 20 {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+		if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
+			t.Errorf("%s: %d runs", name, n)
+		}
+		if status, text = start("id,balance\nC-1,1\n"); status != 201 {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+		testenv.Must(b.Pool.Exec(b.Context(), `DELETE FROM batchrun`))(t)
+	}
+}
+
+func TestOpenRunHoldsItsItemsAgainstItsSchema(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Want("/runs/open", `{"endpoint":"echo","name":"o","schema":`+schemaOfAccounts+`}`, 200)
+	b.Want("/runs/o/items", "id,balance\nC-1,1\nC-2,x\n", 422, "one item does not fit the schema", `line 3, key \"C-2\"`)
+	b.Want("/runs/o/items", "id,balance\nC-1,1\n", 200, `"items":1`)
+}
+
+func TestPreviewProposesASchema(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Want("/items/preview", "id,balance\nC-1,1\nC-2,2\n", 200,
+		`"schema":{"type":"object","required":["id","balance"],"properties":{"id":{"minLength":1,"type":"string"},`+
+			`"balance":{"pattern":"^-?[0-9]+$","type":"string"}}}`)
+}
+
+func TestInvalidItemsFailAlone(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	const items = "id,balance\nC-1,1\nC-2,x\nC-3,\n"
+	settings := `{"endpoint":"echo","name":"it","on_invalid":"fail","schema":` + schemaOfAccounts + `}`
+	status, text := b.StartWith(settings, items)
+	if status != 201 || !strings.Contains(text, `"items":3`) || !strings.Contains(text, `"invalid":2`) {
+		t.Fatalf("%d %s", status, text)
+	}
+	if n := b.Number(`SELECT sum(bit_count(ready)) FROM work_block`); n != 1 {
+		t.Errorf("%d items are asked for", n)
+	}
+	b.Says(409, "/runs/it/rerun", `{"codes":["invalid"]}`, "2 items are invalid")
+	_, failed := b.Ask("GET", "/api/v1/runs/it/errors", nil)
+	for _, part := range []string{`"code":"invalid"`, "does not match pattern"} {
+		if !strings.Contains(string(failed), part) {
+			t.Errorf("%s; want %s", failed, part)
+		}
+	}
+	_, item := b.Ask("GET", "/api/v1/runs/it/items/C-3", nil)
+	if !strings.Contains(string(item), `"state":"failed"`) || !strings.Contains(string(item), `"invalid"`) {
+		t.Errorf("%s", item)
+	}
+	for _, c := range []struct{ settings, want string }{
+		{`{"endpoint":"echo","on_invalid":"fail"}`, "there is no schema"},
+		{`{"endpoint":"echo","on_invalid":"fail","schema":{},"order_by":"id"}`, "does not go with order_by"},
+		{`{"endpoint":"echo","schema":{"type":3}}`, "it is no JSON Schema"},
+	} {
+		if status, text := b.StartWith(c.settings, items); status != 422 || !strings.Contains(text, c.want) {
+			t.Errorf("%s: %d %s", c.settings, status, text)
+		}
+	}
+	b.Want("/runs/open", settings, 422, "is for runs that are started with all their items")
 }

@@ -157,3 +157,104 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		t.Errorf("an export by what is no path: %d %s", head.StatusCode, text)
 	}
 }
+
+// Failures are accepted, all who look at them see it, and a request that is sent again does nothing more.
+func TestAcceptFailures(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	run := b.Start("name=e").Run
+	b.Answer(run, "", func(o workqueue.Ordinal) []byte {
+		if o == 1 {
+			return []byte("1")
+		}
+		return nil
+	})
+	b.Says(200, "/runs/e/accept", `{"failed":true,"reason":"r","dry_run":true}`, `"dry_run":true`, `"items":2`,
+		`"accepted":2`)
+	for _, repeated := range []bool{false, true} {
+		b.Sent(200, repeated, "", "one", "/runs/e/accept", `{"ranges":[[0,1]],"reason":"closed"}`)
+	}
+	for path, want := range map[string]string{
+		"/runs/e": `"failed":2,"accepted":1,`, "/runs?limit=1": `"accepted":1`, "/runs/e/report": `"accepted":1`,
+		"/runs/e/errors": `"accepted":1`, "/runs/e/items?state=failed": `"accepted":true`,
+		"/runs/e/export?state=failed": `"accepted":true`,
+	} {
+		if _, text := b.Get(path); !strings.Contains(text, want) {
+			t.Errorf("%s does not say %s: %s", path, want, text)
+		}
+	}
+	if text := string(apitest.Looked(b)); !strings.Contains(text, "1 item failed") {
+		t.Errorf("/health tells %s", text)
+	}
+	b.Says(200, "/runs/e/accept", `{"failed":true,"reason":"both"}`, `"items":1`, `"steps":[{"step":"echo","items":1}]`,
+		`"failed":2`, `"accepted":2`)
+	b.Says(409, "/runs/e/accept", `{"failed":true,"reason":"both"}`, "accepted already")
+	b.Says(200, "/runs/e/accept", `{"failed":true,"withdraw":true}`, `"withdraw":true`, `"items":2`, `"accepted":0`)
+	b.Says(422, "/runs/e/accept", `{"failed":true}`, "say why")
+	b.Says(422, "/runs/e/accept", `{"reason":"r"}`, "choose one of failed, keys, codes, groups and ranges")
+	b.Says(422, "/runs/e/accept", `{"failed":true,"reason":"r","canary":1}`, `unknown member \"canary\"`)
+	b.Says(422, "/runs/e/accept", `{"failed":true,"reason":"r","until":"0001-01-01T00:00:00Z"}`, "too long ago")
+	for _, path := range []string{"/runs?until=0001-01-01T00:00:00Z", "/runs/e/export?until=0001-01-01T00:00:00Z"} {
+		got, body := b.Get(path)
+		if got.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(body, "too long ago") { // not taken for none
+			t.Errorf("%s: %+v %s", path, got, body)
+		}
+	}
+	b.Says(404, "/runs/e/accept", `{"keys":["nobody"],"reason":"r"}`, "nobody")
+	b.Says(404, "/runs/none/accept", `{"failed":true,"reason":"r"}`)
+}
+
+// Items are run again and reset by ordinal, by themselves or among what failed.
+func TestRangesOfOrdinals(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	started := b.Start("name=ranged")
+	b.Finish(started.Run) // ordinal 1 fails
+	post := func(action string, status int, want, body string) {
+		t.Helper()
+		code, text := b.Ask(http.MethodPost, api.Prefix+"/runs/ranged/"+action, strings.NewReader(body),
+			"Content-Type", "application/json")
+		if code != status || !strings.Contains(string(text), want) {
+			t.Errorf("%s %s: %d %s; want %d %s", action, body, code, text, status, want)
+		}
+	}
+	post("rerun", 200, `"items":3`, `{"ranges":[[0,2]],"dry_run":true}`)
+	post("rerun", 200, `"items":1`, `{"ranges":[[1,2]],"failed":true,"dry_run":true}`)
+	post("rerun", 200, `"items":1`, `{"ranges":[[0,1]],"codes":["=BAD"],"dry_run":true}`)
+	post("rerun", 409, "in these ranges", `{"ranges":[[2,2]],"codes":["=BAD"],"dry_run":true}`)
+	post("rerun", 409, "in these ranges", `{"ranges":[[0,0],[2,2]],"failed":true}`)
+	post("rerun", 422, "choose one of", `{"ranges":[[0,0]],"keys":["2"]}`)
+	// An empty list must not choose as much as one that was left out.
+	for field, body := range map[string]string{"keys": `"where":"$.x == 1"`, "codes": `"corrected":true`,
+		"groups": `"failed":true`, "ranges": `"failed":true`, "states": `"failed":true`} {
+		for _, none := range []string{"[]", "null"} {
+			post("rerun", 422, field+" is empty: leave it out", `{"`+field+`":`+none+`,`+body+`}`)
+		}
+	}
+	post("rerun", 422, "ordinals of the run go from 0 to 2", `{"ranges":[[0,3]]}`)
+	post("rerun", 422, "smaller ordinal first", `{"ranges":[[2,1]]}`)
+	post("rerun", 422, "ranges[0] must be an array of 2 values", `{"ranges":[[1,2,3]]}`)
+	post("rerun", 422, "ranges[1] must be an array of 2 values", `{"ranges":[[1,2],[1]]}`)
+	post("rerun", 422, "ranges[0] must be an array of 2 values", `{"ranges":[1,2]}`)
+	post("rerun", 422, "ranges must be an array", `{"ranges":{"from":1}}`)
+	post("rerun", 422, "ranges[0] is [-1,2]; ordinals", `{"ranges":[[-1,2]]}`)
+	post("rerun", 422, "ranges[0][1] must be a whole number up to 2147483647, not 1.5", `{"ranges":[[0,1.5]]}`)
+	post("rerun", 422, "up to 2147483647, not 99999999999", `{"ranges":[[0,99999999999]]}`)
+	post("rerun", 422, "more than 1000 ranges", `{"ranges":[`+strings.Repeat("[0,0],", 1000)+`[0,0]]}`)
+	post("rerun", 422, "not valid JSON", `{"ranges":[[0,`+"\x00"+`]]}`)
+	post("rerun", 422, "codes[1] is empty", `{"codes":["a",""]}`)
+	post("reset", 422, "codes[0] is empty", `{"codes":[""]}`)
+	post("rerun", 200, `"items":1`, `{"ranges":[[0,0],[0,0]]}`)
+	b.Finish(started.Run)
+	post("reset", 422, "choose one of", `{"ranges":[[0,0]],"all":true}`)
+	post("reset", 422, "choose one of", `{"ranges":[[0,0]],"keys":["2"]}`)
+	post("reset", 200, `"items":1`, `{"ranges":[[0,2]],"codes":["=BAD"],"dry_run":true}`)
+	post("reset", 200, `"items":2`, `{"ranges":[[1,2]],"reason":"drag"}`)
+
+	var audit []string
+	err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(action || ' ' || (detail->'ranges')::text ORDER BY id)
+		FROM audit_log WHERE detail ? 'ranges'`).Scan(&audit)
+	if err != nil || strings.Join(audit, "; ") != "rerun [[0, 0], [0, 0]]; reset [[1, 2]]" {
+		t.Errorf("the audit log has %q, %v", audit, err)
+	}
+}

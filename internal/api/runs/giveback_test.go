@@ -47,9 +47,7 @@ func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
 		form := exportForm{format: strings.TrimSuffix(format, " in UTF-16"), table: table}
 		_, out, err := form.writer(w, t.TempDir(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return out
 	})
 	if file = change(file); strings.HasSuffix(format, "UTF-16") {
@@ -145,9 +143,7 @@ func changedBook(t *testing.T, file []byte, cells map[string]any) []byte {
 		} else {
 			err = book.SetCellValue(xlsxSheet, at, value)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if !isStyled {
 			continue
 		}
@@ -155,9 +151,7 @@ func changedBook(t *testing.T, file []byte, cells map[string]any) []byte {
 		if err == nil {
 			err = book.SetCellStyle(xlsxSheet, at, at, style)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	var out bytes.Buffer
 	testenv.NoError(t, book.Write(&out))

@@ -60,9 +60,7 @@ func accountFiles(b *testing.B, rows int) map[string][]byte {
 		if err == nil {
 			_, err = pq.Write([]account{a})
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		lines.Write(append(line, '\n'))
 		fmt.Fprintf(&csv, "%s,%s,%s,%s,%.2f,%d,%s,%t,%d,%s\n", a.ID, a.Name, a.Kind, a.Opened, a.Balance, a.Limit, a.Currency,
 			a.Active, a.Branch, a.IBAN)
@@ -79,9 +77,7 @@ func BenchmarkIntake(b *testing.B) {
 	store := database.New(testenv.Pool(b))
 	node, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "here", PID: 1, Version: "1"},
 		time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	load := func(text []byte, types map[string]string, schema *itemschema.Schema) (used, passed time.Duration) {
 		runtime.GC() // of the run before
 		from, began := processorTime(b), time.Now()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -91,7 +90,7 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
 	if g.Approvers == workqueue.ApproveOther {
-		but = ", other than " + strings.Join(g.Actors(), " and ") + ","
+		but = " without a part in the run"
 	}
 	return fmt.Sprintf("step %s waits for someone%s to approve it; look first with: tranche run approve %s --step %s "+
 		"--dry-run", g.Name, but, g.Run, g.Name)

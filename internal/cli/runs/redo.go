@@ -223,7 +223,7 @@ type runCorrect struct {
 	DryRun  bool   `help:"Change nothing; say what would be done."`
 	waitFlags
 	cli.RowFlags
-	Contract string `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
+	Contract string `enum:",reject,warn,off" default:"" help:"When no item has a field that the service of a step requires: reject, warn or off." placeholder:"WHAT"`
 }
 
 func (r *runCorrect) Validate() error {

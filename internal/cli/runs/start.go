@@ -321,7 +321,7 @@ type runAdd struct {
 	cli.KeyFlags
 	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
 	cli.RowFlags
-	Contract string `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
+	Contract string `enum:",reject,warn,off" default:"" help:"When no item has a field that the service of a step requires: reject, warn or off." placeholder:"WHAT"`
 }
 
 func (r *runAdd) Validate() error {

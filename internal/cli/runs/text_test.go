@@ -384,9 +384,7 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 		_, err = parser.Parse([]string{"start", "--fake=x", "--endpoint=e", "--sql=SELECT 1", "--source=s", "--param=a=b",
 			"--idempotency-key=k", "--rate=5", "--dry-run", "--on-duplicate=skip", "--key=nr"})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	got, err := sent(&line.Start)
 	text, _ := json.Marshal(got) // it has no error either
 	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +

@@ -105,7 +105,8 @@ func TestAccountsOnACluster(t *testing.T) {
 		t.Errorf("of %d items %d are right, and %d executions were made; %v", items, right, n, err)
 	}
 	js := testenv.Must(jetstream.New(nodeConn))(t)
-	g.wantOnce(js, "accounts")
+	g.wantOnce(js, wire.StreamWork, "accounts")
+	g.wantOnce(js, wire.StreamReply, wire.RecorderConsumer)
 	g.attack(js)
 }
 
@@ -127,22 +128,22 @@ func (g *guardedCluster) load(node *orchestrator.Node, items int) workqueue.RunI
 	return loaded.Run
 }
 
-// wantOnce checks that requests have three copies, and that each was delivered once.
-func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
+// wantOnce checks that messages of a stream have three copies, and that each was delivered once.
+func (g *guardedCluster) wantOnce(js jetstream.JetStream, name, durable string) {
 	g.Helper()
 	var stream jetstream.Stream
 	var consumer jetstream.Consumer
 	testenv.Until(g, limit, "the stream is told", func() bool { // a busy server may disconnect who asks
 		var err error
-		if stream, err = js.Stream(g.Context(), wire.StreamWork); err == nil {
-			consumer, err = stream.Consumer(g.Context(), endpoint)
+		if stream, err = js.Stream(g.Context(), name); err == nil {
+			consumer, err = stream.Consumer(g.Context(), durable)
 		}
 		return err == nil
 	})
 	state, info := stream.CachedInfo(), consumer.CachedInfo()
 	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer != state.State.LastSeq {
-		g.Errorf("with %d copies %d requests were delivered %d times", state.Config.Replicas, state.State.LastSeq,
-			info.Delivered.Consumer)
+		g.Errorf("%s: with %d copies %d messages were delivered %d times", name, state.Config.Replicas,
+			state.State.LastSeq, info.Delivered.Consumer)
 	}
 }
 

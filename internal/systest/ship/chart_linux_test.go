@@ -1,10 +1,17 @@
 package ship
 
 import (
+	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const helm = "helm.sh/helm/v3/cmd/helm@v3.22.0"
@@ -57,4 +64,91 @@ func TestChartRefusesMistakes(t *testing.T) {
 			}
 		}
 	}
+}
+
+const composeGo = "github.com/compose-spec/compose-go/v2/cmd@v2.9.0"
+
+// composeService is what the tests look at of a service in the Compose file.
+type composeService struct {
+	Image       string            `json:"image"`
+	Command     []string          `json:"command"`
+	Environment map[string]string `json:"environment"`
+	Profiles    []string          `json:"profiles"`
+	ReadOnly    bool              `json:"read_only"`
+	CapDrop     []string          `json:"cap_drop"`
+	SecurityOpt []string          `json:"security_opt"`
+	StopGrace   string            `json:"stop_grace_period"`
+	Volumes     []struct {
+		Type   string `json:"type"`
+		Source string `json:"source"`
+		Target string `json:"target"`
+	} `json:"volumes"`
+	Networks map[string]*struct {
+		Aliases []string `json:"aliases"`
+	} `json:"networks"`
+}
+
+// compose reads the Compose file as docker compose config does, by its own parser.
+func compose(t *testing.T) map[string]composeService {
+	t.Helper()
+	cmd := command(t.Context(), tool(t, composeGo), "-format", "json", "compose.yaml")
+	cmd.Dir = filepath.Join(root, "deploy", "compose")
+	var file struct {
+		Services map[string]composeService `json:"services"`
+	}
+	if out := run(t, cmd); json.Unmarshal([]byte(out), &file) != nil {
+		t.Fatalf("Compose's parser says:\n%s", out)
+	}
+	return file.Services
+}
+
+// The Compose file is what Compose takes, one NATS server or three answer to the same name, and the files that it
+// mounts are there.
+func TestComposeFile(t *testing.T) {
+	t.Parallel()
+	services := compose(t)
+	profiles := map[string]int{}
+	for name, service := range services {
+		for _, v := range service.Volumes {
+			if v.Type != "bind" {
+				continue
+			}
+			if _, err := os.Stat(v.Source); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, profile := range service.Profiles {
+			profiles[profile]++
+			if aliases := service.Networks["default"]; aliases == nil || !slices.Contains(aliases.Aliases, "nats") {
+				t.Errorf("%s does not answer to nats", name)
+			}
+		}
+	}
+	if profiles["single"] != 1 || profiles["cluster"] != 3 {
+		t.Errorf("servers of each profile: %v", profiles)
+	}
+	for _, name := range []string{"postgres", "migrate", "tranche", "interest", "prometheus", "alertmanager"} {
+		if services[name].Image == "" {
+			t.Errorf("there is no service %s", name)
+		}
+	}
+}
+
+// What Compose mounts into others' programs is what these take.
+func TestComposeConfigurations(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("NAME", "nats-1")
+	options := testenv.Must(server.ProcessConfigFile(filepath.Join(root, "deploy", "compose", "nats.conf")))(t)
+	if options.ServerName != "nats-1" || !options.JetStream || options.StoreDir != "/data" || len(options.Routes) != 3 {
+		t.Errorf("nats.conf makes a server %s of %d routes, JetStream %v in %s", options.ServerName, len(options.Routes),
+			options.JetStream, options.StoreDir)
+	}
+	for name, file := range map[string]string{
+		"prometheus.yml": "compose/prometheus.yml", "rules.yml": "prometheus/rules.yml",
+	} {
+		text := strings.ReplaceAll(read(t, filepath.Join(root, "deploy", file)), "/etc/prometheus/", "")
+		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	run(t, command(t.Context(), installed(t, "promtool"), "check", "config", filepath.Join(dir, "prometheus.yml")))
+	run(t, command(t.Context(), installed(t, "amtool"), "check-config", "deploy/compose/alertmanager.yml"))
 }

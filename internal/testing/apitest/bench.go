@@ -135,9 +135,7 @@ func Setup(t *testing.T) *Bench {
 	store := database.New(pool)
 	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
 		time.Hour) // nothing prolongs it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	engine := StoreEngine{startStore: start.New(store), redoStore: redo.New(store), controlStore: control.New(store),
 		collectorStore: collector.New(store), db: store, ID: session, Begun: make(chan struct{}),
 		Asked: new(atomic.Int32)}
@@ -176,9 +174,7 @@ type Problem struct {
 func (b *Bench) Ask(method, path string, body io.Reader, header ...string) (int, []byte) {
 	b.Helper()
 	code, text, err := b.TryAsk(method, path, body, header...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return code, text
 }
 

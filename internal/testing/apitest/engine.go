@@ -66,9 +66,7 @@ func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Op
 		Log:        zap.New(zapcore.NewNopCore(), log...),
 		SessionTTL: time.Minute, // a machine that is stalled costs no claims
 		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	e.Node = node
 	e.Keep(node.Run)
 	config.Build = buildinfo.Info{Version: "test"}

@@ -27,9 +27,7 @@ func (b *Bench) Lock(table string) (undo func()) {
 	if err == nil {
 		_, err = tx.Exec(b.Context(), `LOCK TABLE `+pgx.Identifier{table}.Sanitize()+` IN ACCESS EXCLUSIVE MODE`)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return func() { _ = tx.Rollback(context.WithoutCancel(b.Context())) } // it is over at the end of the test in any case
 }
 

@@ -143,7 +143,7 @@ func (s *simulation) checkFailed(step workqueue.Step, fresh bitfield.Set) {
 }
 
 func (s *simulation) examine() {
-	report, err := doctor.New(s.Store).Doctor(s.Context())
+	report, err := doctor.New(s.Store).Recount(s.Context())
 	s.must(err)
 	for _, v := range report.Violations {
 		s.failf("invariant: %v", v)

@@ -147,18 +147,10 @@ func (b *Bundle) ErrorOf(t *testing.T, run workqueue.RunID, key string) string {
 // Await waits until a query finds something true.
 func (b *Bundle) Await(t *testing.T, what, query string) {
 	t.Helper()
-	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
-		var is bool
+	Until(t, what, func() (is bool) {
 		testenv.NoError(t, b.Pool.QueryRow(t.Context(), query).Scan(&is))
-		if is {
-			return
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	t.Fatalf("it did not come to pass: %s", what)
+		return is
+	})
 }
 
 // Exec runs a statement.

@@ -30,26 +30,6 @@ func TestDatabasesAreMigratedAndApart(t *testing.T) {
 	}
 }
 
-func TestClusterKeepsItsDataThroughKillAndRestart(t *testing.T) {
-	t.Parallel()
-	c := testenv.Postgres(t)
-	pool := testenv.Connect(t, c.URL())
-	if _, err := pool.Exec(t.Context(), `INSERT INTO leader
-		VALUES ('x', 1, gen_random_uuid(), tranche_now())`); err != nil {
-		t.Fatal(err)
-	}
-	c.Kill(t)
-	if err := pool.Ping(t.Context()); err == nil {
-		t.Fatal("the killed server answered")
-	}
-	c.Start(t)
-	c.Restart(t)
-	var n int
-	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM leader`).Scan(&n); err != nil || n != 1 {
-		t.Fatalf("after the kill there are %d rows (%v), want 1", n, err)
-	}
-}
-
 // A moved clock counts at once in what was planned before, in a transaction that sees the past, in defaults, and for a
 // role that only serves.
 func TestAdvance(t *testing.T) {
@@ -62,16 +42,11 @@ func TestAdvance(t *testing.T) {
 	) time.Duration {
 		t.Helper()
 		var by time.Duration
-		if err := q.QueryRow(t.Context(), sql, args...).Scan(&by); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, q.QueryRow(t.Context(), sql, args...).Scan(&by))
 		return by.Round(time.Minute)
 	}
 	testenv.Advance(t, pool, 0)
-	tx, err := serving.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := testenv.Must(serving.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it only reads
 	total := time.Duration(0)
 	for _, by := range []time.Duration{0, 12 * time.Minute, 900 * time.Hour, -time.Hour} {
@@ -89,13 +64,9 @@ func TestAdvance(t *testing.T) {
 	testenv.StopClock(t, pool, at)
 	testenv.Advance(t, pool, time.Second)
 	var stood, on time.Time
-	if err := pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&stood); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&stood))
 	testenv.SetClock(t, pool, at)
-	if err := pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&on); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT tranche_now()`).Scan(&on))
 	if !stood.Equal(at.Add(time.Second)) || on.Before(at) || on.After(at.Add(time.Hour)) {
 		t.Errorf("a clock that stands says %s, and one that was set again %s", stood, on)
 	}

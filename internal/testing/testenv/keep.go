@@ -26,15 +26,19 @@ func Keep(t testing.TB, tell func(format string, args ...any), what string, f fu
 	return stop
 }
 
+// Between two polls of [Until]: ever longer, so that they leave the processor to what is waited for.
+const (
+	firstPause = 3 * time.Millisecond
+	lastPause  = 24 * time.Millisecond
+)
+
 // Until polls for a condition, for so long at most.
 func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 	t.Helper()
 	deadline := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
+	for pause := firstPause; !met(); pause = min(2*pause, lastPause) {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-deadline:
 			t.Fatal("waited in vain until " + what)
 		}

@@ -47,16 +47,3 @@ func TestWatch(t *testing.T) {
 		}
 	})
 }
-
-func TestReceiveBefore(t *testing.T) {
-	t.Parallel()
-	over, c := make(chan struct{}), make(chan int, 1)
-	close(over)
-	if v, ok := ReceiveBefore(c, over); ok {
-		t.Errorf("received %d of nothing", v)
-	}
-	c <- 1
-	if v, ok := ReceiveBefore(c, over); !ok || v != 1 {
-		t.Errorf("received %d, %v; want what was there", v, ok)
-	}
-}

@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -137,9 +138,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	testenv.Must(session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}))(t)
 	_, err := identity.New(b.Store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",
 		Life: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	covered := map[string]bool{}
 	secret := b.Locked().Token("ann", access.Admin, 0).Secret
 	for _, m := range mutations() {
@@ -187,9 +186,7 @@ func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 	}
 	rows, err := b.Pool.Query(b.Context(), `SELECT action, coalesce(before::text, ''), coalesce(after, detail)::text
 		FROM audit_log WHERE id > $1 AND actor = 'ann'`, last)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	var action, before, after string
 	var seen []string
 	found := false
@@ -240,4 +237,39 @@ func operations(b *apitest.Bench, header ...string) map[string][]string {
 // keepsNothing tells operations that change nothing.
 func keepsNothing(op string) bool {
 	return strings.HasPrefix(op, "GET ") || op == "POST /items/preview" || op == "POST /schedules/preview"
+}
+
+// Where people choose what they want to see of the audit log, each action stands.
+func TestEveryActionIsOffered(t *testing.T) {
+	t.Parallel()
+	// The leader's, by the limits of what is kept and by what a provider of identities says; and what was not let happen.
+	actions := map[string]bool{"session_end": true, "login_failed": true}
+	for _, m := range mutations() {
+		actions[m.action] = true
+	}
+	for file, list := range map[string][2]string{
+		"../../docs/operations.md":               {"`--action` (", ")"},
+		"../dashboard/static/app/pages/audit.js": {"const actions = [", "]"},
+	} {
+		text := testenv.Must(os.ReadFile(file))(t)
+		_, rest, found := strings.Cut(string(text), list[0])
+		names, _, closed := strings.Cut(rest, list[1])
+		if !found || !closed {
+			t.Fatalf("%s has no list of actions", file)
+		}
+		offered := map[string]bool{}
+		for action := range strings.FieldsFuncSeq(names, func(r rune) bool { return strings.ContainsRune(", \n\"", r) }) {
+			offered[action] = true
+		}
+		for action := range actions {
+			if !offered[action] {
+				t.Errorf("%s does not offer %q", file, action)
+			}
+		}
+		for action := range offered {
+			if !actions[action] {
+				t.Errorf("%s offers %q, which no one does", file, action)
+			}
+		}
+	}
 }

@@ -1,0 +1,345 @@
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints/trackerclient"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// PROOF: who may do what, 19.
+// However often a viewer asks for all of a run, most are told to come back, and there are
+// connections left for an operator.
+func TestReadersLeaveOperatorsRoom(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	run := b.Start("name=it").Run
+	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
+	const many, each = 20, 4
+	for _, path := range []string{
+		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
+		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",
+	} {
+		b.Locked()
+		b.Server.LetWait(100 * time.Millisecond)
+		viewer := b.Token("vic", access.Viewer, 0)
+		operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
+		table, meanwhile := "work_result", "/runs/it"
+		switch {
+		case strings.HasSuffix(path, "explain"):
+			table, meanwhile = "work_slice", "/runs"
+		case path == "/audit":
+			table = "audit_log"
+		case strings.HasPrefix(path, "/runs?"):
+			table, meanwhile = "batchrun", "/audit"
+		}
+		b.Session("Authorization", "Bearer "+viewer.Secret) // so that not all of them look the token up
+		undo := b.Lock(table)
+		answers := b.Crowd(many, api.Prefix+path, viewer.Secret)
+		over := testenv.NewWatch(t).After(time.Minute)
+		for refused, let := 0, 0; refused < many-each; {
+			answer, ok := testenv.ReceiveBefore(answers, over)
+			if !ok {
+				t.Errorf("%s: %d of %d are answered", path, refused+let, many)
+				break
+			}
+			odd := answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == ""
+			if !odd || answer.StatusCode == http.StatusUnprocessableEntity && strings.Contains(path, "&x") {
+				refused++
+				continue
+			}
+			let++ // one that was let in may be given up on a machine that is stalled
+			if let > each || answer.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("%s is answered %d, %v; want 429", path, answer.StatusCode, answer.Header)
+				break
+			}
+		}
+		if code, text := b.Ask(http.MethodGet, api.Prefix+meanwhile, nil, operator...); code != http.StatusOK {
+			t.Errorf("%s: meanwhile an operator gets %d %s", path, code, text)
+		}
+		undo()
+	}
+}
+
+// What reads of a run, and is neither bounded nor a stream, reads little, as those that stand here do.
+func TestWhatReadsARunIsBounded(t *testing.T) {
+	t.Parallel()
+	little := []string{"GET /api/v1/runs/{run}", "GET /api/v1/runs/{run}/events"}
+	routes := apitest.Setup(t).Server.Routes()
+	for i := range routes {
+		route := &routes[i]
+		read := strings.HasPrefix(route.Pattern, "GET /api/v1/runs/{run}")
+		if read && !route.Bounded() && !slices.Contains(little, route.Pattern) {
+			t.Errorf("%s is neither heavy nor broad", route.Pattern)
+		}
+	}
+}
+
+// PROOF: who may do what, 4.
+// Whoever has taken all ordinary connections keeps no one from revoking his token, and neither
+// heartbeats nor the leader tasks from going on.
+func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	const conns = 4
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{MaxConns: conns, LockTimeout: time.Hour})
+	testenv.NoError(t, err)
+	t.Cleanup(release)
+	b := &apitest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}
+	nc := testenv.Conn(t, testenv.NATS(t))
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
+		SessionTTL: time.Minute}) // one session, also on a machine that is stalled
+	testenv.NoError(t, err)
+	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
+	e.Keep(node.Run)
+	<-node.Ready()
+	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
+	b.Gated = true
+	b.Over(api.NodeOf(node), nc, api.Config{Access: gate, QueryTimeout: time.Hour})
+	b.Server.LetWait(time.Hour) // until they are revoked, and not until their turn does not come
+	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Idempotency-Key", "once"}
+	viewer := b.Token("vic", access.Viewer, 0)
+
+	b.Session("Authorization", "Bearer "+viewer.Secret) // so that not all of them look the token up
+	watch := testenv.NewWatch(t)
+	unlock := b.Lock("plan")
+	defer unlock()
+	answers := b.Crowd(60, api.Prefix+"/plans", viewer.Secret)
+	b.Until("all connections are taken", `SELECT count(*) = $1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.relation = 'plan'::regclass AND NOT l.granted AND a.datname = current_database()`, conns)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := inspect.New(store).Ping(ctx); err == nil {
+		t.Fatal("there is an ordinary connection left: the test shows nothing")
+	}
+	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'leader_tasks') d
+		WHERE d->>'name' = 'sweep')`
+	before := b.Number("SELECT coalesce("+sweeps+", $1)", 0)
+	if code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, admin...); code != http.StatusOK {
+		t.Fatalf("revoking: %d %s", code, text)
+	}
+	b.Until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
+	for range cap(answers) {
+		answer := <-answers
+		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
+			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may go on
+		}
+		if answer.StatusCode != http.StatusUnauthorized {
+			t.Errorf("a request of the token that was revoked is answered %d", answer.StatusCode)
+		}
+	}
+}
+
+// PROOF: who may do what, 19.
+// Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what
+// has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
+// gone.
+func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Server.LetStall(time.Hour)
+	var opened trackerclient.BatchOpened
+	b.Tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
+	b.Tracked(http.MethodPost, "/"+opened.ID+"/groups", `{"items":9}`, http.StatusOK, nil)
+	ack := func() *apitest.Head {
+		return b.Send(http.MethodPost, api.Prefix+"/trackers/"+opened.ID+"/ack", `{"ranges":["0:0"]}`,
+			"Content-Type", "application/json")
+	}
+	const most, length = 8 << 20, "Content-Length: 8388608"
+	for range 3 { // of which two would be as much as there is room for
+		b.Stalled("/trackers/ack", length, "")
+	}
+	first := b.Stalled("/trackers/ack", length, strings.Repeat(" ", most-1))
+	if got := ack(); got.StatusCode != http.StatusOK {
+		t.Fatalf("beside a large request a small one is answered %d", got.StatusCode)
+	}
+	b.Stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
+	var full *apitest.Head
+	for deadline := time.Now().Add(2 * time.Minute); full == nil || full.StatusCode == http.StatusOK; full = ack() {
+		if time.Now().After(deadline) {
+			t.Fatal("the room is never full")
+		}
+	}
+	if full.StatusCode != http.StatusServiceUnavailable || full.Header.Get("Retry-After") == "" {
+		t.Errorf("when there is no room: %d %v", full.StatusCode, full.Header)
+	}
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers", strings.NewReader(`{"owner":"o"}`))
+	if code != http.StatusServiceUnavailable || !strings.Contains(string(text), `urn:tranche:tracker:too_many_requests`) {
+		t.Errorf("when there is no room: %d %s", code, text)
+	}
+	if code, _ := b.Ask(http.MethodGet, api.Prefix+"/trackers/"+opened.ID, nil); code != http.StatusOK {
+		t.Errorf("who only looks is answered %d", code)
+	}
+	testenv.NoError(t, first.Close())
+	for deadline := time.Now().Add(2 * time.Minute); ack().StatusCode != http.StatusOK; {
+		if time.Now().After(deadline) {
+			t.Fatal("there is no room when others have gone")
+		}
+	}
+}
+
+// A body that is too large, or that breaks off, is answered as any other is.
+func TestBulkyBodiesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	for size, want := range map[int]int{8<<20 + 1: http.StatusRequestEntityTooLarge, 100: http.StatusUnprocessableEntity} {
+		code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
+		if code != want {
+			t.Errorf("%d bytes: %d %s; want %d", size, code, text, want)
+		}
+	}
+}
+
+// PROOF: who may do what, 19.
+// Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often he asks,
+// and an operator gets his own meanwhile.
+func TestSlowReadersOfLargeAnswers(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	const many, each, size = 24, 4, 6 << 20
+	run := b.Start("name=it").Run
+	b.Answer(run, "text/plain", func(workqueue.Ordinal) []byte { return bytes.Repeat([]byte("x"), size) })
+	b.Locked()
+	viewer := b.Token("vic", access.Viewer, 0).Secret
+	operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
+	b.Session("Authorization", "Bearer "+viewer) // so that not all of them look the token up
+	conns := make([]net.Conn, many)
+	for i := range conns {
+		conns[i] = b.Unread([]string{"/runs/it/items/2/result", "/runs/it/items/2"}[i%2], viewer)
+	}
+	codes := map[int]int{}
+	for _, conn := range conns {
+		answer := b.Answered(conn)
+		codes[answer.StatusCode]++
+		if answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") == "" {
+			t.Errorf("one too many is answered %v", answer.Header)
+		}
+	}
+	if codes[http.StatusOK] != each || codes[http.StatusTooManyRequests] != many-each {
+		t.Errorf("%d slow readers are answered %v; want %d of them 200, and 429", many, codes, each)
+	}
+	for _, path := range []string{"/runs/it/items/3/result", "/runs/it/items/3", "/runs/it/errors", "/runs"} {
+		if answer, text := b.Get(path, operator...); answer.StatusCode != http.StatusOK {
+			t.Errorf("meanwhile an operator is answered %d %.200s for %s", answer.StatusCode, text, path)
+		}
+	}
+}
+
+// PROOF: who may do what, 19.
+// What is kept on disk of uploads is bounded for all of them together.
+func TestUploadsOnDiskAreBounded(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	opened := b.Open(`{"endpoint":"echo","name":"open"}`)
+	items := "id\n" + strings.Repeat(strings.Repeat("x", 99)+"\n", 40_000)
+	b.Server.LetSpool(2 << 20)
+	path := "/runs/" + opened.Run.String() + "/items"
+	answer := b.Send(http.MethodPost, api.Prefix+path, items, "Content-Type", "text/csv")
+	if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("more than there is room for: %d, %v", answer.StatusCode, answer.Header)
+	}
+	b.Refused(http.StatusServiceUnavailable, "in parts", http.MethodPost, api.Prefix+path, strings.NewReader(items),
+		"Content-Type", "text/csv")
+}
+
+// PROOF: who may do what, 19.
+// One user has half of the disk that uploads may take.
+func TestOneUserHasHalfOfTheDisk(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	path := api.Prefix + "/runs/" + b.Open(`{"endpoint":"echo","name":"open"}`).Run.String() + "/items"
+	b.Locked()
+	b.Server.LetSpool(4 << 20)
+	as := []string{"Authorization", "Bearer " + b.Token("ann", access.Operator, 0).Secret, "Content-Type", "text/csv"}
+	rows := func(n int) string { // few items, with much in each
+		text := "id,text\n"
+		for i := range n {
+			text += strconv.Itoa(i) + "," + strings.Repeat("x", 100_000) + "\n"
+		}
+		return text
+	}
+	b.Refused(http.StatusServiceUnavailable, "of ann", http.MethodPost, path, strings.NewReader(rows(25)), as...)
+	if answer := b.Send(http.MethodPost, path, rows(15), as...); answer.StatusCode != http.StatusOK {
+		t.Errorf("less than half is answered %d", answer.StatusCode)
+	}
+}
+
+// PROOF: who may do what, 19.
+// Of the connections on which nothing is asked, from one address, the oldest are closed when
+// they are too many; those on which something is asked go on.
+func TestIdleConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	testenv.NoError(t, err)
+	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{}))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	const more = 5
+	dial := func() net.Conn {
+		conn := testenv.Must(net.Dial("tcp", listener.Addr().String()))(t)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	ask := func(conn net.Conn, path string) (*bufio.Reader, error) {
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
+			return nil, err
+		}
+		reader := bufio.NewReader(conn)
+		answer, err := http.ReadResponse(reader, nil) //nolint:bodyclose // closing waits for the end of a stream
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = fmt.Errorf("it is answered %s", answer.Status)
+		}
+		return reader, err
+	}
+	busy := dial() // the oldest of all
+	events := testenv.Must(ask(busy, api.Prefix+"/runs/it/events"))(t)
+	all, since := make([]net.Conn, api.MaxIdleEach+more), time.Now()
+	for i := range all {
+		all[i] = dial()
+	}
+	for i, conn := range all[:more] {
+		testenv.NoError(t, conn.SetReadDeadline(time.Now().Add(2*time.Minute)))
+		n, err := conn.Read(make([]byte, 1))
+		if n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("connection %d is not closed: %v", i, err)
+		}
+	}
+	for _, i := range []int{more, len(all) - 1} {
+		// One that has not asked anything by then is closed in any case.
+		if _, err := ask(all[i], "/healthz"); err != nil && time.Since(since) < api.HeaderTimeout {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	if _, err := events.ReadString('\n'); err != nil {
+		t.Errorf("the stream was interrupted: %v", err)
+	}
+}
