@@ -2,8 +2,8 @@ package workqueue_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -102,8 +103,7 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	}
 }
 
-// A list says how fast a run goes as the run itself does. While a breaker is open only probes are answered, and one
-// item that is answered tells no pace: neither says when the run will end.
+// A list says how fast a run goes as the run itself does.
 func TestAListSaysHowFastRunsGo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -119,28 +119,74 @@ func TestAListSaysHowFastRunsGo(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].ID != still {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if got := list[1]; got.Rate == 0 || got.Rate != one.Rate || got.ETASeconds == nil || one.ETASeconds == nil ||
-		math.Abs(*got.ETASeconds-*one.ETASeconds) > 0.001 {
-		t.Errorf("the list says %v items a second and %v s; the run says %v and %v", got.Rate, got.ETASeconds, one.Rate,
-			one.ETASeconds)
+	if got := list[1]; got.Rate == 0 || got.Rate != one.Rate {
+		t.Errorf("the list says %v items a second; the run says %v", got.Rate, one.Rate)
 	}
-	if got := list[0]; got.Rate != 0 || got.ETASeconds != nil {
-		t.Errorf("of a run that does nothing it says %v items a second, %v", got.Rate, got.ETASeconds)
+	if got := list[0]; got.Rate != 0 {
+		t.Errorf("of a run that does nothing it says %v items a second", got.Rate)
 	}
-	untold := func(why string, id workqueue.RunID) {
+}
+
+// A run that goes on has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
+// run of the same plan borrows what is known; what is supposed changes nothing.
+func TestRunsAreForetold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(10), 400)
+	look := inspect.New(b.Store)
+	view := func(id workqueue.RunID) *forecast.Forecast {
 		t.Helper()
-		if one, err = inspect.New(b.Store).Run(t.Context(), id); err == nil {
-			list, err = inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}})
+		one := testenv.Must(look.Run(t.Context(), id))(t)
+		list := testenv.Must(look.Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}}))(t)
+		if f := list[0].Forecast; f.WhyNot != one.Forecast.WhyNot || f.WaitsFor != one.Forecast.WaitsFor ||
+			(f.P50 == nil) != (one.Forecast.P50 == nil) {
+			t.Errorf("the list says %+v, the run %+v", f, one.Forecast)
 		}
-		if err != nil || len(list) != 1 || one.Rate == 0 || one.ETASeconds != nil || list[0].ETASeconds != nil {
-			t.Errorf("%s: %v items a second, %v s and in the list %+v, %v; want no time to go", why, one.Rate,
-				one.ETASeconds, list, err)
-		}
+		return one.Forecast
 	}
-	single := b.Load(storetest.Chunked(1), 24)
-	b.Record(storetest.Whole(b.Claim(single, 1)[0]))
-	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
-	untold("one item", single)
+	if f := view(run); f.P50 != nil || !strings.Contains(f.WhyNot, "fewer than 3 requests") {
+		t.Errorf("of a run that has done nothing it says %+v", f)
+	}
+	for range 5 {
+		b.Record(storetest.Whole(b.Claim(run, 1)[0]))
+	}
+	b.Exec(`UPDATE work_slice SET created_at = ended_at - interval '8 seconds' WHERE ended_at IS NOT NULL`)
+	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
+	if f := view(run); f.P50 == nil || f.P10.After(*f.P50) || f.P50.After(*f.P90) || f.BoundBy == "" {
+		t.Errorf("of a run that goes on it says %+v", f)
+	}
+	other := b.Load(storetest.Chunked(10), 100)
+	if f := view(other); f.P50 == nil {
+		t.Errorf("of a run of the same plan it says %+v", f)
+	}
+	planned := storetest.Chunked(10)
+	if f := testenv.Must(look.Foresee(t.Context(), &planned, 1000))(t); f.P50 == nil || f.WhyNot != "" {
+		t.Errorf("of a run that may start it says %+v", f)
+	}
+	planned.Canary = 10
+	if f := testenv.Must(look.Foresee(t.Context(), &planned, 1000))(t); f.WaitsFor != "approval of its canary" ||
+		f.WaitsFrom == nil {
+		t.Errorf("of a run that may start with a canary it says %+v", f)
+	}
+	before := b.Dump(run)
+	all, _, err := look.Suppose(t.Context(), run, []string{"rate=1", "without=" + other.String()})
+	if err != nil || len(all) != 4 || len(all[0].Changes) != 0 || len(all[3].Changes) != 2 || b.Dump(run) != before ||
+		!all[1].Forecast.P10.After(*all[0].Forecast.P90) {
+		t.Errorf("it supposes %+v, %v", all, err)
+	}
+	var refused *workqueue.SettingError
+	if _, _, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"}); !errors.As(err, &refused) {
+		t.Errorf("got %v; want a SettingError", err)
+	}
+	b.PauseRun(other)
+	if f := view(other); f.WaitsFor != "someone to resume it" || f.Then == nil || f.P50 != nil {
+		t.Errorf("of a paused run it says %+v", f)
+	}
 	b.openBreaker()
-	untold("an open breaker", run)
+	if f := view(run); !strings.Contains(f.WaitsFor, "to answer again") || f.Then == nil || f.P50 != nil {
+		t.Errorf("of an endpoint that is down it says %+v", f)
+	}
+	if f := view(b.OpenRun(nil)); !strings.Contains(f.WhyNot, "until it is sealed") {
+		t.Errorf("of an open run it says %+v", f)
+	}
 }

@@ -302,10 +302,10 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
 		Left: func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
 			view, err := runs.Run(ctx, run)
-			if err != nil || view.ETASeconds == nil {
+			if err != nil || view.Forecast == nil || view.Forecast.P50 == nil {
 				return 0, err
 			}
-			return time.Duration(*view.ETASeconds * float64(time.Second)), nil
+			return view.Forecast.P50.Sub(view.At), nil
 		},
 	})
 	if err != nil {

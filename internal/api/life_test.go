@@ -179,8 +179,9 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
 		t.Errorf("the run warns of %s", text)
 	}
-	if run := apitest.Read[runs.RunDocument](b, "/runs/it"); run.Rate == 0 || run.ETASeconds != nil {
-		t.Errorf("%v items a second, %v s to go; want no time while something stands in its way", run.Rate, run.ETASeconds)
+	if run := apitest.Read[runs.RunDocument](b, "/runs/it"); run.Rate == 0 || run.Forecast.P50 != nil ||
+		!strings.Contains(run.Forecast.WhyNot, "no room left") {
+		t.Errorf("%v items a second, %+v; want no time while something stands in its way", run.Rate, run.Forecast)
 	}
 	late := &database.SlowError{For: "the look for work", Took: 15 * time.Second}
 	with(b.Engine, fmt.Errorf("look for work: %w", late), 0)

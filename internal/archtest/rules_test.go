@@ -129,6 +129,8 @@ func rules() map[string]rule {
 		"orchestrator/autotune": {own: []string{"workqueue"}, others: []string{}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
+		// It calculates, and knows nothing of where what it is told comes from.
+		"workqueue/forecast": {others: []string{}},
 
 		"internal/archtest": {others: []string{}},
 		"internal/backoff":  {others: []string{}},
@@ -329,7 +331,7 @@ func rooms(servers []string) map[string]rule {
 		{"schedule", "pace session start"},
 		{"alert", "session"},
 		// These only read.
-		{"inspect", "control redo start"},
+		{"inspect", "control forecast redo start"},
 		{"export", "redo session"},
 		{"health", "control dispatch inspect pace schedule session settle start"},
 		{"report", "inspect pace"},

@@ -126,7 +126,7 @@ func many(n int64, noun string) string {
 }
 
 // Stand sets, for those runs of a list that are in progress, why they stand, as far as a look of the last few seconds
-// knows: a list does not wait for one. What stands has no time to go.
+// knows: a list does not wait for one. What stands has no forecast.
 func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if !slices.ContainsFunc(runs, underWay) {
 		return nil
@@ -151,7 +151,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	for i := range runs {
 		if r := &runs[i]; underWay(*r) {
 			if r.Blocker = standing(all, r, asks[r.ID]); r.Blocker != nil {
-				r.ETASeconds = nil
+				r.Forecast.Block(r.Blocker.Text)
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/forecast"
 	store "github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
@@ -81,7 +82,7 @@ func TestRunsThatStand(t *testing.T) {
 		}
 		runs, err := inspect.New(w.store).Runs(t.Context(), inspect.RunFilter{})
 		for i := range runs {
-			runs[i].ETASeconds = new(float64) // of what was answered before
+			runs[i].Forecast = &forecast.Forecast{P50: new(time.Time)} // of what was answered before
 		}
 		if err == nil {
 			err = w.watch.Stand(t.Context(), runs)
@@ -92,8 +93,8 @@ func TestRunsThatStand(t *testing.T) {
 			got[runs[i].ID] = ""
 			if runs[i].Blocker != nil {
 				got[runs[i].ID] = runs[i].Blocker.Text
-				if runs[i].ETASeconds != nil {
-					t.Errorf("it stands, and has %v s to go", *runs[i].ETASeconds)
+				if f := runs[i].Forecast; f.P50 != nil || f.WhyNot != got[runs[i].ID] {
+					t.Errorf("it stands, and its forecast is %+v", f)
 				}
 			}
 		}

@@ -230,7 +230,7 @@ func TestARunIsMeasured(t *testing.T) {
 		"tranche_collector_operations_parked", "tranche_dead_letters_total", "tranche_endpoint_pace_chunk_items",
 		"tranche_endpoint_pace_items_per_second", "tranche_replies_quarantined_total",
 		"tranche_replies_redelivered_total", "tranche_requests_resent_total", "tranche_api_requests_total",
-		"tranche_certificate_expiry_timestamp_seconds",
+		"tranche_certificate_expiry_timestamp_seconds", "tranche_runs_end_timestamp_seconds",
 	}
 	for _, m := range b.m.Catalog() {
 		if _, there := all[m.Name]; !there && !slices.Contains(missing, m.Name) {

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/database"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // streamPrefix is how the names of our streams begin, of which there are fewer than maxStreams.
@@ -27,7 +28,8 @@ const (
 type seen struct {
 	db         *healthstore.Metrics // nil: it could not be read
 	streams    []streamUse
-	calls      map[string]uint64 // that are not answered, by endpoint
+	calls      map[string]uint64    // that are not answered, by endpoint
+	ends       map[string]time.Time // of the runs in progress, the last, by quantile
 	conditions []healthstore.Condition
 	took       time.Duration
 	at         time.Time
@@ -104,6 +106,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	others.Go(func() { now.streams = s.lookAtStreams(ctx, from) })
 	others.Go(func() { now.calls = callsIn(ctx, from) })
 	others.Go(func() { now.conditions = s.conditionsOf(ctx) })
+	others.Go(func() { now.ends = s.lastEnds(ctx, from) })
 	var err error
 	if now.db, err = healthstore.New(from.Store).Metrics(ctx); err != nil {
 		s.m.log.Warn("metrics of the database are left out", zap.Error(err))
@@ -113,6 +116,25 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	now.at = time.Now()
 	s.last = now
 	return now
+}
+
+// lastEnds is when the last of the runs in progress will end, of those that have a forecast.
+func (s *system) lastEnds(ctx context.Context, from *Sources) map[string]time.Time {
+	runs, err := inspect.New(from.Store).Runs(ctx, inspect.RunFilter{States: []string{"running"}})
+	if err != nil {
+		s.m.log.Warn("metrics of forecasts are left out", zap.Error(err))
+	}
+	ends := map[string]time.Time{}
+	for i := range runs {
+		if f := runs[i].Forecast; f != nil && f.P50 != nil {
+			for quantile, at := range map[string]*time.Time{"0.1": f.P10, "0.5": f.P50, "0.9": f.P90} {
+				if at.After(ends[quantile]) {
+					ends[quantile] = *at
+				}
+			}
+		}
+	}
+	return ends
 }
 
 // rest is the time until the next reading: a hundred times what the last took, so that reading takes less than 1% of a

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -36,22 +37,22 @@ type RunSummary struct {
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end; none at a canary, gate or open breaker"`
-	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is in progress, which tells no time left"`
-	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for someone to approve them"`
-	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
-	Source     string               `json:"source,omitempty"`
-	CreatedBy  string               `json:"created_by,omitempty"`
-	CreatedAt  time.Time            `json:"created_at"`
-	StartedAt  *time.Time           `json:"started_at,omitempty" doc:"of the current generation"`
-	FinishedAt *time.Time           `json:"finished_at,omitempty"`
+
+	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it will end; absent when it has"`
+
+	Sampling   bool       `json:"sampling,omitempty" doc:"its canary is in progress"`
+	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for someone to approve them"`
+	Open       *OpenView  `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
+	Source     string     `json:"source,omitempty"`
+	CreatedBy  string     `json:"created_by,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
+	StartedAt  *time.Time `json:"started_at,omitempty" doc:"of the current generation"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
 	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why it does not go on although it is running; in lists"`
-
-	broken bool // the breaker of an unfinished step's endpoint is open
 }
 
 // Blocker says what a run waits for that someone has to see to.
@@ -149,11 +150,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
-    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id),
-    r.state = 'running' AND EXISTS (
-        SELECT FROM run_step st JOIN endpoint_pace p ON p.endpoint = st.endpoint AND p.breaker = 'open'
-        WHERE st.run_id = r.id AND EXISTS (SELECT FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step
-            AND bit_count(` + plane.SettledBits + `) < b.size))
+    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -215,6 +212,13 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	if err == nil {
 		err = s.pace(ctx, runs)
 	}
+	if err == nil {
+		some := make([]*RunSummary, len(runs))
+		for i := range runs {
+			some[i] = &runs[i]
+		}
+		err = s.foretell(ctx, s.db.Pool, some)
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
 	}
@@ -250,25 +254,12 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	var seconds float64
 	var answered int64
 	err := pg.Each(pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow), []any{&id, &seconds, &answered}, func() {
-		r := by[id]
-		left := (1 - r.Progress) * float64(r.Items) * float64(r.StepCount)
-		r.goes(answered, seconds, left, !r.Sampling)
+		by[id].Rate = float64(answered) / ratedOver(seconds)
 	})
 	return err
 }
 
-// goes sets the rate and the time to go. A generation younger than the window is measured over its own age. What a
-// sample does says little of how fast all others will go, and no one knows when someone approves a step, or when an
-// endpoint is up again. One item tells no pace: it may be the probe of a breaker that has just closed.
-func (r *RunSummary) goes(answered int64, seconds, left float64, whole bool) {
-	r.Rate = float64(answered) / ratedOver(seconds)
-	if answered > 1 && whole && len(r.Approval) == 0 && !r.broken {
-		eta := left / r.Rate
-		r.ETASeconds = &eta
-	}
-}
-
-// ratedOver is how many seconds a rate is taken over.
+// ratedOver is how many seconds a rate is taken over: of a generation younger than the window, its age.
 func ratedOver(seconds float64) float64 { return max(min(seconds, rateWindow.Seconds()), 0.1) }
 
 const runsThatAsk = `
@@ -339,7 +330,10 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		for i := range gates {
 			view.Steps[gates[i].Step].Gate = &gates[i]
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return s.foretell(ctx, tx, []*RunSummary{&view.RunSummary})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("view run %s: %w", id, err)
@@ -348,19 +342,18 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	return view, nil
 }
 
-// estimate derives the rates and the time to go.
+// estimate derives the rates.
 func (v *RunView) estimate() {
 	if v.State != "running" || v.Seconds <= 0 {
 		return
 	}
-	var answered, left int64
+	var answered int64
 	for i := range v.Steps {
 		st := &v.Steps[i]
 		answered += st.AnsweredRecently
-		left += st.Items - st.Settled()
 		st.Rate = float64(st.AnsweredRecently) / ratedOver(v.Seconds)
 	}
-	v.goes(answered, v.Seconds, float64(left), v.Canary == nil || v.Canary.State == "passed")
+	v.Rate = float64(answered) / ratedOver(v.Seconds)
 }
 
 // ReadSummary reads a run.
@@ -383,7 +376,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.broken)
+		&r.CarriedOn)
 	if isOpen {
 		r.Open = &open
 	}

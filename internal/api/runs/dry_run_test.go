@@ -195,3 +195,22 @@ func TestPreviews(t *testing.T) {
 		t.Errorf("previews stored %d rows", n)
 	}
 }
+
+// A forecast says why there is none, and what is supposed must be something that the run has.
+func TestForecastOfARun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(apitest.Three))
+	if code != http.StatusCreated {
+		t.Fatalf("%d %s", code, text)
+	}
+	at := api.Prefix + "/runs/last/forecast"
+	var found runs.Forecasts
+	_, text = b.Ask(http.MethodGet, at+"?change=echo.in_flight%3D9&change=rate%3D5", nil)
+	if err := json.Unmarshal(text, &found); err != nil || len(found.Variants) != 4 || found.At.IsZero() ||
+		found.Variants[0].Forecast.WhyNot == "" || found.Variants[1].Changes[0] != "echo.in_flight=9" {
+		t.Errorf("%s, %v", text, err)
+	}
+	b.Refused(422, "no step", http.MethodGet, at+"?change=other.chunk%3D9", nil)
+	b.Refused(422, "no number", http.MethodGet, at+"?change=echo.chunk%3Dx", nil)
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -270,6 +271,8 @@ type DryRun struct {
 	Steps       []DryRunStep     `json:"steps" nullable:"false"`
 	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at most"`
 	Warnings    []string         `json:"warnings" nullable:"false"`
+
+	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"if it started now; absent: it is there already"`
 }
 
 // DryRunStep is what a step would do.
@@ -311,7 +314,10 @@ func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 		return DryRun{}, err
 	}
 	out.Warnings = intent.warnings(s.Unheard(r.Context(), servicesOf(req.Steps)))
-	return out, nil
+	if !tried.Existing {
+		out.Forecast, err = inspect.New(s.Store).Foresee(r.Context(), req, tried.Items-tried.Invalid)
+	}
+	return out, err
 }
 
 func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried *start.Tried) (

@@ -132,8 +132,31 @@ func (s *Routes) registerRuns(api huma.API) {
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
 		"An item, with every attempt")), s.getItem, itemsTag)
+	op := kernel.Get("get-forecast", "/runs/{run}/forecast", "Forecast the end of a run, as it is and with changes")
+	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
+		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
+		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
+		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
+	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
+		out.Run = in.ID
+		out.Variants, out.At, err = inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
+		return out, err
+	})
 	s.registerExplain(api)
 	s.registerResult(api)
+}
+
+type forecastInput struct {
+	kernel.RunPath
+	kernel.Known
+	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32"`
+}
+
+// Forecasts are when a run will end, as it is and if something were changed.
+type Forecasts struct {
+	Run      workqueue.RunID   `json:"run"`
+	At       time.Time         `json:"at" doc:"the database's clock when it looked"`
+	Variants []inspect.Variant `json:"variants" nullable:"false"`
 }
 
 type listInput struct {
@@ -226,7 +249,7 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 	}
 	obstacles := s.obstacles(ctx, view)
 	if len(obstacles) > 0 {
-		view.ETASeconds = nil // no one knows when they are gone
+		view.Forecast.Block(obstacles[len(obstacles)-1])
 	}
 	return RunDocument{RunView: *view, Warnings: warnings(view, obstacles)}, nil
 }

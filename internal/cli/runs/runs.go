@@ -11,6 +11,7 @@ type Commands struct {
 	List     runList     `cmd:"" help:"List runs, newest first."`
 	Show     runShow     `cmd:"" help:"Show everything about a run."`
 	Watch    runWatch    `cmd:"" help:"Follow a run until it ends."`
+	Forecast runForecast `cmd:"" help:"Say when a run will end, and when if something were changed; nothing is."`
 	Explain  runExplain  `cmd:"" help:"Explain why a run, or an item of it, is not done: what it waits on, and what comes next."`
 	Report   runReport   `cmd:"" help:"Report on a run: counts, times, requests, digests; or compare it with another."`
 	Groups   runGroups   `cmd:"" help:"Count items by the value of a field of their payloads."`

@@ -32,7 +32,7 @@ type runList struct {
 func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListRuns(ctx, client.ListRunsParams(*r))
 	list := cli.List[client.RunSummary]{
-		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED",
+		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED|ENDS",
 		Row: func(run *client.RunSummary) []any {
 			name := cmp.Or(run.Name, "("+run.Plan+")")
 			state := run.State + openText(run.Open)
@@ -40,7 +40,7 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 				state += " (to be approved)"
 			}
 			return []any{cli.ShortID(run.ID), name, state, run.Items, run.Done, run.Failed, percent(run.Progress),
-				run.CreatedAt}
+				run.CreatedAt, endsText(run)}
 		},
 		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
@@ -169,14 +169,15 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 	t.Row("took", took)
 	if run.Rate > 0 {
-		eta, unit := "", " items/s"
-		if run.ETASeconds != nil {
-			eta = ", " + cli.Span(cli.Seconds(*run.ETASeconds)) + " to go"
-		}
+		unit := " items/s"
 		if len(run.Steps) > 1 {
 			unit = perSecondOf(*run)
 		}
-		t.Row("rate", cli.Pace(run.Rate)+unit+eta)
+		t.Row("rate", cli.Pace(run.Rate)+unit)
+	}
+	if f := run.Forecast; f != nil {
+		t.Row("forecast", forecastText(f))
+		t.Field("bound by", f.BoundBy)
 	}
 }
 

@@ -261,7 +261,11 @@ func dryRunText(found *client.DryRun) string {
 		fmt.Fprintf(&first, "item %s: %s\n", cli.EscapeControl(cli.Short(row.Key, 40)),
 			cli.EscapeControl(cli.Short(string(row.Payload), 100)))
 	}
-	return text + steps.Text(found.Steps, 0) + first.String() + "nothing was started"
+	text += steps.Text(found.Steps, 0) + first.String()
+	if f := found.Forecast; f != nil && f.WhyNot == "" {
+		text += "forecast, if started now: " + forecastText(f) + "\n"
+	}
+	return text + "nothing was started"
 }
 
 func sizeText(n int, auto bool) string {

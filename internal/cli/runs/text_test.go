@@ -305,8 +305,7 @@ func TestBarFitsTheTerminal(t *testing.T) {
 	t.Parallel()
 	var run client.RunDocument
 	run.State, run.Items, run.Done, run.Failed, run.Rate = "running", 1_000_000, 999_998, 1, 123_456
-	eta := 3725.0
-	run.ETASeconds = &eta
+	run.Forecast = &client.Forecast{P10: at(time.Now(), 3600), P50: at(time.Now(), 3725), P90: at(time.Now(), 4000)}
 	for _, columns := range []int{20, 60, 80, 100, 200} {
 		line := barLine(run, columns)
 		if n := len([]rune(line)); n >= columns {
@@ -314,6 +313,30 @@ func TestBarFitsTheTerminal(t *testing.T) {
 		}
 		if columns >= 100 && !strings.Contains(line, " 99.99%") {
 			t.Errorf("before the end it is not 99.99%%: %s", line)
+		}
+	}
+}
+
+// A forecast is a time, or how long it takes after something that is waited for, or why there is none.
+func TestForecastsAreSaid(t *testing.T) {
+	t.Parallel()
+	then := &client.Span{P10Seconds: 2400, P50Seconds: 2800, P90Seconds: 3300}
+	for want, f := range map[string]*client.Forecast{
+		"waits for approval of step send, then 40 to 55 min": {WaitsFor: "approval of step send", Then: then},
+		"not yet: it takes items until it is sealed":         {WhyNot: "it takes items until it is sealed"},
+	} {
+		if got := forecastText(f); got != want {
+			t.Errorf("%q; want %q", got, want)
+		}
+	}
+	f := client.Forecast{P10: at(time.Now(), 60), P50: at(time.Now(), 70), P90: at(time.Now(), 90)}
+	if got := forecastText(&f); !strings.Contains(got, " (") || !strings.Contains(got, " to ") {
+		t.Errorf("%q has no band", got)
+	}
+	for want, s := range map[string]client.Span{"5 to 9 s": {P10Seconds: 5, P90Seconds: 9}, "30 s": {P10Seconds: 30,
+		P90Seconds: 30.2}, "3.5 to 4.0 h": {P10Seconds: 12_600, P90Seconds: 14_400}} {
+		if got := spanText(&s); got != want {
+			t.Errorf("%q; want %q", got, want)
 		}
 	}
 }

@@ -153,8 +153,8 @@ func runLine(run client.RunDocument, steps bool) string {
 	if run.Rate > 0 {
 		parts = append(parts, cli.Count(int64(run.Rate))+perSecondOf(run))
 	}
-	if run.ETASeconds != nil {
-		parts = append(parts, "ETA "+cli.Span(cli.Seconds(*run.ETASeconds)))
+	if f := run.Forecast; f != nil && f.P50 != nil {
+		parts = append(parts, "ends "+band(f))
 	}
 	out, progress := int64(0), make([]string, len(run.Steps))
 	for i := range run.Steps {

@@ -22,7 +22,8 @@ register("data:text/javascript," + encodeURIComponent(`
     return text === null ? next(name, context) : { url: "data:text/javascript," + encodeURIComponent(text), shortCircuit: true };
   }`));
 const { columns, placed, stepsOf } = await import("../static/app/parts/stepgraph.js");
-const { parse, shown } = await import("../static/app/run/pacing.js");
+const { fan, forecastText, spanText } = await import("../static/app/parts/forecast.js");
+const { parse, shown, supposing } = await import("../static/app/run/pacing.js");
 const { latency, middles, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
@@ -131,4 +132,34 @@ test("a canary's result is that of its generation", () => {
   assert.equal(outcome(run, undefined), null, "counts of the whole run say nothing of the sample of a re-run");
   assert.deepEqual(outcome(run, { generations: [{ generation: 1, done: 900, failed: 100 }, { generation: 2, done: 48, failed: 2 }] }), { done: 48, failed: 2 });
   assert.deepEqual(outcome({ generation: 1, done: 19, failed: 1 }, undefined), { done: 19, failed: 1 });
+});
+
+test("a forecast is a band, what is waited for, or why there is none", () => {
+  const now = new Date(2026, 10, 27, 4, 0, 0);
+  const at = (minutes) => new Date(now.getTime() + minutes * 60000).toISOString();
+  assert.deepEqual(forecastText({ p10: at(10), p50: at(16), p90: at(25) }, now), { value: "04:16:00", more: "04:10:00 to 04:25:00" });
+  const then = { p10_seconds: 2400, p50_seconds: 2800, p90_seconds: 3300 };
+  assert.deepEqual(forecastText({ waits_for: "approval of step send", waits_from: at(5), then }, now),
+    { value: "40 to 55 min", more: "after approval of step send, from about 04:05:00" });
+  assert.deepEqual(forecastText({ why_not: "its items are being loaded" }, now), { value: "not yet", more: "its items are being loaded" });
+  assert.equal(spanText({ p10_seconds: 30, p90_seconds: 30.2 }), "30 s");
+});
+
+test("the fan begins where the run is and reaches the end within its band", () => {
+  const at = (s) => new Date(s * 1000).toISOString();
+  const run = { items: 100, steps: [{}], progress: 0.5, forecast: { p10: at(150), p50: at(180), p90: at(200) } };
+  const timeline = { from: at(0), to: at(100), bucket_seconds: 50, steps: [{ done: [20, 30], failed: [0, 0] }] };
+  const drawn = fan(run, timeline);
+  assert.deepEqual(drawn.at, [300, 45]);
+  assert.deepEqual(drawn.way, [[0, 90], [150, 72], [300, 45]]);
+  assert.deepEqual([drawn.p10, drawn.p50, drawn.p90], [[450, 0], [540, 0], [600, 0]]);
+  assert.equal(fan({ ...run, forecast: { why_not: "no one knows" } }, timeline), null);
+});
+
+test("a number that is being typed is supposed", () => {
+  const [step, field] = [{ name: "send" }, { name: "in_flight", auto: true, least: 1, most: 100 }];
+  const run = { state: "running" };
+  assert.equal(supposing(run, step, field, "8", "32"), "send.in_flight=32");
+  assert.equal(supposing(run, undefined, { name: "priority", least: -9, most: 9 }, "0", "5"), "priority=5");
+  for (const text of ["8", "x", "auto", ""]) assert.equal(supposing(run, step, field, "8", text), null);
 });

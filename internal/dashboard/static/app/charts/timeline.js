@@ -6,6 +6,7 @@ import { duration, inert, short } from "../format.js";
 import { setQuery } from "../router.js";
 import { Chart } from "./chart.js";
 import { Lanes, axis } from "./lanes.js";
+import { Fan } from "../parts/forecast.js";
 
 const BUCKETS = 120; // at most; each has two seconds or more, or single requests would make it a comb
 const EVERY = 3; // seconds, while the run runs
@@ -67,6 +68,7 @@ export function Timeline({ run, step, time: of = "", entries }) {
     ${drawn?.some && html`<div class="timeline-axis"><${Chart} name="Items a second" times=${drawn.times} series=${drawn.through}
         span=${drawn.span} unit=${rate} test="throughput" />
       <${Lanes} timeline=${data} entries=${entries} /></div>
+      ${live && !step && !all && html`<${Fan} run=${run} timeline=${data} />`}
       <${Chart} name=${several ? "Latency of requests, p99" : "Latency of requests"} times=${drawn.times}
           series=${drawn.late} span=${drawn.span} unit=${time} scale="log" test="latency" />`}
   <//>`;

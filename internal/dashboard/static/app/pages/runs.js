@@ -7,7 +7,8 @@ import {
 import { Link, go, setQuery } from "../router.js";
 import { useKeys } from "../keys.js";
 import { query as parameters } from "../api.js";
-import { duration, num, percent, plural, shortId, short, timed } from "../format.js";
+import { forecastText } from "../parts/forecast.js";
+import { num, percent, plural, shortId, short, timed } from "../format.js";
 import { liveRuns } from "../live.js";
 import { session } from "../session.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
@@ -131,7 +132,7 @@ function List({ runs, reset, chosen, onChoose }) {
       ? html`<${Link} to=${`/runs/${r.id}/errors`} class=${open(r) > 0 ? "is-bad num" : "num"}>${num(r.failed)}<//>` : html`<span class="muted">0</span>`) },
     { key: "rate", title: "Items/s", align: "right", hide: "narrow", render: (r) => (r.state === "running"
       ? html`<${Num} value=${Math.round(r.rate)}/>` : html`<span class="muted">–</span>`) },
-    { key: "eta", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r}/>` },
+    { key: "ends", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r}/>` },
     { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>${
       r.generation > 1 && r.started_at && html`<span class="under">again <${Time} at=${r.started_at}/></span>`}` },
     { key: "menu", srTitle: "Actions", label: "", align: "right", class: "runs-menu", render: (r) => html`<${Menu} small kind="ghost"
@@ -171,8 +172,9 @@ function Took({ run }) {
       seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>${
       timed(run) && html`<span class="under">${timed(run)}</span>`}`;
   }
-  if (run.eta_seconds !== undefined) return html`<span title="To the end, at this rate">${duration(run.eta_seconds)} left</span>`;
-  return html`<span class="muted">–</span>`;
+  const { value, more } = forecastText(run.forecast);
+  if (run.forecast?.p50) return html`<span title="When it will end">ends ${value}</span><span class="under">${more}</span>`;
+  return html`<span class="muted" title=${more}>${value}</span>${run.forecast?.then && html`<span class="under">after it waited</span>`}`;
 }
 
 function Summary({ runs, rates }) {

@@ -4,6 +4,7 @@ import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time
 import { BASE, api, segment } from "../api.js";
 import { awaited, notify, possible } from "../notify.js";
 import { mayResume, resume } from "../runs/actions.js";
+import { forecastText } from "../parts/forecast.js";
 import { duration, inert, num, percent, plural, short, timed } from "../format.js";
 
 /** ended says whether a run moves no more by itself. */
@@ -134,6 +135,8 @@ function cancel(run) {
 export function Numbers({ run }) {
   const left = run.items - run.done - run.failed;
   const inFlight = run.steps.reduce((n, s) => n + s.slices_in_flight, 0);
+  const foretold = run.forecast ?? {};
+  const ends = forecastText(run.forecast);
   return html`<section class="run-numbers" aria-label="Progress" data-test="numbers">
     <div class="run-progress">
       <div class="run-progress-head"><strong
@@ -146,11 +149,13 @@ export function Numbers({ run }) {
       ${fact("Failed", num(run.failed), failedShare(run), run.failed > (run.accepted ?? 0) ? "bad" : "", "failed")}
       ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
       ${rateOf(run) !== null && fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
-      ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
-        ended(run) ? timed(run) : run.started_at && html`after <${Elapsed} run=${run} /> ${timed(run) && `of ${timed(run)}`}`, "", "eta")}
+      ${ended(run) ? fact("Took", duration(run.seconds), timed(run), "", "took")
+        : fact("Runs for", html`<${Elapsed} run=${run} />`, timed(run), "", "took")}
+      ${!ended(run) && fact(foretold.then ? "Then takes" : "Ends", ends.value, ends.more, "", "ends")}
       ${!ended(run) && fact("In flight", short(inFlight), "requests", "", "inflight")}
       ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
+    ${!ended(run) && foretold.bound_by && html`<p class="muted" data-test="bound-by"><${Text} max=${300}>${foretold.bound_by}<//></p>`}
   </section>`;
 }
 

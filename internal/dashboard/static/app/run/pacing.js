@@ -4,6 +4,7 @@ import { api, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
 import { can, mayNot } from "../session.js";
 import { inert, num } from "../format.js";
+import { Supposed } from "../parts/forecast.js";
 
 /** fields are the settings of a step, as the API has them. */
 const fields = [
@@ -99,6 +100,7 @@ function Knob({ run, step, field, value, several = false }) {
     }
   };
   const off = !can("operator");
+  const supposed = supposing(run, step, field, now, text);
   const id = `knob-${field.name}`;
   return html`<div class=${"knob" + (error ? " wrong" : "")} data-test=${"knob-" + field.name}>
     <label for=${id}>${field.text}</label>
@@ -122,8 +124,16 @@ function Knob({ run, step, field, value, several = false }) {
         onClick=${() => send(now === "auto" ? String(step.settings[field.name]) : "auto")}
             data-test=${`${field.name}-auto`}>auto</button>`}
     </div>
+    ${editing && !off && supposed !== null && html`<${Supposed} run=${run} change=${supposed} />`}
     ${error && html`<p class="field-error" role="alert"><bdi>${inert(error, 300)}</bdi></p>`}
   </div>`;
+}
+
+/** supposing is what a forecast is asked to suppose while a number is typed into a field; null: nothing. */
+export function supposing(run, step, field, now, text) {
+  const { value } = field.free ? {} : parse(field, text);
+  if (run.state !== "running" || typeof value !== "number" || text.trim() === now) return null;
+  return `${step ? `${step.name}.` : ""}${field.name}=${value}`;
 }
 
 // nudges are the buttons beside a field: [label, value or null, title].

@@ -1,0 +1,156 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+type runForecast struct {
+	runArg
+	Set       []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; may stand more than once." placeholder:"STEP.NAME=VALUE"`
+	Instances []string `sep:"none" help:"Suppose so many instances of a step's service." placeholder:"STEP=N"`
+	Rate      string   `help:"Suppose this rate of each step, in items a second." placeholder:"N"`
+	Priority  string   `help:"Suppose this priority of the run." placeholder:"N"`
+	Without   []string `help:"Suppose that another run were not there." placeholder:"RUN"`
+}
+
+// changes are those that the API is asked for.
+func (r *runForecast) changes() []string {
+	all := append([]string{}, r.Set...)
+	for _, given := range r.Instances {
+		step, number, _ := strings.Cut(given, "=")
+		all = append(all, step+".instances="+number)
+	}
+	if r.Rate != "" {
+		all = append(all, "rate="+r.Rate)
+	}
+	if r.Priority != "" {
+		all = append(all, "priority="+r.Priority)
+	}
+	for _, run := range r.Without {
+		all = append(all, "without="+run)
+	}
+	return all
+}
+
+func (r *runForecast) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return cli.Print(term, forecastsText)(cl.GetForecast(ctx, r.Ref, client.GetForecastParams{Change: r.changes()}))
+}
+
+func forecastsText(found *client.Forecasts, room int) string {
+	t := cli.NewTable("IF|ENDS|BOUND BY", room)
+	for i := range found.Variants {
+		v := &found.Variants[i]
+		name := "as it is"
+		if len(v.Changes) > 0 {
+			name = strings.Join(v.Changes, ", ")
+		}
+		t.Row(name, forecastText(&v.Forecast), v.Forecast.BoundBy)
+	}
+	text := t.String()
+	if steps := found.Variants[0].Steps; len(steps) > 1 {
+		t := cli.NewTable("STEP|ENDS", 0)
+		for i := range steps {
+			f := client.Forecast{P10: at(found.At, steps[i].P10Seconds), P50: at(found.At, steps[i].P50Seconds),
+				P90: at(found.At, steps[i].P90Seconds)}
+			t.Row(steps[i].Step, ends(&f, clock))
+		}
+		text += "\nas it is, and with no one waited for\n" + t.String()
+	}
+	if len(found.Variants) > 1 {
+		text += "\nNothing was changed. A service is supposed to keep its speed when it is asked for more at once.\n"
+	}
+	return text
+}
+
+func at(from time.Time, seconds float64) *time.Time {
+	t := from.Add(cli.Seconds(seconds))
+	return &t
+}
+
+// forecastText says when a run ends, or what is waited for and how long it takes then, or why no one knows.
+func forecastText(f *client.Forecast) string {
+	switch {
+	case f.WhyNot != "":
+		return "not yet: " + cli.EscapeControl(f.WhyNot)
+	case f.P50 != nil:
+		return ends(f, cli.Moment)
+	case f.Then == nil:
+		return "not yet"
+	}
+	text := "waits for " + cli.EscapeControl(f.WaitsFor)
+	if f.WaitsFrom != nil {
+		text += " from about " + cli.Moment(*f.WaitsFrom)
+	}
+	return text + ", then " + spanText(f.Then)
+}
+
+// ends is a time, and between what times it will be.
+func ends(f *client.Forecast, say func(time.Time) string) string {
+	if clock(*f.P10) == clock(*f.P90) {
+		return say(*f.P50)
+	}
+	return say(*f.P50) + " (" + band(f) + ")"
+}
+
+// band is between what times a run ends.
+func band(f *client.Forecast) string {
+	low, high := clock(*f.P10), clock(*f.P90)
+	if low == high {
+		return low
+	}
+	return low + " to " + high
+}
+
+// clock is the time of a day, with its date when it is far; with seconds when it is soon.
+func clock(t time.Time) string {
+	t = t.Local()
+	switch soon := time.Until(t); {
+	case soon < 10*time.Minute:
+		return t.Format("15:04:05")
+	case soon < 18*time.Hour: // the next time that a clock shows it
+		return t.Format("15:04")
+	}
+	return t.Format("Jan 2 15:04")
+}
+
+// spanText is how long something takes, as a person says it: 40 to 55 min.
+func spanText(s *client.Span) string {
+	low, high := s.P10Seconds, s.P90Seconds
+	unit, by := "s", 1.0
+	switch {
+	case high >= 3*3600:
+		unit, by = "h", 3600
+	case high >= 180:
+		unit, by = "min", 60
+	}
+	from, to := fmt.Sprintf("%.0f", low/by), fmt.Sprintf("%.0f", high/by)
+	if unit == "h" {
+		from, to = fmt.Sprintf("%.1f", low/by), fmt.Sprintf("%.1f", high/by)
+	}
+	if from == to {
+		return to + " " + unit
+	}
+	return from + " to " + to + " " + unit
+}
+
+// endsText is when a run of a list ends or ended.
+func endsText(run *client.RunSummary) string {
+	f := run.Forecast
+	switch {
+	case run.FinishedAt != nil:
+		return cli.Moment(*run.FinishedAt)
+	case f == nil:
+		return ""
+	case f.P50 != nil:
+		return ends(f, clock)
+	case f.Then != nil:
+		return "it waits, then " + spanText(f.Then)
+	}
+	return "not yet"
+}

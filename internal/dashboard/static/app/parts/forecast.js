@@ -1,0 +1,67 @@
+// When a run will end: a band, what is waited for, or why no one knows.
+import { html } from "../html.js";
+import { useLoad } from "../ui.js";
+import { query, segment } from "../api.js";
+import { clock, duration, inert, percent } from "../format.js";
+
+/** spanText is how long something takes: 40 to 55 min. */
+export function spanText({ p10_seconds: low, p90_seconds: high }) {
+  const [unit, by, digits] = high >= 3 * 3600 ? ["h", 3600, 1] : high >= 180 ? ["min", 60, 0] : ["s", 1, 0];
+  const [from, to] = [(low / by).toFixed(digits), (high / by).toFixed(digits)];
+  return from === to ? `${to} ${unit}` : `${from} to ${to} ${unit}`;
+}
+
+/** forecastText says it in a few words: {value, more}. */
+export function forecastText(forecast, now = new Date()) {
+  if (!forecast) return { value: "–", more: "" };
+  const { p10, p50, p90, then, waits_for: what, waits_from: from, why_not: why } = forecast;
+  if (p50) return { value: clock(p50, { now }), more: `${clock(p10, { now })} to ${clock(p90, { now })}` };
+  if (then) return { value: `${spanText(then)}`, more: `after ${inert(what, 120)}${from ? `, from about ${clock(from, { now })}` : ""}` };
+  return { value: "not yet", more: inert(why, 160) };
+}
+
+/** Supposed says when a run would end if a setting were changed; nothing is. */
+export function Supposed({ run, change }) {
+  const { data } = useLoad(`/runs/${segment(run.id)}/forecast${query({ change })}`);
+  if (!data) return null;
+  const { value, more } = forecastText(data.variants[1].forecast);
+  return html`<small class="muted" role="status" data-test="supposed">would end: ${value}${more && ` (${more})`}</small>`;
+}
+
+const [WIDTH, HEIGHT] = [600, 90];
+
+/** fan is the way of a run so far as points of a drawing, and the corners of what is foretold; null: it is not. */
+export function fan(run, timeline) {
+  const { p10, p50, p90 } = run.forecast ?? {};
+  if (!p50) return null;
+  const seconds = (t) => new Date(t).getTime() / 1000;
+  const [begin, now, end] = [seconds(timeline.from), seconds(timeline.to), seconds(p90)];
+  const x = (t) => ((t - begin) / Math.max(end - begin, 1)) * WIDTH;
+  const y = (share) => HEIGHT - share * HEIGHT;
+  const all = Math.max(run.items * run.steps.length, 1);
+  const ended = timeline.steps.reduce((sums, s) => s.done.map((n, i) => (sums[i] ?? 0) + n + s.failed[i]), []);
+  const before = run.progress - ended.reduce((a, b) => a + b, 0) / all;
+  let so = Math.max(before, 0);
+  const way = [[x(begin), y(so)]];
+  ended.forEach((n, i) => {
+    so += n / all;
+    way.push([x(Math.min(begin + (i + 1) * timeline.bucket_seconds, now)), y(Math.min(so, 1))]);
+  });
+  const at = [x(now), y(run.progress)];
+  return { way, at, p10: [x(seconds(p10)), 0], p50: [x(seconds(p50)), 0], p90: [WIDTH, 0] };
+}
+
+const points = (all) => all.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
+
+/** Fan draws it. */
+export function Fan({ run, timeline }) {
+  const f = fan(run, timeline);
+  if (!f) return null;
+  const { value, more } = forecastText(run.forecast);
+  const text = `Progress ${percent(run.progress)} after ${duration(run.seconds)}; ends ${value}, ${more}`;
+  return html`<figure class="fan" data-test="fan"><figcaption>Progress · ends <b>${value}</b> <span class="muted">${more}</span></figcaption>
+    <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${text}>
+      <polygon class="band" points=${points([f.at, f.p10, f.p90])} />
+      <polyline class="likely" points=${points([f.at, f.p50])} />
+      <polyline class="way" points=${points([...f.way, f.at])} /></svg></figure>`;
+}

@@ -1,0 +1,228 @@
+package orchestrator_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// scene is a run whose end is foretold while it goes on.
+type scene struct {
+	name   string
+	steps  []workqueue.StepSpec
+	items  int
+	before int                          // items of an earlier run of the same plan; 0: there was none
+	beside int                          // items of a run that begins at the same time and asks the same; 0: there is none
+	budget int                          // of the first endpoint
+	takes  map[string]func() float64    // seconds of a request, by endpoint
+	again  float64                      // share of the items that are answered with an error that passes
+	change func(req *start.LoadRequest) // of the run; nil: nothing
+}
+
+func asks(endpoint string, needs ...int) workqueue.StepSpec {
+	return workqueue.StepSpec{Name: endpoint, Endpoint: endpoint, Needs: needs, StepSettings: workqueue.StepSettings{
+		Chunk: 10, InFlight: 8, MaxAttempts: 5, Timeout: time.Minute, RetryBackoff: time.Second}}
+}
+
+// around is a time that varies by a third.
+func around(seconds float64) func() float64 {
+	return func() float64 { return seconds * math.Exp(rand.NormFloat64()/3) }
+}
+
+func scenes() []scene {
+	barrier, second := asks("b", 0), asks("b", 0)
+	barrier.Barrier = true
+	tail := func() float64 {
+		if rand.Float64() < 0.03 {
+			return 5 + 3*rand.Float64()
+		}
+		return around(0.4)()
+	}
+	return []scene{
+		{name: "steady", steps: []workqueue.StepSpec{asks("a")}, items: 3000,
+			takes: map[string]func() float64{"a": around(0.8)}},
+		{name: "two steps, the second slow", steps: []workqueue.StepSpec{asks("a"), second}, items: 2000, before: 200,
+			takes: map[string]func() float64{"a": around(0.3), "b": around(1)}},
+		{name: "barrier", steps: []workqueue.StepSpec{asks("a"), barrier}, items: 2000, before: 300,
+			takes: map[string]func() float64{"a": around(0.3), "b": around(0.9)}},
+		{name: "5% retries", steps: []workqueue.StepSpec{asks("a")}, items: 3000, again: 0.05,
+			takes: map[string]func() float64{"a": around(0.6)}},
+		{name: "heavy tail", steps: []workqueue.StepSpec{asks("a")}, items: 3000,
+			takes: map[string]func() float64{"a": tail}},
+		{name: "shared budget", steps: []workqueue.StepSpec{asks("a")}, items: 2400, beside: 900, budget: 8,
+			takes: map[string]func() float64{"a": around(0.8)}},
+		{name: "canary", steps: []workqueue.StepSpec{asks("a")}, items: 3000,
+			takes: map[string]func() float64{"a": around(0.8)}, change: func(req *start.LoadRequest) {
+				req.Canary, req.CanaryAutoApprove = 60, true
+			}},
+	}
+}
+
+// told is what was foretold at a moment, in seconds from the start of the run; NaN: nothing.
+type told struct{ at, p10, p50, p90, naive float64 }
+
+// How close the forecast is to when runs of several kinds really ended, beside what is left divided by the rate of the
+// last ten seconds, which was told before.
+func TestForecastsAreClose(t *testing.T) {
+	t.Parallel()
+	all := scenes()
+	rows := make([]string, len(all))
+	var sums struct {
+		sync.Mutex
+
+		forecast, naive []float64 // errors at a tenth and at a quarter of the way
+		inside, of      int
+	}
+	t.Run("scenes", func(t *testing.T) { //nolint:tparallel // it ends when all scenes have
+		for i := range all {
+			t.Run(all[i].name, func(t *testing.T) {
+				t.Parallel()
+				found, took := play(t, &all[i])
+				row := fmt.Sprintf("| %s | %.0f s |", all[i].name, took)
+				for _, share := range []float64{0.1, 0.25, 0.5, 0.75} {
+					f := nearest(found, share*took)
+					left := took - f.at
+					own, naive := math.Abs(f.at+f.p50-took)/left, math.Abs(f.at+f.naive-took)/left
+					row += fmt.Sprintf(" %s, %s |", percent(own), percent(naive))
+					if share < 0.3 {
+						sums.Lock()
+						sums.forecast, sums.naive = append(sums.forecast, own), append(sums.naive, naive)
+						sums.Unlock()
+					}
+				}
+				inside, of := 0, 0
+				for _, f := range found {
+					if f.at > 0.1*took && f.at < 0.9*took && !math.IsNaN(f.p50) {
+						of++
+						if f.at+f.p10 <= took && took <= f.at+f.p90 {
+							inside++
+						}
+					}
+				}
+				half := nearest(found, took/2)
+				rows[i] = row + fmt.Sprintf(" %s | %s |", percent(float64(inside)/float64(max(of, 1))),
+					percent((half.p90-half.p10)/(took-half.at)))
+				sums.Lock()
+				sums.inside, sums.of = sums.inside+inside, sums.of+of
+				sums.Unlock()
+			})
+		}
+	})
+	own, naive := median(sums.forecast), median(sums.naive)
+	t.Logf("p50's error, and that of the rate:\n| scene | took | 10%% | 25%% | 50%% | 75%% | inside | width |\n%s\n"+
+		"at 10%% and 25%%: %s, %s; inside: %s", strings.Join(rows, "\n"), percent(own), percent(naive),
+		percent(float64(sums.inside)/float64(max(sums.of, 1))))
+	if own > naive {
+		t.Errorf("the forecast errs by %s, the rate by %s", percent(own), percent(naive))
+	}
+}
+
+func percent(share float64) string {
+	if math.IsNaN(share) {
+		return "not yet"
+	}
+	return fmt.Sprintf("%.0f%%", 100*share)
+}
+
+func median(all []float64) float64 {
+	all = slices.DeleteFunc(slices.Clone(all), math.IsNaN)
+	slices.Sort(all)
+	if len(all) == 0 {
+		return math.NaN()
+	}
+	return all[len(all)/2]
+}
+
+func nearest(all []told, at float64) told {
+	return slices.MinFunc(all, func(a, b told) int {
+		return int(1000 * (math.Abs(a.at-at) - math.Abs(b.at-at)))
+	})
+}
+
+// play plays a scene with a node and services, and returns what was foretold on the way and how long it took.
+func play(t *testing.T, s *scene) ([]told, float64) {
+	t.Helper()
+	b := setup(t)
+	var seen sync.Map
+	for endpoint, takes := range s.takes {
+		b.Serve(t, endpoint, func(ctx context.Context, chunk *nodetest.Chunk) error {
+			select {
+			case <-time.After(time.Duration(takes() * float64(time.Second))):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			for _, item := range chunk.Items() {
+				if _, known := seen.LoadOrStore(item.In.ID, true); !known && rand.Float64() < s.again {
+					item.Retry("busy", "later")
+					continue
+				}
+				item.Reply(nodetest.Statement{Of: item.In.ID})
+			}
+			return nil
+		}, endpoints.Concurrency(32))
+	}
+	req := start.LoadRequest{Plan: "scene", CreatedBy: "test", Steps: s.steps}
+	if s.budget > 0 {
+		testenv.Must(pace.New(b.Store).ChangeEndpoint(t.Context(), pace.EndpointChange{Endpoint: s.steps[0].Endpoint,
+			MaxInFlight: &s.budget}, "test"))(t)
+	}
+	if s.before > 0 {
+		b.Outcome(t, b.Start(t, req, s.before), 1)
+	}
+	if s.beside > 0 {
+		b.Start(t, req, s.beside)
+	}
+	if s.change != nil {
+		s.change(&req)
+	}
+	run := b.Start(t, req, s.items)
+	var found []told
+	var took float64
+	var next time.Time
+	nodetest.Until(t, "the run has ended", func() bool {
+		if time.Now().Before(next) {
+			return false // to look is work for the machine
+		}
+		next = time.Now().Add(200 * time.Millisecond)
+		view := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t)
+		if view.State == "completed" {
+			took = view.FinishedAt.Sub(*view.StartedAt).Seconds()
+			return true
+		}
+		if view.StartedAt != nil {
+			found = append(found, telling(view))
+		}
+		return false
+	})
+	return found, took
+}
+
+func telling(view *inspect.RunView) told {
+	now := told{at: view.At.Sub(*view.StartedAt).Seconds(), p10: math.NaN(), p50: math.NaN(), p90: math.NaN(),
+		naive: math.NaN()}
+	if f := view.Forecast; f != nil && f.P50 != nil {
+		now.p10, now.p50, now.p90 = f.P10.Sub(view.At).Seconds(), f.P50.Sub(view.At).Seconds(), f.P90.Sub(view.At).Seconds()
+	}
+	left := int64(0)
+	for i := range view.Steps {
+		left += view.Steps[i].Items - view.Steps[i].Settled()
+	}
+	if view.Rate > 0 {
+		now.naive = float64(left) / view.Rate
+	}
+	return now
+}

@@ -1,0 +1,304 @@
+package forecast
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Request is a request of a step, with its times in seconds from now: those that are over are negative.
+type Request struct {
+	Items    float64
+	First    bool // its items were asked for the first time
+	Live     bool // it has not ended
+	Began    float64
+	Ended    float64
+	Took     float64 // seconds that the service worked on it; negative: not known
+	Instance string  // who answered
+}
+
+// Cost is what requests of a step cost.
+type Cost struct {
+	Requests  int       // that ended
+	Chunk     float64   // items in a request
+	Slot      float64   // seconds of a place in flight for an item, with all that is tried again
+	Spread    float64   // how sure that is: a standard deviation, as a share
+	Vary      float64   // how much one request differs from another: a standard deviation, as a share
+	Again     float64   // items that were tried again, as a share
+	Stays     []float64 // seconds that requests stayed in flight, ascending
+	Fixed     float64   // of those, the part that does not depend on the number of items, as a share
+	Busy      float64   // the part for which the service worked, as a share; 0: not known
+	Level     float64   // requests in flight while there were any; 0: not known
+	Oldest    float64   // for how long the oldest request in flight has been
+	Instances int       // that answered
+
+	served bool // Slot is the time of a worker of the service
+}
+
+const (
+	leastRequests = 3    // before anything is said
+	drift         = 0.07 // how much a rate changes by itself, as a share
+	borrowed      = 0.15 // how much it differs from that of an earlier run
+	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
+	batches       = 8    // in which the spread is looked for
+)
+
+// Known reports whether enough was measured.
+func (c *Cost) Known() bool { return c.Requests >= leastRequests && c.Slot > 0 }
+
+func (c *Cost) typical() float64 { return quantile(c.Stays, 0.5) }
+
+// rest is for how much longer a request stays that has been in flight for so long.
+func (c *Cost) rest(age float64) float64 {
+	at, _ := slices.BinarySearch(c.Stays, age)
+	if longer := c.Stays[at:]; len(longer) > 0 {
+		return quantile(longer, 0.5) - age
+	}
+	return age / 2
+}
+
+// Measure finds what requests cost, of this run or of an earlier one.
+func Measure(requests []Request, earlier bool) Cost {
+	var c Cost
+	var ended []Request
+	instances := map[string]bool{}
+	items, firsts, again, took, timed := 0.0, 0.0, 0.0, 0.0, 0.0
+	for _, r := range requests {
+		if r.Live {
+			c.Oldest = max(c.Oldest, -r.Began)
+			continue
+		}
+		ended = append(ended, r)
+		if r.First {
+			items, firsts = items+r.Items, firsts+1
+		} else {
+			again += r.Items
+		}
+		if r.Took >= 0 {
+			took, timed = took+r.Took, timed+r.Ended-r.Began
+		}
+		if r.Instance != "" {
+			instances[r.Instance] = true
+		}
+	}
+	if items == 0 {
+		return Cost{}
+	}
+	c.Requests, c.Instances, c.Chunk, c.Again = len(ended), len(instances), items/firsts, min(again/items, 9)
+	slices.SortFunc(ended, func(a, b Request) int { return cmp.Compare(a.Ended, b.Ended) })
+	var mean float64
+	c.Stays, mean = stays(requests)
+	c.Slot = mean * float64(len(ended)) / items
+	for _, q := range c.Stays {
+		c.Vary += (q/mean - 1) * (q/mean - 1) / float64(len(c.Stays))
+	}
+	c.Vary = math.Sqrt(c.Vary)
+	if timed > 0 {
+		c.Busy = min(took/timed, 1)
+	}
+	c.Fixed = fixedShare(ended, c.Busy)
+	if c.Spread = spread(ended); earlier {
+		c.Spread += borrowed
+	} else {
+		c.Level = Level(requests)
+	}
+	return c
+}
+
+// points is how finely the times of requests are kept.
+const points = 64
+
+// stays are the quantiles of how long requests stay in flight, and the mean. Those that have not ended count as well,
+// as far as they have come: otherwise the slow ones would be missing while a run is young (Kaplan and Meier).
+func stays(requests []Request) (quantiles []float64, mean float64) {
+	sorted := slices.Clone(requests)
+	for i := range sorted {
+		if sorted[i].Live {
+			sorted[i].Ended = 0
+		}
+	}
+	slices.SortFunc(sorted, func(a, b Request) int {
+		return cmp.Compare(a.Ended-a.Began, b.Ended-b.Began)
+	})
+	left, before := 1.0, 0.0 // of all requests, those that take longer than before
+	for i, r := range sorted {
+		stay := r.Ended - r.Began
+		mean += left * (stay - before)
+		before = stay
+		if r.Live {
+			continue
+		}
+		for at := len(quantiles); at <= points && float64(at)/points <= 1-left*(1-1/float64(len(sorted)-i)); at++ {
+			quantiles = append(quantiles, stay)
+		}
+		left *= 1 - 1/float64(len(sorted)-i)
+	}
+	for len(quantiles) <= points {
+		quantiles = append(quantiles, before)
+	}
+	return quantiles, mean
+}
+
+// spread is how much the cost of an item may differ from what was measured: by chance, and later by itself.
+func spread(ended []Request) float64 {
+	var each []float64
+	for at := range batches {
+		stay, items := 0.0, 0.0
+		for _, r := range ended[at*len(ended)/batches : (at+1)*len(ended)/batches] {
+			stay += r.Ended - r.Began
+			if r.First {
+				items += r.Items
+			}
+		}
+		if items > 0 && stay > 0 {
+			each = append(each, math.Log(stay/items))
+		}
+	}
+	few := 0.5 / math.Sqrt(float64(len(ended)))
+	if len(each) < 2 {
+		return drift + few
+	}
+	mean, square := 0.0, 0.0
+	for _, x := range each {
+		mean += x / float64(len(each))
+	}
+	for _, x := range each {
+		square += (x - mean) * (x - mean)
+	}
+	chance := square / float64(len(each)-1) / float64(len(each))
+	return min(math.Sqrt(chance+drift*drift)+few*few, 1)
+}
+
+// Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times
+// as long as half of them take. Where many more are in flight now, something has just begun, and they count.
+func Level(requests []Request) float64 {
+	type edge struct{ at, by float64 }
+	quantiles, _ := stays(requests)
+	window := min(max(4*quantile(quantiles, 0.5), 2), levelWindow)
+	var edges []edge
+	live := 0.0
+	for _, r := range requests {
+		from, to := max(r.Began, -window), r.Ended
+		if r.Live {
+			to, live = 0, live+1
+		}
+		if to > from {
+			edges = append(edges, edge{from, 1}, edge{to, -1})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(b.by, a.by)) })
+	in, busy, sum := 0.0, 0.0, 0.0
+	for i, e := range edges {
+		if i > 0 && in > 0 {
+			busy += e.at - edges[i-1].at
+			sum += in * (e.at - edges[i-1].at)
+		}
+		in += e.by
+	}
+	if busy == 0 {
+		return 0
+	}
+	return max(sum/busy, 0.9*live)
+}
+
+// fixedShare is the part of a request's time that does not depend on its size: by a line through requests of different
+// sizes, or else what the service does not work.
+func fixedShare(ended []Request, busy float64) float64 {
+	n, sx, sy, sxx, sxy := 0.0, 0.0, 0.0, 0.0, 0.0
+	for _, r := range ended {
+		y := r.Ended - r.Began
+		n, sx, sy, sxx, sxy = n+1, sx+r.Items, sy+y, sxx+r.Items*r.Items, sxy+r.Items*y
+	}
+	if variance := sxx/n - sx*sx/n/n; variance > 0.04*sx*sx/n/n && sy > 0 {
+		slope := (sxy/n - sx*sy/n/n) / variance
+		return min(max(1-slope*sx/sy, 0), 1)
+	}
+	if busy > 0 {
+		return 1 - busy
+	}
+	return 0.1
+}
+
+// marks are the items whose outcome may be the last: how many items before the end such a one is on average, and how
+// long it takes. They are those of slow requests, and of items that are tried again and again.
+func (s *Step) marks() []mark {
+	c, typical := &s.Cost, s.Cost.typical()
+	all := []mark{{0, typical}}
+	for _, rare := range []float64{0.5, 0.2, 0.1, 0.05, 0.02, 0.005} {
+		if rare*float64(c.Requests) >= 0.5 {
+			all = append(all, mark{c.Chunk / rare, quantile(c.Stays, 1-rare/2)})
+		}
+	}
+	share, every, delay, wait := c.Again/(1+c.Again), 1.0, typical, s.Backoff
+	for range min(s.Attempts-1, drawn-len(all)) {
+		if every *= share; every < 1e-9 {
+			break
+		}
+		delay, wait = delay+wait+typical, min(2*wait, max(s.MaxBackoff, s.Backoff))
+		all = append(all, mark{1 / every, delay})
+	}
+	return all
+}
+
+// Fit makes the network agree with what was measured: a service that requests wait for has no more workers than it was
+// seen to use, and places that stand empty between requests are part of what a request costs. Call it once.
+func (n *Network) Fit() {
+	for e := range n.Endpoints {
+		n.fitWorkers(e)
+	}
+	p := &play{steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs))}
+	for i := range n.Steps {
+		n.begin(p, i, luck{})
+	}
+	n.allot(p)
+	taken := make([]float64, len(n.Endpoints))
+	for i := range n.Steps {
+		taken[n.Steps[i].Endpoint] += p.steps[i].places
+	}
+	for i := range n.Steps {
+		s, sp := &n.Steps[i], &p.steps[i]
+		waiting := sp.arrived-sp.started >= 2*s.Cost.Chunk
+		if s.Cost.Level == 0 || !waiting || sp.places <= 0 || sp.limit == byRate || sp.limit == byEndpointRate {
+			continue
+		}
+		full := s.Cost.Level * s.Cost.used() / sp.places
+		// Others that have ended, or are about to, used the same places.
+		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
+		s.Cost.Slot /= min(max(full, others, 0.1), 1.25)
+	}
+}
+
+// used is the part of the time in flight that Slot counts.
+func (c *Cost) used() float64 {
+	if c.served {
+		return c.Busy
+	}
+	return 1
+}
+
+const (
+	queued    = 0.65 // a service that works on its requests for less of their time has them wait
+	queuedFor = 0.05 // seconds that they wait then
+)
+
+func (n *Network) fitWorkers(e int) {
+	level, busy := 0.0, 0.0
+	for i := range n.Steps {
+		if s := &n.Steps[i]; s.Endpoint == e && s.Cost.Level > 0 {
+			wait := (1 - s.Cost.Busy) * s.Cost.typical()
+			if s.Cost.Busy == 0 || s.Cost.Busy > queued || wait < queuedFor {
+				return
+			}
+			level, busy = level+s.Cost.Level, busy+s.Cost.Level*s.Cost.Busy
+		}
+	}
+	if level == 0 {
+		return
+	}
+	n.Endpoints[e].Workers = max(busy, 0.1)
+	for i := range n.Steps {
+		if s := &n.Steps[i]; s.Endpoint == e && s.Cost.Busy > 0 {
+			s.Cost.Slot, s.Cost.served = s.Cost.Slot*s.Cost.Busy, true
+		}
+	}
+}

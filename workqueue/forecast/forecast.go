@@ -1,0 +1,272 @@
+// Package forecast says when runs will end. It holds one model of runs as a queueing network: steps that feed each
+// other, endpoints whose places they share, requests that take a while and items that are tried again. The model plays
+// what is left many times, in amounts of items rather than one by one, each time with other luck within what was
+// measured, and tells a band. It reads no clock and no database: times are seconds from the moment that the network
+// shows. The same network gives the same answer.
+package forecast
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Network is the work at hand: runs, and what they share.
+type Network struct {
+	Runs      []Run
+	Steps     []Step // of each run in order, so that a step comes after those that it needs
+	Endpoints []Endpoint
+}
+
+// Run is a run that has not ended.
+type Run struct {
+	ID, Name string // as people call it in [Network.Apply]; the name may be empty
+	Priority int
+	Person   string // that is waited for before anything goes on, like "someone to resume it"; empty: no one
+	Canary   bool   // a sample goes first: the others wait until it has ended
+	Approve  bool   // and until someone approves
+	WhyNot   string // why no one can know its end
+}
+
+// Step is a step of a run. Items are those that it has to do in all.
+type Step struct {
+	Run      int // index of Network.Runs
+	Name     string
+	Endpoint int   // index of Network.Endpoints
+	Needs    []int // indexes of Network.Steps
+	Barrier  bool  // it begins when its needs have ended for all items
+	Gate     bool  // and someone has approved
+
+	Items, Settled float64
+	Ready          float64 // may be asked for now
+	Held           float64 // behind the canary
+	Out            float64 // asked for and not answered
+	Retrying       float64 // wait to be asked for again
+	RetryDue       float64 // seconds until the last of those is due
+	Failed         float64 // share of what has settled, so that steps that need it leave it out
+
+	InFlight            int // requests at most
+	Auto                bool
+	Rate                float64 // items a second; 0: no limit
+	Attempts            int
+	Backoff, MaxBackoff float64 // seconds
+
+	Cost Cost
+}
+
+// Endpoint is what steps share.
+type Endpoint struct {
+	Name        string
+	Budget      int     // requests over all runs; 0: no limit
+	Auto        int     // requests of the steps that leave it to nodes; 0: not known
+	Rate        float64 // items a second; 0: no limit
+	RequestRate float64 // requests a second; 0: no limit
+	Workers     float64 // requests that its service works on at once, where others wait for it; 0: more than are sent
+	Level       float64 // requests in flight lately, of whatever runs; 0: not known
+	Down        string  // why nothing is sent to it
+}
+
+// Forecast says when a run will end. Its times are those that one in ten, half and nine in ten courses keep.
+type Forecast struct {
+	P10 *time.Time `json:"p10,omitempty" doc:"one in ten such runs ends before; absent: it waits, or no one knows"`
+	P50 *time.Time `json:"p50,omitempty" doc:"half of them do"`
+	P90 *time.Time `json:"p90,omitempty" doc:"nine in ten do"`
+
+	BoundBy string `json:"bound_by,omitempty" doc:"what keeps it from being faster, as a sentence"`
+
+	WaitsFor  string     `json:"waits_for,omitempty" doc:"what no one can tell the time of, like an approval of step send"`
+	WaitsFrom *time.Time `json:"waits_from,omitempty" doc:"when it will begin to wait for that; absent: it waits now"`
+	Then      *Span      `json:"then,omitempty" doc:"how long it takes after that"`
+
+	WhyNot string `json:"why_not,omitempty" doc:"why there is no forecast yet"`
+}
+
+// Block takes the times away: something stands in the way, and no one knows when it is gone. A run that waits already
+// keeps how long it takes after that.
+func (f *Forecast) Block(why string) {
+	if f != nil && (f.WaitsFor == "" || f.WaitsFrom != nil) {
+		*f = Forecast{WhyNot: why}
+	}
+}
+
+// Span is how long something takes.
+type Span struct {
+	P10 float64 `json:"p10_seconds"`
+	P50 float64 `json:"p50_seconds"`
+	P90 float64 `json:"p90_seconds"`
+}
+
+// StepForecast says when a step will end, in seconds from now.
+type StepForecast struct {
+	Step string `json:"step"`
+	Span
+}
+
+// Outcome is what is known of a run.
+type Outcome struct {
+	Forecast
+	Steps []StepForecast // none when nothing can be told
+}
+
+// rounds is how often the model plays, by the number of steps: large networks vary less, and cost more.
+func rounds(steps int) int { return min(max(2000/max(steps, 1), 20), 60) }
+
+// All returns what is known of each run, as of now. The seed chooses the luck.
+func (n *Network) All(now time.Time, seed uint64) []Outcome {
+	out := make([]Outcome, len(n.Runs))
+	if why := n.unknown(); len(n.Steps) > 0 {
+		count := rounds(len(n.Steps))
+		played := make([]*play, count)
+		luck := draw(len(n.Steps), count, seed)
+		for i := range played {
+			played[i] = n.play(luck[i])
+		}
+		nominal := n.play(nil)
+		for r := range out {
+			if out[r].WhyNot = why[r]; out[r].WhyNot == "" {
+				out[r] = n.tell(r, now, played, nominal)
+			}
+		}
+	}
+	return out
+}
+
+// unknown says for each run why it cannot be told when it ends.
+func (n *Network) unknown() []string {
+	why := make([]string, len(n.Runs))
+	for r := range n.Runs {
+		why[r] = n.Runs[r].WhyNot
+	}
+	for i := range n.Steps {
+		s := &n.Steps[i]
+		if s.Items > s.Settled && !s.Cost.Known() && why[s.Run] == "" {
+			why[s.Run] = fmt.Sprintf("fewer than %d requests of step %s have been answered, and no earlier run of its plan "+
+				"shows how long they take", leastRequests, s.Name)
+		}
+	}
+	return why
+}
+
+// tell makes a forecast of what was played.
+func (n *Network) tell(r int, now time.Time, played []*play, nominal *play) Outcome {
+	waitsFor, atOnce := n.waitsFor(r)
+	out := Outcome{Forecast: Forecast{BoundBy: n.bound(r, nominal), WaitsFor: waitsFor}}
+	for i := range n.Steps {
+		if s := &n.Steps[i]; s.Run == r {
+			out.Steps = append(out.Steps, StepForecast{s.Name, span(played, func(p *play) float64 { return p.steps[i].ended })})
+		}
+	}
+	waits := func(p *play) float64 {
+		if atOnce {
+			return 0
+		}
+		return max(p.runs[r].waits, 0)
+	}
+	then := span(played, func(p *play) float64 { return p.runs[r].ended - waits(p) })
+	if waitsFor == "" {
+		out.P10, out.P50, out.P90 = after(now, then.P10), after(now, then.P50), after(now, then.P90)
+		return out
+	}
+	out.Then = &then
+	if from := span(played, waits); from.P50 > 0 {
+		out.WaitsFrom = after(now, from.P50)
+	}
+	return out
+}
+
+func after(now time.Time, seconds float64) *time.Time {
+	at := now.Add(time.Duration(min(seconds, 1e9) * float64(time.Second))).Round(time.Millisecond)
+	return &at
+}
+
+func span(played []*play, of func(*play) float64) Span {
+	all := make([]float64, len(played))
+	for i, p := range played {
+		all[i] = of(p)
+	}
+	slices.Sort(all)
+	return Span{quantile(all, 0.1), quantile(all, 0.5), quantile(all, 0.9)}
+}
+
+// quantile is that of sorted numbers.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	high := min(low+1, len(sorted)-1)
+	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
+}
+
+// waitsFor names what a run waits for, or will, of which no one knows when it comes. atOnce says that it waits now.
+func (n *Network) waitsFor(r int) (what string, atOnce bool) {
+	run := &n.Runs[r]
+	if run.Person != "" {
+		return run.Person, true
+	}
+	gates := ""
+	for i := range n.Steps {
+		s := &n.Steps[i]
+		if s.Run != r || s.Items <= s.Settled {
+			continue
+		}
+		if why := n.Endpoints[s.Endpoint].Down; why != "" {
+			return why, true
+		}
+		switch {
+		case s.Gate && gates == "":
+			gates = "approval of step " + s.Name
+		case s.Gate:
+			gates += " and of step " + s.Name
+		}
+	}
+	if run.Canary && run.Approve {
+		return "approval of its canary", false
+	}
+	return gates, false
+}
+
+// bound says what keeps a run from being faster: the step that has work waiting for the longest time, and why.
+func (n *Network) bound(r int, nominal *play) string {
+	worst := -1
+	for i := range n.Steps {
+		if n.Steps[i].Run == r && nominal.steps[i].backlog > 0 &&
+			(worst < 0 || nominal.steps[i].backlog > nominal.steps[worst].backlog) {
+			worst = i
+		}
+	}
+	if worst < 0 {
+		return ""
+	}
+	says := []string{n.Steps[worst].Name + " is the bottleneck: " + n.limitText(worst, nominal.steps[worst].limit)}
+	for i := range n.Steps {
+		s, p := &n.Steps[i], &nominal.steps[i]
+		if s.Run == r && i != worst && p.idle >= 0.1 && len(says) < 3 {
+			says = append(says, fmt.Sprintf("%s is idle %.0f%%", s.Name, 100*p.idle))
+		}
+	}
+	return strings.Join(says, "; ")
+}
+
+func (n *Network) limitText(i int, l limit) string {
+	s, e := &n.Steps[i], &n.Endpoints[n.Steps[i].Endpoint]
+	switch l {
+	case byBudget:
+		return fmt.Sprintf("%d requests in flight by the budget of %s", e.Budget, e.Name)
+	case byShare:
+		return fmt.Sprintf("it shares %s with others that are as urgent", e.Name)
+	case byAuto:
+		return fmt.Sprintf("%d requests in flight, which nodes found %s to take", e.Auto, e.Name)
+	case byWorkers:
+		return fmt.Sprintf("the service of %s works on %.0f requests at once, and others wait for it", e.Name,
+			max(e.Workers, 1))
+	case byRate:
+		return fmt.Sprintf("%v items a second by its rate", s.Rate)
+	case byEndpointRate:
+		return "the rate of " + e.Name
+	case byInFlight:
+	}
+	return fmt.Sprintf("%d requests in flight by its in_flight", s.InFlight)
+}

@@ -1,0 +1,450 @@
+package forecast
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// limit is what keeps a step from being faster.
+type limit int
+
+const (
+	byInFlight limit = iota
+	byBudget
+	byShare
+	byAuto
+	byWorkers
+	byRate
+	byEndpointRate
+)
+
+// play is one course of what is left of all runs.
+type play struct {
+	now   float64
+	steps []stepPlay
+	runs  []runPlay
+}
+
+type runPlay struct {
+	ended float64
+	waits float64 // when it began to wait for a person; -1: never
+	free  bool    // all items may go: it has no canary, or that has ended
+}
+
+func (r *runPlay) wait(now float64) {
+	if r.waits < 0 {
+		r.waits = now
+	}
+}
+
+type stepPlay struct {
+	slot      float64 // seconds of a place that an item costs, its retries included
+	started   float64 // items that were asked for, once or more
+	arrived   float64 // items that may be
+	total     float64
+	marks     []mark  // what ends last
+	ended     float64 // -1: not yet
+	rate      float64 // items a second that are asked for now
+	inflow    float64 // items a second that arrive
+	places    float64 // requests in flight now
+	limit     limit
+	backlog   float64 // seconds for which items waited for it
+	idle      float64 // share of its places that it did not use at first, for want of items
+	waitedFor bool    // its gate has been reached
+}
+
+// mark is an item whose outcome comes so long after it was asked for.
+type mark struct{ item, delay float64 }
+
+// luck is what is drawn for a step: how costly it is, and where its slow requests and its retries are.
+type luck struct {
+	cost  float64   // standard normal
+	marks []float64 // exponential, of mean 1
+}
+
+const drawn = 12 // marks of a step at most
+
+// draw gives each round its luck. Over all rounds each step's costs are spread evenly (a Latin hypercube), so that few
+// rounds are enough.
+func draw(steps, count int, seed uint64) [][]luck {
+	source := rand.New(rand.NewPCG(seed, 0x7261))
+	all := make([][]luck, count)
+	for r := range all {
+		all[r] = make([]luck, steps)
+	}
+	for s := range steps {
+		for r, at := range source.Perm(count) {
+			l := luck{cost: math.Sqrt2 * math.Erfinv(2*(float64(at)+0.5)/float64(count)-1), marks: make([]float64, drawn)}
+			for i := range l.marks {
+				l.marks[i] = source.ExpFloat64()
+			}
+			all[r][s] = l
+		}
+	}
+	return all
+}
+
+// play plays until all has ended. Without luck it plays the middle of it.
+func (n *Network) play(lucks []luck) *play {
+	p := &play{steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs))}
+	for i := range n.Steps {
+		l := luck{}
+		if lucks != nil {
+			l = lucks[i]
+		}
+		n.begin(p, i, l)
+	}
+	for r := range n.Runs {
+		p.runs[r] = runPlay{waits: -1, free: !n.Runs[r].Canary}
+	}
+	for range 50*len(n.Steps) + 50 {
+		n.release(p)
+		n.allot(p)
+		if p.now == 0 {
+			n.noteIdle(p)
+		}
+		d := n.next(p)
+		if math.IsInf(d, 1) {
+			break
+		}
+		n.advance(p, d)
+	}
+	for i := range n.Steps {
+		s := &p.steps[i]
+		if s.ended < 0 { // nothing can move it
+			s.ended = p.now
+		}
+		r := &p.runs[n.Steps[i].Run]
+		r.ended = max(r.ended, s.ended)
+	}
+	return p
+}
+
+func (n *Network) begin(p *play, i int, l luck) {
+	s, out := &n.Steps[i], &p.steps[i]
+	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1}
+	out.started = min(s.Settled+s.Out+s.Retrying, s.Items)
+	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
+	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk)
+	for _, need := range s.Needs { // what failed there is left out here
+		out.slot *= 1 - n.Steps[need].Failed
+	}
+	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
+	out.arrived = min(out.started+s.Ready, s.Items)
+	if s.Items <= s.Settled || !s.Cost.Known() {
+		out.started, out.arrived, out.ended = s.Items, s.Items, 0
+		return
+	}
+	if len(s.Needs) == 0 {
+		out.arrived = s.Items - s.Held
+	}
+	for j, m := range s.marks() {
+		ago := 1.0
+		if l.marks != nil {
+			ago = l.marks[j]
+		}
+		if at := s.Items - ago*m.item; at > s.Settled || m.item == 0 {
+			out.marks = append(out.marks, mark{at, m.delay})
+		}
+	}
+	out.ended = -1
+	before := s.Cost.Level / max(s.Cost.Slot, 1e-9) // items a second until now
+	out.pass(math.Inf(-1), out.started, -s.Out/max(before, 1e-9), before)
+	if s.Retrying > 0 {
+		out.marks = append(out.marks, mark{-1, s.RetryDue + s.Cost.typical()})
+	}
+	if late := s.Cost.Oldest; s.Out > 0 && late > quantile(s.Cost.Stays, 0.9) {
+		out.marks = append(out.marks, mark{-1, s.Cost.rest(late)})
+	}
+}
+
+// pass notes when the items between two were asked for, the first of them at a time, at a rate: their delays become
+// times. A mark that is passed has item -1.
+func (s *stepPlay) pass(from, to, at, rate float64) {
+	for i := range s.marks {
+		m := &s.marks[i]
+		if m.item < 0 || m.item <= from && from > 0 || m.item > to {
+			continue
+		}
+		began := at
+		switch {
+		case math.IsInf(from, -1):
+			began = max(at, -(to-m.item)/max(rate, 1e-9))
+		case rate > 0:
+			began = at + (m.item-from)/rate
+		}
+		m.item, m.delay = -1, max(began+m.delay, 0)
+	}
+}
+
+// end is when the last outcome is there, once all items have been asked for.
+func (s *stepPlay) end() float64 {
+	last := 0.0
+	for _, m := range s.marks {
+		last = max(last, m.delay)
+	}
+	return last
+}
+
+// release lets items go that waited for other steps, for a canary or for a person, who comes at once.
+func (n *Network) release(p *play) {
+	for r := range p.runs {
+		if run := &p.runs[r]; !run.free && n.sampled(p, r) {
+			run.free = true
+			if n.Runs[r].Approve {
+				run.wait(p.now)
+			}
+		}
+	}
+	for i := range n.Steps {
+		s, sp := &n.Steps[i], &p.steps[i]
+		if sp.ended >= 0 || sp.arrived >= sp.total || !p.runs[s.Run].free || !p.over(s.Needs) {
+			continue
+		}
+		if sp.arrived = sp.total; s.Gate && !sp.waitedFor {
+			sp.waitedFor = true
+			p.runs[s.Run].wait(p.now)
+		}
+	}
+}
+
+// over reports whether steps have ended.
+func (p *play) over(steps []int) bool {
+	for _, i := range steps {
+		if p.steps[i].ended < 0 || p.steps[i].ended > p.now {
+			return false
+		}
+	}
+	return true
+}
+
+// sampled reports whether all that goes before the rest of a canary was asked for. The first steps say how much that
+// is; what waits for all items at a barrier is not part of it.
+func (n *Network) sampled(p *play, r int) bool {
+	held := 0.0
+	for i := range n.Steps {
+		if s := &n.Steps[i]; s.Run == r {
+			held = max(held, s.Held/max(s.Items, 1))
+		}
+	}
+	for i := range n.Steps {
+		s, sp := &n.Steps[i], &p.steps[i]
+		if s.Run == r && sp.ended < 0 && !s.Barrier && sp.started < sp.total*(1-held)-1e-3 {
+			return false
+		}
+	}
+	return true
+}
+
+// allot gives the places of the endpoints to the steps that have work, and so each its rate. What arrives at a step
+// depends on the rates of others: after a few passes it does not change any more.
+func (n *Network) allot(p *play) {
+	for range 3 {
+		for i := range n.Steps {
+			s, sp := &n.Steps[i], &p.steps[i]
+			sp.inflow = 0
+			if s.Barrier || len(s.Needs) == 0 || sp.arrived >= sp.total {
+				continue
+			}
+			sp.inflow = math.Inf(1)
+			for _, need := range s.Needs {
+				if from := &p.steps[need]; from.ended < 0 || from.ended > p.now {
+					sp.inflow = min(sp.inflow, from.rate*sp.total/max(from.total, 1))
+				}
+			}
+			if math.IsInf(sp.inflow, 1) {
+				sp.inflow = 0
+			}
+		}
+		for e := range n.Endpoints {
+			n.allotEndpoint(p, e)
+		}
+	}
+}
+
+func (n *Network) allotEndpoint(p *play, e int) {
+	at := &n.Endpoints[e]
+	var all, auto []share
+	for i := range n.Steps {
+		if n.Steps[i].Endpoint != e {
+			continue
+		}
+		sh := share{step: i, priority: n.Runs[n.Steps[i].Run].Priority, wants: n.wants(p, i)}
+		switch {
+		case sh.wants <= 0:
+		case n.Steps[i].Auto && at.Auto > 0:
+			auto = append(auto, sh)
+		default:
+			all = append(all, sh)
+		}
+	}
+	if fill(auto, float64(at.Auto)) {
+		n.mark(p, auto, byAuto)
+	}
+	for _, sh := range auto {
+		all = append(all, share{step: sh.step, priority: sh.priority, wants: sh.gets})
+	}
+	pool, by := math.Inf(1), byBudget
+	if at.Budget > 0 {
+		pool = float64(at.Budget)
+	}
+	if at.Workers > 0 && at.Workers < pool {
+		pool, by = at.Workers, byWorkers
+	}
+	if fill(all, pool) {
+		n.mark(p, all, by)
+	}
+	for _, sh := range all {
+		sp := &p.steps[sh.step]
+		sp.places, sp.rate = sh.gets, sh.gets/sp.slot
+	}
+	if at.Rate > 0 {
+		n.shareRate(p, all, at.Rate)
+	}
+}
+
+// wants is how many places a step would fill now, by itself.
+func (n *Network) wants(p *play, i int) float64 {
+	s, sp := &n.Steps[i], &p.steps[i]
+	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total {
+		return 0
+	}
+	places := float64(s.InFlight)
+	sp.limit = byInFlight
+	if most := s.most(&n.Endpoints[s.Endpoint]) * sp.slot; most < places {
+		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*sp.slot <= most {
+			sp.limit = byRate
+		}
+	}
+	if sp.arrived-sp.started < 1e-6 {
+		return min(places, sp.inflow*sp.slot)
+	}
+	return places
+}
+
+// most is how many items a second the rates allow a step.
+func (s *Step) most(at *Endpoint) float64 {
+	most := math.Inf(1)
+	if s.Rate > 0 {
+		most = s.Rate
+	}
+	if at.RequestRate > 0 {
+		most = min(most, at.RequestRate*max(s.Cost.Chunk, 1))
+	}
+	return most
+}
+
+func (n *Network) shareRate(p *play, all []share, rate float64) {
+	for i := range all {
+		all[i].wants = p.steps[all[i].step].rate
+	}
+	if fill(all, rate) {
+		n.mark(p, all, byEndpointRate)
+	}
+	for _, sh := range all {
+		sp := &p.steps[sh.step]
+		sp.rate, sp.places = sh.gets, sh.gets*sp.slot
+	}
+}
+
+// share is what a step wants of something that it shares, and gets.
+type share struct {
+	step, priority int
+	wants, gets    float64
+}
+
+// fill shares what there is: the more urgent come first, those that are as urgent get the same unless they want less.
+// It reports whether someone got less than wanted.
+func fill(all []share, left float64) (short bool) {
+	slices.SortStableFunc(all, func(a, b share) int {
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.wants, b.wants))
+	})
+	for i := 0; i < len(all); {
+		j := i
+		for ; j < len(all) && all[j].priority == all[i].priority; j++ {
+		}
+		for ; i < j; i++ {
+			all[i].gets = min(all[i].wants, left/float64(j-i))
+			left -= all[i].gets
+			short = short || all[i].gets < all[i].wants-1e-9
+		}
+	}
+	return short
+}
+
+// mark notes for the steps that got less than they wanted what kept them from more.
+func (n *Network) mark(p *play, all []share, by limit) {
+	runs := map[int]bool{}
+	for _, sh := range all {
+		runs[n.Steps[sh.step].Run] = true
+	}
+	for _, sh := range all {
+		if sh.gets < sh.wants-1e-9 {
+			if p.steps[sh.step].limit = by; len(runs) > 1 && by != byWorkers {
+				p.steps[sh.step].limit = byShare
+			}
+		}
+	}
+}
+
+// next is how long until something changes.
+func (n *Network) next(p *play) float64 {
+	d := math.Inf(1)
+	for i := range n.Steps {
+		sp := &p.steps[i]
+		switch left, waiting := sp.total-sp.started, sp.arrived-sp.started; {
+		case sp.ended > p.now:
+			d = min(d, sp.ended-p.now)
+		case sp.ended >= 0:
+		case left <= 1e-6:
+			d = 0 // its end is to be noted
+		case sp.rate <= 0:
+		case waiting > 1e-6 && sp.rate > sp.inflow:
+			d = min(d, waiting/(sp.rate-sp.inflow), left/sp.rate)
+		default:
+			d = min(d, left/sp.rate)
+		}
+	}
+	return d
+}
+
+func (n *Network) advance(p *play, d float64) {
+	for i := range n.Steps {
+		sp := &p.steps[i]
+		if sp.ended >= 0 {
+			continue
+		}
+		if sp.rate > 0 {
+			if sp.arrived-sp.started > 1e-6 || n.Steps[i].most(&n.Endpoints[n.Steps[i].Endpoint]) <= sp.rate {
+				sp.backlog += d
+			}
+			to := min(sp.started+sp.rate*d, sp.total)
+			if sp.total-to < 1e-6 {
+				to = sp.total
+			}
+			sp.pass(sp.started, to, p.now, sp.rate)
+			sp.started = to
+			sp.arrived = min(max(sp.arrived+sp.inflow*d, sp.started), sp.total)
+		}
+		if sp.started >= sp.total {
+			sp.ended = sp.end()
+			for _, need := range n.Steps[i].Needs { // its last items came no earlier
+				sp.ended = max(sp.ended, p.steps[need].ended+n.Steps[i].Cost.typical())
+			}
+			sp.ended = max(sp.ended, p.now)
+		}
+	}
+	p.now += d
+}
+
+// noteIdle notes how much of its places each step leaves unused, since others feed it slowly.
+func (n *Network) noteIdle(p *play) {
+	for i := range n.Steps {
+		s, sp := &n.Steps[i], &p.steps[i]
+		if sp.ended < 0 && !s.Barrier && len(s.Needs) > 0 && sp.arrived-sp.started < 1e-6 && sp.arrived < sp.total {
+			sp.idle = 1 - sp.places/float64(max(s.InFlight, 1))
+		}
+	}
+}
