@@ -77,7 +77,7 @@ type told struct{ at, p10, p50, p90, naive float64 }
 
 // How close the forecast is to when runs of several kinds really ended, beside what is left divided by the rate of the
 // last ten seconds, which was told before.
-func TestForecastsAreClose(t *testing.T) {
+func TestForecastsAreClose(t *testing.T) { //nolint:tparallel // scenes ends when all of them have
 	t.Parallel()
 	all := scenes()
 	rows := make([]string, len(all))
@@ -87,7 +87,7 @@ func TestForecastsAreClose(t *testing.T) {
 		forecast, naive []float64 // errors at a tenth and at a quarter of the way
 		inside, of      int
 	}
-	t.Run("scenes", func(t *testing.T) { //nolint:tparallel // it ends when all scenes have
+	t.Run("scenes", func(t *testing.T) {
 		for i := range all {
 			t.Run(all[i].name, func(t *testing.T) {
 				t.Parallel()

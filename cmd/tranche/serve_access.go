@@ -31,7 +31,8 @@ type accessFlags struct {
 }
 
 func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
-	return api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey, TrustedProxies: f.TrustedProxies, Log: log}
+	return api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey,
+		TrustedProxies: f.TrustedProxies, Log: log}
 }
 
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {

@@ -359,7 +359,8 @@ func readyz(t *testing.T, where string) (int, string) {
 func answerOf(t *testing.T, where string) (int, string) {
 	t.Helper()
 	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where, nil))(t)
-	answer := testenv.Must(http.DefaultClient.Do(req))(t)
+	answer, err := http.DefaultClient.Do(req)
+	testenv.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	text := testenv.Must(io.ReadAll(answer.Body))(t)
 	return answer.StatusCode, string(text)

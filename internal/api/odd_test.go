@@ -155,7 +155,8 @@ func TestOddRequests(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=last-but-one")
-	b.AddLetter("accounts", deadletter.DeadLetter{Body: []byte("x"), Headers: map[string][]string{"\xff\x00": {"\x1b[31m"}}})
+	b.AddLetter("accounts", deadletter.DeadLetter{Body: []byte("x"),
+		Headers: map[string][]string{"\xff\x00": {"\x1b[31m"}}})
 	b.Stray(deadletter.Quarantined{Reason: "json", Run: [16]byte{1}})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -134,7 +134,9 @@ type trackerGroupsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (trackerclient.GroupPage, error) {
+func (s *trackerRoutes) listTrackerGroups(
+	ctx context.Context, in *trackerGroupsInput,
+) (trackerclient.GroupPage, error) {
 	which := trackerclient.GroupsRequest{Batch: in.ID, After: &in.After, Limit: in.Limit}
 	return s.trackers.Groups(ctx, which, s.caller(ctx, ""))
 }

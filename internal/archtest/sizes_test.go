@@ -31,10 +31,10 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 109, // those with files that are not tests
-	files:    641, // without tests and generated code, as are lines
-	lines:    146367,
-	tests:    87044, // lines of them
+	packages: 110, // those with files that are not tests
+	files:    643, // without tests and generated code, as are lines
+	lines:    147200,
+	tests:    86000, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

@@ -121,8 +121,8 @@ func (w *wanted) add(s *span, text string) error {
 		return &trackerclient.Error{Code: trackerclient.CodeTooMany, Message: fmt.Sprintf(
 			"items of more than %d groups are named; make several calls", tracker.MaxAckGroups)}
 	case len(ack.Items) > maxGroups:
-		return &trackerclient.Error{Code: trackerclient.CodeTooMany, Message: fmt.Sprintf("items of more than %d groups of a batch are "+
-			"named; make several calls, or name whole groups by ranges like 0-9999", maxGroups)}
+		return &trackerclient.Error{Code: trackerclient.CodeTooMany, Message: fmt.Sprintf("items of more than %d groups "+
+			"of a batch are named; make several calls, or name whole groups by ranges like 0-9999", maxGroups)}
 	}
 	return nil
 }
@@ -216,8 +216,8 @@ func parseID(text string) (span, error) {
 		if !ok {
 			return span{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Message: err.Error()}
 		}
-		return span{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Message: fmt.Sprintf("at character %d: %s; %s", bad.At+1,
-			bad.Problem, idForm)}
+		return span{}, &trackerclient.Error{Code: trackerclient.CodeBadID,
+			Message: fmt.Sprintf("at character %d: %s; %s", bad.At+1, bad.Problem, idForm)}
 	}
 	return span{batch: id.Batch, first: id.Group, last: id.Group, lo: id.Index, hi: id.Index}, nil
 }

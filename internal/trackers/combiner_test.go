@@ -168,10 +168,13 @@ func TestMistakes(t *testing.T) {
 		{"to no batch", "", trackerclient.CodeNoBatch, add(uuid.New(), 1, "")},
 		{"to a run's batch", "", trackerclient.CodeNoBatch, add(run, 1, "")},
 		{"no owner", "owner", trackerclient.CodeBadSetting, open(trackerclient.BatchSettings{})},
-		{"no time", "open_idle", trackerclient.CodeBadSetting, open(trackerclient.BatchSettings{Owner: "o", OpenIdle: "soon"})},
+		{"no time", "open_idle", trackerclient.CodeBadSetting,
+			open(trackerclient.BatchSettings{Owner: "o", OpenIdle: "soon"})},
 		{"no id", "id", trackerclient.CodeBadID, open(trackerclient.BatchSettings{Owner: "o", ID: "1"})},
-		{"a run's id", "id", trackerclient.CodeBatchTaken, open(trackerclient.BatchSettings{Owner: "o", ID: run.String()})},
-		{"another owner's id", "owner", trackerclient.CodeKeyConflict, open(trackerclient.BatchSettings{Owner: "o", ID: id.String()})},
+		{"a run's id", "id", trackerclient.CodeBatchTaken,
+			open(trackerclient.BatchSettings{Owner: "o", ID: run.String()})},
+		{"another owner's id", "owner", trackerclient.CodeKeyConflict,
+			open(trackerclient.BatchSettings{Owner: "o", ID: id.String()})},
 	} {
 		bad := asRefused(c.err)
 		if bad == nil || bad.Code != c.code || bad.Place != c.place || bad.Message == "" {

@@ -182,11 +182,12 @@ func refused(log *zap.Logger, err error) *trackerclient.Error {
 		return bad
 	}
 	if away(err) {
-		return &trackerclient.Error{Code: trackerclient.CodeUnavailable, Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
+		return &trackerclient.Error{Code: trackerclient.CodeUnavailable,
+			Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
 	}
 	log.Error("a request to the tracker service failed", zap.Error(err))
-	return &trackerclient.Error{Code: trackerclient.CodeInternal, Message: "something went wrong inside; the log of tranche serve " +
-		"says what"}
+	return &trackerclient.Error{Code: trackerclient.CodeInternal,
+		Message: "something went wrong inside; the log of tranche serve says what"}
 }
 
 // away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources

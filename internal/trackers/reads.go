@@ -13,7 +13,9 @@ import (
 )
 
 // Get returns a batch as it stands, with up to so many ranges of what is missing.
-func (s *Service) Get(ctx context.Context, in trackerclient.GetRequest, by Caller) (out trackerclient.BatchView, err error) {
+func (s *Service) Get(
+	ctx context.Context, in trackerclient.GetRequest, by Caller,
+) (out trackerclient.BatchView, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -66,7 +68,9 @@ func summaryOf(i *tracker.Summary, sight Visibility) trackerclient.BatchSummary 
 }
 
 // Groups returns the groups that follow one; without one from the first on.
-func (s *Service) Groups(ctx context.Context, in trackerclient.GroupsRequest, _ Caller) (out trackerclient.GroupPage, err error) {
+func (s *Service) Groups(
+	ctx context.Context, in trackerclient.GroupsRequest, _ Caller,
+) (out trackerclient.GroupPage, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -96,7 +100,9 @@ func (s *Service) Groups(ctx context.Context, in trackerclient.GroupsRequest, _ 
 }
 
 // Missing returns ranges of what is pending, after an item like 12:8191; without one from the first on.
-func (s *Service) Missing(ctx context.Context, in trackerclient.MissingRequest, _ Caller) (out trackerclient.MissingPage, err error) {
+func (s *Service) Missing(
+	ctx context.Context, in trackerclient.MissingRequest, _ Caller,
+) (out trackerclient.MissingPage, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -140,7 +146,9 @@ func readPosition(after string) (p tracker.Position, err error) {
 }
 
 // List returns batches, newest first.
-func (s *Service) List(ctx context.Context, in trackerclient.ListRequest, by Caller) (out trackerclient.BatchPage, err error) {
+func (s *Service) List(
+	ctx context.Context, in trackerclient.ListRequest, by Caller,
+) (out trackerclient.BatchPage, err error) {
 	limit := cmp.Or(in.Limit, trackerclient.DefaultLimit)
 	if limit < 1 || limit > trackerclient.MaxPage {
 		return out, outOfRange("limit", limit, trackerclient.MaxPage)

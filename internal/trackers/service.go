@@ -96,7 +96,9 @@ const (
 )
 
 // Open opens a batch, or finds the one that the same request opened before, which is not audited again.
-func (s *Service) Open(ctx context.Context, in trackerclient.BatchSettings, by Caller) (out trackerclient.BatchOpened, err error) {
+func (s *Service) Open(
+	ctx context.Context, in trackerclient.BatchSettings, by Caller,
+) (out trackerclient.BatchOpened, err error) {
 	r := tracker.OpenRequest{Owner: in.Owner, Key: in.Key, CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
 	if in.ID != "" {
 		if r.ID, err = readBatch("id", in.ID); err != nil {
@@ -135,7 +137,9 @@ func (s *Service) Open(ctx context.Context, in trackerclient.BatchSettings, by C
 }
 
 // Add adds items to an open batch, once for each key. It is not audited, nor is Ack: there are too many.
-func (s *Service) Add(ctx context.Context, in trackerclient.AddRequest, _ Caller) (out trackerclient.GroupsAdded, err error) {
+func (s *Service) Add(
+	ctx context.Context, in trackerclient.AddRequest, _ Caller,
+) (out trackerclient.GroupsAdded, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -176,7 +180,9 @@ func (s *Service) Ack(ctx context.Context, in trackerclient.AckRequest, _ Caller
 }
 
 // Seal says that a batch gets no more items.
-func (s *Service) Seal(ctx context.Context, in trackerclient.BatchRequest, by Caller) (out trackerclient.BatchSealed, err error) {
+func (s *Service) Seal(
+	ctx context.Context, in trackerclient.BatchRequest, by Caller,
+) (out trackerclient.BatchSealed, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -196,7 +202,9 @@ func (s *Service) Seal(ctx context.Context, in trackerclient.BatchRequest, by Ca
 }
 
 // Delete deletes a batch, whatever its state.
-func (s *Service) Delete(ctx context.Context, in trackerclient.BatchRequest, by Caller) (out trackerclient.BatchDeleted, err error) {
+func (s *Service) Delete(
+	ctx context.Context, in trackerclient.BatchRequest, by Caller,
+) (out trackerclient.BatchDeleted, err error) {
 	batch, err := readBatch("batch", in.Batch)
 	if err != nil {
 		return out, err
@@ -214,8 +222,8 @@ func (s *Service) Delete(ctx context.Context, in trackerclient.BatchRequest, by 
 func readBatch(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidLength {
-		return uuid.UUID{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Place: place, Value: echo(text), Message: fmt.Sprintf(
-			"%q is no id of a batch; that is a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", echo(text))}
+		return uuid.UUID{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Place: place, Value: echo(text),
+			Message: fmt.Sprintf("%q is no id of a batch; that is a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", echo(text))}
 	}
 	return id, nil
 }
@@ -250,8 +258,8 @@ func told(err error) error {
 		return wrongState(bad)
 	}
 	if errors.Is(err, tracker.ErrExists) {
-		return &trackerclient.Error{Code: trackerclient.CodeBatchTaken, Place: "id", Message: "the id is taken by something else; leave " +
-			"it out, or choose another UUID"}
+		return &trackerclient.Error{Code: trackerclient.CodeBatchTaken, Place: "id",
+			Message: "the id is taken by something else; leave it out, or choose another UUID"}
 	}
 	return err
 }

@@ -218,7 +218,8 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		set := trackerclient.BatchSettings{Owner: "o", Webhook: &trackerclient.WebhookSettings{URL: c.url, Secret: c.secret}}
 		_, err := b.service.Open(t.Context(), set, ann)
 		bad := asRefused(err)
-		if bad == nil || bad.Code != trackerclient.CodeWebhook || bad.Place != c.place || !strings.Contains(bad.Message, c.want) {
+		if bad == nil || bad.Code != trackerclient.CodeWebhook || bad.Place != c.place ||
+			!strings.Contains(bad.Message, c.want) {
 			t.Errorf("%s by %q: %+v; want %q at %s", c.url, c.secret, bad, c.want, c.place)
 		}
 		if bad != nil && strings.Contains(bad.Message+bad.Value, "pass@") {
@@ -262,7 +263,8 @@ func TestWebhooksAfterADowntime(t *testing.T) {
 	b := setup(t, conns)
 	id := b.due(host.URL, 1)[0]
 	b.age(id, 25*time.Hour, 0)
-	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *trackerclient.WebhookView) bool { return w.State != "due" })
+	view := b.runHooks(b.webhooks(conns), b.lease(), id,
+		func(w *trackerclient.WebhookView) bool { return w.State != "due" })
 	if view.State != "delivered" || view.Attempts != 2 {
 		t.Errorf("%+v; want delivered at the second attempt", view)
 	}

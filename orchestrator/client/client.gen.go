@@ -1234,6 +1234,9 @@ type DryRun struct {
 	// First the first items, ten at most
 	First    []PreviewRow `json:"first"`
 	Warnings []string     `json:"warnings"`
+
+	// Forecast if it started now; absent: it is there already
+	Forecast *Forecast `json:"forecast,omitempty"`
 }
 
 type DryRunStep struct {
@@ -1743,6 +1746,40 @@ type Firing struct {
 	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 }
 
+type Forecast struct {
+	// P10 one in ten such runs ends before; absent: it waits, or no one knows
+	P10 *time.Time `json:"p10,omitempty"`
+
+	// P50 half of them do
+	P50 *time.Time `json:"p50,omitempty"`
+
+	// P90 nine in ten do
+	P90 *time.Time `json:"p90,omitempty"`
+
+	// BoundBy what keeps it from being faster, as a sentence
+	BoundBy string `json:"bound_by,omitempty"`
+
+	// WaitsFor what no one can tell the time of, like an approval of step send
+	WaitsFor string `json:"waits_for,omitempty"`
+
+	// WaitsFrom when it will begin to wait for that; absent: it waits now
+	WaitsFrom *time.Time `json:"waits_from,omitempty"`
+
+	// Then how long it takes after that
+	Then *Span `json:"then,omitempty"`
+
+	// WhyNot why there is no forecast yet
+	WhyNot string `json:"why_not,omitempty"`
+}
+
+type Forecasts struct {
+	Run string `json:"run"`
+
+	// At the database's clock when it looked
+	At       time.Time `json:"at"`
+	Variants []Variant `json:"variants"`
+}
+
 // Format is a text; a newer server may know more values.
 type Format string
 
@@ -1768,7 +1805,7 @@ type Gate struct {
 type GateAct struct {
 	Actor string `json:"actor"`
 
-	// Action start, plan, schedule, add, seal, set, correct, reset, rerun, resume, accept or accept_withdraw
+	// Action as in the audit log; plan and schedule: wrote it
 	//
 	// Examples: correct
 	Action string `json:"action"`
@@ -3791,10 +3828,10 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end; none at a canary, gate or open breaker
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+	// Forecast when it will end; absent when it has
+	Forecast *Forecast `json:"forecast,omitempty"`
 
-	// Sampling its canary is in progress, which tells no time left
+	// Sampling its canary is in progress
 	Sampling bool `json:"sampling,omitempty"`
 
 	// Approval steps that wait for someone to approve them
@@ -4064,6 +4101,12 @@ type SliceView struct {
 	NotBefore *time.Time `json:"not_before,omitempty"`
 }
 
+type Span struct {
+	P10Seconds float64 `json:"p10_seconds"`
+	P50Seconds float64 `json:"p50_seconds"`
+	P90Seconds float64 `json:"p90_seconds"`
+}
+
 type Standing struct {
 	Outcome Outcome `json:"outcome"`
 
@@ -4104,6 +4147,12 @@ type StepErrors struct {
 
 	// Count an item that failed at several steps counts at each
 	Count int64 `json:"count"`
+}
+
+type StepForecast struct {
+	Span
+
+	Step string `json:"step"`
 }
 
 type StepOverrides struct {
@@ -4514,6 +4563,15 @@ type Unprocessed struct {
 	// State one of ready, held, in_flight, scheduled, waiting, cancelled
 	State string `json:"state"`
 	Items int64  `json:"items"`
+}
+
+type Variant struct {
+	// Changes none: as it is
+	Changes  []string `json:"changes"`
+	Forecast Forecast `json:"forecast"`
+
+	// Steps when each step ends, in seconds from at
+	Steps []StepForecast `json:"steps"`
 }
 
 type Violation struct {
@@ -5039,6 +5097,11 @@ type ExportRunParams struct {
 
 	// Columns only these columns, in this order
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+}
+
+type GetForecastParams struct {
+	// Change what to suppose, like send.in_flight=32
+	Change []string `form:"change,omitempty" json:"change,omitempty"`
 }
 
 type GetGateParams struct {
@@ -6115,6 +6178,20 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
+// GetForecast: Forecast the end of a run, as it is and with changes.
+//
+// The first variant is the run as it is; then come each change alone, and all of them together. Nothing is changed.
+// The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already. A
+// change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its endpoint), STEP.instances=6 (of
+// its service), rate=50 (of each step), priority=5, or without=RUN.
+//
+// It is GET /runs/{run}/forecast, for role viewer.
+func (c *Client) GetForecast(ctx context.Context, run string, params GetForecastParams, options ...CallOption) (Forecasts, error) {
+	ask := request{operation: "get-forecast", method: http.MethodGet, path: path("/runs/%s/forecast", run)}
+	ask.add("change", params.Change, true)
+	return exchange[Forecasts](ctx, c, ask, options)
+}
+
 // GetGate: What waits for approval between two steps.
 //
 // It is GET /runs/{run}/gate, for role viewer.
@@ -6733,4 +6810,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of faabad7986be443090a2bdb65cb4ca7f, is 3bd0c08d85eb035f79b23357bc6ab45456d17255a226d88ebd56a5cce2c33410.
+// Of f0e84161429aec993c3360390cbac6fe, is 722ef39a2ecc1e88ff8f754caa3ffa23921668a60a9eda60839fecaa035fc0dd.

@@ -260,8 +260,8 @@ func (r *round) note(f *store.WaitingFire, reason string) {
 	}
 }
 
-// saveReasons writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
-// with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
+// saveReasons writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It
+// changes with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
 func (r *round) saveReasons(ctx context.Context, fires []store.WaitingFire) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {

@@ -44,19 +44,12 @@ const (
 	GateApproved GateState = "approved"
 )
 
-// GateAct is what someone did to a run: they started it, wrote its plan or schedule, or, since someone last approved the
-// step, changed what may come of its items.
+// GateAct is what someone did to a run: they started it, wrote its plan or schedule, or, since the step was last
+// approved, changed what may come of its items.
 type GateAct struct {
 	Actor  string    `json:"actor"`
-	Action string    `json:"action" example:"correct" doc:"start, plan, schedule, add, seal, set, correct, reset, rerun, resume, accept or accept_withdraw"`
+	Action string    `json:"action" example:"correct" doc:"as in the audit log; plan and schedule: wrote it"`
 	At     time.Time `json:"at" doc:"when last"`
-}
-
-// acted words actions, for errors.
-var acted = map[string]string{
-	"start": "started", "plan": "wrote the plan of", "schedule": "wrote the schedule of", "add": "added items to",
-	"seal": "sealed", "resume": "resumed", "set": "changed settings of", "correct": "corrected items of", "reset": "reset items of", "rerun": "reran items of",
-	"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
 }
 
 // FourEyesError is returned when someone who has a part in a run would let a step of it begin that others must approve.
@@ -67,6 +60,12 @@ type FourEyesError struct {
 }
 
 func (e *FourEyesError) Error() string {
+	acted := map[string]string{
+		"start": "started", "plan": "wrote the plan of", "schedule": "wrote the schedule of", "add": "added items to",
+		"seal": "sealed", "resume": "resumed", "set": "changed settings of", "correct": "corrected items of",
+		"reset": "reset items of", "rerun": "reran items of",
+		"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
+	}
 	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by someone else (approvers: other)",
 		e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
 }

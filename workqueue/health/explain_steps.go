@@ -237,7 +237,7 @@ func stepsText(names []string) string {
 // barrierGroup explains items that could go on if their step did not wait for all the others.
 func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	if st.gateSince != nil {
-		f.gateGroup(r, st, g)
+		f.gateGroup(st, g)
 		return
 	}
 	var names, counts []string
@@ -255,7 +255,7 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 }
 
 // gateGroup explains items whose step waits for a person.
-func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
+func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
 	row := Row{}
 	if st.gate == workqueue.ApproveOther {
 		row["other"] = true

@@ -186,7 +186,7 @@ func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
 	return consumer.CachedInfo().Created, nil
 }
 
-// respond sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
+// respond sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. What
 // cannot be sent is delivered again, which does no harm.
 func (p *Puller) respond(id RequestID, what string, how func(jetstream.Msg) error) {
 	made := p.Consumer.Current()

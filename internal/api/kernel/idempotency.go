@@ -190,8 +190,8 @@ func replay(w http.ResponseWriter, answer *session.Answer) {
 	_, _ = w.Write(answer.Body) //nolint:gosec // what was answered once, in its type; the caller is gone when this fails
 }
 
-// answerCommitted answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
-// the run says all that the answer would have said.
+// answerCommitted answers a request that was carried out and whose answer is lost: the node died in between. Of a
+// start, the run says all that the answer would have said.
 func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
