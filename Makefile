@@ -16,8 +16,8 @@ TEST_P      ?= 2
 # that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
 # shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
-TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$|$(TEST_CACHES)
 TEST_CACHES := /internal/(backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
+TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$|$(TEST_CACHES)
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
 MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$
 # Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there

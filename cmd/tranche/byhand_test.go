@@ -273,7 +273,7 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 			"step send waits for someone without a part in the run to approve it")
 		look := b.tranche("run", "approve", name, "--step", "send", "--dry-run")
 		b.want(look, 0, "2 go on, 1 are left out", "compose: 2 done, 1 failed", "anyone without a part in it",
-			"sample  1  compose: JSON")
+			"sample      1  compose: JSON")
 		if name == "2026" {
 			b.want(look, 0, "against run", "unchanged      2", "still failing  1")
 		}

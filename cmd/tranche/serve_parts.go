@@ -302,10 +302,10 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
 		Left: func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
 			view, err := runs.Run(ctx, run)
-			if err != nil || view.Forecast == nil || view.Forecast.P50 == nil {
+			if err != nil {
 				return 0, err
 			}
-			return view.Forecast.P50.Sub(view.At), nil
+			return view.Left(), nil
 		},
 	})
 	if err != nil {

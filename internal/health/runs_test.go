@@ -129,7 +129,7 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 	waiting := w.start(gated, 30)
 	w.appears(store.RunFailFast, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
 	goOn()
-	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not be test",
+	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "without a part in the run",
 		"--step send --dry-run")
 
 	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil))(t)

@@ -111,8 +111,8 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	if now.db, err = healthstore.New(from.Store).Metrics(ctx); err != nil {
 		s.m.log.Warn("metrics of the database are left out", zap.Error(err))
 	}
-	now.took = time.Since(begun)
 	others.Wait()
+	now.took = time.Since(begun)
 	now.at = time.Now()
 	s.last = now
 	return now

@@ -286,8 +286,8 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// foretell sets the forecasts of runs that are in progress.
-func (s Store) foretell(ctx context.Context, from pg.Querier, runs []*RunSummary) error {
+// foresee reads what the forecasts of runs that are in progress need; nil: none is.
+func foresee(ctx context.Context, from pg.Querier, runs []*RunSummary) (*foresight, error) {
 	var ids []workqueue.RunID
 	for _, r := range runs {
 		if r.Ended() {
@@ -300,11 +300,15 @@ func (s Store) foretell(ctx context.Context, from pg.Querier, runs []*RunSummary
 		}
 	}
 	if len(ids) == 0 {
-		return nil
+		return nil, nil //nolint:nilnil // there is nothing to foretell
 	}
-	f, err := readNetwork(ctx, from, ids, nil, 0)
-	if err != nil {
-		return err
+	return readNetwork(ctx, from, ids, nil, 0)
+}
+
+// foretell sets the forecasts of runs that are in progress. It reads nothing.
+func (f *foresight) foretell(runs []*RunSummary) {
+	if f == nil {
+		return
 	}
 	all := f.All(f.at, 1)
 	for _, r := range runs {
@@ -312,7 +316,23 @@ func (s Store) foretell(ctx context.Context, from pg.Querier, runs []*RunSummary
 			r.Forecast = &all[i].Forecast
 		}
 	}
-	return nil
+}
+
+// Left is how long a run takes from now on at least, whoever it waits for; 0: no one knows.
+func (v *RunView) Left() time.Duration {
+	f := v.Forecast
+	switch {
+	case f == nil:
+	case f.P50 != nil:
+		return f.P50.Sub(v.At)
+	case f.Then != nil:
+		from := v.At
+		if f.WaitsFrom != nil {
+			from = *f.WaitsFrom
+		}
+		return from.Sub(v.At) + time.Duration(f.Then.P50*float64(time.Second))
+	}
+	return 0
 }
 
 // Variant is what a forecast would be if some things were changed.
@@ -329,9 +349,14 @@ func (s Store) Suppose(
 ) (all []Variant, at time.Time, err error) {
 	var f *foresight
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
-		if _, err = ReadSummary(ctx, tx, id); err == nil {
-			f, err = readNetwork(ctx, tx, []workqueue.RunID{id}, nil, 0)
+		run, err := ReadSummary(ctx, tx, id)
+		if err != nil {
+			return err
 		}
+		if run.Ended() {
+			return &workqueue.StateError{Run: id, State: run.State, Op: "forecast", Fix: "see when it ended: tranche run show"}
+		}
+		f, err = readNetwork(ctx, tx, []workqueue.RunID{id}, nil, 0)
 		return err
 	})
 	if err != nil {

@@ -217,7 +217,9 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 		for i := range runs {
 			some[i] = &runs[i]
 		}
-		err = s.foretell(ctx, s.db.Pool, some)
+		var f *foresight
+		f, err = foresee(ctx, s.db.Pool, some)
+		f.foretell(some)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
@@ -304,6 +306,7 @@ func unlessZero[T comparable](value T) *T {
 // Run returns the state of one run. The error wraps ErrNotFound when there is no such run.
 func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	view := &RunView{}
+	var f *foresight
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
 		if view.RunSummary, err = ReadSummary(ctx, tx, id); err != nil {
 			return err
@@ -333,11 +336,13 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		if err != nil {
 			return err
 		}
-		return s.foretell(ctx, tx, []*RunSummary{&view.RunSummary})
+		f, err = foresee(ctx, tx, []*RunSummary{&view.RunSummary})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("view run %s: %w", id, err)
 	}
+	f.foretell([]*RunSummary{&view.RunSummary})
 	view.estimate()
 	return view, nil
 }

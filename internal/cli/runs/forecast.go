@@ -58,7 +58,11 @@ func forecastsText(found *client.Forecasts, room int) string {
 		for i := range steps {
 			f := client.Forecast{P10: at(found.At, steps[i].P10Seconds), P50: at(found.At, steps[i].P50Seconds),
 				P90: at(found.At, steps[i].P90Seconds)}
-			t.Row(steps[i].Step, ends(&f, clock))
+			when := "ended"
+			if steps[i].P90Seconds > 0 {
+				when = ends(&f, clock)
+			}
+			t.Row(steps[i].Step, when)
 		}
 		text += "\nas it is, and with no one waited for\n" + t.String()
 	}
@@ -150,6 +154,9 @@ func endsText(run *client.RunSummary) string {
 	case f.P50 != nil:
 		return ends(f, clock)
 	case f.Then != nil:
+		if f.WaitsFrom != nil {
+			return "waits from " + clock(*f.WaitsFrom) + ", then " + spanText(f.Then)
+		}
 		return "it waits, then " + spanText(f.Then)
 	}
 	return "not yet"

@@ -174,7 +174,7 @@ function Took({ run }) {
   }
   const { value, more } = forecastText(run.forecast);
   if (run.forecast?.p50) return html`<span title="When it will end">ends ${value}</span><span class="under">${more}</span>`;
-  return html`<span class="muted" title=${more}>${value}</span>${run.forecast?.then && html`<span class="under">after it waited</span>`}`;
+  return html`<span class="muted" title=${more}>${value}</span>${run.forecast?.then && html`<span class="under">${run.forecast.waits_from ? "after it will have waited" : "after it waited"}</span>`}`;
 }
 
 function Summary({ runs, rates }) {

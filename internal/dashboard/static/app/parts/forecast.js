@@ -22,8 +22,8 @@ export function forecastText(forecast, now = new Date()) {
 
 /** Supposed says when a run would end if a setting were changed; nothing is. */
 export function Supposed({ run, change }) {
-  const { data } = useLoad(`/runs/${segment(run.id)}/forecast${query({ change })}`);
-  if (!data) return null;
+  const { data, loading, error } = useLoad(`/runs/${segment(run.id)}/forecast${query({ change })}`);
+  if (!data || loading || error) return null; // the old number's end is not the new one's
   const { value, more } = forecastText(data.variants[1].forecast);
   return html`<small class="muted" role="status" data-test="supposed">would end: ${value}${more && ` (${more})`}</small>`;
 }
