@@ -214,7 +214,7 @@ func noted(told []seen) ([]alert.Condition, error) {
 func (c *seen) item() Item {
 	of := Item{c.Condition, c.plan}
 	of.Title, of.Detail = store.OneLine(c.Title, maxTitle), store.OneLine(c.Detail, maxDetail)
-	of.Remedy = store.OneLine(c.Remedy, maxDetail)
+	of.Remedy, of.Mark = store.OneLine(c.Remedy, maxDetail), nil
 	return of
 }
 

@@ -152,7 +152,7 @@ func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
 	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: store.Info, At: at,
 		Title: "A test of the alert " + rule, Begun: []Item{{
 			Condition: store.Condition{Kind: "test", Subject: rule, Severity: store.Info, Title: "This is a test", Since: at,
-				Owner: store.OwnerNobody, Detail: "Someone wanted to see whether messages of this alert arrive.",
+				Count: 1, Of: 1, Owner: store.OwnerNobody, Detail: "Someone wanted to see whether messages of this alert arrive.",
 				Remedy: "Nothing: it does", Link: "/alerts?name=" + url.QueryEscape(rule)},
 		}}, BegunAll: 1})
 }

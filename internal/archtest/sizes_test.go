@@ -33,7 +33,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 110, // those with files that are not tests
 	files:    643, // without tests and generated code, as are lines
-	lines:    147200,
+	lines:    147500,
 	tests:    86000, // lines of them
 }
 

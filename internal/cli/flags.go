@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -114,7 +113,7 @@ func Limits() kong.Option {
 		tag, value := line.Value.Tag, reflect.New(target.Type().Elem())
 		if text != tag.Get("off") {
 			err := setLimit(value.Interface(), text)
-			if ok, want := within(tag, value.Elem()); err != nil || !ok {
+			if ok, want := within(tag, value.Elem()); err != nil || !ok || value.Elem().IsZero() {
 				return fmt.Errorf("%.100q is not %s, or %s", text, strings.TrimSpace(tag.Get("like")+" "+want), tag.Get("off"))
 			}
 		}
@@ -123,7 +122,7 @@ func Limits() kong.Option {
 	}))
 }
 
-func setLimit(to any, text string) error {
+func setLimit(to any, text string) (err error) {
 	switch to := to.(type) {
 	case *string:
 		if *to = text; text == "" {
@@ -132,9 +131,16 @@ func setLimit(to any, text string) error {
 		return nil
 	case encoding.TextUnmarshaler:
 		return to.UnmarshalText([]byte(text))
+	case *int:
+		*to, err = strconv.Atoi(text)
+	case *int64:
+		*to, err = strconv.ParseInt(text, 10, 64)
+	case *float64:
+		*to, err = strconv.ParseFloat(text, 64)
 	default:
-		return json.Unmarshal([]byte(text), to)
+		err = fmt.Errorf("a limit of type %T", to)
 	}
+	return err
 }
 
 // PastTimes reads points in time on the command line by [PastTime].

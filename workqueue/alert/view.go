@@ -92,7 +92,7 @@ FROM alert a WHERE a.deleted_at IS NULL AND a.name = $1`
 	listMessages = `
 SELECT id, what, grp, severity, body, state, attempts, error, made_at, ended_at
 FROM alert_message WHERE alert = $1 AND made_at < coalesce($2, 'infinity'::timestamptz)
-ORDER BY made_at DESC LIMIT $3`
+ORDER BY made_at DESC, id DESC LIMIT $3`
 )
 
 func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {

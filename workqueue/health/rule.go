@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 	"time"
 
@@ -243,11 +244,12 @@ func (k Kind) Condition(at time.Time, row Row) Condition {
 		row[r.Of] = row["subject"] // as advice names it
 	}
 	say := sayer(at, row)
-	if r.Remedy == "" {
-		r.Remedy = remedy(r.advice(say))
+	fix := say(r.Remedy)
+	if fix == "" {
+		fix = remedy(r.advice(say))
 	}
 	return Condition{Kind: k, Severity: severity, Subject: row.text("subject"), Owner: r.Owner, Title: say(r.Title),
-		Detail: say(r.Detail), Since: since, Remedy: say(r.Remedy), Link: say(r.Link), Count: row.number("count"),
+		Detail: say(r.Detail), Since: since, Remedy: fix, Link: say(r.Link), Count: row.number("count"),
 		Of: row.number("of"), Resets: row["bad"] != nil, Undated: !dated || row["undated"] != nil}
 }
 
@@ -271,7 +273,7 @@ func sayer(at time.Time, row Row) func(text string) string {
 			return text
 		}
 		var b strings.Builder
-		t, err := template.New("").Funcs(words).Parse(text)
+		t, err := parsed(text, words)
 		if err == nil {
 			err = t.Execute(&b, row)
 		}
@@ -280,6 +282,26 @@ func sayer(at time.Time, row Row) func(text string) string {
 		}
 		return b.String()
 	}
+}
+
+// texts are those of rules that were parsed, of which there are a few hundred.
+var texts sync.Map //nolint:gochecknoglobals // ten thousand conditions have the texts of a few rules
+
+// parsed is a text with its words, which know the time.
+func parsed(text string, words template.FuncMap) (*template.Template, error) {
+	if known, ok := texts.Load(text); ok {
+		t, err := known.(*template.Template).Clone() //nolint:forcetypeassert // nothing else is stored
+		if err != nil {
+			return nil, err
+		}
+		return t.Funcs(words), nil
+	}
+	t, err := template.New("").Funcs(words).Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	texts.Store(text, t)
+	return t.Clone()
 }
 
 // maxQuoted bounds what is quoted of a server.

@@ -55,6 +55,17 @@ type planList struct {
 	namesPage
 }
 
+// Validate refuses what the other of the two lists goes on with.
+func (p *planList) Validate() error {
+	switch {
+	case p.Name == "" && p.Before != 0:
+		return errors.New("--before goes on with versions of a plan; name it, or use --after")
+	case p.Name != "" && p.After != "":
+		return errors.New("--after goes on with plans; use --before for versions of one")
+	}
+	return nil
+}
+
 func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list := cli.List[client.PlanSummary]{
 		Columns: "PLAN|VERSION>|STEPS|RUNS>|APPLIED|BY",
