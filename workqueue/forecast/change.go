@@ -20,17 +20,20 @@ func (n *Network) Clone() *Network {
 // "without=RUN" (as if that other run were not there). An error says what is accepted.
 func (n *Network) Apply(run int, change string) error {
 	what, value, _ := strings.Cut(change, "=")
-	if what == "without" {
+	switch what {
+	case "without":
 		return n.without(run, value)
+	case "priority":
+		number, err := parse("priority", value)
+		if err == nil {
+			n.Runs[run].Priority = int(number)
+		}
+		return err
 	}
 	step, setting, of := cutLast(what)
-	number, err := parse(what, setting, value)
-	if err != nil {
-		return fmt.Errorf("change %q: %w", change, err)
-	}
-	if what == "priority" {
-		n.Runs[run].Priority = int(number)
-		return nil
+	if _, known := accepted[setting]; !known || setting == "priority" || !of && setting != "rate" {
+		return fmt.Errorf("change %q: no such setting; give STEP.in_flight, STEP.chunk, STEP.rate, STEP.budget, "+
+			"STEP.instances, rate, priority or without", change)
 	}
 	found := false
 	for i := range n.Steps {
@@ -38,10 +41,15 @@ func (n *Network) Apply(run int, change string) error {
 		if s.Run != run || of && s.Name != step {
 			continue
 		}
-		if found = true; !n.set(s, setting, number) || !of && setting != "rate" {
-			return fmt.Errorf("change %q: no such setting; give STEP.in_flight, STEP.chunk, STEP.rate, STEP.budget, "+
-				"STEP.instances, rate, priority or without", change)
+		number, err := parse(setting, value)
+		if err != nil && of {
+			return fmt.Errorf("step %s: %w", step, err)
 		}
+		if err != nil {
+			return err
+		}
+		found = true
+		n.set(s, setting, number)
 	}
 	if !found {
 		return fmt.Errorf("change %q: the run has no step %q; it has: %s", change, step, strings.Join(n.names(run), ", "))
@@ -49,18 +57,31 @@ func (n *Network) Apply(run int, change string) error {
 	return nil
 }
 
-// parse reads a number: a priority, a rate, or else a whole one from 1 on.
-func parse(what, setting, value string) (float64, error) {
-	least, whole := 1.0, true
-	switch {
-	case what == "priority":
-		least = -1e9
-	case setting == "rate":
-		least, whole = 0, false
-	}
+// bounds are those of a setting, as those that set it know them.
+type bounds struct {
+	least, most float64
+	broken      bool // it may be no whole number, and be 0 for none
+	want        string
+}
+
+var accepted = map[string]bounds{
+	"in_flight": {1, 10_000, false, "1 to 10000"},
+	"budget":    {1, 10_000, false, "1 to 10000"},
+	"instances": {1, 10_000, false, "1 to 10000"},
+	"chunk":     {1, 8192, false, "1 to 8192"},
+	"rate":      {0.001, 10_000_000, true, "0.001 to 10000000, or 0 for no limit"},
+	"priority":  {math.MinInt32, math.MaxInt32, false, fmt.Sprintf("%d to %d", math.MinInt32, math.MaxInt32)},
+}
+
+// parse reads the value of a setting.
+func parse(setting, value string) (float64, error) {
+	b := accepted[setting]
 	number, err := strconv.ParseFloat(value, 64)
-	if err != nil || !(number >= least && number <= 1e9) || whole && number != math.Trunc(number) {
-		return 0, fmt.Errorf("%q is no number that it could be; give for example in_flight=32 or rate=12.5", value)
+	if err == nil && b.broken && number == 0 {
+		return 0, nil
+	}
+	if err != nil || !(number >= b.least && number <= b.most) || !b.broken && number != math.Trunc(number) {
+		return 0, fmt.Errorf("%s: invalid value %q; want %s", setting, value, b.want)
 	}
 	return number, nil
 }
@@ -84,7 +105,7 @@ func (n *Network) names(run int) []string {
 	return all
 }
 
-func (n *Network) set(s *Step, setting string, number float64) bool {
+func (n *Network) set(s *Step, setting string, number float64) {
 	at := &n.Endpoints[s.Endpoint]
 	switch setting {
 	case "in_flight":
@@ -97,10 +118,7 @@ func (n *Network) set(s *Step, setting string, number float64) bool {
 		at.Budget = int(number)
 	case "instances":
 		at.scale(s, number)
-	default:
-		return false
 	}
-	return true
 }
 
 // sized is what requests of so many items would cost: one part of their time goes with the items, the other does not.
@@ -129,28 +147,49 @@ func (e *Endpoint) scale(s *Step, instances float64) {
 	}
 }
 
-// without takes another run away.
+// without takes another run away, by its name, its id or the beginning of that.
 func (n *Network) without(run int, ref string) error {
 	others := map[string]bool{}
+	var named []int
 	for r := range n.Runs {
 		if r == run {
 			continue
 		}
 		other := &n.Runs[r]
 		others[cmp.Or(other.Name, other.ID)] = true
-		if ref != other.Name && (len(ref) < 4 || !strings.HasPrefix(other.ID, ref)) {
-			continue
+		if ref != "" && ref == other.ID {
+			named = []int{r}
+			break
 		}
+		if ref != "" && ref == other.Name || len(ref) >= 4 && strings.HasPrefix(other.ID, ref) {
+			named = append(named, r)
+		}
+	}
+	switch {
+	case len(named) == 1:
 		for i := range n.Steps {
-			if n.Steps[i].Run == r {
+			if n.Steps[i].Run == named[0] {
 				n.Steps[i].Settled = n.Steps[i].Items
 			}
 		}
 		return nil
-	}
-	if len(others) == 0 {
+	case len(named) > 1:
+		return fmt.Errorf("change without=%s: several runs are called so; give more of the id of one: %s", ref,
+			strings.Join(n.called(named), ", "))
+	case len(others) == 0:
 		return fmt.Errorf("change without=%s: no other run asks the same endpoints", ref)
 	}
 	return fmt.Errorf("change without=%s: no such run asks the same endpoints; these do: %s", ref,
 		strings.Join(slices.Sorted(maps.Keys(others)), ", "))
+}
+
+// called are the ids of runs, with their names.
+func (n *Network) called(runs []int) []string {
+	all := make([]string, len(runs))
+	for at, r := range runs {
+		if all[at] = n.Runs[r].ID; n.Runs[r].Name != "" {
+			all[at] += " (" + n.Runs[r].Name + ")"
+		}
+	}
+	return all
 }

@@ -246,26 +246,45 @@ func (n *Network) Fit() {
 	for e := range n.Endpoints {
 		n.fitWorkers(e)
 	}
-	p := &play{steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs))}
-	for i := range n.Steps {
-		n.begin(p, i, luck{})
+	x, idle := n.index(), n.idle()
+	slots := n.fit(x, idle)
+	if slices.Contains(idle, true) {
+		for i, slot := range n.fit(x, nil) {
+			if idle[n.Steps[i].Run] {
+				slots[i] = slot
+			}
+		}
 	}
+	for i, slot := range slots {
+		n.Steps[i].Cost.Slot = slot
+	}
+}
+
+// fit returns what items of each step cost when the places that stand empty count. Some runs are left out.
+func (n *Network) fit(x *index, without []bool) []float64 {
+	p := n.start(x, nil, without)
 	n.allot(p)
-	taken := make([]float64, len(n.Endpoints))
+	taken, slots := make([]float64, len(n.Endpoints)), make([]float64, len(n.Steps))
 	for i := range n.Steps {
 		taken[n.Steps[i].Endpoint] += p.steps[i].places
 	}
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
-		waiting := sp.arrived-sp.started >= 2*s.Cost.Chunk
+		slots[i] = s.Cost.Slot
+		waiting := sp.arrived-sp.started-s.Retrying >= 2*s.Cost.Chunk
 		if s.Cost.Level == 0 || !waiting || sp.places <= 0 || sp.limit == byRate || sp.limit == byEndpointRate {
 			continue
 		}
 		full := s.Cost.Level * s.Cost.used() / sp.places
 		// Others that have ended, or are about to, used the same places.
 		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
-		s.Cost.Slot /= min(max(full, others, 0.1), 1.25)
+		least := 0.1
+		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places
+			least = 0.001
+		}
+		slots[i] /= min(max(full, others, least), 1.25)
 	}
+	return slots
 }
 
 // used is the part of the time in flight that Slot counts.

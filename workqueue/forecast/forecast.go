@@ -6,7 +6,9 @@
 package forecast
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +29,7 @@ type Run struct {
 	Canary   bool   // a sample goes first: the others wait until it has ended
 	Approve  bool   // and until someone approves
 	WhyNot   string // why no one can know its end
+	Idle     bool   // it asks for nothing now, like one that is being loaded or waits for a person
 }
 
 // Step is a step of a run. Items are those that it has to do in all.
@@ -40,7 +43,7 @@ type Step struct {
 
 	Items, Settled float64
 	Ready          float64 // may be asked for now
-	Held           float64 // behind the canary
+	Held           float64 // behind the canary; or, in a run without one, behind others of their lanes
 	Out            float64 // asked for and not answered
 	Retrying       float64 // wait to be asked for again
 	RetryDue       float64 // seconds until the last of those is due
@@ -112,50 +115,93 @@ type Outcome struct {
 // rounds is how often the model plays, by the number of steps: large networks vary less, and cost more.
 func rounds(steps int) int { return min(max(2000/max(steps, 1), 20), 60) }
 
-// All returns what is known of each run, as of now. The seed chooses the luck.
-func (n *Network) All(now time.Time, seed uint64) []Outcome {
+// All returns what is known of each run, as of now. The seed chooses the luck. Runs that do not go on take nothing from
+// those that do, but from when they go on themselves. It fails when the context ends.
+func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcome, error) {
 	out := make([]Outcome, len(n.Runs))
-	if why := n.unknown(); len(n.Steps) > 0 {
-		count := rounds(len(n.Steps))
-		played := make([]*play, count)
-		luck := draw(len(n.Steps), count, seed)
-		for i := range played {
-			played[i] = n.play(luck[i])
-		}
-		nominal := n.play(nil)
-		for r := range out {
-			if out[r].WhyNot = why[r]; out[r].WhyNot == "" {
-				out[r] = n.tell(r, now, played, nominal)
-			}
+	if len(n.Steps) == 0 {
+		return out, ctx.Err()
+	}
+	why, idle, x := n.unknown(), n.idle(), n.index()
+	luck := draw(len(n.Steps), rounds(len(n.Steps)), seed)
+	running, err := n.course(ctx, x, luck, idle)
+	if err != nil {
+		return nil, err
+	}
+	whole := running
+	if slices.ContainsFunc(n.Runs, func(r Run) bool { return r.Person != "" && r.WhyNot == "" }) {
+		if whole, err = n.course(ctx, x, luck, nil); err != nil {
+			return nil, err
 		}
 	}
-	return out
+	for r := range out {
+		if out[r].WhyNot = why[r]; out[r].WhyNot != "" {
+			continue
+		}
+		if idle[r] {
+			out[r] = n.tell(r, now, whole)
+		} else {
+			out[r] = n.tell(r, now, running)
+		}
+	}
+	return out, nil
+}
+
+// courses are what was played: with luck, and the middle of it.
+type courses struct {
+	played  []*play
+	nominal *play
+}
+
+func (n *Network) course(ctx context.Context, x *index, lucks [][]luck, without []bool) (c courses, err error) {
+	for _, luck := range append(slices.Clone(lucks), nil) {
+		if err := ctx.Err(); err != nil {
+			return c, fmt.Errorf("forecast: %w", err)
+		}
+		c.played = append(c.played, n.play(x, luck, without))
+	}
+	last := len(c.played) - 1
+	c.played, c.nominal = c.played[:last], c.played[last]
+	return c, nil
+}
+
+// idle says for each run whether it asks for nothing now.
+func (n *Network) idle() []bool {
+	idle := make([]bool, len(n.Runs))
+	for r := range n.Runs {
+		idle[r] = n.Runs[r].Idle || n.Runs[r].Person != ""
+	}
+	return idle
 }
 
 // unknown says for each run why it cannot be told when it ends.
 func (n *Network) unknown() []string {
 	why := make([]string, len(n.Runs))
 	for r := range n.Runs {
-		why[r] = n.Runs[r].WhyNot
+		if why[r] = n.Runs[r].WhyNot; why[r] == "" && n.Runs[r].Idle && n.Runs[r].Person == "" {
+			why[r] = "it does not go on now"
+		}
 	}
 	for i := range n.Steps {
 		s := &n.Steps[i]
 		if s.Items > s.Settled && !s.Cost.Known() && why[s.Run] == "" {
-			why[s.Run] = fmt.Sprintf("fewer than %d requests of step %s have been answered, and no earlier run of its plan "+
-				"shows how long they take", leastRequests, s.Name)
+			why[s.Run] = fmt.Sprintf("of the newest requests of endpoint %s fewer than %d are of step %s, here or in earlier "+
+				"runs of its plan", n.Endpoints[s.Endpoint].Name, leastRequests, s.Name)
 		}
 	}
 	return why
 }
 
 // tell makes a forecast of what was played.
-func (n *Network) tell(r int, now time.Time, played []*play, nominal *play) Outcome {
+func (n *Network) tell(r int, now time.Time, c courses) Outcome {
+	if i := n.stuck(r, c); i >= 0 {
+		return Outcome{Forecast: Forecast{WhyNot: fmt.Sprintf("step %s cannot go on as things are", n.Steps[i].Name)}}
+	}
 	waitsFor, atOnce := n.waitsFor(r)
-	out := Outcome{Forecast: Forecast{BoundBy: n.bound(r, nominal), WaitsFor: waitsFor}}
-	for i := range n.Steps {
-		if s := &n.Steps[i]; s.Run == r {
-			out.Steps = append(out.Steps, StepForecast{s.Name, span(played, func(p *play) float64 { return p.steps[i].ended })})
-		}
+	out := Outcome{Forecast: Forecast{BoundBy: n.bound(r, c.nominal), WaitsFor: waitsFor}}
+	for _, i := range c.nominal.byRun[r] {
+		ended := span(c.played, func(p *play) float64 { return p.steps[i].ended })
+		out.Steps = append(out.Steps, StepForecast{n.Steps[i].Name, ended})
 	}
 	waits := func(p *play) float64 {
 		if atOnce {
@@ -163,16 +209,36 @@ func (n *Network) tell(r int, now time.Time, played []*play, nominal *play) Outc
 		}
 		return max(p.runs[r].waits, 0)
 	}
-	then := span(played, func(p *play) float64 { return p.runs[r].ended - waits(p) })
+	then := span(c.played, func(p *play) float64 { return p.runs[r].ended - waits(p) })
+	from := span(c.played, waits)
+	if !then.finite() || !from.finite() ||
+		slices.ContainsFunc(out.Steps, func(s StepForecast) bool { return !s.finite() }) {
+		return Outcome{Forecast: Forecast{WhyNot: "what was measured of its requests comes to no time"}}
+	}
 	if waitsFor == "" {
 		out.P10, out.P50, out.P90 = after(now, then.P10), after(now, then.P50), after(now, then.P90)
 		return out
 	}
-	out.Then = &then
-	if from := span(played, waits); from.P50 > 0 {
+	if out.Then = &then; from.P50 > 0 {
 		out.WaitsFrom = after(now, from.P50)
 	}
 	return out
+}
+
+// stuck is the first step of a run that nothing moves; -1: none.
+func (n *Network) stuck(r int, c courses) int {
+	for _, i := range c.nominal.byRun[r] {
+		if c.nominal.steps[i].stuck || slices.ContainsFunc(c.played, func(p *play) bool { return p.steps[i].stuck }) {
+			return i
+		}
+	}
+	return -1
+}
+
+// finite reports whether all of it are numbers.
+func (s Span) finite() bool {
+	sum := s.P10 + s.P50 + s.P90
+	return !math.IsNaN(sum) && !math.IsInf(sum, 0)
 }
 
 func after(now time.Time, seconds float64) *time.Time {

@@ -1,6 +1,7 @@
 package forecast_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -37,6 +38,18 @@ func step(name string, endpoint int, items float64, c forecast.Cost, needs ...in
 func one(steps ...forecast.Step) *forecast.Network {
 	return &forecast.Network{Runs: []forecast.Run{{ID: "night"}}, Steps: steps,
 		Endpoints: []forecast.Endpoint{{Name: "a"}, {Name: "b"}}}
+}
+
+func outcomes(t *testing.T, n *forecast.Network) []forecast.Outcome {
+	t.Helper()
+	out, err := n.All(t.Context(), now, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := json.Marshal(out); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func seconds(t *testing.T, at *time.Time) float64 {
@@ -91,7 +104,7 @@ func TestAForecastIsWhatArithmeticSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := c.network.All(now, 1)[0]
+			f := outcomes(t, c.network)[0]
 			p10, p50, p90 := seconds(t, f.P10), seconds(t, f.P50), seconds(t, f.P90)
 			if math.Abs(p50-c.want) > 0.04*c.want || p10 > p50 || p50 > p90 || p90-p10 > 0.3*c.want || f.WhyNot != "" {
 				t.Errorf("it ends in %.1f s (%.1f to %.1f), %q; want %v", p50, p10, p90, f.WhyNot, c.want)
@@ -130,7 +143,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := c.network.All(now, 1)[0]
+			f := outcomes(t, c.network)[0]
 			if f.WaitsFor != c.what || f.P50 != nil || f.Then == nil || math.Abs(f.Then.P50-c.then) > 0.05*c.then ||
 				(f.WaitsFrom != nil) != (c.from > 0) || c.from > 0 && math.Abs(seconds(t, f.WaitsFrom)-c.from) > 4 {
 				t.Errorf("it waits for %q from %v, ends %v, and takes %+v then; want %+v", f.WaitsFor, f.WaitsFrom, f.P50, f.Then,
@@ -144,13 +157,13 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 func TestAForecastSaysWhyThereIsNone(t *testing.T) {
 	t.Parallel()
 	unknown := step("send", 1, 8000, forecast.Cost{}, 0)
-	if f := one(step("a", 0, 8000, cost(1, 8)), unknown).All(now, 1)[0]; f.P50 != nil ||
+	if f := outcomes(t, one(step("a", 0, 8000, cost(1, 8)), unknown))[0]; f.P50 != nil ||
 		!strings.Contains(f.WhyNot, "step send") {
 		t.Errorf("%+v", f)
 	}
 	n := one(step("a", 0, 8000, cost(1, 8)))
 	n.Runs[0].WhyNot = "its items are being loaded"
-	if f := n.All(now, 1)[0]; f.P50 != nil || f.WhyNot != n.Runs[0].WhyNot {
+	if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != n.Runs[0].WhyNot {
 		t.Errorf("%+v", f)
 	}
 }
@@ -176,6 +189,9 @@ func random(r *rand.Rand) *forecast.Network {
 				s.Settled = math.Floor(s.Items * r.Float64())
 				s.Ready = s.Items - s.Settled
 			}
+			if r.IntN(4) == 0 {
+				s.Failed = 1
+			}
 			s.Cost.Again = float64(r.IntN(2)) * r.Float64() / 4
 			n.Steps = append(n.Steps, s)
 		}
@@ -186,7 +202,7 @@ func random(r *rand.Rand) *forecast.Network {
 // ends are the band in which the first run ends, in seconds.
 func ends(t *testing.T, n *forecast.Network) [3]float64 {
 	t.Helper()
-	f := n.All(now, 7)[0]
+	f := outcomes(t, n)[0]
 	return [3]float64{seconds(t, f.P10), seconds(t, f.P50), seconds(t, f.P90)}
 }
 
@@ -265,9 +281,14 @@ func TestSupposedChanges(t *testing.T) {
 		}
 	}
 	for change, says := range map[string]string{"x.in_flight=2": `no step "x"; it has: a.b`,
-		"a.b.in_flight=0": "no number",
-		"a.b.in_flight=x": "no number", "a.b.colour=1": "no such setting", "in_flight=3": "no such setting",
-		"without=year": "these do: yesterday", "a.b.in_flight=NaN": "no number", "a.b.chunk=1.5": "no number"} {
+		"a.b.in_flight=0":     `step a.b: in_flight: invalid value "0"; want 1 to 10000`,
+		"a.b.in_flight=10001": "want 1 to 10000", "a.b.budget=0": "step a.b: budget: invalid value",
+		"a.b.chunk=8193": "want 1 to 8192", "a.b.instances=10001": "want 1 to 10000",
+		"a.b.rate=0.0001": `rate: invalid value "0.0001"; want 0.001 to 10000000, or 0 for no limit`, "rate=-1": "want 0.001",
+		"priority=1.5": `priority: invalid value "1.5"; want -2147483648 to 2147483647`, "priority=3000000000": "want -2147",
+		"a.b.in_flight=x": "invalid value", "a.b.colour=1": "no such setting", "in_flight=3": "no such setting",
+		"without=year": "these do: yesterday", "a.b.in_flight=NaN": "invalid value", "a.b.chunk=1.5": "want 1 to 8192",
+		"a.b.rate=NaN": "invalid value", "a.b.rate=Inf": "invalid value", "without=": "no such run"} {
 		if err := base().Apply(0, change); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v; want %q", change, err, says)
 		}
@@ -311,7 +332,7 @@ func TestAServiceThatRequestsWaitForIsTheBound(t *testing.T) {
 	}
 	n := one(step("a", 0, 8000, forecast.Measure(all, false)))
 	n.Fit()
-	f := n.All(now, 1)[0]
+	f := outcomes(t, n)[0]
 	if got := seconds(t, f.P50); math.Abs(got-200) > 12 || !strings.Contains(f.BoundBy, "works on 2 requests at once") {
 		t.Errorf("%.0f s, by %q", got, f.BoundBy)
 	}
@@ -341,7 +362,9 @@ func BenchmarkForecast(b *testing.B) {
 	n := one(steps...)
 	b.Run("play", func(b *testing.B) {
 		for b.Loop() {
-			n.All(now, 1)
+			if _, err := n.All(b.Context(), now, 1); err != nil {
+				b.Fatal(err)
+			}
 		}
 	})
 	b.Run("measure", func(b *testing.B) {

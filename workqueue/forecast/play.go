@@ -22,9 +22,13 @@ const (
 
 // play is one course of what is left of all runs.
 type play struct {
+	*index
 	now   float64
 	steps []stepPlay
 	runs  []runPlay
+
+	shares  []share // room for those of an endpoint
+	changed []bool  // and for which endpoints are shared anew
 }
 
 type runPlay struct {
@@ -53,6 +57,9 @@ type stepPlay struct {
 	backlog   float64 // seconds for which items waited for it
 	idle      float64 // share of its places that it did not use at first, for want of items
 	waitedFor bool    // its gate has been reached
+	moved     float64 // items that were asked for lately
+	was       float64 // rate of the last pass
+	stuck     bool    // nothing can move it
 }
 
 // mark is an item whose outcome comes so long after it was asked for.
@@ -86,20 +93,56 @@ func draw(steps, count int, seed uint64) [][]luck {
 	return all
 }
 
-// play plays until all has ended. Without luck it plays the middle of it.
-func (n *Network) play(lucks []luck) *play {
-	p := &play{steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs))}
+// index finds the steps of an endpoint and of a run.
+type index struct {
+	byEndpoint, byRun [][]int
+	depth             int // steps of the longest chain
+}
+
+func (n *Network) index() *index {
+	x := &index{byEndpoint: make([][]int, len(n.Endpoints)), byRun: make([][]int, len(n.Runs))}
+	depth := make([]int, len(n.Steps))
+	for i := range n.Steps {
+		s := &n.Steps[i]
+		x.byEndpoint[s.Endpoint] = append(x.byEndpoint[s.Endpoint], i)
+		x.byRun[s.Run] = append(x.byRun[s.Run], i)
+		for _, need := range s.Needs {
+			depth[i] = max(depth[i], depth[need])
+		}
+		depth[i]++
+		x.depth = max(x.depth, depth[i])
+	}
+	return x
+}
+
+// start is the beginning of a play. Runs that are left out are as if they had ended.
+func (n *Network) start(x *index, lucks []luck, without []bool) *play {
+	p := &play{index: x, steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs)),
+		changed: make([]bool, len(n.Endpoints))}
 	for i := range n.Steps {
 		l := luck{}
 		if lucks != nil {
 			l = lucks[i]
 		}
-		n.begin(p, i, l)
+		if n.begin(p, i, l); without != nil && without[n.Steps[i].Run] {
+			p.steps[i].leave()
+		}
 	}
 	for r := range n.Runs {
 		p.runs[r] = runPlay{waits: -1, free: !n.Runs[r].Canary}
 	}
-	for range 50*len(n.Steps) + 50 {
+	return p
+}
+
+// exact is how many changes are played one by one at most; see [play.least].
+const exact = 200
+
+// play plays until all has ended. Without luck it plays the middle of it.
+func (n *Network) play(x *index, lucks []luck, without []bool) *play {
+	p := n.start(x, lucks, without)
+	n.expect(p)
+	one := min(8*len(n.Steps)+32, exact)
+	for event := range one + 32*40 {
 		n.release(p)
 		n.allot(p)
 		if p.now == 0 {
@@ -107,14 +150,17 @@ func (n *Network) play(lucks []luck) *play {
 		}
 		d := n.next(p)
 		if math.IsInf(d, 1) {
+			if n.unstick(p) {
+				continue
+			}
 			break
 		}
-		n.advance(p, d)
+		n.advance(p, max(d, p.least(event-one)))
 	}
 	for i := range n.Steps {
 		s := &p.steps[i]
 		if s.ended < 0 { // nothing can move it
-			s.ended = p.now
+			s.ended, s.stuck = p.now, true
 		}
 		r := &p.runs[n.Steps[i].Run]
 		r.ended = max(r.ended, s.ended)
@@ -122,23 +168,79 @@ func (n *Network) play(lucks []luck) *play {
 	return p
 }
 
+// least is how long a play goes on at least before it looks again, after many changes: ever longer, so that it ends.
+func (p *play) least(past int) float64 {
+	if past < 0 {
+		return 0
+	}
+	return max(p.now, 1e-3) * 2e-3 * math.Exp2(float64(past/32))
+}
+
+// expect adds what steps will get from requests that others have in flight.
+func (n *Network) expect(p *play) {
+	for i := range n.Steps {
+		if sp := &p.steps[i]; sp.ended < 0 {
+			out := n.fed(p, i, func(need int) float64 { return n.Steps[need].Out })
+			sp.arrived = min(sp.arrived+out, sp.total)
+		}
+	}
+}
+
+// unstick ends the canaries of runs where nothing moves any more: what is missing of them will not come.
+func (n *Network) unstick(p *play) (some bool) {
+	for r := range p.runs {
+		if run := &p.runs[r]; !run.free {
+			if run.free, some = true, true; n.Runs[r].Approve {
+				run.wait(p.now)
+			}
+		}
+	}
+	return some
+}
+
+// fed is how much of something a step gets from those that it needs and that have not ended: the least of them, in
+// its own items.
+func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
+	s := &n.Steps[i]
+	if s.Barrier {
+		return 0
+	}
+	least := math.Inf(1)
+	for _, need := range s.Needs {
+		if from := &p.steps[need]; from.ended < 0 || from.ended > p.now {
+			least = min(least, of(need)*s.Items/max(from.total, 1))
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
+}
+
+// leave takes a step out of a play.
+func (s *stepPlay) leave() { s.started, s.arrived, s.ended = s.total, s.total, 0 }
+
 func (n *Network) begin(p *play, i int, l luck) {
 	s, out := &n.Steps[i], &p.steps[i]
 	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1}
-	out.started = min(s.Settled+s.Out+s.Retrying, s.Items)
+	out.started = min(s.Settled+s.Out, s.Items)
 	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
-	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk)
+	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk, 1)
 	for _, need := range s.Needs { // what failed there is left out here
-		out.slot *= 1 - n.Steps[need].Failed
+		out.slot *= max(1-n.Steps[need].Failed, 0.01)
 	}
 	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
-	out.arrived = min(out.started+s.Ready, s.Items)
+	out.arrived = min(out.started+s.Ready+s.Retrying, s.Items)
 	if s.Items <= s.Settled || !s.Cost.Known() {
-		out.started, out.arrived, out.ended = s.Items, s.Items, 0
+		out.leave()
 		return
 	}
+	held := s.Held
+	if !n.Runs[s.Run].Canary { // they are behind others of their lanes
+		held, out.arrived = 0, min(out.arrived+s.Held, s.Items)
+	}
 	if len(s.Needs) == 0 {
-		out.arrived = s.Items - s.Held
+		out.arrived = max(s.Items-held, out.started)
 	}
 	for j, m := range s.marks() {
 		ago := 1.0
@@ -224,68 +326,96 @@ func (p *play) over(steps []int) bool {
 // is; what waits for all items at a barrier is not part of it.
 func (n *Network) sampled(p *play, r int) bool {
 	held := 0.0
-	for i := range n.Steps {
-		if s := &n.Steps[i]; s.Run == r {
-			held = max(held, s.Held/max(s.Items, 1))
-		}
+	for _, i := range p.byRun[r] {
+		held = max(held, n.Steps[i].Held/max(n.Steps[i].Items, 1))
 	}
-	for i := range n.Steps {
-		s, sp := &n.Steps[i], &p.steps[i]
-		if s.Run == r && sp.ended < 0 && !s.Barrier && sp.started < sp.total*(1-held)-1e-3 {
+	for _, i := range p.byRun[r] {
+		sp := &p.steps[i]
+		if sp.ended < 0 && !n.Steps[i].Barrier && sp.started < sp.total*(1-held)-1e-3 {
 			return false
 		}
 	}
 	return true
 }
 
+const (
+	// settles is for how many passes rates are looked for that do not change any more, where steps that feed each other
+	// share an endpoint.
+	settles = 8
+	// In a network of many steps, where changes are many and small, a few passes from the rates before are enough.
+	manySteps, fewPasses = 100, 4
+)
+
 // allot gives the places of the endpoints to the steps that have work, and so each its rate. What arrives at a step
-// depends on the rates of others: after a few passes it does not change any more.
+// depends on the rates of others: each pass gets one step farther down the chains. After that what still changes goes
+// halfway.
 func (n *Network) allot(p *play) {
-	for range 3 {
+	rate := func(need int) float64 { return p.steps[need].rate }
+	changed := p.changed
+	passes, straight := p.depth+settles, p.depth
+	if len(n.Steps) > manySteps && p.now > 0 {
+		passes, straight = fewPasses, fewPasses/2
+	}
+	for pass := range passes {
+		for e := range changed {
+			changed[e] = pass == 0
+		}
 		for i := range n.Steps {
-			s, sp := &n.Steps[i], &p.steps[i]
-			sp.inflow = 0
-			if s.Barrier || len(s.Needs) == 0 || sp.arrived >= sp.total {
-				continue
+			sp := &p.steps[i]
+			inflow := 0.0
+			if sp.ended < 0 && sp.arrived < sp.total {
+				inflow = n.fed(p, i, rate)
 			}
-			sp.inflow = math.Inf(1)
-			for _, need := range s.Needs {
-				if from := &p.steps[need]; from.ended < 0 || from.ended > p.now {
-					sp.inflow = min(sp.inflow, from.rate*sp.total/max(from.total, 1))
-				}
+			if pass > straight {
+				inflow = (inflow + sp.inflow) / 2
 			}
-			if math.IsInf(sp.inflow, 1) {
-				sp.inflow = 0
+			if inflow != sp.inflow {
+				changed[n.Steps[i].Endpoint] = true
 			}
+			sp.inflow, sp.was = inflow, sp.rate
 		}
 		for e := range n.Endpoints {
-			n.allotEndpoint(p, e)
+			if changed[e] {
+				n.allotEndpoint(p, e)
+			}
+		}
+		if p.settled() {
+			return
 		}
 	}
 }
 
+// settled reports whether the last pass changed no rate.
+func (p *play) settled() bool {
+	for i := range p.steps {
+		if sp := &p.steps[i]; math.Abs(sp.rate-sp.was) > 1e-4*max(sp.rate, sp.was) {
+			return false
+		}
+	}
+	return true
+}
+
 func (n *Network) allotEndpoint(p *play, e int) {
 	at := &n.Endpoints[e]
-	var all, auto []share
-	for i := range n.Steps {
-		if n.Steps[i].Endpoint != e {
-			continue
+	all := p.shares[:0]
+	for _, auto := range []bool{true, false} {
+		for _, i := range p.byEndpoint[e] {
+			if s := &n.Steps[i]; auto == (s.Auto && at.Auto > 0) {
+				if wants := n.wants(p, i); wants > 0 {
+					all = append(all, share{step: i, priority: n.Runs[s.Run].Priority, wants: wants})
+				}
+			}
 		}
-		sh := share{step: i, priority: n.Runs[n.Steps[i].Run].Priority, wants: n.wants(p, i)}
-		switch {
-		case sh.wants <= 0:
-		case n.Steps[i].Auto && at.Auto > 0:
-			auto = append(auto, sh)
-		default:
-			all = append(all, sh)
+		if auto {
+			if fill(all, float64(at.Auto)) {
+				n.mark(p, all, byAuto)
+			}
+			for j := range all {
+				all[j].wants = all[j].gets
+			}
 		}
 	}
-	if fill(auto, float64(at.Auto)) {
-		n.mark(p, auto, byAuto)
-	}
-	for _, sh := range auto {
-		all = append(all, share{step: sh.step, priority: sh.priority, wants: sh.gets})
-	}
+	p.shares = all
 	pool, by := math.Inf(1), byBudget
 	if at.Budget > 0 {
 		pool = float64(at.Budget)
@@ -358,8 +488,14 @@ type share struct {
 // fill shares what there is: the more urgent come first, those that are as urgent get the same unless they want less.
 // It reports whether someone got less than wanted.
 func fill(all []share, left float64) (short bool) {
-	slices.SortStableFunc(all, func(a, b share) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.wants, b.wants))
+	slices.SortFunc(all, func(a, b share) int {
+		switch {
+		case a.priority != b.priority:
+			return cmp.Compare(b.priority, a.priority)
+		case a.wants != b.wants:
+			return cmp.Compare(a.wants, b.wants)
+		}
+		return cmp.Compare(a.step, b.step)
 	})
 	for i := 0; i < len(all); {
 		j := i
@@ -376,13 +512,10 @@ func fill(all []share, left float64) (short bool) {
 
 // mark notes for the steps that got less than they wanted what kept them from more.
 func (n *Network) mark(p *play, all []share, by limit) {
-	runs := map[int]bool{}
-	for _, sh := range all {
-		runs[n.Steps[sh.step].Run] = true
-	}
+	several := slices.ContainsFunc(all, func(sh share) bool { return n.Steps[sh.step].Run != n.Steps[all[0].step].Run })
 	for _, sh := range all {
 		if sh.gets < sh.wants-1e-9 {
-			if p.steps[sh.step].limit = by; len(runs) > 1 && by != byWorkers {
+			if p.steps[sh.step].limit = by; several && by != byWorkers {
 				p.steps[sh.step].limit = byShare
 			}
 		}
@@ -407,26 +540,32 @@ func (n *Network) next(p *play) float64 {
 			d = min(d, left/sp.rate)
 		}
 	}
+	if !(d >= 0) { // it is no number
+		return math.Inf(1)
+	}
 	return d
 }
 
 func (n *Network) advance(p *play, d float64) {
+	moved := func(need int) float64 { return p.steps[need].moved }
 	for i := range n.Steps {
 		sp := &p.steps[i]
-		if sp.ended >= 0 {
+		if sp.moved = 0; sp.ended >= 0 {
 			continue
 		}
+		waiting := sp.arrived - sp.started
+		sp.arrived = min(max(sp.arrived+n.fed(p, i, moved), sp.started), sp.total)
 		if sp.rate > 0 {
-			if sp.arrived-sp.started > 1e-6 || n.Steps[i].most(&n.Endpoints[n.Steps[i].Endpoint]) <= sp.rate {
+			if waiting > 1e-6 || n.Steps[i].most(&n.Endpoints[n.Steps[i].Endpoint]) <= sp.rate {
 				sp.backlog += d
 			}
-			to := min(sp.started+sp.rate*d, sp.total)
+			to := min(sp.started+sp.rate*d, sp.arrived)
 			if sp.total-to < 1e-6 {
 				to = sp.total
 			}
 			sp.pass(sp.started, to, p.now, sp.rate)
-			sp.started = to
-			sp.arrived = min(max(sp.arrived+sp.inflow*d, sp.started), sp.total)
+			sp.started, sp.moved = to, to-sp.started
+			sp.arrived = max(sp.arrived, to)
 		}
 		if sp.started >= sp.total {
 			sp.ended = sp.end()

@@ -201,7 +201,11 @@ func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64)
 	if err != nil {
 		return nil, fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
 	}
-	return &f.All(f.at, 1)[0].Forecast, nil
+	all, err := f.All(ctx, f.at, 1)
+	if err != nil {
+		return nil, err
+	}
+	return &all[0].Forecast, nil
 }
 
 // standing says why no one knows when a run ends, or for whom it waits.
@@ -310,7 +314,10 @@ func (f *foresight) foretell(runs []*RunSummary) {
 	if f == nil {
 		return
 	}
-	all := f.All(f.at, 1)
+	all, err := f.All(ctx, f.at, 1)
+	if err != nil {
+		return err
+	}
 	for _, r := range runs {
 		if i, known := f.runs[r.ID]; known && i < f.own {
 			r.Forecast = &all[i].Forecast
@@ -376,7 +383,11 @@ func (s Store) Suppose(
 				return nil, at, &workqueue.SettingError{Detail: err.Error()}
 			}
 		}
-		of := n.All(f.at, 1)[f.runs[id]]
+		played, err := n.All(ctx, f.at, 1)
+		if err != nil {
+			return nil, at, err
+		}
+		of := played[f.runs[id]]
 		all = append(all, Variant{set, of.Forecast, slices.Concat([]forecast.StepForecast{}, of.Steps)})
 	}
 	return all, f.at, nil

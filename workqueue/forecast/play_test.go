@@ -1,0 +1,265 @@
+package forecast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue/forecast"
+)
+
+// want fails the test unless a run ends in about so many seconds.
+func want(t *testing.T, what string, n *forecast.Network, seconds float64) {
+	t.Helper()
+	if got := ends(t, n)[1]; math.Abs(got-seconds) > 0.06*seconds {
+		t.Errorf("%s: it ends in %.1f s; want %.1f", what, got, seconds)
+	}
+}
+
+// Steps that feed each other go on at once, however many they are.
+func TestAChainIsAsFastAsItsSteps(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{2, 5, 10, 30} {
+		n := &forecast.Network{Runs: []forecast.Run{{ID: "night"}}}
+		for i := range length {
+			var needs []int
+			if i > 0 {
+				needs = []int{i - 1}
+			}
+			n.Endpoints = append(n.Endpoints, forecast.Endpoint{Name: fmt.Sprint("e", i)})
+			n.Steps = append(n.Steps, step(fmt.Sprint("s", i), i, 80_000, cost(1, 8), needs...))
+			n.Steps[i].Cost.Spread = 0.01 // of many unsure ones some are slow
+		}
+		want(t, fmt.Sprint(length, " steps"), n, 1000+float64(length))
+	}
+}
+
+// Steps of a chain that share places end when those have done all their work, whichever of them is more urgent.
+func TestAChainSharesAnEndpoint(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []float64{0.5, 1, 2} {
+		n := one(step("a", 0, 8000, cost(1, 8)), step("b", 0, 8000, cost(slow, 8), 0))
+		n.Endpoints[0].Budget = 8
+		want(t, fmt.Sprint("the second step takes ", slow), n, 100+100*slow)
+	}
+}
+
+// Items that wait to be tried again are asked for once more.
+func TestRetriesTakeTheirTime(t *testing.T) {
+	t.Parallel()
+	a := step("a", 0, 10_000, cost(1, 8))
+	a.Settled, a.Ready, a.Retrying, a.RetryDue = 5000, 0, 5000, 1
+	want(t, "half of the items", one(a), 63.5)
+	a.RetryDue = 600
+	want(t, "half of the items, later", one(a), 601)
+	b := step("b", 1, 10_000, cost(1, 8), 0)
+	b.Settled, b.Retrying, b.RetryDue = 5000, 5000, 1
+	done := step("a", 0, 10_000, cost(1, 8))
+	done.Settled, done.Ready = done.Items, 0
+	want(t, "those of a later step", one(done, b), 63.5)
+}
+
+// Where all has failed so far the steps after have little to do; whatever was measured, there is a number or a reason.
+func TestAllHaveFailed(t *testing.T) {
+	t.Parallel()
+	a := step("a", 0, 8000, cost(1, 8))
+	a.Settled, a.Ready, a.Failed = 4000, 4000, 1
+	n := one(a, step("b", 1, 8000, cost(1, 8), 0), step("other", 1, 800, cost(1, 8)))
+	n.Runs = append(n.Runs, forecast.Run{ID: "day"})
+	n.Steps[2].Run = 1
+	want(t, "all have failed", n, 52)
+	for _, slot := range []float64{math.NaN(), math.Inf(1), 1e300, 1e-300} {
+		n := one(a)
+		n.Steps[0].Cost.Slot = slot
+		if f := outcomes(t, n)[0]; (f.P50 == nil) == (f.WhyNot == "") {
+			t.Errorf("an item costs %v s: %+v", slot, f)
+		}
+	}
+}
+
+// A step that can do nothing says so.
+func TestAStepCannotGoOn(t *testing.T) {
+	t.Parallel()
+	n := one(step("a", 0, 8000, cost(1, 8)), step("b", 1, 8000, cost(1, 8), 0))
+	n.Steps[1].InFlight = 0
+	if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != "step b cannot go on as things are" || f.Steps != nil {
+		t.Errorf("%+v", f)
+	}
+}
+
+// What is out of a canary reaches the next step, and what will never reach it does not hold the rest back.
+func TestACanaryThatIsOutEnds(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []float64{0, 40} {
+		a := step("a", 0, 8000, cost(1, 8))
+		a.Ready, a.Out, a.Held = 0, 80-lost, 7920
+		a.Settled = lost
+		n := one(a, step("b", 1, 8000, cost(1, 8), 0))
+		n.Runs[0].Canary = true
+		want(t, fmt.Sprint(lost, " of the canary lost"), n, 103)
+	}
+}
+
+// A run that is held or loaded takes nothing from those that go on, but they take from it when it goes on.
+func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
+	t.Parallel()
+	network := func() *forecast.Network {
+		n := one(step("a", 0, 8000, cost(1, 8)), step("a", 0, 8000, cost(1, 8)))
+		n.Endpoints[0].Budget, n.Steps[1].Run = 8, 1
+		n.Runs = append(n.Runs, forecast.Run{ID: "held", Priority: 5, Person: "someone to resume it"})
+		return n
+	}
+	want(t, "beside a held run", network(), 101)
+	n := network()
+	n.Runs[1].Priority = 0
+	if f := outcomes(t, n)[1]; f.Then == nil || math.Abs(f.Then.P50-201) > 10 || f.P50 != nil {
+		t.Errorf("the held run takes %+v; want 201 s", f.Then)
+	}
+	n.Runs[1] = forecast.Run{ID: "loads", Priority: 5, Idle: true}
+	want(t, "beside one that is loaded", n, 101)
+	if f := outcomes(t, n)[1]; f.WhyNot != "it does not go on now" {
+		t.Errorf("%+v", f)
+	}
+	n.Runs[1].Idle = false
+	want(t, "beside one that goes on", n, 201)
+}
+
+// Two lanes have two requests in flight, whatever more there may be.
+func TestFewLanesAreSlow(t *testing.T) {
+	t.Parallel()
+	for _, lanes := range []int{1, 2} {
+		var requests []forecast.Request
+		for i := range 100 {
+			ended := -float64(i / lanes)
+			requests = append(requests, forecast.Request{Items: 1, First: true, Began: ended - 1, Ended: ended, Took: 1})
+		}
+		at := float64(lanes)
+		s := step("a", 0, 8000, forecast.Measure(requests, false))
+		s.Settled, s.Ready, s.Out, s.Held = 100, 0, at, 7900-at
+		n := one(s)
+		n.Steps[0].InFlight, n.Endpoints[0].Level = 8, at
+		n.Fit()
+		want(t, fmt.Sprint(lanes, " lanes"), n, 7900/at)
+	}
+	s := step("a", 0, 8000, cost(1, 8))
+	s.Settled, s.Ready, s.Retrying, s.RetryDue = 4000, 0, 4000, 1
+	n := one(s)
+	n.Steps[0].Cost.Level = 1
+	n.Fit()
+	want(t, "items that waited to be tried again", n, 51)
+}
+
+// Many runs with many steps take a bounded time, and none when no one waits any more.
+func TestForecastsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	n := &forecast.Network{Endpoints: make([]forecast.Endpoint, 8)}
+	for e := range n.Endpoints {
+		n.Endpoints[e] = forecast.Endpoint{Name: fmt.Sprint("e", e), Budget: 16}
+	}
+	for run := range 66 {
+		n.Runs = append(n.Runs, forecast.Run{ID: fmt.Sprint(run), Priority: r.IntN(3)})
+		for i := range 10 {
+			var needs []int
+			if i > 0 {
+				needs = []int{len(n.Steps) - 1}
+			}
+			s := step(fmt.Sprint("s", i), r.IntN(8), 1000+float64(r.IntN(1e6)), cost(0.1+r.Float64(), 8), needs...)
+			s.Run = run
+			n.Steps = append(n.Steps, s)
+		}
+	}
+	for i, f := range outcomes(t, n) {
+		if f.P50 == nil {
+			t.Errorf("run %d: %+v", i, f)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.All(ctx, now, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("it says %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := n.All(ctx, now, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it says %v", err)
+	}
+}
+
+// Beginnings of ids that were given at about the same time are the same.
+func TestAnotherRunIsNamedExactly(t *testing.T) {
+	t.Parallel()
+	network := func() *forecast.Network {
+		n := one(step("a", 0, 8000, cost(1, 8)))
+		for _, id := range []string{"0190aaaa-1", "0190aaaa-12", "0190aaab-1"} {
+			n.Runs = append(n.Runs, forecast.Run{ID: id, Name: "daily"})
+		}
+		return n
+	}
+	for ref, says := range map[string]string{
+		"0190aaaa":    "several runs are called so; give more of the id of one: 0190aaaa-1 (daily), 0190aaaa-12 (daily)",
+		"daily":       "0190aaab-1 (daily)",
+		"0190aaaa-1":  "",
+		"0190aaaa-12": "",
+		"0190aaab":    "",
+	} {
+		if err := network().Apply(0, "without="+ref); (err == nil) != (says == "") ||
+			err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("without=%s: %v; want %q", ref, err, says)
+		}
+	}
+}
+
+// Too few measurements are named as they were looked for.
+func TestTooFewRequestsAreNamed(t *testing.T) {
+	t.Parallel()
+	n := one(step("send", 1, 8000, forecast.Cost{}))
+	says := "of the newest requests of endpoint b fewer than 3 are of step send, here or in earlier runs of its plan"
+	if f := outcomes(t, n)[0]; f.WhyNot != says {
+		t.Errorf("%q; want %q", f.WhyNot, says)
+	}
+}
+
+// Whatever is in flight, held, tried again or shared, each run ends, at times in their order.
+func TestEachRunEnds(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		n := random(r)
+		for e := range n.Endpoints {
+			at := &n.Endpoints[e]
+			at.Auto, at.Level = r.IntN(2)*8, float64(r.IntN(9))
+			at.Rate, at.RequestRate = float64(r.IntN(3)/2*500), float64(r.IntN(3)/2*50)
+			at.Workers = float64(r.IntN(3)/2) * 3
+		}
+		for run := range n.Runs {
+			n.Runs[run].Canary = r.IntN(3) == 0
+		}
+		for i := range n.Steps {
+			s := &n.Steps[i]
+			s.Auto, s.Endpoint = r.IntN(2) == 0, r.IntN(len(n.Endpoints))
+			if i > 1 && len(s.Needs) > 0 && n.Steps[i-2].Run == s.Run && s.Needs[0] != i-2 {
+				s.Needs = append(s.Needs, i-2)
+			}
+			left := s.Items - s.Settled
+			s.Ready = math.Floor(s.Ready * r.Float64() / 2)
+			s.Out, s.Retrying = math.Floor(left/8*r.Float64()), math.Floor(left/8*r.Float64())
+			if len(s.Needs) == 0 {
+				s.Held = left - s.Ready - s.Out - s.Retrying
+			}
+		}
+		if r.IntN(2) == 0 {
+			n.Fit()
+		}
+		for run, f := range outcomes(t, n) {
+			if f.P50 == nil || f.P10.After(*f.P50) || f.P50.After(*f.P90) || !f.P50.After(now) || f.WhyNot != "" {
+				t.Errorf("seed %d: of run %d it says %+v", seed, run, f.Forecast)
+			}
+		}
+	}
+}
