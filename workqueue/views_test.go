@@ -144,7 +144,7 @@ func TestRunsAreForetold(t *testing.T) {
 		}
 		return one.Forecast
 	}
-	if f := view(run); f.P50 != nil || !strings.Contains(f.WhyNot, "fewer than 3 requests") {
+	if f := view(run); f.P50 != nil || !strings.Contains(f.WhyNot, "fewer than 3 are of step") {
 		t.Errorf("of a run that has done nothing it says %+v", f)
 	}
 	for range 5 {

@@ -33,8 +33,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 110, // those with files that are not tests
 	files:    643, // without tests and generated code, as are lines
-	lines:    147500,
-	tests:    86000, // lines of them
+	lines:    147600,
+	tests:    86300, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

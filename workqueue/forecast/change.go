@@ -31,28 +31,21 @@ func (n *Network) Apply(run int, change string) error {
 		return err
 	}
 	step, setting, of := cutLast(what)
-	if _, known := accepted[setting]; !known || setting == "priority" || !of && setting != "rate" {
+	if _, known := accepted(setting); !known || setting == "priority" || !of && setting != "rate" {
 		return fmt.Errorf("change %q: no such setting; give STEP.in_flight, STEP.chunk, STEP.rate, STEP.budget, "+
 			"STEP.instances, rate, priority or without", change)
 	}
-	found := false
-	for i := range n.Steps {
-		s := &n.Steps[i]
-		if s.Run != run || of && s.Name != step {
-			continue
-		}
-		number, err := parse(setting, value)
-		if err != nil && of {
-			return fmt.Errorf("step %s: %w", step, err)
-		}
-		if err != nil {
-			return err
-		}
-		found = true
-		n.set(s, setting, number)
-	}
-	if !found {
+	if of && !slices.Contains(n.names(run), step) {
 		return fmt.Errorf("change %q: the run has no step %q; it has: %s", change, step, strings.Join(n.names(run), ", "))
+	}
+	number, err := parse(setting, value)
+	if err != nil {
+		return fmt.Errorf("change %q: %w", change, err)
+	}
+	for i := range n.Steps {
+		if s := &n.Steps[i]; s.Run == run && (!of || s.Name == step) {
+			n.set(s, setting, number)
+		}
 	}
 	return nil
 }
@@ -64,18 +57,23 @@ type bounds struct {
 	want        string
 }
 
-var accepted = map[string]bounds{
-	"in_flight": {1, 10_000, false, "1 to 10000"},
-	"budget":    {1, 10_000, false, "1 to 10000"},
-	"instances": {1, 10_000, false, "1 to 10000"},
-	"chunk":     {1, 8192, false, "1 to 8192"},
-	"rate":      {0.001, 10_000_000, true, "0.001 to 10000000, or 0 for no limit"},
-	"priority":  {math.MinInt32, math.MaxInt32, false, fmt.Sprintf("%d to %d", math.MinInt32, math.MaxInt32)},
+func accepted(setting string) (b bounds, known bool) {
+	switch setting {
+	case "in_flight", "budget", "instances":
+		return bounds{1, 10_000, false, "1 to 10000"}, true
+	case "chunk":
+		return bounds{1, 8192, false, "1 to 8192"}, true
+	case "rate":
+		return bounds{0.001, 10_000_000, true, "0.001 to 10000000, or 0 for no limit"}, true
+	case "priority":
+		return bounds{math.MinInt32, math.MaxInt32, false, fmt.Sprintf("%d to %d", math.MinInt32, math.MaxInt32)}, true
+	}
+	return b, false
 }
 
 // parse reads the value of a setting.
 func parse(setting, value string) (float64, error) {
-	b := accepted[setting]
+	b, _ := accepted(setting)
 	number, err := strconv.ParseFloat(value, 64)
 	if err == nil && b.broken && number == 0 {
 		return 0, nil

@@ -281,8 +281,8 @@ func TestSupposedChanges(t *testing.T) {
 		}
 	}
 	for change, says := range map[string]string{"x.in_flight=2": `no step "x"; it has: a.b`,
-		"a.b.in_flight=0":     `step a.b: in_flight: invalid value "0"; want 1 to 10000`,
-		"a.b.in_flight=10001": "want 1 to 10000", "a.b.budget=0": "step a.b: budget: invalid value",
+		"a.b.in_flight=0":     `in_flight: invalid value "0"; want 1 to 10000`,
+		"a.b.in_flight=10001": "want 1 to 10000", "a.b.budget=0": "budget: invalid value",
 		"a.b.chunk=8193": "want 1 to 8192", "a.b.instances=10001": "want 1 to 10000",
 		"a.b.rate=0.0001": `rate: invalid value "0.0001"; want 0.001 to 10000000, or 0 for no limit`, "rate=-1": "want 0.001",
 		"priority=1.5": `priority: invalid value "1.5"; want -2147483648 to 2147483647`, "priority=3000000000": "want -2147",

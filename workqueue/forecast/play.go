@@ -124,7 +124,8 @@ func (n *Network) start(x *index, lucks []luck, without []bool) *play {
 		if lucks != nil {
 			l = lucks[i]
 		}
-		if n.begin(p, i, l); without != nil && without[n.Steps[i].Run] {
+		n.begin(p, i, l)
+		if len(without) > 0 && without[n.Steps[i].Run] {
 			p.steps[i].leave()
 		}
 	}

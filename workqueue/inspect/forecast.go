@@ -150,6 +150,7 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 		f.runs[id] = r
 		run := forecast.Run{ID: id.String(), Name: name, Priority: priority, Canary: sampling, Approve: approve}
 		run.WhyNot, run.Person = standing(state, hold, open)
+		run.Idle = state != "running"
 		f.Runs, f.plans = append(f.Runs, run), append(f.plans, plan)
 		if own {
 			f.own++
@@ -310,9 +311,9 @@ func foresee(ctx context.Context, from pg.Querier, runs []*RunSummary) (*foresig
 }
 
 // foretell sets the forecasts of runs that are in progress. It reads nothing.
-func (f *foresight) foretell(runs []*RunSummary) {
+func (f *foresight) foretell(ctx context.Context, runs []*RunSummary) error {
 	if f == nil {
-		return
+		return nil
 	}
 	all, err := f.All(ctx, f.at, 1)
 	if err != nil {
@@ -323,6 +324,7 @@ func (f *foresight) foretell(runs []*RunSummary) {
 			r.Forecast = &all[i].Forecast
 		}
 	}
+	return nil
 }
 
 // Left is how long a run takes from now on at least, whoever it waits for; 0: no one knows.

@@ -218,8 +218,9 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 			some[i] = &runs[i]
 		}
 		var f *foresight
-		f, err = foresee(ctx, s.db.Pool, some)
-		f.foretell(some)
+		if f, err = foresee(ctx, s.db.Pool, some); err == nil {
+			err = f.foretell(ctx, some)
+		}
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
@@ -339,10 +340,12 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		f, err = foresee(ctx, tx, []*RunSummary{&view.RunSummary})
 		return err
 	})
+	if err == nil {
+		err = f.foretell(ctx, []*RunSummary{&view.RunSummary})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("view run %s: %w", id, err)
 	}
-	f.foretell([]*RunSummary{&view.RunSummary})
 	view.estimate()
 	return view, nil
 }

@@ -212,5 +212,5 @@ func TestForecastOfARun(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	b.Refused(422, "no step", http.MethodGet, at+"?change=other.chunk%3D9", nil)
-	b.Refused(422, "no number", http.MethodGet, at+"?change=echo.chunk%3Dx", nil)
+	b.Refused(422, "want 1 to 8192", http.MethodGet, at+"?change=echo.chunk%3Dx", nil)
 }
