@@ -158,6 +158,12 @@ func TestOddRequests(t *testing.T) {
 	b.AddLetter("accounts", deadletter.DeadLetter{Body: []byte("x"),
 		Headers: map[string][]string{"\xff\x00": {"\x1b[31m"}}})
 	b.Stray(deadletter.Quarantined{Reason: "json", Run: [16]byte{1}})
+	for _, name := range []string{"key", "code", "group", "service", "where", "where_result"} {
+		code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/last-but-one/export?"+name+"=%00", nil)
+		if code != http.StatusUnprocessableEntity || !strings.Contains(string(text), "holds a NUL") {
+			t.Errorf("%s: %d %s", name, code, text)
+		}
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))

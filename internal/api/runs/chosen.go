@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -147,9 +148,20 @@ type EvidenceQuery struct {
 	Corrected   bool      `query:"corrected" doc:"only items whose payload was corrected"`
 }
 
-// Resolve refuses times that would be taken for none.
+// Resolve refuses times that would be taken for none, and texts that nothing in the database can be like.
 func (q *EvidenceQuery) Resolve(ctx huma.Context) []error {
-	return kernel.ZeroTimes(ctx, "since", "until")
+	problems := kernel.ZeroTimes(ctx, "since", "until")
+	for field, values := range map[string][]string{
+		"key": q.Keys, "code": q.Codes, "group": q.Groups, "service": {q.Service}, "where": {q.Where},
+		"where_result": {q.WhereResult},
+	} {
+		for _, value := range values {
+			if err := kernel.CheckText(field, value, math.MaxInt); err != nil {
+				problems = append(problems, err)
+			}
+		}
+	}
+	return problems
 }
 
 // Selection is the same as the store takes it.
