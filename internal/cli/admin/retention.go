@@ -52,7 +52,7 @@ func retentionText(list *client.RetentionList, room int) string {
 
 type retentionSet struct {
 	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
-	Age      *string `type:"limit" off:"off" help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
+	Age      *string `type:"limit" off:"off" like:"an age like 90d" help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
 	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep so many, the newest; or off." placeholder:"N"`
 	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
 	KeepAll  bool    `help:"Keep everything: all limits off."`
