@@ -55,8 +55,8 @@ func main() {
 	os.Exit(run(untilSignal(), os.Args[1:], cli.NewConsole(os.Stdin, os.Stdout, os.Stderr)))
 }
 
-// untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one
-// finds the default handling, which ends the process at once: whoever sees it stopping can cut that short. SIGHUP asks
+// untilSignal returns a context that ends with the first signal that asks the process to end. A second one has the
+// default handling, which ends the process immediately and so cuts a stop short. SIGHUP asks
 // for it at a terminal alone, which has closed then; see [serveCommand.Run].
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

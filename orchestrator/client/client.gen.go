@@ -6178,7 +6178,7 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
-// GetForecast: Forecast the end of a run, as it is and with changes.
+// GetForecast: Forecast the end of a run, unchanged and with changes.
 //
 // The first variant is the run as it is; then come each change alone, and all of them together. Nothing is changed.
 // The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already. A
@@ -6810,4 +6810,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f0e84161429aec993c3360390cbac6fe, is 722ef39a2ecc1e88ff8f754caa3ffa23921668a60a9eda60839fecaa035fc0dd.
+// Of f7f3dd78abdc1293e667725d3ed6c405, is bb96e287c889fe11aa58b8eb8331f5576a542ab359586f0aa0d5cbbd69af0917.

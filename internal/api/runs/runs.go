@@ -133,7 +133,7 @@ func (s *Routes) registerRuns(api huma.API) {
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
 		"An item, with every attempt")), s.getItem, itemsTag)
 	op := kernel.ScansRun(kernel.Get("get-forecast", "/runs/{run}/forecast",
-		"Forecast the end of a run, as it is and with changes"))
+		"Forecast the end of a run, unchanged and with changes"))
 	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
 		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
