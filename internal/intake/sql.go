@@ -31,7 +31,8 @@ const (
 
 const (
 	fetchRows = 1000
-	sqlClose  = 5 * time.Second
+	// sqlClose limits closing the connection.
+	sqlClose = 5 * time.Second
 	// messageRoom is what a row may take on the wire in addition to its values.
 	messageRoom = 1 << 20
 )
