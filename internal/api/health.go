@@ -101,7 +101,6 @@ func (o *healthOps) isMuted(ctx context.Context, in *struct {
 		State: healthstore.Muted, Reason: b.Reason})
 }
 
-// life is how long the condition is muted; 0: permanently.
 func (a *MuteSettings) life() (time.Duration, error) {
 	if a.UntilWorse == (a.For != "") {
 		return 0, kernel.BadInput("give either for, like 8h, or until_worse")

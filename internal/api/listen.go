@@ -108,7 +108,6 @@ func serverTLS(guarded *Exposure) (*tls.Config, error) {
 	}, nil
 }
 
-// certificate is reloaded when its file changes.
 type certificate struct {
 	certFile, keyFile string
 	log               *zap.Logger
@@ -207,7 +206,6 @@ func (i *idleConns) note(conn net.Conn, idle bool) (over []net.Conn) {
 	return nil
 }
 
-// most returns the network with the most idle connections.
 func (i *idleConns) most() (from netip.Prefix) {
 	for each, n := range i.count {
 		if n > i.count[from] {

@@ -314,7 +314,6 @@ func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cookieIn returns a cookie's value or "".
 func cookieIn(r *http.Request, name string) string {
 	cookie, err := r.Cookie(name)
 	if err != nil {

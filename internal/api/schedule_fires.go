@@ -176,7 +176,6 @@ func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec)
 	return append(append(warnings, missing...), unreached...), err
 }
 
-// checkSchedulePlan checks that the plan exists and accepts the settings.
 func (s *scheduleRoutes) checkSchedulePlan(
 	ctx context.Context, spec *schedule.Spec, at func(field, problem string) error,
 ) (warnings []string, err error) {

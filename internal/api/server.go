@@ -185,7 +185,6 @@ func (c *Config) kernel(connections int) kernel.Config {
 	return config
 }
 
-// newComponents creates the parts of the API.
 func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,

@@ -32,7 +32,6 @@ type Info struct {
 // doctorTimeout limits a run of the doctor.
 const doctorTimeout = 10 * time.Minute
 
-// adminRoutes administer the system: access, retention and health.
 type adminRoutes struct {
 	*kernel.Kernel
 

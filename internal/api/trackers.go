@@ -16,8 +16,7 @@ import (
 
 const (
 	// maxAckBody fits 100,000 ids and 10,000 ranges.
-	maxAckBody = 8 << 20
-	// maxTrackerBody limits bodies that name no items.
+	maxAckBody     = 8 << 20
 	maxTrackerBody = 64 << 10
 )
 
@@ -42,7 +41,6 @@ in one call, all or none. What was acknowledged before stays as it was: sending 
 items have failed permanently. Calls that come at the same time share a transaction. They are not in the audit log:
 there may be thousands a second.`
 
-// trackerRoutes serve the tracker service by HTTP.
 type trackerRoutes struct {
 	*kernel.Kernel
 
