@@ -77,7 +77,8 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	}
 	switch {
 	case !known:
-		return &RoleError{role, []string{"there is none; make it: CREATE ROLE " + quoted(role) + " LOGIN PASSWORD '…'"}}
+		return &RoleError{role, []string{"it does not exist; create it: CREATE ROLE " + quoted(role) +
+			" LOGIN PASSWORD '…'"}}
 	case super:
 		return &RoleError{role, []string{"it is a superuser, whom nothing binds"}}
 	}

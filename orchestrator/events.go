@@ -56,7 +56,7 @@ func (p *publisher) Run(ctx context.Context) {
 			continue
 		}
 		if text := err.Error(); ctx.Err() == nil && (text != silent || time.Since(told) >= core.SameError) {
-			p.node.Log.Warn("publish events; the leader will see to it again", zap.Error(err))
+			p.node.Log.Warn("publish events; the leader will retry", zap.Error(err))
 			silent, told = text, time.Now()
 		}
 	}

@@ -140,7 +140,7 @@ func (n *Node) withdraw(ctx context.Context) {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := n.sessions.SetPrecedence(timed, n.core.Session(), 0); err != nil {
-		n.core.Log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
+		n.core.Log.Warn("release the lead; other nodes take it when this one's session ends", zap.Error(err))
 	}
 }
 
@@ -188,7 +188,7 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := n.sessions.Resign(timed, had.lease); err != nil {
-		n.core.Log.Warn("resign; the lease runs out by itself", zap.Error(err))
+		n.core.Log.Warn("resign; the lease will expire", zap.Error(err))
 		return
 	}
 	n.core.Notify(wakeElection)

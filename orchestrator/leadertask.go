@@ -65,7 +65,7 @@ func checkLeaderTasks(tasks []LeaderTask) error {
 	seen := map[string]bool{}
 	for _, d := range tasks {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
-			return fmt.Errorf("orchestrator: Config.LeaderTasks has %q; each has a name of its own and a function "+
+			return fmt.Errorf("orchestrator: Config.LeaderTasks has %q; each needs a unique name and a function "+
 				"(%q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, taskSweep, taskStalled, taskClear, taskReconcile,
 				TaskStreams, taskWritable, taskLost, taskPace, TaskRetention, taskCollectors)
 		}

@@ -173,7 +173,7 @@ func (r *retentionRound) measure(ctx context.Context, _ *retentionstore.Retentio
 func (r *retentionRound) guess(ctx context.Context, run workqueue.RunID, why error) error {
 	bytes, err := r.store.GuessRun(ctx, r.lease, run)
 	if err == nil && bytes > 0 {
-		r.log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
+		r.log.Warn("a finished run could not be measured in time; its size is estimated, without its values",
 			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
 	}
 	return err
@@ -300,7 +300,7 @@ func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) e
 		case err != nil && (ctx.Err() != nil || !retentionstore.TookTooLong(err) || r.span == 1):
 			return err
 		case err != nil:
-			r.log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
+			r.log.Warn("a part of a deletion timed out; trying a smaller one", zap.Int64("span", r.span),
 				zap.Error(err))
 			r.span = max(r.span/4, 1)
 		default:

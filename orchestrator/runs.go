@@ -135,7 +135,7 @@ func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
 			_, err = control.New(r.node.Store).CheckCanary(ctx, run)
 		}
 		if err != nil {
-			r.node.Log.Debug("check a run that changed; the leader will see to it", zap.Error(err))
+			r.node.Log.Debug("check a run that changed; the leader will retry", zap.Error(err))
 			return
 		}
 	}

@@ -48,8 +48,8 @@ type serveCommand struct {
 	TraceRatio      float64         `env:"TRANCHE_TRACE_RATIO" default:"1" within:"0,1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
 	NoMigrate       bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
-	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
-	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Connections to the database, beside six that are kept for heartbeats, credentials and tasks (16)." placeholder:"N"`
+	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long to wait at start for a PostgreSQL that is unreachable, starting up or out of connections (${default}); 0s: do not wait." placeholder:"TIME"`
+	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
@@ -191,7 +191,7 @@ func (s *serveCommand) speak(term *cli.Console, log *zap.Logger) {
 		term.Say = func(text string) { log.Info(text) }
 	}
 	if os.Getenv("NATS_URL") != "" && s.NATS+s.NATSContext == "" {
-		log.Info("NATS_URL is set, and only services read it: serve is told of a NATS server by --nats or TRANCHE_NATS")
+		log.Info("NATS_URL is set, but only services read it: give serve its NATS server by --nats or TRANCHE_NATS")
 	}
 }
 
@@ -256,7 +256,7 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 type pulseFlags struct {
 	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" within:"100ms,20s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
 	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" within:"1s,1m" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" within:"50ms,30s" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" within:"50ms,30s" help:"Interval of polling for work that no event announced (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {

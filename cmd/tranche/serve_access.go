@@ -21,11 +21,11 @@ import (
 )
 
 type accessFlags struct {
-	Auth    string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: who asks needs a token or a login; off, for loopback only, makes everybody an admin (${default})." placeholder:"off|on"`
+	Auth    string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: callers need a token or a login; off, for loopback only: every caller is an admin (${default})." placeholder:"off|on"`
 	TLSCert string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
 
-	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Where proxies of yours connect from that end TLS in front of the API, like 10.0.0.0/8; their X-Forwarded-For is believed." placeholder:"10.0.0.0/8"`
+	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Addresses of your TLS-terminating proxies, like 10.0.0.0/8; their X-Forwarded-For is trusted." placeholder:"10.0.0.0/8"`
 
 	oidcFlags
 }
@@ -106,7 +106,7 @@ type oidcFlags struct {
 	OIDCIssuer     string   `name:"oidc-issuer" env:"TRANCHE_OIDC_ISSUER" help:"Let people log in to the dashboard by this provider of identities." placeholder:"URL"`
 	OIDCClientID   string   `name:"oidc-client-id" env:"TRANCHE_OIDC_CLIENT_ID" help:"What the provider calls this server." placeholder:"ID"`
 	OIDCSecretFile string   `name:"oidc-client-secret-file" env:"TRANCHE_OIDC_CLIENT_SECRET_FILE" help:"A file with the secret that the provider gave this server, if it did." placeholder:"FILE"`
-	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"What to ask the provider for beside openid (${default})." placeholder:"NAMES"`
+	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"Scopes to request in addition to openid (${default})." placeholder:"NAMES"`
 	OIDCUserClaim  string   `name:"oidc-user-claim" env:"TRANCHE_OIDC_USER_CLAIM" help:"The claim by which the audit log calls people (a verified email, else the subject)." placeholder:"NAME"`
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"The claim that roles go by; with dots, a member of a member (${default})." placeholder:"NAME"`
 	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`

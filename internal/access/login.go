@@ -112,7 +112,7 @@ func (e *BusyError) Error() string {
 			e.Limit)
 	}
 	return fmt.Sprintf("you have %d requests in progress that read much, which is as many as one may have; "+
-		"wait until one has ended", e.Limit)
+		"wait until one ends", e.Limit)
 }
 
 // Slots bounds how many requests of a kind are in progress: for each user, and in all.

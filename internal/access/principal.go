@@ -40,7 +40,7 @@ var (
 	ErrNobody = errors.New("no one is logged in")
 	// ErrRevoked is the cause by which the context of a request ends whose token was revoked, or has expired, or whose
 	// session has ended.
-	ErrRevoked = errors.New("the token was revoked or has expired, or the session has ended")
+	ErrRevoked = errors.New("the token was revoked or expired, or the session ended")
 	// ErrUnchecked is that cause when it could not be found out for too long whether it may go on.
 	ErrUnchecked = errors.New("it cannot be found out whether the token is still good")
 )

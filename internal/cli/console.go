@@ -32,7 +32,7 @@ const (
 	ExitFailed = 3
 	// ExitHeld is that a run that was waited for waits for someone, and no one may come.
 	ExitHeld = 4
-	// ExitMaxWait is that it did not end in time.
+	// ExitMaxWait is that it did not end before its timeout.
 	ExitMaxWait = 5
 	// ExitUnreachable is that no server answers, or that it cannot serve now: the same may succeed later.
 	ExitUnreachable = 6

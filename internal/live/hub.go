@@ -264,7 +264,7 @@ var (
 	// ErrClosed ends the watchers of a server that stops.
 	ErrClosed = errors.New("the server is stopping")
 	// ErrTooMuch is returned to whoever would have a server remember more than it may.
-	ErrTooMuch = errors.New("too many items are watched at once on this server; watch fewer steps, or try again later")
+	ErrTooMuch = errors.New("too many items are watched on this server; watch fewer steps, or try again later")
 )
 
 // Defaults of Config.

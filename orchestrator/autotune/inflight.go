@@ -71,7 +71,7 @@ func (c *Controller) fillPlaces(s *Sample) bool {
 	if c.fresh {
 		c.fresh = false
 		return 2*s.Places < c.set.InFlight && c.setInFlight(
-			2*s.Places, "nothing is known yet, but services say that they work on %d requests at once", s.Places)
+			2*s.Places, "nothing is measured yet; services report room for %d concurrent requests", s.Places)
 	}
 	down := m.Trial.From > 0 && !m.Trial.Up
 	if c.set.InFlight >= n || m.Fewer == s.Places || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
@@ -81,7 +81,7 @@ func (c *Controller) fillPlaces(s *Sample) bool {
 		return false
 	}
 	c.abandon()
-	return c.setInFlight(n, "services say that they work on %d requests at once, they hold %d, and more waits", s.Places,
+	return c.setInFlight(n, "services report room for %d concurrent requests, hold %d, and more wait", s.Places,
 		s.InHands)
 }
 
@@ -155,14 +155,14 @@ func (c *Controller) stepInFlight(up bool, s *Sample) bool {
 		}
 		to := max(from+1, int(math.Round(float64(from)*m.Stride)))
 		if s.Ceiling > 0 && from >= s.Ceiling || sum.wait() > wait || !c.setInFlight(to,
-			"services work on %s at once and more waits; %s items/s so far", number(sum.busy()), number(base)) {
+			"services work on %s concurrently and more wait; %s items/s so far", number(sum.busy()), number(base)) {
 			return false
 		}
 	} else {
 		to := min(from-1, int(math.Round(float64(from)/m.Stride)))
 		idle := to < s.Places && s.filled() > 0 && c.now.Sub(c.began) < idleAfter
 		if to < 1 || idle || sum.busy() < atWork*float64(from) || !c.setInFlight(to,
-			"a request takes %s; whether fewer at once are faster: %s items/s so far", seconds(sum.service()),
+			"a request takes %s; trying whether fewer in flight are faster: %s items/s so far", seconds(sum.service()),
 			number(base)) {
 			return false
 		}

@@ -290,7 +290,7 @@ func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 			return err
 		case lost:
 			return wire.Retry(wire.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
-				"have the step ask for fewer items at once", d.limit>>20)
+				"set a smaller chunk for the step", d.limit>>20)
 		case over:
 			return nil // what was lost is asked for again
 		case q.Final >= 0 && (q.Whole || q.Slots >= q.Final):

@@ -64,7 +64,7 @@ func (e DeadlineError) Error() string { return fmt.Sprintf("it did not end withi
 func (DeadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // ErrSessionGone ends what is in progress for a session that is over.
-var ErrSessionGone = errors.New("the session of the claim is over")
+var ErrSessionGone = errors.New("the session of the claim expired")
 
 // Retry calls f until it succeeds or ctx ends, with growing pauses.
 func (k *Core) Retry(ctx context.Context, what string, f func(context.Context) error) error {

@@ -54,7 +54,7 @@ func (k *Core) Record(ctx context.Context, batch []Recording) (out settle.Record
 		k.Stats.Duplicates.Add(int64(v.Duplicates))
 		if v.Stale {
 			k.Stats.Stale.Add(1)
-			k.Log.Debug("an answer for a slice that is over", zap.Stringer("slice", batch[i].Slice))
+			k.Log.Debug("an answer for an expired slice", zap.Stringer("slice", batch[i].Slice))
 		}
 	}
 	return out, false, nil

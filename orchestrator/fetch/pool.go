@@ -243,7 +243,7 @@ func (f *Worker) leak(c *collector, back <-chan callEnd) {
 	log := f.node.Log.With(zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint),
 		zap.Stringer("run", c.job.Run), zap.Stringer("slice", c.job.ID))
 	n := f.hang(c.job.pool, 1)
-	log.Error("a call does not come back although its context has ended; it is given up, and goes on in the background",
+	log.Error("a call does not return although its context ended; it is abandoned and continues in the background",
 		zap.Int("hung", n), zap.Int("at_most", maxHung), zap.Int("ordinal", c.at()))
 	go func() {
 		<-back

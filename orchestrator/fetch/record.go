@@ -142,7 +142,7 @@ func (f *Worker) ours(batch []fetchResult) []fetchResult {
 			continue
 		}
 		f.node.Stats.Stale.Add(1)
-		f.node.Log.Debug("dropped what was fetched for a session that is over", zap.Stringer("slice", r.job.ID))
+		f.node.Log.Debug("dropped what was fetched for an expired session", zap.Stringer("slice", r.job.ID))
 	}
 	return kept
 }

@@ -222,7 +222,7 @@ func objection(v settle.Verdict, from string) complaint {
 			fmt.Sprintf("the reply came from endpoint %s; the slice was sent to %s", from, v.Endpoint)}
 	case len(v.Foreign) > 0:
 		return complaint{"foreign_ordinal",
-			fmt.Sprintf("%d slots for items that were not asked for, the first is ordinal %d; the others were taken",
+			fmt.Sprintf("%d slots for items that were not requested, the first is ordinal %d; the rest were taken",
 				len(v.Foreign), v.Foreign[0])}
 	default:
 		return complaint{}

@@ -67,7 +67,7 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 		return doc.Fail(field, "%v", err)
 	}
 	if (s.Plan == "") == (s.Endpoint == "") {
-		return doc.Fail("plan", "give one of plan, a plan on record, and endpoint")
+		return doc.Fail("plan", "give one of plan (a saved plan) and endpoint")
 	}
 	name, _, _ := strings.Cut(s.Plan+s.Endpoint, "@")
 	if err := gather.CheckName(name); err != nil && s.Plan != "" {

@@ -142,7 +142,7 @@ func (b *urlBody) check(r *http.Response) error {
 			"it must send a Content-Length, or chunks", b.host)
 	}
 	if kind := r.Header.Get("Content-Type"); strings.HasPrefix(kind, "text/html") {
-		return refused("url: %s answers with a page for people (text/html), and not with items", b.host)
+		return refused("url: %s answers with a web page (text/html), not with items", b.host)
 	}
 	return nil
 }

@@ -201,7 +201,7 @@ const horizon = 20 * 366 * 24 * time.Hour
 // Passed is what becomes of due times that have passed.
 type Passed struct {
 	Fire   []time.Time // to be fired, the oldest first
-	Missed []time.Time // not to be fired, the oldest first; no more than the newest MaxMissed
+	Missed []time.Time // not to be fired, the oldest first; at most the newest MaxMissed
 	More   bool        // still older ones were missed too
 	Next   time.Time   // the first due time after them; zero: there is none
 }

@@ -358,7 +358,7 @@ func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *stor
 	}
 	switch {
 	case err != nil && over(err):
-		note = "reported; it has ended late, or is held already"
+		note = "reported; it ended late, or is already held"
 	case err != nil:
 		return false, err
 	}

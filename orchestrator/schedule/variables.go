@@ -88,7 +88,7 @@ func (in *values) fill(field, text string, escape func(string) string) (string, 
 		}
 		name, after, closed := strings.Cut(rest, "}")
 		if text[at] == '}' || !closed {
-			return "", &VariableError{field, "a brace by itself; write {{ or }} for one that is part of the text"}
+			return "", &VariableError{field, "a single brace; write {{ or }} for a literal brace"}
 		}
 		value, known := in.value(name)
 		if !known {

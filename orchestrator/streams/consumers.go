@@ -123,7 +123,7 @@ func (e *Consumers) ChangeEndpoint(
 	timed, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	if err := e.applySetting(timed, set); err != nil {
-		e.node.Log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
+		e.node.Log.Debug("set an endpoint's consumer; the leader will retry", zap.Error(err))
 	}
 	return set, nil
 }

@@ -68,7 +68,7 @@ func (l *Letters) RemoveExhausted(ctx context.Context) {
 			return
 		case x := <-l.exhausted:
 			if err := l.giveUp(ctx, x); err != nil && ctx.Err() == nil {
-				l.node.Log.Warn("remove a message that is delivered no more; the leader will see to it again",
+				l.node.Log.Warn("remove a message that is no longer delivered; the leader will retry",
 					zap.String("stream", x.Stream), zap.Uint64("sequence", x.Sequence), zap.Error(err))
 			}
 		}
@@ -314,7 +314,7 @@ func (l *Letters) sweepConsumer(
 			return nil
 		}
 		next = msg.Sequence + 1
-		l.node.Log.Debug("found a message that is delivered no more", zap.String("stream", of.Name),
+		l.node.Log.Debug("found a message that is no longer delivered", zap.String("stream", of.Name),
 			zap.Uint64("sequence", msg.Sequence))
 		err = l.giveUp(ctx, exhaustion{Stream: of.Name, Consumer: info.Name, Sequence: msg.Sequence,
 			Deliveries: info.Config.MaxDeliver, Timestamp: msg.Time})

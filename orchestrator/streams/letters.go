@@ -178,7 +178,7 @@ func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStream
 	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, wire.CodeDeliveries, x.Deliveries
 	letter.Message = fmt.Sprintf("delivered %d times and never acknowledged", x.Deliveries)
 	if x.Deliveries < 1 { // someone took the limit from its consumer
-		letter.Message = "delivered no more, and never acknowledged"
+		letter.Message = "no longer delivered, and never acknowledged"
 	}
 	return letter
 }
@@ -224,7 +224,7 @@ func (l *Letters) PublishDeadLetters(ctx context.Context) {
 		case <-l.requeued:
 		}
 		if err := l.publishUnsent(ctx); err != nil && ctx.Err() == nil {
-			l.node.Log.Warn("send requeued dead letters; the leader will see to it again", zap.Error(err))
+			l.node.Log.Warn("send requeued dead letters; the leader will retry", zap.Error(err))
 		}
 	}
 }

@@ -198,13 +198,13 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 	}
 	for i := range due {
 		if o := &due[i]; o.Reported {
-			w.node.Log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run),
+			w.node.Log.Warn("an open run was not sealed before its deadline", zap.Stringer("run", o.Run),
 				zap.Time("seal_deadline", o.SealDeadline), zap.Int64("items", o.Items),
 				zap.String("on_overdue", string(o.OnOverdue)))
 			w.node.NotifyChange()
 		}
 		if err := w.endUnsealed(ctx, &due[i]); err != nil {
-			w.node.Log.Warn("end a run that was not sealed in time; trying again", zap.Stringer("run", due[i].Run),
+			w.node.Log.Warn("end a run that was not sealed before its deadline; trying again", zap.Stringer("run", due[i].Run),
 				zap.Error(err))
 		}
 	}
@@ -212,7 +212,7 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 }
 
 func (w *Sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
-	reason := "it was not sealed in time"
+	reason := "it was not sealed before its deadline"
 	if o.Abandoned {
 		reason += fmt.Sprintf(", and for %d days no one did anything with it, nor was an item of it worked on",
 			start.AbandonedAfter/(24*time.Hour))
