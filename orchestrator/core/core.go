@@ -32,7 +32,7 @@ type Core struct {
 	Meter    Meter
 	Stats    Counters
 
-	Name   string       // the node's name for people: "node 1.2.3 host"
+	Name   string       // the node's name, human-readable: "node 1.2.3 host"
 	Wanted int          // target size of a request, in bytes
 	id     atomic.Value // workqueue.SessionID
 

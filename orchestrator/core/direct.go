@@ -361,7 +361,7 @@ func (q *Question) count(ordinal int) {
 		}
 	}
 	if bit < 0 || bit >= bitfield.Size || !q.Asked.Has(bit) {
-		q.Slots++ // no one asked for it, and it is announced anyway
+		q.Slots++ // unrequested, but included in the announced number
 		return
 	}
 	if q.left.Has(bit) {

@@ -221,7 +221,7 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 	return msg.Header.Get(wire.HeaderMsgID) == u.ID.String(), nil
 }
 
-// lost returns the marked slices of which nothing is left. The order matters: the consumer is read after the requests
+// lost returns the marked slices that are lost. The order matters: the consumer is read after the requests
 // were found to be gone, the end of the reply stream after a chunk was found not to be suspended. Findings count even
 // if a later query fails.
 func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err error) {

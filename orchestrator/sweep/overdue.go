@@ -61,7 +61,7 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 	return late + passed, errors.Join(failed, again)
 }
 
-// handedAgain is the pause after a check of many endpoints of which none had progressed. With the time between two
+// handedAgain is the pause after a check of many endpoints without any progress. With the time between two
 // sweeps it is well within the accuracy of HandedFor in [settle.Overdue].
 const handedAgain = 3 * time.Second
 
