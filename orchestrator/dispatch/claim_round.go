@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// busyWait is the time until a step that was locked is tried again.
+// busyWait is the time until a locked step is retried.
 const busyWait = 50 * time.Millisecond
 
 // claimRoom is the number of claims' worth of slices that one transaction may take of many steps.
@@ -88,7 +88,7 @@ func names(set map[string]bool) []string {
 }
 
 // bundles groups what is claimed in one transaction: all steps of services, and each step of the node itself alone,
-// of which it claims within its capacity.
+// claimed within its capacity.
 func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 	var together []dispatch.Runnable
 	for i := range page {

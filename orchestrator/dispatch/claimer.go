@@ -28,8 +28,8 @@ type Assignment struct {
 // smallItems is the largest number of items of a request in the small lane.
 const smallItems = 256
 
-// Run is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
-// publishers, one confirmer, and those who fetch. When ctx ends the claimer stops, and the others finish what it took.
+// Run moves work from PostgreSQL into the stream, or to the node's own work: one claimer, a few publishers, one
+// confirmer, and fetchers. When ctx ends, the claimer stops and the rest finish what it took.
 func (d *Dispatcher) Run(ctx, draining context.Context) {
 	assigned := core.NewLanes[Assignment](d.cfg.ClaimSlices)
 	published := make(chan publication, MaxPendingPublishes)

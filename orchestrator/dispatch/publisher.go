@@ -319,12 +319,12 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 // has to wait for the end of its claim afterwards.
 func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	if ctx.Err() != nil {
-		return // what is left goes back with the session
+		return // the end of the session releases the rest
 	}
 	giving, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	if err := d.claims.GiveUpClaim(giving, a.Session, a.ID); err != nil {
-		// It stays claimed until workqueue.DefaultClaimTTL has passed.
+		// It stays claimed until dispatch.DefaultClaimTTL has passed.
 		d.node.Log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}
 }
