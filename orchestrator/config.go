@@ -26,8 +26,7 @@ const (
 	// The leader reissues the claims of a node without a heartbeat for 5 s. One heartbeat may take two intervals.
 	DefaultSessionTTL = 5 * time.Second
 	DefaultHeartbeat  = time.Second
-	// The leader renews its lease every quarter of it; once it expires, another node leads. A part of a sweep that
-	// exceeds it continues in the next one.
+	// The leader renews its lease every quarter of it. It also limits each part of a sweep; the next sweep continues.
 	DefaultLeaseTTL          = 4 * time.Second
 	DefaultStreamsInterval   = 500 * time.Millisecond
 	DefaultReconcileInterval = 2 * time.Second
@@ -65,25 +64,20 @@ type Config struct {
 	Recorders    int // concurrent commits
 	ReplyBacklog int // bytes of buffered replies over core NATS
 
-	// Locals are the functions for steps of kind local, by their names in plans. Other nodes claim the steps of other
-	// functions.
+	// Locals are the functions for steps of kind local, by their names in plans. Other nodes do steps of others.
 	Locals       map[string]fetch.Fetcher
 	LocalWorkers int // chunks that a function processes concurrently; 0: GOMAXPROCS
-	// Fetchers make the fetchers of the other step kinds, http and sql. Other nodes claim the steps of kinds missing
-	// here.
+	// Fetchers make fetchers for steps of kind http and sql. Other nodes do the steps of kinds missing here.
 	Fetchers map[workqueue.Kind]nodefetch.Fetchers
 
 	// LeaderTasks run on the leader, in addition to those of every node.
 	LeaderTasks []LeaderTask
-	// Precedence orders the nodes that could lead: higher ones lead. Nodes of tranche serve have 1, since only their
-	// leader tasks start schedules.
+	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1, as only they start schedules.
 	Precedence int
 
-	// Streams are saved in the database as the streams' settings for all nodes, unless it has some. See
-	// [streams.Store.ChangeStreams].
+	// Streams are saved as all nodes' settings unless the database has some. See [streams.Store.ChangeStreams].
 	Streams stream.Config
-	// Waits is called each time a session, NATS or the streams cannot be reached at the start. An error from it ends
-	// [Node.Run]. nil: the node logs a warning and retries.
+	// Waits is called each time that the start cannot reach something. Its error ends [Node.Run]. nil: log and retry.
 	Waits func(what string, err error) error
 
 	Limits wire.Limits   // of replies

@@ -37,8 +37,8 @@ func newPublisher(k *core.Core, streams *streams.Keeper) *publisher {
 	return &publisher{node: k, streams: streams, fresh: newFreshEvents()}
 }
 
-// Run publishes events from the outbox whenever signalled, until ctx ends. Each is published under its id, so
-// JetStream stores it once even if two nodes publish it.
+// Run publishes the outbox whenever signalled, until ctx ends. JetStream stores each event id once, also of two
+// nodes.
 func (p *publisher) Run(ctx context.Context) {
 	var silent string
 	var told time.Time
@@ -70,8 +70,7 @@ type event struct {
 	Detail     json.RawMessage `json:"detail"`
 }
 
-// eventPass goes once over the unpublished events, oldest first. A kind that NATS refuses, or an event that is too
-// large, does not hold up the rest.
+// eventPass publishes the outbox once, oldest first. Refused kinds and too large events do not hold up the rest.
 type eventPass struct {
 	*publisher
 
@@ -134,7 +133,7 @@ func (p *publisher) markPublished(ctx context.Context, published []uuid.UUID) er
 const tooLargeForStream jetstream.ErrorCode = 10054
 
 // passOver reports whether an error concerns only this event or its kind, and notes it then. An error without an
-// answer from the server concerns neither.
+// answer concerns neither.
 func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
 	answer, answered := errors.AsType[*jetstream.APIError](err)
 	_, unwritable := errors.AsType[*json.MarshalerError](err)
@@ -200,15 +199,11 @@ func (p *publisher) Announce(completed []settle.Completion, came time.Time) {
 // maxFresh limits the events that bypass the outbox's reader, which publishes the rest.
 const maxFresh = 1000
 
-// freshAtOnce limits concurrent publishes.
 const freshAtOnce = 16
 
-// freshEvents are completions that this node has just committed, published without the delay of reading the outbox.
-// The outbox stays the source of truth: an event lost here, with the node or because NATS refused it, is published
-// from there under the same id.
-//
-// Subscribers over core NATS do not deduplicate. So the outbox's reader skips events held here, and an event that it
-// published before is not added here.
+// freshEvents are completions just committed by this node, published without reading the outbox. One lost here, with
+// the node or because NATS refused it, is published from the outbox under the same id. Subscribers over core NATS do
+// not deduplicate, so the outbox's reader skips events held here, and those it has published are not added.
 type freshEvents struct {
 	mu        sync.Mutex
 	events    []freshEvent
@@ -286,8 +281,7 @@ func (f *freshEvents) mark(mark func([]uuid.UUID) error) error {
 	return err
 }
 
-// RunFresh publishes this node's new completions, until ctx ends. [publisher.Run] marks them; the leader finds those
-// that NATS refused in the outbox.
+// RunFresh publishes this node's new completions, until ctx ends. [publisher.Run] marks them in the outbox.
 func (p *publisher) RunFresh(ctx context.Context) {
 	for {
 		select {

@@ -55,7 +55,6 @@ type sessionStore interface {
 	Resign(ctx context.Context, lease workqueue.Lease) error
 }
 
-// beatOfLease is the time between renewals.
 func (c *Config) beatOfLease() time.Duration { return c.LeaseTTL / 4 }
 
 // term is a period in which this node leads.
@@ -67,8 +66,8 @@ type term struct {
 	fuse *time.Timer
 }
 
-// lead tries for the lease and, while it holds it, runs the leader tasks in goroutines of their own, so that none
-// delays a renewal. At a clean stop it resigns first.
+// lead tries for the lease and, while it holds it, runs leader tasks in other goroutines, so that none delays a
+// renewal.
 func (n *Node) lead(ctx context.Context) {
 	var now *term
 	var tasks sync.WaitGroup
@@ -91,7 +90,7 @@ func (n *Node) lead(ctx context.Context) {
 }
 
 // leadOnce takes or renews the lease. It returns the continuing term, nil while another node leads, and the time to
-// the next try: at the latest when the leader's lease expires.
+// the next try.
 func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (*term, time.Duration) {
 	if had != nil && had.lease.Session != n.core.Session() {
 		n.stepDown(ctx, had) // the session had expired: its successor need not wait for the end of the lease
@@ -192,8 +191,7 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	n.core.Notify(wakeElection)
 }
 
-// pulse is what a heartbeat reports. Explanations read NATS, Stalled, Refused and Locals; the nodes' view
-// LeaderTasks.
+// pulse is what a heartbeat reports, for explanations and the view of the nodes.
 type pulse struct {
 	Stats
 	NATS        bool                    `json:"nats"`              // it is connected
@@ -208,8 +206,8 @@ func (n *Node) pulse() pulse {
 		n.Leading().pulses()}
 }
 
-// beat keeps the session alive. A node whose session expired (it was suspended, or cut off) starts a new one: other
-// nodes own the old claims by then, and a fence rejects every write about them.
+// beat keeps the session alive. It replaces an expired one: other nodes own its claims by then, and a fence rejects
+// every write about them.
 func (n *Node) beat(ctx context.Context) {
 	tick := time.NewTicker(n.cfg.Heartbeat)
 	defer tick.Stop()

@@ -16,19 +16,18 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// LeaderTask is periodic work done only by the leader. Each runs in its own goroutine, so that a slow one delays
-// neither the lease nor the rest. Over all nodes, at most one run at a time can commit: its transactions check the
-// lease's epoch ([session.Store.AsLeader]).
+// LeaderTask is periodic work done only by the leader, in its own goroutine, so that a slow one delays neither the
+// lease nor the rest. One run at a time can commit: its transactions check the lease's epoch
+// ([session.Store.AsLeader]).
 type LeaderTask struct {
 	// Name appears in logs and views: lower case, a few words.
 	Name string
-	// Run does one round. Its ctx ends when the lease is lost or the node stops. again is the time until the next round,
-	// unless woken before ([Node.WakeLeaderTask]); 0 means the next renewal of the lease. Errors and panics are logged
-	// and shown with the node.
+	// Run does one round. Its ctx ends when the lease is lost or the node stops. again is the time to the next, unless
+	// woken before ([Node.WakeLeaderTask]); 0 means the next renewal. Errors and panics are logged and shown with the
+	// node.
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
 
-// task is a LeaderTask of this node, with its state.
 type task struct {
 	LeaderTask
 	turn chan struct{} // held by the goroutine that runs it
@@ -159,8 +158,7 @@ func (d *task) end(err error) (tell bool) {
 	return true
 }
 
-// WakeLeaderTask runs a leader task now, on whichever node leads. If the message is lost, the task runs at its usual
-// time.
+// WakeLeaderTask runs a leader task now, on whichever node leads. A lost message only costs time.
 func (n *Node) WakeLeaderTask(name string) {
 	if !n.wakeOwnTask(name) {
 		n.core.Notify(wakeTask + name)

@@ -105,8 +105,7 @@ func (n *Node) newComponents() {
 	n.runs = &Runs{node: k, events: n.events}
 }
 
-// Session returns the node's current session, or the zero id before it has one. It changes after the node was cut off
-// from PostgreSQL for longer than a session lives.
+// Session returns the current session, or the zero id. See [core.Core.Session].
 func (n *Node) Session() workqueue.SessionID { return n.core.Session() }
 
 // Stalled is not nil while NATS is connected but the streams do not answer: JetStream has no quorum.
@@ -121,10 +120,9 @@ func (n *Node) PublishEvents() { n.core.PublishEvents() }
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
 
-// Run works until ctx ends, then stops within the configured grace: no new claims, requests and replies in progress
-// are published and recorded, the rest is handed back. It returns nil after such a stop. It also stops with
-// [ErrConnectionClosed] when the connection to NATS is closed, or a [stream.StrangerError] when the streams belong to
-// another installation.
+// Run works until ctx ends, then stops within the grace: requests and replies in progress are finished, the rest is
+// handed back, and it returns nil. It fails with [ErrConnectionClosed] when the connection to NATS is closed, or a
+// [stream.StrangerError] when the streams belong to another installation.
 func (n *Node) Run(ctx context.Context) error {
 	connected, end := n.whileConnected(ctx)
 	err := n.run(connected)
@@ -228,7 +226,6 @@ func (n *Node) awaitNATS(ctx context.Context) error {
 	return nil
 }
 
-// natsPause is the time between reports that NATS is not connected.
 const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
@@ -242,8 +239,8 @@ func (n *Node) newSession(ctx context.Context) error {
 	return nil
 }
 
-// work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat continues
-// until the last ends, so that no other node takes over unfinished work. It returns when the stop began.
+// work runs the loops. Those that feed others end first. The heartbeat outlasts them all, so that no other node takes
+// over unfinished work. It returns when the stop began.
 func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBeating()
@@ -320,14 +317,13 @@ func (n *Node) Endpoints() *streams.Consumers { return n.consumers }
 // DeadLetters returns the store of requests that no service could answer.
 func (n *Node) DeadLetters() *streams.Letters { return n.letters }
 
-// ErrConnectionClosed ends [Node.Run] when its connection to NATS was closed, by the program or by nats.go after its
-// configured number of reconnect attempts. Such a connection never recovers.
+// ErrConnectionClosed ends [Node.Run] when the program, or nats.go after its last attempt to reconnect, closed the
+// connection to NATS permanently.
 var ErrConnectionClosed = errors.New("the connection to NATS was closed permanently")
 
-// whileConnected returns a context that ends with ctx, or when the connection to NATS is closed: without one a node
-// would keep its session and the lease, and do nothing. It also ends when the streams belong to another installation,
-// so that the node does not take that one's replies. end frees the resources, and returns which of the two was the
-// reason, if any.
+// whileConnected returns a context that ends with ctx, or when the connection to NATS is closed: the node would keep
+// its session and the lease, and do nothing. It also ends when the streams belong to another installation, whose
+// replies the node must not take. end frees its resources, and returns which of the two it was.
 func (n *Node) whileConnected(ctx context.Context) (connected context.Context, end func() error) {
 	connected, cancel := context.WithCancelCause(ctx)
 	closed := n.core.NC.StatusChanged(nats.CLOSED)

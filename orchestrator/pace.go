@@ -22,14 +22,12 @@ import (
 
 const (
 	// keepLearned is how old unsaved learned values may be that came without a change; a new leader loses them.
-	keepLearned = 30 * time.Second
-	// queueTimeout limits a query for the length of a queue.
+	keepLearned  = 30 * time.Second
 	queueTimeout = 500 * time.Millisecond
 	pruneEvery   = 10 * time.Minute
 )
 
-// pacing is the leader task that checks the endpoints with automatic pace every PaceInterval, and stores the pace for
-// all nodes to claim by.
+// pacing is the leader task that sets the pace of endpoints where it is automatic, every PaceInterval.
 func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
@@ -96,8 +94,7 @@ func (p *pacer) round(ctx context.Context) error {
 	return failed
 }
 
-// stillFor limits for how long a pacer only checks whether requests have ended: after StaleAfter its measurements
-// would no longer count.
+// stillFor limits how long the pacer only checks whether requests ended: after StaleAfter, measurements do not count.
 const stillFor = autotune.StaleAfter - 2*time.Second
 
 // rests skips a round over many endpoints when there is nothing to learn: a round reads all their waiting runs.
@@ -114,7 +111,6 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 	return !ended, err
 }
 
-// paced returns the controller of an endpoint, with the stored values, which others may have changed.
 func (p *pacer) paced(e *pace.PacedEndpoint) *pacedEndpoint {
 	stored := autotune.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
 	if paced := p.of[e.Endpoint]; paced != nil {
@@ -153,7 +149,6 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen autotune.Sa
 	return nil
 }
 
-// sampleOf returns the sample of an endpoint, with its queue in JetStream if known.
 func sampleOf(
 	e *pace.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration,
 ) autotune.Sample {
@@ -177,7 +172,6 @@ func sampleOf(
 	return s
 }
 
-// queues queries JetStream for the queues of endpoints with requests in flight.
 func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*jetstream.ConsumerInfo {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/2)
 	defer cancel()
@@ -191,11 +185,11 @@ func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*
 	return n.queuesOf(ctx, ask)
 }
 
-// fewQueues is the most queues that are queried one by one. More are read as a list.
+// fewQueues is the most queues queried one by one. More are read as a list.
 const fewQueues = 8
 
-// queuesOf queries JetStream for the consumers of endpoints. Missing consumers are nil in the result; unknown ones
-// are absent. A cluster with one silent consumer returns no list: then each is queried alone.
+// queuesOf queries JetStream for the consumers of endpoints: nil if missing, absent if unknown. A cluster with one
+// silent consumer returns no list: then each is queried alone.
 func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstream.ConsumerInfo {
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {
@@ -225,7 +219,6 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	return of
 }
 
-// queueList caches the consumers of all endpoints.
 type queueList struct {
 	mu sync.Mutex
 	at time.Time

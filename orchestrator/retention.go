@@ -15,31 +15,26 @@ import (
 )
 
 const (
-	// retentionEvery is the time between two rounds.
 	retentionEvery = 10 * time.Minute
 	// retentionPause is the least rest between two pieces; retentionMost is how long a piece should take. It also rests
 	// for as long as the piece took, so it uses at most half a connection.
 	retentionPause = 10 * time.Millisecond
 	retentionMost  = 100 * time.Millisecond
 	// A locked partition is retried this often, for 10 s in all.
-	emptyTries = 40
-	emptyPause = 250 * time.Millisecond
-	// retentionBatch limits the runs found, or measured, together.
+	emptyTries     = 40
+	emptyPause     = 250 * time.Millisecond
 	retentionBatch = 100
-	// retentionTold limits the runs of a round whose errors are reported.
-	retentionTold = 5
+	retentionTold  = 5
 )
 
-// Sizes of a piece in rows or items, adjusted to how long pieces take. Only after timeouts do they fall below
-// leastSpan: rows may be of any size.
+// Sizes of a piece in rows or items. Only timeouts reduce them below leastSpan: rows may be of any size.
 const (
 	leastSpan = 100
 	firstSpan = 2000
 	mostSpan  = 20_000
 )
 
-// retaining is the leader task that deletes what is past its limits. It starts with runs: first those whose deletion
-// an earlier leader began, then those now past their limits.
+// retaining is the leader task that deletes what is past its limits, first what an earlier leader began with.
 func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		r := &retentionRound{log: k.Log, store: retentionstore.New(k.Store), lease: lease, span: firstSpan}
@@ -99,8 +94,8 @@ func over(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader))
 }
 
-// kind deletes what is past the limits of one kind, and measures finished runs. A limit by size needs measured runs
-// first. With other limits sizes are only shown, so only the remaining runs are measured, afterwards.
+// kind deletes what is past the limits of one kind. A limit by size needs measured runs. Other sizes are only shown,
+// so those of the remaining runs are measured afterwards.
 func (r *retentionRound) kind(ctx context.Context, k *retentionstore.Retention) error {
 	if k.None() {
 		return nil
@@ -138,8 +133,8 @@ func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) 
 	return err
 }
 
-// measure measures the size of finished runs. A batch shrinks when it takes too long, and grows again after. A single
-// run that takes too long gets a guess. It rests for as long as the last batch took.
+// measure measures finished runs. A batch shrinks when it takes too long, and grows again after. A single run that
+// takes too long gets a guess. It rests for as long as the last batch took.
 func (r *retentionRound) measure(ctx context.Context, _ *retentionstore.Retention) error {
 	batch := retentionBatch
 	for {
@@ -176,8 +171,8 @@ func (r *retentionRound) guess(ctx context.Context, run workqueue.RunID, why err
 	return err
 }
 
-// runs deletes runs that ended before a time. It first marks all that are due: a partition none of whose runs remains
-// is emptied.
+// runs deletes runs that ended before a time. It marks all due ones first, so that partitions without others are
+// emptied.
 func (r *retentionRound) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
 	var left []workqueue.RunID // in use, or could not be deleted
 	for {
@@ -207,7 +202,6 @@ func (r *retentionRound) runs(ctx context.Context, before time.Time, why string)
 	}
 }
 
-// finishRuns deletes all rows of the runs that are being deleted.
 func (r *retentionRound) finishRuns(ctx context.Context) (failed error) {
 	var left []workqueue.RunID // for the next round
 	for {
@@ -227,7 +221,7 @@ func (r *retentionRound) finishRuns(ctx context.Context) (failed error) {
 	}
 }
 
-// withStuck joins the reason why a run could not be deleted. One cause may affect thousands, so it keeps only a few.
+// withStuck joins an error of a run. One cause may affect thousands, so it keeps only a few.
 func (r *retentionRound) withStuck(failed, err error) error {
 	if r.stuck++; r.stuck > retentionTold {
 		return failed
@@ -251,8 +245,7 @@ func (r *retentionRound) finishRun(ctx context.Context, run workqueue.RunID) err
 	}
 }
 
-// empty drops what it can of a run in one step. While a long transaction reads the tables, as a backup does, it
-// leaves the rows to be deleted in pieces.
+// empty drops what it can of a run in one step, unless a long transaction, such as a backup, reads the tables.
 func (r *retentionRound) empty(ctx context.Context, run workqueue.RunID) error {
 	for range emptyTries {
 		out, err := r.store.Empty(ctx, r.lease, run)
@@ -285,8 +278,7 @@ func (r *retentionRound) old(
 	}
 }
 
-// piece does one piece, rests, and adapts the size of the next one. A piece that timed out had no effect and is
-// retried with fewer rows.
+// piece does one piece, rests, and adapts the next size. One that timed out had no effect and is retried smaller.
 func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) error {
 	for {
 		began := time.Now()
@@ -311,8 +303,7 @@ func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) e
 	}
 }
 
-// nextSpan returns the next size after a piece succeeded. A size below leastSpan, due to timeouts, grows as soon as
-// pieces do not take too long.
+// nextSpan returns the next size. Below leastSpan, it grows as soon as pieces do not take too long.
 func nextSpan(span int64, took time.Duration) int64 {
 	switch {
 	case took > retentionMost:

@@ -30,8 +30,7 @@ func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval ti
 	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
 }
 
-// RecallMark reads the mark from JetStream, which may be from before this node started. A wiped stream has none;
-// nodes that ran meanwhile keep theirs.
+// RecallMark reads the mark from JetStream, possibly of earlier nodes. A wiped stream has none.
 func (w *rewind) RecallMark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
@@ -56,8 +55,7 @@ func (w *rewind) RecallMark(ctx context.Context) error {
 	return nil
 }
 
-// Run compares the database with the mark until ctx ends. The leader raises the mark, and saves it in JetStream for
-// nodes that start later.
+// Run compares the database with the mark until ctx ends. The leader raises it, and saves it for later nodes.
 func (w *rewind) Run(ctx context.Context) {
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()

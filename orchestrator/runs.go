@@ -166,8 +166,7 @@ func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, er
 	return reset, err
 }
 
-// Correct replaces payloads of items, and removes requests with the former ones from the stream. See
-// [redo.Store.Correct].
+// Correct replaces payloads, and removes requests with former ones from the stream. See [redo.Store.Correct].
 func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error) {
 	corrected, err := redo.New(r.node.Store).Correct(ctx, req)
 	if err == nil && !req.DryRun {
@@ -177,10 +176,8 @@ func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corre
 	return corrected, err
 }
 
-// loadedAtOnce is how many items are metered together.
 const loadedAtOnce = 1000
 
-// counted meters the items that are read.
 func counted(m core.Meter, next func(*start.LoadItem) error) func(*start.LoadItem) error {
 	items, size := 0, 0
 	return func(item *start.LoadItem) error {
@@ -226,8 +223,8 @@ func (r *runSet) all() map[workqueue.RunID]time.Time {
 // settled is how long after a failed load one of its commits may still succeed.
 const settled = time.Minute
 
-// noteUncleared remembers a failed load that may have left data. The leader cannot tell it from a load in progress
-// while this node's session lives.
+// noteUncleared remembers a failed load that may have left data. While this session lives, the leader takes it for a
+// load in progress.
 func (r *Runs) noteUncleared(err error) {
 	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); ok {
 		r.uncleared.add(left.Run)

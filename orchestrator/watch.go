@@ -18,14 +18,11 @@ import (
 )
 
 const (
-	// watchPause is the least time between two checks of what commits brought.
-	watchPause = 50 * time.Millisecond
-	// watchTimeout limits one check. The leader does the rest within a second.
+	watchPause   = 50 * time.Millisecond
 	watchTimeout = 5 * time.Second
 )
 
-// watcher handles what commits brought in addition to outcomes: endpoints and runs to check, and when slices come
-// due. Duplicates are checked once.
+// watcher handles what commits brought in addition to outcomes. Duplicates are checked once.
 type watcher struct {
 	node   *core.Core
 	events core.Announcer
@@ -51,7 +48,6 @@ func (w *watcher) Seen(out settle.Recorded, came time.Time) {
 // NextDue returns the time until the first slice scheduled by this node comes due; 0: none.
 func (w *watcher) NextDue(now time.Time) time.Duration { return w.alarms.next(now) }
 
-// Add queues follow-ups.
 func (w *watcher) Add(l settle.FollowUp) {
 	if l.Empty() {
 		return
@@ -83,10 +79,8 @@ func (w *watcher) take() settle.FollowUp {
 	return due
 }
 
-// Run checks what this node's commits concern: whether an endpoint is down or up again, whether its chunks are too
-// big, whether too many items of a run failed, whether a step's barrier has passed. It wakes other nodes for items
-// that became ready, which they may be the ones to claim. The leader checks everything once a second, so a miss here
-// is only a delay.
+// Run checks what this node's commits concern: breakers, chunk sizes, thresholds of runs, barriers. It wakes other
+// nodes for items that became ready. The leader checks everything once a second, so a miss here is only a delay.
 func (w *watcher) Run(ctx context.Context) {
 	for {
 		select {
@@ -133,7 +127,6 @@ func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 	}
 }
 
-// watched logs a failed check.
 func (w *watcher) watched(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		w.node.Log.Warn("look at what failed; the leader looks again", zap.Error(err))
@@ -162,8 +155,8 @@ func (w *watcher) lookAtSize(ctx context.Context, endpoint string) error {
 	return err
 }
 
-// SweepWatched checks everything that any node may have missed. The leader calls it, although any node could. When
-// time runs out, the next call covers other endpoints.
+// SweepWatched checks everything that any node may have missed, for the leader. When time runs out, the next call
+// covers other endpoints.
 func (w *watcher) SweepWatched(ctx context.Context) error {
 	names, err := w.node.Settling.WatchedEndpoints(ctx)
 	if err != nil {
@@ -178,7 +171,7 @@ func (w *watcher) SweepWatched(ctx context.Context) error {
 	return nil
 }
 
-// SweepHolds checks canaries that have ended, and runs with too many failed items. The leader calls it.
+// SweepHolds checks ended canaries, and runs with too many failed items, for the leader.
 func (w *watcher) SweepHolds(ctx context.Context) error {
 	due, err := control.New(w.node.Store).DueHolds(ctx)
 	if err != nil {
@@ -206,13 +199,12 @@ func (w *watcher) SweepHolds(ctx context.Context) error {
 const (
 	// alarmTick is the resolution of alarms: slices due within one tick are claimed together.
 	alarmTick = 50 * time.Millisecond
-	// alarmReach is how far ahead alarms are kept, which limits their number. Poll covers later times.
+	// alarmReach limits how far ahead alarms are kept. Poll covers later times.
 	alarmReach = 30 * time.Second
 )
 
-// alarms are the times at which slices scheduled by this node come due. Without them each pause before a retry would
-// grow by part of Poll; nothing depends on them, since every node polls. The zero value is ready, and safe for
-// concurrent use.
+// alarms are when slices scheduled by this node come due: otherwise a pause before a retry would grow by part of
+// Poll. Nothing depends on them. The zero value is ready, and safe for concurrent use.
 type alarms struct {
 	mu sync.Mutex
 	at map[int64]bool // in ticks since the epoch

@@ -1,6 +1,5 @@
-// Package core is what a node's packages share: log, store, connections, session, counters, timeouts, signals between
-// its loops and to other nodes, and the interfaces between packages. What only one package needs does not belong
-// here. A [Core] is safe for concurrent use.
+// Package core is what a node's packages share: connections, session, counters, timeouts, wake-ups and interfaces.
+// What only one package needs does not belong here. A [Core] is safe for concurrent use.
 package core
 
 import (
@@ -58,8 +57,8 @@ const WakeSubject = "tranche.wake"
 // WakeFreed is the message that an endpoint can take more of its existing work.
 const WakeFreed = "freed"
 
-// Session returns the node's current session, or the zero id before it has one. It changes after the node was cut off
-// from PostgreSQL for longer than a session lives.
+// Session returns the current session, or the zero id. A new one starts if PostgreSQL was away longer than a session
+// lives.
 func (k *Core) Session() workqueue.SessionID {
 	id, _ := k.id.Load().(workqueue.SessionID)
 	return id
@@ -95,8 +94,7 @@ func (k *Core) WakeOthers() {
 	k.Notify("")
 }
 
-// WakeFreed makes the node poll for work. It also wakes the other nodes if their endpoints have work, which may take
-// more now.
+// WakeFreed makes the node poll for work, and the other nodes if their endpoints have some.
 func (k *Core) WakeFreed() {
 	k.Wake()
 	if !k.Elsewhere.Load() || k.freeing.Swap(true) {
@@ -120,8 +118,7 @@ func (k *Core) Look() { Signal(k.Looks) }
 // QueryTimeout limits one query of JetStream. A restarting server may not answer; the next check retries.
 const QueryTimeout = 2 * time.Second
 
-// ElsewherePause is the least time between polls that find only work of other nodes. A caller that adds work wakes
-// all nodes.
+// ElsewherePause is the least time between polls that find only work of other nodes.
 const ElsewherePause = 25 * time.Millisecond
 
 // Jitter returns a random duration between half of d and d, to spread polling nodes.
@@ -185,7 +182,6 @@ type Counters struct {
 	StaleFlushes                          atomic.Int64
 }
 
-// maxTaskError limits the bytes of an error in a heartbeat.
 const maxTaskError = 500
 
 // Readable returns the text of an error for a heartbeat.

@@ -23,8 +23,7 @@ import (
 )
 
 const (
-	// stragglerTimeout is how long the rest of a reply may take after its final message: messages may arrive out of
-	// order, and over core NATS one may be lost.
+	// stragglerTimeout is how long the rest of a reply may take after its final message, as messages may overtake it.
 	stragglerTimeout = 2 * time.Second
 	// ResendTimeout is how long services may take to reconnect and answer after a lost connection.
 	ResendTimeout = 2 * time.Second
@@ -55,7 +54,6 @@ type Calls struct {
 	waiting map[string]*directCall // by the token in the reply subject
 }
 
-// directCall is one request in flight.
 type directCall struct {
 	msg *nats.Msg
 
@@ -123,8 +121,7 @@ func (d *Calls) dropped() int {
 	return n
 }
 
-// again resends the unanswered requests some time after the connection was lost, and with it possibly a request or
-// reply. By then most services have reconnected and answered.
+// again resends unanswered requests after a lost connection. By then most services have reconnected and answered.
 func (d *Calls) again() {
 	d.mu.Lock()
 	lost := slices.Collect(maps.Keys(d.waiting))
@@ -315,7 +312,6 @@ func (q *Question) wait(ctx context.Context, look, patience <-chan time.Time) (o
 	return over, err
 }
 
-// readAll takes messages, and frees their share of the backlog.
 func (d *Calls) readAll(q *Question, come []*nats.Msg, c Taker) (err error) {
 	for _, msg := range come {
 		if err == nil {
@@ -350,8 +346,7 @@ func (d *Calls) read(q *Question, msg *nats.Msg, c Taker) error {
 	return nil
 }
 
-// count counts a slot. A second one for an item may be from the reply to a resent request: it must not count for a
-// slot still missing.
+// count counts a slot, but no duplicate for an item: it may be from the reply to a resent request.
 func (q *Question) count(ordinal int) {
 	bit := ordinal - q.First
 	if q.Places != nil {

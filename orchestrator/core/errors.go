@@ -26,7 +26,6 @@ func (k *Core) TooLarge(inputs []workqueue.StepInput) string {
 		"make the item smaller or raise max_payload (16 MiB count)", withParts(inputs), k.NC.MaxPayload())
 }
 
-// withParts names the results that make an item large.
 func withParts(inputs []workqueue.StepInput) string {
 	if len(inputs) == 0 {
 		return ""

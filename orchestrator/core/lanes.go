@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Lanes are two queues, each with its own workers. Small work does not queue behind large work, so a run of a few
-// items overtakes one of millions.
+// Lanes are two queues with their own workers, so that runs of a few items do not queue behind those of millions.
 type Lanes[T any] struct{ small, large chan T }
 
 // NewLanes returns lanes with the given capacity each.
@@ -36,10 +35,9 @@ func (l Lanes[T]) Close() {
 	close(l.large)
 }
 
-// Batch passes on what arrives, in batches, until in is closed and all is done. An idle Batch passes on a single
-// thing immediately; what arrives during a call of do forms the next batch. A batch runs concurrently with others
-// only if it is full or older than patience, so that a call that hangs does not hold up the rest. At most most
-// batches run.
+// Batch passes on what arrives, in batches, until in is closed and all is done. A single thing goes to an idle Batch
+// immediately; what arrives during a call of do forms the next batch. Only a full batch, or one older than patience,
+// runs concurrently with others, at most most: a call that hangs does not hold up the rest.
 func Batch[T any](in <-chan T, most int, patience time.Duration, full func([]T) bool, do func([]T)) {
 	ended, working := make(chan struct{}), 0
 	for {

@@ -74,14 +74,13 @@ func (k *Core) Sent(endpoint string, attempt int) {
 
 // Tracer records spans about slices. Its methods are called concurrently and must not block.
 type Tracer interface {
-	// Publishing starts a span for a slice being published. The request carries the returned trace context. end is
-	// called once, with the error that kept the request out of the stream, if any.
+	// Publishing starts a span for a slice being published. The request carries t. end is called once, with the error
+	// that kept the request out of the stream, if any.
 	Publishing(ctx context.Context, s TracedSlice) (t wire.Trace, end func(error))
-	// Fetching starts a span for a slice that the node processes itself. The returned context carries the span for local
-	// work, t for what is sent. end is called once, with the reason why nothing will be recorded, or nil.
+	// Fetching starts a span for a slice that the node processes itself. Local work uses within, requests carry t. end
+	// is called once, with the reason why nothing will be recorded, or nil.
 	Fetching(ctx context.Context, s TracedSlice) (within context.Context, t wire.Trace, end func(error))
-	// Recording starts a span for one attempt to record a message of a reply, within the message's trace t. end is
-	// called once.
+	// Recording starts a span within t for one attempt to record a message of a reply. end is called once.
 	Recording(ctx context.Context, t wire.Trace, r TracedReply) (end func(TraceOutcome))
 }
 

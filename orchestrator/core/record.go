@@ -22,8 +22,7 @@ type Recording struct {
 	Trace wire.Trace // of the answer; zero: none
 }
 
-// Record commits answers, and traces and counts the outcome. An error may be due to one of several answers: apart
-// reports that the caller should record them one by one.
+// Record commits answers. apart means that only one of several may be at fault: the caller records one at a time.
 func (k *Core) Record(ctx context.Context, batch []Recording) (out settle.Recorded, apart bool, err error) {
 	k.Faults.Hit(fault.RecordBefore)
 	answers := make([]settle.Answer, len(batch))

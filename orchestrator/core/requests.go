@@ -26,8 +26,7 @@ const (
 )
 
 const (
-	// lookups limits the JetStream queries of one RequestLook; a large request counts again per lookupBytes. The next
-	// look continues.
+	// lookups limits the JetStream queries of one RequestLook; a large request counts once more per lookupBytes.
 	lookups     = 200
 	lookupBytes = 64 << 10
 )
@@ -53,8 +52,8 @@ func NewRequestLook(ctx context.Context, k *Core) *RequestLook {
 	return &RequestLook{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}
 }
 
-// Request returns the presence of a request. A delivered request counts as there while it is suspended between two
-// stages of a flow. Beyond the limit of lookups, an undelivered request is assumed to be there, and gets more time.
+// Request returns a request's presence. A delivered one counts as there while suspended in a flow. Beyond the limit
+// of lookups, undelivered ones are assumed to be there.
 func (l *RequestLook) Request(ctx context.Context, o settle.Overdue) Presence {
 	if l.Stream == nil {
 		return RequestUnknown
@@ -116,7 +115,6 @@ func (l *RequestLook) suspended(ctx context.Context, o settle.Overdue) Presence 
 	return RequestGone
 }
 
-// whether returns the presence according to the error of a JetStream query.
 func whether(err, missing error) Presence {
 	switch {
 	case err == nil:
@@ -129,8 +127,8 @@ func whether(err, missing error) Presence {
 }
 
 // RemoveRequests removes the requests of closed slices from the work stream, to save services useless work. It is
-// best effort, within removeTimeout: a request that stays gets a stale reply. It compares the message id first, since
-// a sequence of an earlier stream may belong to another request now.
+// best effort: one that stays gets a stale reply. It compares message ids, since a sequence may be reused in a new
+// stream.
 func RemoveRequests(ctx context.Context, k *Core, requests []workqueue.Sent) {
 	if len(requests) == 0 {
 		return
@@ -200,8 +198,8 @@ func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
 	return made, nil
 }
 
-// Settle acknowledges or releases a message, unless its consumer was replaced: then the sequence may belong to
-// another message. An unacknowledged message is redelivered, which is harmless.
+// Settle acknowledges or releases a message, unless its consumer was replaced: the sequence may then be another
+// message's. An unacknowledged message is redelivered, which is harmless.
 func (s *SharedConsumer) Settle(f Message, how func(jetstream.Msg) error) {
 	if !s.known.Current().Equal(f.Made) {
 		s.node.Log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))

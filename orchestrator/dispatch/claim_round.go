@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// busyWait is the time until a locked step is retried.
 const busyWait = 50 * time.Millisecond
 
 // claimRoom is the number of claims' worth of slices that one transaction may take of many steps.
@@ -27,9 +26,8 @@ type round struct {
 	noRoom map[string]bool // paces of steps that this node has no capacity for now
 }
 
-// round finds steps with work, a few per endpoint, and claims of all of them together, until slices were taken or no
-// endpoint is left. So a claim's cost depends on what it takes: with thousands of runs, an endpoint's limit is
-// checked once, not per run, and steps that cannot be claimed of hold up no others.
+// round claims of steps with work, a few per endpoint together, until slices were taken or no endpoint is left. So
+// with thousands of runs, an endpoint's limit is checked once, and steps at a limit hold up no others.
 func (c *claimer) round(ctx context.Context) (round, error) {
 	now := time.Now()
 	r := round{shut: map[string]bool{}, noRoom: map[string]bool{}}
@@ -87,8 +85,7 @@ func names(set map[string]bool) []string {
 	return list
 }
 
-// bundles groups what is claimed in one transaction: all steps of services, and each step of the node itself alone,
-// claimed within its capacity.
+// bundles groups steps by transaction: all of services together, and each of the node itself alone, for its capacity.
 func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 	var together []dispatch.Runnable
 	for i := range page {
@@ -107,7 +104,6 @@ func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 	return all
 }
 
-// lacksRoom reports whether the node itself does the step and has no capacity for it.
 func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
 	if step.Kind == workqueue.KindEndpoint || c.own.Room(step.Kind, step.Endpoint) > 0 {
 		return false
@@ -142,7 +138,6 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) 
 	return nil
 }
 
-// note remembers the outcome of a claim.
 func (c *claimer) note(r *round, step *dispatch.Runnable, claimed *dispatch.Claimed) {
 	r.taken += len(claimed.Slices)
 	r.sooner(claimed.Wait)
@@ -205,7 +200,6 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	return claimed, nil
 }
 
-// handing is what the slices of a claim have in common.
 type handing struct {
 	session workqueue.SessionID
 	asked   time.Time // when the claim began

@@ -28,8 +28,7 @@ type Assignment struct {
 // smallItems is the largest number of items of a request in the small lane.
 const smallItems = 256
 
-// Run moves work from PostgreSQL into the stream, or to the node's own work: one claimer, a few publishers, one
-// confirmer, and fetchers. When ctx ends, the claimer stops and the rest finish what it took.
+// Run moves work into the stream, or to the node's own work. When ctx ends, the claimer stops and the rest finish.
 func (d *Dispatcher) Run(ctx, draining context.Context) {
 	assigned := core.NewLanes[Assignment](d.cfg.ClaimSlices)
 	published := make(chan publication, MaxPendingPublishes)
@@ -47,8 +46,7 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 	confirmer.Wait()
 }
 
-// claimer claims work for its node. It is for one goroutine. Its memory of past claims only saves queries: the claims
-// themselves enforce all limits.
+// claimer claims work. It is for one goroutine. Its memory only saves queries: claims themselves enforce all limits.
 type claimer struct {
 	*Dispatcher
 
@@ -73,8 +71,7 @@ func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assig
 // idlePolls is the longest pause of an idle node, as a multiple of Poll.
 const idlePolls = 4
 
-// run claims work until ctx ends. It polls when woken, every Poll, when a rate allows more, and when slices scheduled
-// by this node come due; those of other nodes wake no one.
+// run polls when woken, every Poll, when a rate allows more, and when slices scheduled by this node come due.
 func (c *claimer) run(ctx context.Context) {
 	n, poll := c.node, c.cfg.Poll
 	for ctx.Err() == nil {
@@ -111,7 +108,7 @@ func (c *claimer) run(ctx context.Context) {
 	}
 }
 
-// pause returns how long to wait after a poll: idle, unless something comes due before.
+// pause returns the time to the next poll: idle, or less if something comes due.
 func (c *claimer) pause(idle time.Duration, looked time.Time, r round) time.Duration {
 	pause := idle
 	if r.wait > 0 {
@@ -175,8 +172,8 @@ func (p paramCache) put(run workqueue.RunID, params []byte) {
 	p[run] = params
 }
 
-// turns is when a step last got slices. Among steps with equally few slices in flight, the one that waited longest is
-// first: under a rate over all runs hardly any slices are in flight, and the oldest run would take the whole rate.
+// turns is when a step last got slices: among steps with equally few in flight, the longest waiting is first. Under a
+// rate over all runs hardly any are in flight, and the oldest run would take the whole rate.
 type turns map[dispatch.StepRef]time.Time
 
 func (t turns) took(step dispatch.StepRef) {
@@ -193,12 +190,10 @@ func (t turns) order(page []dispatch.Runnable) {
 	})
 }
 
-// elsewhereWait is how long a step may be the first at another node's endpoint before this node helps: that node is
-// gone, or overloaded.
+// elsewhereWait is how long a step may be first at another node's endpoint before this node helps.
 const elsewhereWait = 250 * time.Millisecond
 
-// elsewhereBusy times elsewhereWait is how long another node's endpoint may have work without a gap before this node
-// helps.
+// elsewhereBusy times elsewhereWait is how long such an endpoint may have work without a gap before this node helps.
 const elsewhereBusy = 4
 
 // elsewhere is since when another node's endpoint has had work, and since when its first step has been first.
@@ -209,7 +204,7 @@ type firstThere struct {
 	since, busy time.Time
 }
 
-// seen updates it with the result of a search that skipped some endpoints. Other endpoints without work are dropped.
+// seen takes the result of a search that skipped leftOut. Other endpoints without work are dropped.
 func (e elsewhere) seen(now time.Time, found map[string]dispatch.StepRef, leftOut map[string]bool) {
 	for endpoint := range e {
 		if _, still := found[endpoint]; !still && !leftOut[endpoint] {
@@ -227,7 +222,6 @@ func (e elsewhere) seen(now time.Time, found map[string]dispatch.StepRef, leftOu
 	}
 }
 
-// late returns the endpoints at which this node helps.
 func (e elsewhere) late(now time.Time) []string {
 	var late []string
 	for endpoint, first := range e {

@@ -1,5 +1,4 @@
 // Package dispatch claims ready items in slices, and publishes their requests or hands them to the node's own work.
-// It runs one claimer, a few publishers, and a confirmer: see [Dispatcher.Run].
 package dispatch
 
 import (
@@ -26,7 +25,6 @@ type Config struct {
 	Locals      []string      // names of the node's functions for steps of kind local; not nil
 }
 
-// ownWork is the work that the node does itself.
 type ownWork interface {
 	ownRoom
 
@@ -53,7 +51,6 @@ type streamWatch interface {
 	Suspect(stream string)
 }
 
-// follower handles what commits brought.
 type follower interface {
 	core.OutcomeObserver
 
@@ -103,12 +100,10 @@ func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch,
 // reachWait is how long a server that did not acknowledge a message has to answer a ping before the node claims more.
 const reachWait = time.Second
 
-// reach is whether the NATS server is known to receive from this node. A stalled connection counts as connected until
-// nats.go misses its own pings, usually minutes. Claims made meanwhile would repeatedly fail here instead of being
-// published by another node.
+// reach is whether the NATS server is known to receive. nats.go detects a stalled connection only after minutes;
+// claims made meanwhile would repeatedly fail here instead of being published by another node.
 type reach struct{ doubted atomic.Bool }
 
-// doubt notes that a message was not acknowledged.
 func (r *reach) doubt() { r.doubted.Store(true) }
 
 // reachable reports whether the node may claim what it has to publish.
@@ -130,8 +125,8 @@ func (d *Dispatcher) reachable(ctx context.Context) bool {
 	return true
 }
 
-// LargeInputs are a slice's items with a result too large for a message. No step sees those: a service's request
-// could not carry them, and a node's own step processes many items concurrently.
+// LargeInputs are items with a result too large for a message. No step sees them: a service's request could not carry
+// them, and a node's own step processes many items concurrently.
 type LargeInputs struct {
 	Items   bitfield.Set
 	refused []settle.Slot

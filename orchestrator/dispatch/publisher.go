@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// AckTimeout limits JetStream's acknowledgement of a request. It is short: publishing again under the same id is
-	// harmless, and a request lost with its stream's leader is never acknowledged.
+	// AckTimeout is short: publishing again under the same id is harmless, and a request lost with its stream's leader
+	// is never acknowledged.
 	AckTimeout   = 2 * time.Second
 	publishStall = 10 * time.Second // wait for a place among the pending publishes
 	// MaxPendingPublishes limits the unacknowledged requests.
 	MaxPendingPublishes = 64
-	// maxPendingBytes is a quarter of the bytes that a stream buffers before it refuses more.
+	// maxPendingBytes is a quarter of what a stream buffers before it refuses more.
 	maxPendingBytes = 32 << 20
 	// Postponement is the least time that a slice rests after a failed publish; the most is twice as long.
 	Postponement = time.Second
@@ -46,8 +46,8 @@ type publication struct {
 	weight    int64 // share of maxPendingBytes, held until the acknowledgement
 }
 
-// publishAssigned publishes claimed slices. It gives up claims so old that they may soon be reissued. After ctx ends
-// it does nothing: the end of the session releases the rest.
+// publishAssigned publishes claimed slices, and gives up claims that may soon be reissued. After ctx ends it does
+// nothing: the end of the session releases the rest.
 func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assignment, published chan<- publication) {
 	for a := range assigned {
 		switch {
@@ -60,8 +60,7 @@ func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assign
 	}
 }
 
-// publishOrPostpone publishes a slice, or postpones it so that it holds up no others: NATS may deny its endpoint, or
-// PostgreSQL be unavailable.
+// publishOrPostpone publishes a slice, or postpones it so that it holds up no others.
 func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, published chan<- publication) {
 	err := d.publishOne(ctx, a, published)
 	if err == nil || ctx.Err() != nil {
@@ -110,8 +109,8 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 	return nil
 }
 
-// addInputs adds the items of a slice to its request, with the results that the step sees, and reports whether all
-// fit. Items with too large results go to large instead.
+// addInputs adds a slice's items and the results that the step sees, and reports whether all fit. Items with too
+// large results go to large instead.
 func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment, large *LargeInputs,
 ) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
@@ -162,8 +161,8 @@ func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 	return nil
 }
 
-// cut replaces a slice whose request would exceed max_payload. Its first items, as many as fit, are published; the
-// rest is claimed again. A single item that does not fit fails immediately.
+// cut replaces a slice larger than max_payload. The first items, as many as fit, are published; the rest is claimed
+// again. A single item fails.
 func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, published chan<- publication) error {
 	if a.Mask.Count() == 1 {
 		return d.refuseItem(ctx, a)
@@ -200,8 +199,8 @@ func (d *Dispatcher) refuseItem(ctx context.Context, a Assignment) error {
 	return nil
 }
 
-// confirm waits for JetStream's acknowledgements, in the order of publishing, and marks the slices acknowledged so
-// far as sent. Slices whose replies are being recorded are retried with the next batch, or after markAgain.
+// confirm awaits acknowledgements in order, and marks the acknowledged slices as sent together. Slices whose replies
+// are being recorded are retried with the next batch, or after markAgain.
 func (d *Dispatcher) confirm(ctx context.Context, published <-chan publication) {
 	var left []workqueue.Sent
 	for published != nil || len(left) > 0 {
@@ -245,7 +244,6 @@ func nextPublication(published <-chan publication, leftover bool) (first *public
 	}
 }
 
-// confirmMore adds the first publication to a batch, if there is one, and those already waiting.
 func (d *Dispatcher) confirmMore(ctx context.Context, batch []workqueue.Sent, first *publication,
 	published <-chan publication,
 ) []workqueue.Sent {
@@ -270,9 +268,8 @@ more:
 	return batch
 }
 
-// confirmOne adds a publication to the batch once it is acknowledged. An unacknowledged one is published again under
-// the same id, which the stream stores once. If that also fails, the claim is given up: the slice is reissued under a
-// new id, since this one may be in the stream.
+// confirmOne adds a publication once acknowledged. It republishes an unacknowledged one under the same id, which the
+// stream stores once. At last it gives up the claim: the slice gets a new id, since this one may be in the stream.
 func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p publication) []workqueue.Sent {
 	defer d.pending.Release(p.weight)
 	for level := zap.WarnLevel; ; level = zap.DebugLevel { // repetitions are not news
@@ -315,8 +312,7 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 	}
 }
 
-// giveUpClaim makes the leader reissue a slice. So while JetStream refuses requests, each slice is retried, and none
-// has to wait for the end of its claim afterwards.
+// giveUpClaim makes the leader reissue a slice, so that none waits for the end of its claim once JetStream recovers.
 func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	if ctx.Err() != nil {
 		return // the end of the session releases the rest
@@ -357,7 +353,6 @@ func (d *Dispatcher) await(ctx context.Context, p *publication) (*jetstream.PubA
 	}
 }
 
-// tracePublishing starts the span of a publication and adds it to the request.
 func (d *Dispatcher) tracePublishing(ctx context.Context, p *publication) {
 	p.published = func(error) {}
 	if d.node.Tracer == nil {

@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// endpointSet is the endpoints whose consumers are known to exist in the current epoch.
 type endpointSet struct {
 	making singleflight.Group
 
@@ -71,8 +70,7 @@ func NewConsumers(k *core.Core, streams core.Epochs, interval time.Duration) *Co
 // Forget makes the next Ensure check an endpoint's consumer.
 func (e *Consumers) Forget(endpoint string) { e.made.forget(endpoint) }
 
-// Ensure creates the endpoint's durable consumer if it is missing, and returns the epoch in which it exists. A
-// failure delays no other endpoint.
+// Ensure creates a missing consumer, and returns the epoch in which it exists. A failure delays no other endpoint.
 func (e *Consumers) Ensure(ctx context.Context, endpoint string) (int64, error) {
 	epoch, _ := e.streams.Now()
 	if e.made.has(epoch, endpoint) {
@@ -100,9 +98,8 @@ func (s *endpointSet) forget(endpoint string) {
 	delete(s.known, endpoint)
 }
 
-// ChangeEndpoint changes settings of an endpoint and returns all of them. Limits apply immediately. The concurrency
-// is written to the consumer, where services read it; if that fails here, the leader does it. See
-// [pace.Store.ChangeEndpoint].
+// ChangeEndpoint changes settings and returns all of them. Limits apply immediately. The concurrency is written to
+// the consumer, for services to read, by the leader if that fails here. See [pace.Store.ChangeEndpoint].
 func (e *Consumers) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -137,8 +134,8 @@ type ConsumersOf struct {
 	Consumers map[string]*jetstream.ConsumerInfo
 }
 
-// look reads a stream and our consumers on it. It counts messages first: those that arrive in between count as
-// pending, so they do not seem left behind.
+// look reads a stream and our consumers on it. Messages are counted first: those in between count as pending, not as
+// left behind.
 func (e *Consumers) look(ctx context.Context, name, subjects string, consumerOf func(subject string) string,
 ) (ConsumersOf, error) {
 	of := ConsumersOf{Name: name, Held: map[string]uint64{}}
@@ -194,18 +191,16 @@ func OfStage(subject string) string {
 }
 
 const (
-	// discoverWait is how long services may take to announce themselves.
 	discoverWait = time.Second
 	// discoverEvery is the number of rounds per discovery of listeners.
 	discoverEvery = 2
-	// maxMadeConsumers is the number of consumers of a stream above which listeners get none: any client can claim to
-	// listen.
+	// maxMadeConsumers limits a stream's consumers made for listeners: any client can claim to listen.
 	maxMadeConsumers = 1000
 )
 
-// Reconciling is the leader task for endpoints. It makes the consumers of services without permission to do so,
-// applies the delivery limit and endpoint settings to consumers, and removes messages that are no longer delivered.
-// JetStream knows no lease, but all of it is idempotent: a late or second leader does what the next round would do.
+// Reconciling is the leader task for endpoints. It makes the consumers that services may not make themselves, applies
+// the delivery limit and settings, and removes messages no longer delivered. JetStream knows no lease, but all of it
+// is idempotent.
 func (e *Consumers) Reconciling(
 	exhausted exhaustedSweeper,
 ) func(context.Context, workqueue.Lease) (time.Duration, error) {
@@ -242,8 +237,7 @@ func (e *Consumers) reconcileOnce(ctx context.Context, exhausted exhaustedSweepe
 	return errors.Join(err, exhausted.Sweep(timed, []ConsumersOf{work, stage}))
 }
 
-// ensureListeners makes the consumers of endpoints with listeners: a service with minimal permissions cannot make its
-// own.
+// ensureListeners makes the consumers of services that may not make their own.
 func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf) error {
 	listeners, err := wire.Discover(ctx, e.node.NC, discoverWait)
 	if err != nil {
@@ -277,8 +271,7 @@ func mayMake(of ConsumersOf, endpoint string) bool {
 	return of.Consumers[endpoint] == nil && len(of.Consumers) < maxMadeConsumers
 }
 
-// limitDeliveries restores the delivery limit of consumers. Nodes of versions without it remove it whenever they meet
-// an endpoint, also during a rolling upgrade.
+// limitDeliveries restores the delivery limit, which nodes of versions without it remove, also in a rolling upgrade.
 func (e *Consumers) limitDeliveries(ctx context.Context, work, stage ConsumersOf) (failed error) {
 	for name, info := range work.Consumers {
 		if endpoint, lane := wire.EndpointOf(name); lane && info.Config.MaxDeliver != wire.MaxDeliver {
@@ -363,8 +356,7 @@ func (p *places) heard(listeners []wire.Listener) {
 	p.of = of
 }
 
-// Places returns how many requests of this many items all instances of an endpoint say they process concurrently; 0
-// if one of them does not say.
+// Places returns how many requests of this many items the instances of an endpoint process concurrently; 0: unknown.
 func (e *Consumers) Places(endpoint string, items int) (n int) {
 	p := &e.places
 	p.mu.Lock()

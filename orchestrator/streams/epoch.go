@@ -1,8 +1,6 @@
-// Package streams creates a node's JetStream streams, keeps their settings, detects streams that lost messages or
-// accept none, and knows their epoch.
-//
-// Every node checks the streams; only the leader changes them: see [Keeper.Tending] and [Keeper.Trying]. Safe for
-// concurrent use.
+// Package streams creates a node's JetStream streams, keeps their settings, detects lost messages and broken streams,
+// and knows their epoch. Every node checks the streams; only the leader changes them: see [Keeper.Tending] and
+// [Keeper.Trying]. Safe for concurrent use.
 package streams
 
 import (
@@ -27,7 +25,6 @@ func sliceStreams() [4]string {
 	return [...]string{wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow}
 }
 
-// sequences are the last sequences of sliceStreams.
 type sequences [4]uint64
 
 type streamsState struct {
@@ -69,7 +66,6 @@ func (p *streamsState) now() (epoch int64, changed <-chan struct{}) {
 	return p.epoch, p.changed
 }
 
-// sequences returns the streams' last sequences at the last check.
 func (p *streamsState) sequences() sequences {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,8 +165,8 @@ func (k *Keeper) Watch(ctx context.Context) {
 	}
 }
 
-// LookAtEpoch creates missing streams and saves their creation times in PostgreSQL. A new epoch begins when they were
-// recreated or lost messages at their end: readers bind again, and the leader reissues what was sent before.
+// LookAtEpoch creates missing streams. A new epoch begins when they were recreated or lost messages at their end:
+// readers bind again, and the leader reissues what was sent before.
 func (k *Keeper) LookAtEpoch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
@@ -244,8 +240,8 @@ func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error
 	return nil
 }
 
-// replaceStream deletes one of our streams whose settings make it unusable; the next check recreates it. PostgreSQL
-// knows what it held. It leaves the event and dead-letter streams, whose messages are stored nowhere else.
+// replaceStream deletes an unusable stream of ours; the next check recreates it. PostgreSQL knows what it held. The
+// event and dead-letter streams stay: their messages are stored nowhere else.
 func (k *Keeper) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {
 		return conflict

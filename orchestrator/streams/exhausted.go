@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// advisories is the prefix of the server's advisories on messages that it no longer delivers; stream and consumer
-	// follow.
+	// advisories is the prefix of advisories on messages no longer delivered; stream and consumer follow.
 	advisories = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES."
 	// advisoryQueue is the queue group in which one node gets each advisory.
 	advisoryQueue = "tranche"
@@ -28,8 +27,7 @@ const (
 	advisoryRoom = 256
 )
 
-// exhaustion is a message that reached its consumer's delivery limit without an acknowledgement. The server leaves it
-// in the stream and no longer delivers it.
+// exhaustion is a message that reached its delivery limit unacknowledged. The server leaves it in the stream.
 type exhaustion struct {
 	Stream     string    `json:"stream"`
 	Consumer   string    `json:"consumer"`
@@ -38,8 +36,7 @@ type exhaustion struct {
 	Timestamp  time.Time `json:"timestamp"`
 }
 
-// HearAdvisories subscribes to advisories for [Letters.RemoveExhausted]. When its queue is full, they are left to the
-// leader's sweep.
+// HearAdvisories subscribes for [Letters.RemoveExhausted]. Beyond its queue, the leader's sweep handles the rest.
 func (l *Letters) HearAdvisories() (subs []*nats.Subscription, err error) {
 	for _, stream := range []string{wire.StreamWork, wire.StreamStage} {
 		sub, err := l.node.NC.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
@@ -75,8 +72,8 @@ func (l *Letters) RemoveExhausted(ctx context.Context) {
 	}
 }
 
-// giveUp removes a message that is no longer delivered. It stores the dead letter, then notifies the requester, then
-// deletes the message: after a crash all steps are repeated, which is idempotent.
+// giveUp removes a message no longer delivered. It stores the dead letter, then notifies the requester, then deletes
+// it: repeating this after a crash is harmless.
 func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
@@ -112,8 +109,8 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	return nil
 }
 
-// wasDelivered checks that the message's own consumer has delivered it. Any publisher can forge an advisory, and
-// another consumer on the stream takes nothing from ours.
+// wasDelivered checks that the message's own consumer delivered it: any publisher can forge an advisory, and other
+// consumers take nothing from ours.
 func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
 	of := OfWork
 	if x.Stream == wire.StreamStage {
@@ -132,10 +129,8 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
 
-// giveUpTimeout limits the removal of one message; the sweep retries it.
 const giveUpTimeout = 15 * time.Second
 
-// store stores a message that is no longer delivered as a dead letter, and notifies the requester.
 func (l *Letters) store(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
 	letter, notify := l.exhaustedRequest(x, msg)
 	if x.Stream == wire.StreamStage {
@@ -166,8 +161,8 @@ func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 	return letter, func(ctx context.Context) error { return l.failCaller(ctx, msg.Header, of, letter.Message) }
 }
 
-// exhaustedAnswer returns the dead letter of a reply that was delivered too often on its way back into a flow, and
-// what notifies the requester of the waiting chunk. It cannot be resent: it is not a request.
+// exhaustedAnswer returns the dead letter of a reply that was delivered too often to a flow, and what notifies the
+// requester of the waiting chunk. It cannot be resent: it is not a request.
 func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, notify func(context.Context) error) {
 	of := OfStage(msg.Subject)
@@ -209,8 +204,7 @@ func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Me
 	return msg.Header, nil
 }
 
-// failCaller answers a request in place of its endpoint with the failure CodeDeliveries: on its reply subject or, for
-// a node's request, by releasing its slice.
+// failCaller answers a request with the failure CodeDeliveries, or releases the slice of a node's request.
 func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint, message string) error {
 	meta, err := wire.ReadMeta(request)
 	if err != nil {
@@ -237,8 +231,7 @@ func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint,
 	return nil
 }
 
-// giveSliceBack records a failure of a whole slice, as if its service had sent it. A closed slice stays unchanged;
-// slots sent earlier are still awaited.
+// giveSliceBack records a failure of a slice, as if its service had sent it. Slots sent earlier are still awaited.
 func (l *Letters) giveSliceBack(ctx context.Context, failed settle.Answer) error {
 	out, err := l.node.Settling.Record(ctx, []settle.Answer{failed})
 	if err != nil {
@@ -249,7 +242,6 @@ func (l *Letters) giveSliceBack(ctx context.Context, failed settle.Answer) error
 	return nil
 }
 
-// sweepBatch limits the messages that one sweep removes per consumer.
 const sweepBatch = 100
 
 // settledMark is the sequence up to which a consumer had nothing left to deliver or await, with its incarnation.
@@ -258,8 +250,7 @@ type settledMark struct {
 	upTo             uint64
 }
 
-// ExhaustedSweep removes messages that are no longer delivered and whose advisory was missed. It is for one
-// goroutine.
+// ExhaustedSweep removes messages whose advisory was missed. It is for one goroutine.
 type ExhaustedSweep struct {
 	*Letters
 
@@ -272,9 +263,9 @@ func (l *Letters) Sweeping() *ExhaustedSweep { return &ExhaustedSweep{Letters: l
 // Forget drops what earlier sweeps found.
 func (s *ExhaustedSweep) Forget() { s.marks = nil }
 
-// Sweep removes messages left in a stream although their consumer is done with them: those up to its acknowledgement
-// floor and, when no acknowledgement is pending, up to its last delivery. Only those left at the previous sweep
-// count, since an acknowledgement and the removal of its message are not one step.
+// Sweep removes messages left although their consumer is done with them: those up to its acknowledgement floor and,
+// when no acknowledgement is pending, up to its last delivery. Only those also left at the previous sweep count,
+// since an acknowledgement and the removal of its message are not one step.
 func (s *ExhaustedSweep) Sweep(ctx context.Context, all []ConsumersOf) error {
 	marks := make(map[string]settledMark, len(s.marks))
 	var failed error
@@ -298,7 +289,6 @@ func (s *ExhaustedSweep) Sweep(ctx context.Context, all []ConsumersOf) error {
 	return failed
 }
 
-// sweepConsumer removes a consumer's messages up to a sequence.
 func (l *Letters) sweepConsumer(
 	ctx context.Context, of ConsumersOf, info *jetstream.ConsumerInfo, upTo uint64,
 ) error {

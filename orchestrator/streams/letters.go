@@ -26,9 +26,7 @@ import (
 )
 
 const (
-	// deadLettersAhead limits the dead letters that a node prefetches.
 	deadLettersAhead = 8
-	// deadLettersPause is the least time between bindings of the consumer.
 	deadLettersPause = time.Second
 )
 
@@ -69,8 +67,7 @@ func (l *Letters) GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) 
 	return l.keep(timed, &letter)
 }
 
-// ReadDeadLetters stores dead letters in PostgreSQL until ctx ends. It binds again when the stream or its consumer is
-// lost.
+// ReadDeadLetters stores dead letters in PostgreSQL until ctx ends. It rebinds to lost streams and consumers.
 func (l *Letters) ReadDeadLetters(ctx, draining context.Context) {
 	for ctx.Err() == nil {
 		if err := l.readDeadLettersBound(ctx, draining); err != nil && ctx.Err() == nil {
@@ -80,8 +77,7 @@ func (l *Letters) ReadDeadLetters(ctx, draining context.Context) {
 	}
 }
 
-// readDeadLettersBound binds to the consumer and stores dead letters until ctx ends or the binding is lost.
-// Prefetched ones are also stored, unless PostgreSQL is unavailable.
+// readDeadLettersBound stores dead letters until ctx ends or the binding is lost, including prefetched ones.
 func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 	made, err := l.reader.Bind(ctx)
 	if err != nil {
@@ -110,8 +106,8 @@ func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 	return err
 }
 
-// buryDeadLetter stores a dead letter and acknowledges it. If PostgreSQL refuses its contents, they are omitted, so
-// that it is not redelivered indefinitely.
+// buryDeadLetter stores and acknowledges a dead letter. PostgreSQL may refuse its contents: then they are omitted, or
+// it would be redelivered indefinitely.
 func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
 	if stream.IsProbe(msg.Subject()) {
 		l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
@@ -140,8 +136,8 @@ func (l *Letters) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
 // causeUnreadable is the cause of a dead letter without a readable endpoint.
 const causeUnreadable = "unreadable"
 
-// deadLetterIn converts a message of the dead-letter stream. An invalid one also becomes a dead letter, for a person
-// to check, since it must not be redelivered indefinitely.
+// deadLetterIn converts a message. An invalid one also becomes a dead letter, or it would be redelivered
+// indefinitely.
 func deadLetterIn(msg jetstream.Msg) deadletter.DeadLetter {
 	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	letter := deadLetterOf(&d)
@@ -166,7 +162,6 @@ func deadLetterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 	return letter
 }
 
-// exhaustedDeadLetter returns a message that was delivered too often as a dead letter.
 func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
 	d, _ := wire.ParseDeadLetter(wire.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
 	letter := deadLetterOf(&d)
@@ -182,8 +177,8 @@ func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStream
 	return letter
 }
 
-// givenUpDeadLetter returns a slice that a service abandoned after too many deliveries as a dead letter, with the id
-// that a node would give it. The request no longer exists.
+// givenUpDeadLetter returns the dead letter of a slice that a service abandoned, with the id that a node would give
+// it. The request no longer exists.
 func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
 	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
 	return deadletter.DeadLetter{
@@ -206,12 +201,10 @@ func sane(at time.Time) bool {
 	return at.Year() >= 2000 && at.Before(time.Now().Add(24*time.Hour))
 }
 
-// deadLetterBatch limits the requeued dead letters read together.
 const deadLetterBatch = 100
 
-// PublishDeadLetters sends requeued dead letters to their endpoints, whenever signalled, until ctx ends. The id
-// differs per requeue and is the same on every node, so JetStream stores each once. Once stored, it is like any
-// request of a single item: if JetStream loses it, it is not reissued.
+// PublishDeadLetters sends requeued dead letters whenever signalled, until ctx ends. The id differs per requeue and
+// is the same on every node, so JetStream stores each once. If JetStream then loses it, it is not reissued.
 func (l *Letters) PublishDeadLetters(ctx context.Context) {
 	for {
 		select {
@@ -228,7 +221,7 @@ func (l *Letters) PublishDeadLetters(ctx context.Context) {
 // Resend makes this node send requeued dead letters now.
 func (l *Letters) Resend() { core.Signal(l.requeued) }
 
-// publishUnsent sends the requeued dead letters not yet marked as sent. A failing endpoint does not hold up the rest.
+// publishUnsent sends requeued dead letters. A failing endpoint does not hold up the rest.
 func (l *Letters) publishUnsent(ctx context.Context) (failed error) {
 	skip := []string{}
 	for {
@@ -264,7 +257,6 @@ func (l *Letters) publishUnsent(ctx context.Context) (failed error) {
 	}
 }
 
-// unsendable reports errors that a retry cannot fix.
 func unsendable(err error) bool {
 	_, name := errors.AsType[*wire.NameError](err)
 	return name || errors.Is(err, nats.ErrMaxPayload)
@@ -280,8 +272,7 @@ func (l *Letters) publishDeadLetter(ctx context.Context, of *deadletter.UnsentLe
 	return err
 }
 
-// requeued returns the request of a dead letter as it came, without the headers added by JetStream and as a dead
-// letter.
+// requeued returns the request of a dead letter without the headers added since.
 func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 	msg := &nats.Msg{Subject: wire.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
 	for name, values := range l.Headers {

@@ -28,8 +28,7 @@ const (
 // ErrNoNATS is returned when a decision needs the server, but NATS is not connected.
 var ErrNoNATS = errors.New("NATS is not connected")
 
-// single is the name of a cluster whose JetStream is not clustered: a server may have a cluster name and store its
-// streams alone.
+// single is the name of a cluster whose JetStream is not clustered, as a cluster name alone may be set.
 type single struct{ name atomic.Pointer[string] }
 
 func (c *Config) firstStreams() session.StreamValues { return StreamValues(&c.Streams) }
@@ -50,7 +49,6 @@ func StreamConfig(v *session.StreamValues) stream.Config {
 	return cfg
 }
 
-// streamConfig returns the configuration for settings on the connected server.
 func (k *Keeper) streamConfig(set *session.StreamSettings, v *session.StreamValues) (stream.Config, error) {
 	cfg := StreamConfig(v)
 	cfg.Memory, cfg.Installation = k.cfg.Streams.Memory, set.Installation.String()
@@ -99,7 +97,6 @@ func (k *Keeper) createAs(ctx context.Context, set *session.StreamSettings, v *s
 	return states, err
 }
 
-// logDiffering warns when the node's own settings differ from the saved ones.
 func (k *Keeper) logDiffering(set *session.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := k.cfg.firstStreams(), StreamValues(&filled)
@@ -110,15 +107,14 @@ func (k *Keeper) logDiffering(set *session.StreamSettings) {
 	}
 }
 
-// refusal is when settings refused by JetStream are retried.
 type refusal struct {
 	revision int64
 	until    time.Time
 	pauses   backoff.Exponential
 }
 
-// Tending is the leader task that applies the settings to the streams. JetStream knows no lease, but the next leader
-// would do the same; the outcome is saved under the lease.
+// Tending is the leader task that applies the settings. JetStream knows no lease, but the next leader would do the
+// same; the outcome is saved under the lease.
 func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	var last refusal
@@ -214,12 +210,12 @@ func Keeps(stream string) bool {
 	return !slices.Contains(carries[:], stream)
 }
 
-// stalledAfter is how long JetStream may not answer before the node reports it. A server that transfers its
-// leaderships is silent for less.
+// stalledAfter is how long JetStream may be silent unreported. A server that transfers leaderships is silent for
+// less.
 const stalledAfter = 3 * time.Second
 
-// stalling tracks for how long the streams have not answered over a working connection: their servers have no quorum,
-// or have not elected a leader yet.
+// stalling is for how long the streams have not answered over a working connection: their servers lack a quorum or a
+// leader.
 type stalling struct {
 	mu    sync.Mutex
 	since time.Time // zero: they answer

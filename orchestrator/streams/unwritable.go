@@ -20,17 +20,16 @@ import (
 )
 
 const (
-	// probeTimeout limits the acknowledgement of a probe and the test with a scratch stream. A merely slow stream is not
-	// taken for broken: see streamReconciler.
+	// probeTimeout limits a probe, and the test with a scratch stream. Slow streams do not count as broken: see
+	// streamReconciler.
 	probeTimeout = 3 * time.Second
-	// probeQuiet is how long a stream may accept nothing before it is probed while requests are in progress, probeIdle
-	// while none are.
+	// probeQuiet is how long a stream may be silent before it is probed while requests are in progress, probeIdle
+	// otherwise.
 	probeQuiet = 5 * time.Second
 	probeIdle  = time.Minute
-	// probePause is the time between rounds.
 	probePause = time.Second
-	// replicatedTimeout is how long a replicated stream may accept nothing before it is replaced: a server with a full
-	// disk hands its streams over to the other servers.
+	// replicatedTimeout is how long a replicated stream may accept nothing: a server with a full disk hands it over to
+	// others.
 	replicatedTimeout = 30 * time.Second
 	// eventsLately is how far back events are republished when their stream was replaced.
 	eventsLately = 10 * time.Minute
@@ -86,12 +85,9 @@ func (k *Keeper) Trying() func(context.Context, workqueue.Lease) (time.Duration,
 }
 
 // streamReconciler finds streams that accept no messages although their server answers: nats-server leaves a file
-// store in that state after one failed write. A stream is replaced after three findings. It did not acknowledge a
-// probe. Then JetStream stored a message in a scratch stream, which rules out the disk, the server and a missing
-// quorum. Then the stream did not acknowledge another probe. A server that is slow, stopped or unavailable fails the
-// second step.
-//
-// It is for one goroutine.
+// store so after one failed write. It replaces a stream that first did not acknowledge a probe, and then not another
+// one, after JetStream stored a message in a scratch stream in between. That rules out the disk, the server and a
+// missing quorum; a server that is slow, stopped or unavailable fails it. It is for one goroutine.
 type streamReconciler struct {
 	*Keeper
 
@@ -155,7 +151,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	return due, nil
 }
 
-// room checks that JetStream stores messages at all, with the configuration of the first broken stream.
+// room checks that JetStream stores messages, with the configuration of the first broken stream.
 func (c *streamReconciler) room(ctx context.Context) error {
 	like := jetstream.StreamConfig{Storage: jetstream.FileStorage, Replicas: 1}
 	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
@@ -214,7 +210,7 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 	return errors.Join(failed...)
 }
 
-// led reads a stream. Information from a server that is not its leader, or has lost the other servers, is an error.
+// led reads a stream. Information from a server that does not lead it is an error.
 func (c *streamReconciler) led(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	found, err := c.node.JS.Stream(ctx, name)
 	if err != nil {
@@ -235,8 +231,8 @@ func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// silent handles a stream that did not acknowledge a probe. It notes the fault, and the next round checks for room.
-// With room the stream is replaced, and so are others that then fail a probe, all in one epoch.
+// silent handles a stream that failed a probe. It notes the fault, and the next round checks for room. With room the
+// stream is replaced, as are others that fail a probe then, all in one epoch.
 func (c *streamReconciler) silent(ctx context.Context, name string, room bool, made time.Time) error {
 	info, err := c.led(ctx, name)
 	if err != nil {
@@ -262,9 +258,8 @@ func (c *streamReconciler) silent(ctx context.Context, name string, room bool, m
 	return c.replace(ctx, name)
 }
 
-// replace deletes a broken stream, so that nodes recreate it. Slices are then reissued, since the new creation time
-// begins an epoch. Before that, dead letters are stored, and recent events marked as unpublished: after a crash or
-// error in between, the stream is still to be replaced.
+// replace deletes a broken stream, so that nodes recreate it, in a new epoch: slices are reissued. Before that, dead
+// letters are stored, and recent events marked as unpublished, so that a crash in between loses none.
 func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	switch name {
 	case wire.StreamDead:
@@ -291,7 +286,6 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	return err
 }
 
-// lettersLeft reports whether the stream has dead letters that are not stored yet.
 func (k *Keeper) lettersLeft(ctx context.Context) (bool, error) {
 	consumer, err := k.node.JS.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
 	if err != nil {
