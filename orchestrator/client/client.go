@@ -159,7 +159,6 @@ func (c *Client) all() string {
 // Close closes idle connections. The client can still be used.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is the options of one request.
 type call struct {
 	raw    *[]byte
 	header *http.Header
@@ -179,8 +178,7 @@ func ResponseHeader(into *http.Header) CallOption { return func(c *call) { c.hea
 // IfNoneMatch returns [ErrNotModified] instead of an answer that still has this ETag.
 func IfNoneMatch(etag string) CallOption { return with("If-None-Match", etag) }
 
-// IdempotencyKey makes a change happen once, even if repeated with the same key within a day. A key used for another
-// change is refused.
+// IdempotencyKey makes a change happen once within a day. A key used for another change is refused.
 func IdempotencyKey(key string) CallOption { return with("Idempotency-Key", key) }
 
 // LastEventID resumes a stream of events after the one with this id.
@@ -197,7 +195,6 @@ func with(name, value string) CallOption {
 	}
 }
 
-// called collects the options of a request; usual is the default timeout.
 func (c *Client) called(options []CallOption, usual time.Duration) *call {
 	out := &call{sent: http.Header{}}
 	for _, option := range slices.Concat(c.each, options) {

@@ -14,7 +14,6 @@ import (
 // ErrNotModified is returned when the answer still has the ETag of [IfNoneMatch].
 var ErrNotModified = errors.New("it is the same as before")
 
-// maxProblem limits the bytes of an error answer.
 const maxProblem = 1 << 20
 
 // Problem is the body of an error answer: RFC 9457.

@@ -28,7 +28,6 @@ const (
 	eventsMost    = 15 * time.Second // the longest pause
 )
 
-// maxEvent limits the bytes of one event.
 const maxEvent = 16 << 20
 
 // Event is one event of a stream.
@@ -69,10 +68,8 @@ func (c *Client) events(ctx context.Context, ask request, options []CallOption) 
 	}
 }
 
-// errEnough ends a stream whose reader has stopped.
 var errEnough = errors.New("enough")
 
-// follower follows a stream of events over its connections.
 type follower struct {
 	client  *Client
 	ask     request
@@ -119,7 +116,6 @@ func (f *follower) once(ctx context.Context, take func(Event) bool) error {
 	return lines.Err()
 }
 
-// field parses a line of an event.
 func (f *follower) field(line []byte, event *Event, data *bytes.Buffer) {
 	name, value, _ := strings.Cut(string(line), ":")
 	value = strings.TrimPrefix(value, " ")
@@ -157,7 +153,6 @@ func (f *follower) rest(ctx context.Context, err error) bool {
 	return backoff.Sleep(ctx, pause) == nil
 }
 
-// heard restarts the silence timer with all data.
 type heard struct {
 	from  io.Reader
 	quiet *time.Timer

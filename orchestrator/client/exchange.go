@@ -12,10 +12,8 @@ import (
 	"net/http"
 )
 
-// maxAnswer limits the bytes of one document.
 const maxAnswer = 64 << 20
 
-// exchange requests one document.
 func exchange[T any](ctx context.Context, c *Client, ask request, options []CallOption) (out T, err error) {
 	o := c.called(options, usualWait(&ask))
 	p := c.patience(ctx, o.wait)
@@ -85,7 +83,6 @@ func (c *Client) do(p *patience, ask *request, o *call) (answer *http.Response, 
 	return nil, err
 }
 
-// try sends a request to one server.
 func (c *Client) try(p *patience, ask *request, o *call) (*http.Response, error) {
 	req, err := c.request(p, ask)
 	if err != nil {

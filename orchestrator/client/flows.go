@@ -17,8 +17,8 @@ const (
 	partItems = "items" // the items
 )
 
-// Start uploads items, as CSV, NDJSON or Parquet, plain or compressed, and starts a run of them. They are streamed,
-// not buffered. For settings with a query or a stream as the source of the items, pass http.NoBody.
+// Start streams items, as CSV, NDJSON or Parquet, plain or compressed, and starts a run of them. For settings with a
+// query or a stream as the source, pass http.NoBody.
 func (c *Client) Start(
 	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
 ) (Started, error) {
@@ -41,7 +41,6 @@ func (c *Client) DryRun(
 	return exchange[DryRun](ctx, c, ask, options)
 }
 
-// startOf returns a start with a streamed body.
 func startOf(settings RunSettings, items io.Reader) (request, error) {
 	var head bytes.Buffer
 	form := multipart.NewWriter(&head)

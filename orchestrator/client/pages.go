@@ -5,7 +5,7 @@ import (
 	"reflect"
 )
 
-// all yields the entries of a list and ends at the first error. It fetches a page after the previous one was yielded.
+// all yields the entries of a list up to the first error. It fetches a page after the previous one was yielded.
 func all[T any](page func() (entries []T, more bool, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {

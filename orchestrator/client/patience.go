@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// How long a server may be silent. Each exceeds the server's own limit for the operation, after which it answers that
-// it is slow.
+// How long a server may be silent: longer than the server's own limit, after which it reports that it is slow.
 const (
 	lookWait   = time.Minute
 	changeWait = 3 * time.Minute  // a large run is rerun or cancelled in one transaction
@@ -74,13 +73,11 @@ func (p *patience) flow() {
 	p.timer.Stop()
 }
 
-// end cancels the request if it has not ended.
 func (p *patience) end() {
 	p.timer.Stop()
 	p.cancel(nil)
 }
 
-// err returns why the request was cancelled; nil if it was not.
 func (p *patience) err() error {
 	if p.outer.Err() != nil {
 		return p.outer.Err()

@@ -59,7 +59,6 @@ func (r *request) target() string {
 	return r.path + "?" + r.query.Encode()
 }
 
-// path fills escaped names into a path.
 func path(format string, names ...any) string {
 	segments := make([]any, 0, len(names))
 	for _, name := range names {

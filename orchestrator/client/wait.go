@@ -25,8 +25,8 @@ const (
 // Ended reports whether the run is completed or cancelled.
 func (r *RunDocument) Ended() bool { return r.State == RunCompleted || r.State == RunCancelled }
 
-// Wait polls a run until it is completed, with an outcome for every item, or cancelled. A paused run is neither: to
-// limit the wait for an operator, pass a context with a deadline.
+// Wait polls a run until it is completed or cancelled. A paused run is neither: to limit the wait for an operator,
+// pass a context with a deadline.
 func (c *Client) Wait(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
 	pauses := backoff.Exponential{First: waitFirst, Longest: waitMost}
 	for {

@@ -46,7 +46,7 @@ type publication struct {
 	weight    int64 // share of maxPendingBytes, held until the acknowledgement
 }
 
-// publishAssigned publishes claimed slices, and gives up claims that may soon be reissued. After ctx ends it does
+// publishAssigned publishes claimed slices, and abandons claims that may soon be reissued. After ctx ends it does
 // nothing: the end of the session releases the rest.
 func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assignment, published chan<- publication) {
 	for a := range assigned {
@@ -269,7 +269,7 @@ more:
 }
 
 // confirmOne adds a publication once acknowledged. It republishes an unacknowledged one under the same id, which the
-// stream stores once. At last it gives up the claim: the slice gets a new id, since this one may be in the stream.
+// stream stores once. At last it abandons the claim: the slice gets a new id, since this one may be in the stream.
 func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p publication) []workqueue.Sent {
 	defer d.pending.Release(p.weight)
 	for level := zap.WarnLevel; ; level = zap.DebugLevel { // repetitions are not news

@@ -27,8 +27,8 @@ const (
 	slotOverhead = 100
 )
 
-// collector takes the slots of one chunk, drops those not requested, and hands results to the recorders: at the end,
-// or earlier when they reach collectBytes. It implements fetch.Sink, and is safe for concurrent use.
+// collector takes the slots of one chunk and hands them to the recorders: at the end, or earlier at collectBytes. It
+// implements fetch.Sink, and is safe for concurrent use.
 type collector struct {
 	f       *Worker
 	job     *fetchJob
@@ -66,7 +66,6 @@ func (c *collector) Begin(ordinal int) {
 	c.item = ordinal
 }
 
-// at returns the item that the fetcher is processing, if it reports that.
 func (c *collector) at() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +82,7 @@ func (c *collector) Take(slot fetch.Slot) {
 	}
 }
 
-// add keeps a requested slot. mu is held.
+// add keeps a requested slot, with mu held.
 func (c *collector) add(slot fetch.Slot) {
 	block, bit := workqueue.Ordinal(slot.Ordinal).Block()
 	switch {
@@ -125,7 +124,6 @@ func checkResult(slot fetch.Slot) *wire.SlotError {
 	return nil
 }
 
-// Answered notes the service and its processing time.
 func (c *collector) Answered(reply *wire.Reply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,8 +137,8 @@ func (c *collector) Worked(took time.Duration) {
 	c.requests += took
 }
 
-// flush hands over the results so far, and waits until there is space for them. If the job ends first they are
-// dropped, and those items are fetched again.
+// flush hands over the results so far once there is space for them. If the job ends first they are dropped, and
+// fetched again.
 func (c *collector) flush() {
 	c.room.Lock()
 	defer c.room.Unlock()
@@ -159,21 +157,19 @@ func (c *collector) flush() {
 	c.waiting = time.Time{}
 }
 
-// shut drops all further slots.
 func (c *collector) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.done = true
 }
 
-// late returns the failure of a chunk that timed out.
 func (c *collector) late() *workqueue.SlotError {
 	return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
 		Message: fmt.Sprintf("step %s did not end within %s", c.job.Work.Name, c.limited)}
 }
 
-// giveUp returns the failure of a chunk whose call did not return. The item being processed gets its own error, so
-// that the chunk need not be split to find it.
+// giveUp returns the failure of a chunk whose call did not return. The item in progress gets its own error, so that
+// the chunk need not be split to find it.
 func (c *collector) giveUp() *workqueue.SlotError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,7 +212,6 @@ func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, to
 	c.f.hand(ctx, fetchResult{job: c.job, answer: answer, size: size, trace: c.trace, ended: c.traced})
 }
 
-// panicked logs the first panic of a chunk; all of them are stored as errors of their items.
 func (c *collector) panicked(p fetch.Panic) {
 	if c.panics.Add(1) > 1 {
 		return
@@ -226,8 +221,7 @@ func (c *collector) panicked(p fetch.Panic) {
 		zap.ByteString("stack", p.Stack))
 }
 
-// limit returns the context of a call, which ends at its timeout. Time spent waiting for its results to be recorded
-// does not count. stop ends it.
+// limit returns the context of a call, which ends at its timeout, not counting time spent waiting for the recorders.
 func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed context.Context, stop func()) {
 	timed, cancel := context.WithCancelCause(ctx)
 	c.ctx, c.limited = ctx, timeout
@@ -240,7 +234,6 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	return timed, func() { cancel(nil) }
 }
 
-// waited returns for how long the call has waited to hand over results.
 func (c *collector) waited() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

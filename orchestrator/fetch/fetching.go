@@ -1,5 +1,5 @@
 // Package fetch is the work that a node does itself: steps with functions, hosts, sources, and endpoints called over
-// core NATS. Slices stay claimed until their outcome is recorded, so they are released when the node's session ends.
+// core NATS. Slices stay claimed until recorded, so the end of the session releases them.
 package fetch
 
 import (
@@ -29,12 +29,10 @@ const (
 	fetchResultBytes = 64 << 20
 	// fetchReaders limits the chunks read concurrently, whose size is not yet known.
 	fetchReaders = 4
-	// fetchChunkBytes is the target size of a chunk's inputs, fetchChunkLimit their limit; chunks need not fit a
-	// message.
+	// fetchChunkBytes and fetchChunkLimit are target and limit of a chunk's inputs, which need not fit a message.
 	fetchChunkBytes = 4 << 20
 	fetchChunkLimit = 32 << 20
-	// fetcherRest is how long a node leaves steps without a fetcher to other nodes.
-	fetcherRest = 5 * time.Second
+	fetcherRest     = 5 * time.Second
 	// queueTimeout is how long a slice may wait for a worker of this node.
 	queueTimeout = 5 * time.Second
 )
@@ -62,7 +60,6 @@ type Worker struct {
 	workers sync.WaitGroup
 }
 
-// fetchJob is a slice that a node processes.
 type fetchJob struct {
 	dispatch.Assignment
 	pool   *fetchPool
@@ -71,8 +68,7 @@ type fetchJob struct {
 	leave  func()    // ends its turn once its outcome is recorded; nil: it has none
 }
 
-// left ends the turn of a job. It must be recorded by then: a suspect that begins next may kill the node, and
-// unrecorded jobs would be blamed for that.
+// left ends the turn of a recorded job. A suspect begins next and may kill the node: unrecorded jobs would be blamed.
 func (j *fetchJob) left() {
 	if j.leave != nil {
 		j.leave()
@@ -101,8 +97,7 @@ func New(k *core.Core, after core.OutcomeObserver, cfg Config) *Worker {
 	}
 }
 
-// Take starts processing a slice, or queues it for a worker. When the node stops, the end of the session releases
-// queued slices.
+// Take starts processing a slice, or queues it for a worker. When the node stops, the end of the session releases it.
 func (f *Worker) Take(ctx context.Context, a dispatch.Assignment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +141,6 @@ func (f *Worker) Tend(ctx context.Context) {
 	f.endTaken(ctx)
 }
 
-// nak releases what has waited for a worker longer than expected, for other nodes.
 func (f *Worker) nak(ctx context.Context) {
 	f.mu.Lock()
 	var late []*fetchJob
@@ -162,7 +156,6 @@ func (f *Worker) nak(ctx context.Context) {
 	}
 }
 
-// stop drops the queues.
 func (f *Worker) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -234,7 +227,7 @@ func (f *Worker) postpone(ctx context.Context, job *fetchJob, delay time.Duratio
 	}
 }
 
-// try processes a slice. With an error it has not begun.
+// try processes a slice. After an error it has not begun.
 func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	kills, err := f.killsNodes(ctx, job)
 	if err != nil {
@@ -276,11 +269,9 @@ func (f *Worker) Start(ctx context.Context) (end func()) {
 	}
 }
 
-// Fetchers makes fetchers for steps of one kind. It is called for every chunk, concurrently, so it caches what is
-// costly to make.
+// Fetchers makes fetchers for steps of one kind. It is called for every chunk, concurrently, so it caches.
 type Fetchers interface {
-	// Fetcher returns the fetcher for a step with the given settings, as JSON. An error means that this node cannot
-	// process the step: the chunk is left to other nodes for a while.
+	// Fetcher returns the fetcher for a step's settings, as JSON. After an error other nodes get the chunk.
 	Fetcher(config []byte) (fetch.Fetcher, error)
 }
 
@@ -290,10 +281,8 @@ type resting interface {
 	RestsUntil(paceKey string) time.Time
 }
 
-// fetchCall processes a chunk.
 type fetchCall func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error)
 
-// noFetcherError means that this node cannot process a step.
 type noFetcherError struct {
 	work workqueue.StepWork
 	why  error
@@ -305,7 +294,6 @@ func (e *noFetcherError) Error() string {
 
 func (e *noFetcherError) Unwrap() error { return e.why }
 
-// offers reports whether this node processes steps of a kind.
 func (f *Worker) offers(kind workqueue.Kind) bool {
 	switch kind {
 	case workqueue.KindLocal:
@@ -317,7 +305,6 @@ func (f *Worker) offers(kind workqueue.Kind) bool {
 	}
 }
 
-// callOf returns the call for the chunks of a step.
 func (f *Worker) callOf(job *fetchJob) (fetchCall, error) {
 	fetcher, err := f.fetcherOf(job)
 	switch {

@@ -20,8 +20,8 @@ import (
 // errTaken means that this node no longer owns the slice.
 var errTaken = errors.New("the slice is someone else's, or was taken back")
 
-// read returns a chunk's inputs, and their share of fetchInputBytes. Chunks are sized for the mean of their block's
-// inputs; read cuts those with far larger ones again.
+// read returns a chunk's inputs, and their share of fetchInputBytes. Chunks are sized for the mean of their block, so
+// read cuts some again.
 func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	if err := f.reading.Acquire(ctx, 1); err != nil {
 		return nil, 0, err
@@ -49,8 +49,7 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	return req, size, nil
 }
 
-// cut keeps the first items of a job's slice; the rest is claimed again. The inputs must be read again, since a reset
-// may have taken items back.
+// cut keeps the first items of a job's slice. They must be read again: a reset may have taken some back.
 func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
@@ -69,8 +68,8 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	return nil
 }
 
-// requestOf reads the items of a slice and the results that its step sees, or only the first ones if they exceed
-// fetchChunkLimit. Items with too large results go to large instead.
+// requestOf reads items and the results that the step sees, up to fetchChunkLimit. Items with too large results go to
+// large instead.
 func (f *Worker) requestOf(
 	ctx context.Context, job *fetchJob, large *dispatch.LargeInputs,
 ) (*fetch.Request, int64, error) {
@@ -113,7 +112,6 @@ func (f *Worker) requestOf(
 	return req, size, err
 }
 
-// sizeOf returns the bytes of an item and its inputs.
 func sizeOf(in *dispatchstore.Input) int64 {
 	size := len(in.Key) + len(in.Payload)
 	for i := range in.Parts {
@@ -122,7 +120,7 @@ func sizeOf(in *dispatchstore.Input) int64 {
 	return int64(size)
 }
 
-// asks returns a call to an endpoint. A chunk that does not fit one message is sent in several, one at a time.
+// asks returns a call to an endpoint. A chunk too large for one message is sent in several, one at a time.
 func (f *Worker) asks(endpoint string) fetchCall {
 	return func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error) {
 		if err := f.calls.Open(); err != nil {
@@ -142,8 +140,8 @@ func (f *Worker) asks(endpoint string) fetchCall {
 	}
 }
 
-// question builds a request for the items starting with from, as many as fit, and returns the index of the first item
-// left out. It fails an item that fits no message; q is nil if that was the only one.
+// question builds a request for as many items as fit, and returns the index of the next. It fails an item that fits
+// no message; q is nil if that was the only one.
 func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *collector) (q *core.Question, next int) {
 	slice := req.Slice
 	if from > 0 {

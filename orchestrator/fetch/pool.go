@@ -15,20 +15,16 @@ import (
 )
 
 const (
-	// requestWorkers is the number of concurrent requests of a node to an endpoint over core NATS.
 	requestWorkers = 32
-	// fetchWorkers is the number of concurrent chunks of a step of another kind, by default.
-	fetchWorkers = 4
+	fetchWorkers   = 4
 	// quickChunk is the longest duration of chunks that are claimed ahead.
 	quickChunk = time.Second
-	// maxAhead is the most chunks claimed ahead per worker.
-	maxAhead = 4
-	// maxHung is the number of hung calls of a function from which on it is not called.
+	maxAhead   = 4
+	// maxHung hung calls of a function stop further claims.
 	maxHung = 64
 )
 
-// fetchPool limits the concurrent work of one pace: a function, a host, a source, an endpoint. It is guarded by
-// Worker.mu.
+// fetchPool limits the concurrent work of one pace, such as a function or a host. It is guarded by Worker.mu.
 type fetchPool struct {
 	key     string
 	size    int           // number of workers
@@ -39,7 +35,7 @@ type fetchPool struct {
 	resting time.Time     // until when nothing is claimed
 }
 
-// pool returns the pool of a pace. mu is held.
+// pool returns the pool of a pace, with mu held.
 func (f *Worker) pool(kind workqueue.Kind, key string) *fetchPool {
 	pool := f.pools[key]
 	if pool == nil {
@@ -67,8 +63,8 @@ func (f *Worker) Room(kind workqueue.Kind, key string) int {
 	}
 }
 
-// room returns how many more slices the pool may have. For quick chunks some are claimed ahead, several together, so
-// that workers need not wait for a claim. mu is held.
+// room returns how many more slices the pool may have, with mu held. Quick chunks are claimed ahead, several
+// together, so that workers need not wait for a claim.
 func (p *fetchPool) room() int {
 	if p.hung >= maxHung || time.Now().Before(p.resting) {
 		return 0
@@ -104,7 +100,6 @@ func (f *Worker) Full(keys []string) []string {
 	return keys
 }
 
-// initialWorkers is the number of workers until a claim brings the step's settings.
 func (f *Worker) initialWorkers(kind workqueue.Kind) int {
 	switch kind {
 	case workqueue.KindLocal:
@@ -116,7 +111,6 @@ func (f *Worker) initialWorkers(kind workqueue.Kind) int {
 	}
 }
 
-// workersFor returns how many chunks of a step are processed concurrently.
 func (f *Worker) workersFor(work workqueue.StepWork) int {
 	if work.Kind == workqueue.KindLocal || work.Kind == workqueue.KindDirect {
 		return f.initialWorkers(work.Kind)
@@ -135,7 +129,6 @@ func (f *Worker) workersFor(work workqueue.StepWork) int {
 	}
 }
 
-// ended updates the mean duration of chunks.
 func (f *Worker) ended(pool *fetchPool, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +138,6 @@ func (f *Worker) ended(pool *fetchPool, took time.Duration) {
 	pool.took += (took - pool.took) / 8
 }
 
-// rest leaves a pace to other nodes for fetcherRest.
 func (f *Worker) rest(pool *fetchPool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,15 +17,12 @@ import (
 )
 
 const (
-	// recordAgain is the first pause after a failure to record results; it doubles up to recordAgainMax.
 	recordAgain    = 100 * time.Millisecond
 	recordAgainMax = time.Second
 )
 
-// codeRefused is the error code of results that PostgreSQL refuses.
 const codeRefused = "refused"
 
-// fetchResult is a part of a chunk's results to be recorded.
 type fetchResult struct {
 	job    *fetchJob
 	answer settle.Answer
@@ -56,8 +53,8 @@ func (r *fetchResult) over(err error) {
 	}
 }
 
-// record records results until none is left after the end: a single one immediately, many per commit when they queue.
-// The channel is never closed: an abandoned call may still be about to hand over a result.
+// record records results until none is left after the end. The channel is never closed: an abandoned call may still
+// hand one over.
 func (f *Worker) record(ctx context.Context) {
 	for {
 		var first fetchResult
@@ -79,7 +76,6 @@ func (f *Worker) record(ctx context.Context) {
 	}
 }
 
-// queued adds queued results to the first, as many as fit a commit.
 func (f *Worker) queued(first fetchResult) []fetchResult {
 	batch, size := []fetchResult{first}, first.size
 	for len(batch) < f.cfg.RecordBatch && size < core.RecordBytes {
@@ -93,9 +89,8 @@ func (f *Worker) queued(first fetchResult) []fetchResult {
 	return batch
 }
 
-// recordBatch commits results. While PostgreSQL is unavailable it retries as long as this node owns the slices, since
-// the results exist nowhere else. If PostgreSQL refuses a batch, it records one at a time; a refused result fails its
-// chunk.
+// recordBatch commits results. It retries as long as this node owns the slices, since the results exist nowhere else.
+// If PostgreSQL refuses a batch, it records one at a time; a refused result fails its chunk.
 func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 	n := f.node
 	again := backoff.Exponential{First: recordAgain, Longest: recordAgainMax}
@@ -133,7 +128,6 @@ func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 	}
 }
 
-// ours drops the results of an expired session.
 func (f *Worker) ours(batch []fetchResult) []fetchResult {
 	kept := make([]fetchResult, 0, len(batch))
 	for _, r := range batch {
@@ -171,8 +165,7 @@ func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Contex
 	return ctx
 }
 
-// endTaken cancels calls whose slices were taken back, by a cancelled run or a reset: their results would not count.
-// It skips quick chunks.
+// endTaken cancels long calls whose slices were taken back, by a cancelled run or a reset.
 func (f *Worker) endTaken(ctx context.Context) {
 	session := f.node.Session()
 	long := f.underWay(session)
@@ -199,7 +192,6 @@ func (f *Worker) endTaken(ctx context.Context) {
 	}
 }
 
-// underWay returns the jobs with long calls, at most once per quickChunk.
 func (f *Worker) underWay(session workqueue.SessionID) (long []*fetchJob) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,8 +26,7 @@ const (
 // errAlone postpones a suspect while another runs alone: both would be lost with the node.
 var errAlone = errors.New("the node is trying another chunk alone that may kill it")
 
-// lost returns about how often a slice's items were reissued because their node was lost, including other reissues
-// without penalty.
+// lost returns about how often a slice was reissued with its node lost; it includes other reissues without penalty.
 func (j *fetchJob) lost() int { return j.Attempt - 1 - j.Failures }
 
 // suspect reports whether a slice may kill its node, and must run alone.
@@ -35,8 +34,8 @@ func (j *fetchJob) suspect() bool {
 	return j.Suspect || j.Cause == workqueue.CauseSession && j.lost() >= nodesLost
 }
 
-// killsNodes reports whether a suspect has killed its node: it ran alone and was lost with it, or it was lost
-// nodesLost times and can still be split.
+// killsNodes reports whether a suspect has killed its node: it ran alone and was lost with it, or it can still be
+// split.
 func (f *Worker) killsNodes(ctx context.Context, job *fetchJob) (bool, error) {
 	switch {
 	case job.Cause != workqueue.CauseSession || !job.suspect():
@@ -96,8 +95,7 @@ func (s *isolation) change(how func()) {
 	s.changed = make(chan struct{})
 }
 
-// begin waits until a job may begin, at most aloneTimeout. It refuses a suspect while there is another. leave ends
-// the job.
+// begin waits until a job may begin, at most aloneTimeout. It refuses a second suspect. leave ends the job.
 func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err error) {
 	if suspect {
 		refused := false

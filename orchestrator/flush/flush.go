@@ -1,5 +1,5 @@
-// Package flush does a node's work for collectors: it claims due keys, sends each key's operations to its endpoint in
-// one list request, and records the outcome.
+// Package flush does a node's work for collectors: it claims due keys, sends each key's operations in one list
+// request, and records the outcome.
 package flush
 
 import (
@@ -24,8 +24,7 @@ const flushRest = time.Second
 // WakeFlush is the message that keys are due.
 const WakeFlush = "flush"
 
-// Flusher flushes collectors. A key belongs to its flush until that is recorded, so it is released when the node's
-// session ends.
+// Flusher flushes collectors. A flush owns its key until it is recorded, or the node's session ends.
 type Flusher struct {
 	node  *core.Core
 	cfg   Config
@@ -45,7 +44,6 @@ type Flusher struct {
 	working sync.WaitGroup
 }
 
-// flight is a claim whose keys are being flushed.
 type flight struct {
 	collector int32
 	claimed   collectorstore.ClaimedFlushes
@@ -73,7 +71,6 @@ type keyStore interface {
 	ProlongFlushes(ctx context.Context, flushes []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error)
 }
 
-// followUps checks what a commit gave reason to check.
 type followUps interface{ Add(settle.FollowUp) }
 
 // New returns a flusher.
@@ -125,8 +122,7 @@ func (f *Flusher) look(ctx, draining context.Context) {
 	}
 }
 
-// round claims keys of every due collector. Each gets a share of the free capacity, so that the longest due does not
-// take it all. It returns how long to wait until the next round.
+// round claims keys of every due collector, each a share of the free capacity. It returns the time to the next round.
 func (f *Flusher) round(ctx, draining context.Context) (wait time.Duration, err error) {
 	due, err := f.due(ctx)
 	if err != nil {
@@ -156,7 +152,6 @@ func (f *Flusher) due(ctx context.Context) ([]collectorstore.DueCollector, error
 	return f.keys.DueCollectors(ctx)
 }
 
-// claim claims keys of a collector and starts flushing them.
 func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
 	session, begun := n.Session(), time.Now()
@@ -190,7 +185,6 @@ func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int
 	return again, nil
 }
 
-// fly flushes the keys of a claim.
 func (f *Flusher) fly(ctx context.Context, w *flight) {
 	n := f.node
 	ops, err := f.read(ctx, w)
@@ -230,8 +224,8 @@ func (f *Flusher) read(ctx context.Context, w *flight) ([][]collectorstore.Flush
 	return ops, err
 }
 
-// pace halves the concurrent keys of a collector whose operations were not read before the timeout, down to one,
-// until reads succeed: otherwise the same keys would be retried indefinitely.
+// pace halves the concurrent keys of a collector with a slow read, down to one, until reads succeed: otherwise the
+// same keys would be retried indefinitely.
 func (f *Flusher) pace(w *flight, late bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -256,7 +250,6 @@ func (f *Flusher) giveBack(ctx context.Context, w *flight) {
 	}
 }
 
-// land removes a finished flight.
 func (f *Flusher) land(w *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -275,7 +268,6 @@ func (f *Flusher) Abandon(session workqueue.SessionID) {
 	}
 }
 
-// room returns how many keys of a collector may be claimed.
 func (f *Flusher) room(collector int32) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,7 +282,6 @@ func (f *Flusher) room(collector int32) int {
 	return room
 }
 
-// free releases capacity of keys.
 func (f *Flusher) free(w *flight, keys int) {
 	f.mu.Lock()
 	if f.busy[w.collector] -= keys; f.busy[w.collector] == 0 {
@@ -300,14 +291,12 @@ func (f *Flusher) free(w *flight, keys int) {
 	core.Signal(f.wakes)
 }
 
-// leave skips a collector for a while.
 func (f *Flusher) leave(collector int32, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.resting[collector] = time.Now().Add(d)
 }
 
-// rest returns for how much longer a collector is skipped.
 func (f *Flusher) rest(collector int32) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

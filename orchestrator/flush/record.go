@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// recordedOps limits the operations recorded in one commit.
 const recordedOps = 8192
 
 // record records flushes, many of one collector in a commit, until ended is closed.
@@ -36,7 +35,7 @@ func (f *Flusher) record(ctx context.Context) {
 	}
 }
 
-// more adds the flushes that have ended, up to one of another collector, which it returns.
+// more adds the flushes that have ended, up to one of another collector, which is next.
 func (f *Flusher) more(ends []collectorstore.FlushEnd) (all []collectorstore.FlushEnd, next *collectorstore.FlushEnd) {
 	ops := ends[0].Operations()
 	for len(ends) < collectorstore.NodeFlushes && ops < recordedOps {
@@ -56,8 +55,7 @@ func (f *Flusher) more(ends []collectorstore.FlushEnd) (all []collectorstore.Flu
 	return ends, nil
 }
 
-// write records flushes. It retries until the outcome is known or their claims have expired everywhere: only then may
-// operations be sent again.
+// write records flushes. It retries until the outcome is known, or the claims expire: only then may operations be resent.
 func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 	n, name := f.node, ends[0].Claim.Name
 	timed, cancel := context.WithTimeout(ctx, dispatch.DefaultClaimTTL)

@@ -19,9 +19,8 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// ordinalBits is the number of bits of an operation's number used as its item's ordinal. The other bits are the
-// request's generation. Both, with the collector's id as the run, identify the operation permanently, so that
-// services can recognize one that they have carried out.
+// ordinalBits is the part of an operation's number used as its item's ordinal; the rest is the generation. With the
+// collector's id as the run, both identify the operation permanently, so that services can recognize repetitions.
 const ordinalBits = 31
 
 // codeIncomplete marks a reply with lost messages.
@@ -56,7 +55,7 @@ func (a *flushAnswer) Take(slot fetch.Slot) {
 	}
 }
 
-// flush sends the operations of a key and notes the outcome in end. It returns false if nothing must be recorded: the
+// flush sends a key's operations and notes the outcome in end. It returns false if there is nothing to record: the
 // node stops, or another node owns the key.
 func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.FlushEnd) bool {
 	n := f.node
@@ -120,8 +119,7 @@ func failureOf(timed context.Context, q *core.Question, err error, limit time.Du
 	}
 }
 
-// question builds a request with as many operations as fit; the rest is left to the next flush. It returns nil if the
-// first operation fits no message.
+// question builds a request with as many operations as fit. It returns nil if the first fits no message.
 func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flushAnswer) *core.Question {
 	n, endpoint := f.node, w.claimed.Spec.Endpoint
 	q := core.NewQuestion(endpoint, end.Flush.ID)
@@ -163,10 +161,9 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 // timeout starts again and the key is kept for as long: up to twice the timeout in all, and at most once per
 // core.ResendTimeout.
 //
-// Still, a flush may be processed twice concurrently. A service that continued during the outage does not stop
-// another one from starting on the resent request. A request published just when the connection is lost stays in the
-// client's buffer, and is sent after the reconnect in addition to the resend. After an outage longer than the flush
-// may take, that buffered request may even overlap with the key's next flush.
+// Still, a flush may be processed twice concurrently, by a service that continued during the outage, or since the
+// client also buffered the request when the connection was lost. After an outage longer than the flush may take, the
+// buffered request may even overlap with the key's next flush.
 type sentFlushes struct {
 	keys keyStore
 	log  *zap.Logger
@@ -206,14 +203,12 @@ func (s *sentFlushes) limit(ctx context.Context, token string, id uuid.UUID, lim
 	}
 }
 
-// renewal is a flush to be resent, with its remaining time.
 type renewal struct {
 	flush *sentFlush
 	limit time.Duration
 }
 
-// due returns the flushes still awaited and not resent recently: the connection may be lost again soon after a
-// reconnect, which must not resend them twice.
+// due returns the flushes still awaited and not resent recently: two outages in a row must not resend one twice.
 func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	due, now := map[string]renewal{}, time.Now()
 	s.mu.Lock()
@@ -230,8 +225,8 @@ func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	return due
 }
 
-// renew restarts the timeouts of flushes and returns the tokens of those to resend now. later are those to ask about
-// again, because PostgreSQL did not answer; the rest is abandoned.
+// renew restarts timeouts and returns the tokens of the flushes to resend. later are those to ask about again,
+// because PostgreSQL did not answer; the rest is abandoned.
 func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	due := s.due(tokens)
 	if len(due) == 0 {

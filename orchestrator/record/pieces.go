@@ -24,7 +24,6 @@ const (
 	codeResultsOpen   = "too_many_open_results"
 )
 
-// piece is a parsed piece of a result.
 type piece struct {
 	msg core.Message
 	*wire.Piece
@@ -37,8 +36,8 @@ type pieceTaker struct {
 	kept export.Store
 }
 
-// take stores pieces and acknowledges them, and returns the answers that they complete, whose messages are
-// acknowledged after recording. A redelivered piece is harmless, even after its result is complete.
+// take stores and acknowledges pieces, and returns the answers that they complete, whose messages are acknowledged
+// after recording. A redelivered piece is harmless.
 func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []reading) {
 	if len(pieces) == 0 {
 		return nil
@@ -63,8 +62,8 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 	return complete
 }
 
-// refuse handles pieces that PostgreSQL did not store. While it is unavailable they are released; otherwise they are
-// stored one at a time, and the refused one is quarantined.
+// refuse handles pieces not stored. While PostgreSQL is unavailable they are released; otherwise the refused one is
+// quarantined.
 func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	if answered && len(pieces) > 1 {
@@ -138,7 +137,6 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*set
 	return nil, nil
 }
 
-// answer returns the answer that the pieces of a result add up to.
 func (p *piece) answer(slot settle.Slot) *settle.Answer {
 	slot.Ordinal = workqueue.Ordinal(p.Ordinal)
 	return &settle.Answer{Slice: workqueue.SliceID(p.Slice), Endpoint: p.Endpoint, Service: p.Service, Answered: -1,

@@ -24,8 +24,8 @@ import (
 const (
 	// smallBytes is the size limit of replies in the small lane.
 	smallBytes = 16 << 10
-	// quickCommit is the duration of a commit while PostgreSQL is not busy, gatherTime the longest that replies gather
-	// while it is.
+	// quickCommit is the duration of a commit by an idle PostgreSQL, gatherTime the longest that replies gather
+	// otherwise.
 	quickCommit, gatherTime = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
@@ -75,7 +75,6 @@ func isSmall(reply jetstream.Msg) bool {
 	return len(reply.Data()) <= smallBytes && reply.Headers().Get(wire.HeaderEncoding) == ""
 }
 
-// full reports whether a batch has reached the size of a commit.
 func (r *Recorder) full(batch []core.Message) bool {
 	size := 0
 	for _, msg := range batch {
@@ -93,7 +92,6 @@ func (r *Recorder) commit(ctx context.Context, batch []core.Message) {
 	}
 }
 
-// reading is a parsed reply.
 type reading struct {
 	msg    core.Message
 	answer settle.Answer
@@ -150,9 +148,8 @@ func answerOf(r *wire.Reply) settle.Answer {
 	return a
 }
 
-// recordRead commits replies and acknowledges them. If PostgreSQL refuses a batch, it records one reply at a time,
-// and quarantines a refused one. While PostgreSQL is unavailable it releases them for other nodes, and this node
-// stops reading until it is available.
+// recordRead commits replies and acknowledges them. If PostgreSQL refuses a batch, it records one at a time, and
+// quarantines a refused one. While PostgreSQL is unavailable it releases them for other nodes, and stops reading.
 func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 	batch := make([]core.Recording, len(read))
 	for i := range read {
@@ -179,7 +176,6 @@ func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 	}
 }
 
-// recorded acknowledges committed replies, and handles what else they brought.
 func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Recorded) {
 	r.node.Stats.Replies.Add(int64(len(read)))
 	for i, v := range out.Verdicts {
@@ -201,8 +197,8 @@ func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Reco
 	r.after.Seen(out, cameAt(read))
 }
 
-// keepGivenUp stores a dead letter, for operators to see, of a slice that a service abandoned after too many
-// deliveries. Its items continue in smaller slices. A redelivered reply stores the same letter.
+// keepGivenUp stores a dead letter of a slice that a service abandoned after too many deliveries. Its items continue
+// in smaller slices. A redelivered reply stores the same letter.
 func (r *Recorder) keepGivenUp(ctx context.Context, of *reading) error {
 	if of.answer.Failure == nil || of.answer.Failure.Code != workqueue.CodeDeliveries {
 		return nil
@@ -228,7 +224,6 @@ func objection(v settle.Verdict, from string) complaint {
 	}
 }
 
-// quarantine stores a message with the reason, and acknowledges it.
 func (r *Recorder) quarantine(
 	ctx context.Context, msg core.Message, reason, detail string, slice workqueue.SliceID,
 ) {

@@ -22,8 +22,7 @@ import (
 const (
 	// repliesAhead limits the replies that a node prefetches; most are small.
 	repliesAhead = 1024
-	// rebindPause is the least time between bindings of the reply consumer.
-	rebindPause = 200 * time.Millisecond
+	rebindPause  = 200 * time.Millisecond
 )
 
 var errCannotRecord = errors.New("replies cannot be recorded")
@@ -50,8 +49,7 @@ func (r *Recorder) feed(ctx context.Context, replies core.Lanes[core.Message]) {
 	}
 }
 
-// readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change. Prefetched
-// replies are then released immediately for other nodes.
+// readReplies feeds the recorders until ctx ends or the streams change. Then it releases prefetched replies.
 func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Message]) error {
 	_, changed := r.streams.Now()
 	made, err := r.replies.Bind(ctx)
@@ -85,10 +83,8 @@ func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Mess
 	return err
 }
 
-// codeUnreadable is the error code of a chunk with an unreadable reply.
 const codeUnreadable = "unreadable"
 
-// unreadable is a reply that cannot be recorded.
 type unreadable struct {
 	msg            core.Message
 	reason, detail string
@@ -103,8 +99,8 @@ func asUnreadable(msg core.Message, err error) unreadable {
 	return unreadable{msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice)}
 }
 
-// takeUnreadable fails the slice, so that its items continue immediately in smaller ones, and then quarantines the
-// message. After a crash in between, failing the slice again changes nothing.
+// takeUnreadable fails the slice, so that its items continue in smaller ones, then quarantines the message. Repeating
+// this after a crash is harmless.
 func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
 	if err := r.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
 		r.node.Log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
@@ -115,8 +111,7 @@ func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
 	r.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
 }
 
-// failUnreadable records the failure of a slice, provided that the message came on the subject of the slice's
-// endpoint. Any other message is only quarantined.
+// failUnreadable records the failure of a slice, if the message came on the subject of the slice's endpoint.
 func (r *Recorder) failUnreadable(ctx context.Context, u unreadable) error {
 	if u.slice == (workqueue.SliceID{}) {
 		return nil

@@ -23,13 +23,12 @@ import (
 const (
 	// lostGrace is the least age of a sent slice whose request is looked up.
 	lostGrace = 5 * time.Second
-	// lostSettle is how long a request must be gone before its slice counts as lost. The proof does not need it; but
-	// after a purge, a recorder or a service may still be processing what was removed.
+	// lostSettle is how long a request must be gone. The proof does not need it, but after a purge a recorder or a
+	// service may still be processing what was removed.
 	lostSettle = 3 * time.Second
 	// lostEvery is the time between rounds, lostAgain the least time between lookups of the same request.
 	lostEvery, lostAgain = 2 * time.Second, 5 * time.Second
-	// lostBatch limits the slices per round found to be before the stream's first sequence, lostLookups the requests
-	// looked up one by one, lostMarks the slices watched because their requests are gone, lostReleased those reissued.
+	// Limits of a round: slices before the stream's first sequence, requests looked up one by one, marks, reissues.
 	lostBatch, lostLookups, lostMarks, lostReleased = 2000, 50, 4 * 2000, 1000
 )
 
@@ -73,7 +72,6 @@ type lostStore interface {
 	ReleaseLost(ctx context.Context, lease workqueue.Lease, lost []workqueue.SliceID, epoch int64) (int, error)
 }
 
-// lostMark is what is known of a slice whose request is gone.
 type lostMark struct {
 	since   time.Time // when the request was found to be gone
 	replies uint64    // last sequence of the reply stream after that; 0: the chunk may be suspended
@@ -125,8 +123,8 @@ func (s *lostSweep) round(ctx context.Context) (int, error) {
 	return released, errors.Join(unseen, unknown, err)
 }
 
-// page returns the next unanswered slices of the lap, or of a new one. A lap ends at the stream's end when it began:
-// otherwise new requests would prolong it.
+// page returns the next slices of the lap, or of a new one, which ends at the stream's present end: otherwise new
+// requests would prolong it.
 func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 	begins := s.at == 0
 	if begins && s.waiting && time.Since(s.lap) < lostAgain {
@@ -148,8 +146,8 @@ func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 	return page, nil
 }
 
-// markGone marks slices whose requests are gone from the work stream. Requests before its first sequence are; those
-// of the page are looked up. After an error the lap continues there.
+// markGone marks slices whose requests are gone: all before the stream's first sequence, and those of the page. After
+// an error the lap continues there.
 func (s *lostSweep) markGone(ctx context.Context, page []settle.Unanswered) error {
 	stream, err := s.node.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
@@ -209,7 +207,6 @@ func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 	return gone, nil
 }
 
-// requestIs reports whether a slice's request is at its sequence.
 func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered) (bool, error) {
 	msg, err := stream.GetMsg(ctx, uint64(u.StreamSeq))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -221,9 +218,8 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 	return msg.Header.Get(wire.HeaderMsgID) == u.ID.String(), nil
 }
 
-// lost returns the marked slices that are lost. The order matters: the consumer is read after the requests
-// were found to be gone, the end of the reply stream after a chunk was found not to be suspended. Findings count even
-// if a later query fails.
+// lost returns the marked slices that are lost. The order matters: the consumer is read after the requests were found
+// to be gone, the end of the reply stream after a chunk was found not to be suspended.
 func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err error) {
 	gone, err := s.gone(ctx)
 	if err != nil || len(gone) == 0 {
@@ -278,7 +274,6 @@ func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended 
 	return ended, nil
 }
 
-// recordedUpTo reports whether all replies up to a sequence have been acknowledged.
 func recordedUpTo(recorder *jetstream.ConsumerInfo, sequence uint64) bool {
 	return recorder.AckFloor.Stream >= sequence ||
 		recorder.NumAckPending == 0 && (recorder.Delivered.Stream >= sequence || recorder.NumPending == 0)
@@ -322,7 +317,6 @@ func (p *progress) passed(sequence uint64) bool {
 	return p.info != nil && (p.info.AckFloor.Stream >= sequence || p.info.NumPending == 0 && p.info.NumAckPending == 0)
 }
 
-// stateOf returns the subject of a chunk's state, "" if it is not suspended.
 func (f *suspensions) stateOf(ctx context.Context, endpoint string, slice uuid.UUID) (string, error) {
 	s, err := f.suspended(ctx, endpoint)
 	if err != nil {

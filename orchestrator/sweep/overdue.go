@@ -13,14 +13,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// overdueBatch limits the slices per sweep.
 const overdueBatch = 500
 
-// sweepOverdue handles slices past their deadline, which counts from the delivery of a request to a service. An
-// undelivered request waits for its endpoint, and gets a new deadline. An acknowledged one has lost its reply. One
-// that a service keeps is a failed attempt if its items are to blame ([settle.Store.Blamed]), and is removed from the
-// stream to save useless work; while JetStream is silent, it expires without penalty. Unknown cases are left to the
-// next sweep.
+// sweepOverdue handles slices past their deadline, which counts from the delivery to a service. An undelivered
+// request gets a new deadline. An acknowledged one has lost its reply. One that a service keeps is a failed attempt
+// if its items are to blame ([settle.Store.Blamed]), and is removed from the stream; while JetStream is silent, it
+// expires without penalty. Unknown cases are left to the next sweep.
 func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := w.node.Settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
@@ -37,7 +35,6 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
 }
 
-// expire ends slices whose services did not answer.
 func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
 	blamed, err := w.node.Settling.Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
@@ -61,8 +58,8 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 	return late + passed, errors.Join(failed, again)
 }
 
-// handedAgain is the pause after a check of many endpoints without any progress. With the time between two
-// sweeps it is well within the accuracy of HandedFor in [settle.Overdue].
+// handedAgain is the pause after a check of many endpoints without progress, within the accuracy of HandedFor in
+// [settle.Overdue].
 const handedAgain = 3 * time.Second
 
 // noteHandedOut saves how far the consumers of endpoints with undelivered requests have delivered.
@@ -106,7 +103,6 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 	return errors.Join(failed, w.node.Settling.HandedOut(ctx, lease, at, epoch))
 }
 
-// sorted has overdue slices by how they are handled.
 type sorted struct {
 	gone     []workqueue.SliceID // never in the stream, or removed from it: reissued
 	waiting  []workqueue.SliceID // in the stream, not delivered

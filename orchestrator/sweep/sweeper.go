@@ -23,8 +23,7 @@ import (
 // Config configures a Sweeper. No field has a default.
 type Config struct {
 	LeaseTTL time.Duration // of the leader's lease, from its last renewal
-	// Queues queries JetStream for the consumers of endpoints. Missing consumers are nil in the result; unknown ones are
-	// absent. More than FewQueues are read as a list.
+	// Queues returns the consumers of endpoints: nil if missing, absent if unknown. More than FewQueues are listed.
 	Queues    func(ctx context.Context, endpoints []string) map[string]*jetstream.ConsumerInfo
 	FewQueues int
 }
@@ -43,7 +42,6 @@ type madeConsumers interface {
 	Forget(endpoint string)
 }
 
-// missed checks what any node may have missed.
 type missed interface {
 	SweepHolds(ctx context.Context) error
 	SweepWatched(ctx context.Context) error
@@ -77,7 +75,6 @@ func New(k *core.Core, streams streamsSeen, endpoints madeConsumers, watch misse
 	return &Sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}
 }
 
-// swept counts what a sweep changed.
 type swept struct{ dead, lost, standing, late int }
 
 // Sweeping is the leader task that sweeps, at every renewal of the lease.
@@ -95,8 +92,8 @@ func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, err
 }
 
-// EndingStalled is the leader task that ends the transactions of stalled processes, at every renewal of the lease. It
-// is separate, since their locks can block parts of a sweep.
+// EndingStalled is the leader task that ends transactions of stalled processes, whose locks can block parts of a
+// sweep.
 func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
 	defer cancel()
@@ -108,9 +105,8 @@ func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (tim
 	return 0, err
 }
 
-// sweep runs the parts of a sweep, each for at most the lease's life. A part that fails or times out does not hold up
-// the rest, and continues in the next sweep. Each write checks the lease, or is conditional on the state that it
-// changes: see the methods.
+// sweep runs its parts, each for at most the lease's life. One that fails or times out continues in the next sweep.
+// Each write checks the lease, or is conditional on the state that it changes: see the methods.
 func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error {
 	count := func(into *int, part func(context.Context, workqueue.Lease) (int, error)) func(context.Context) error {
 		return func(ctx context.Context) (err error) {
@@ -161,12 +157,11 @@ func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, errors.Join(err, failed)
 }
 
-// healEvery is the time between repairs of lanes: there should be none to repair, and a check reads all runs in
-// progress.
+// healEvery is the time between repairs of lanes, which should find none, and read all runs in progress.
 const healEvery = 5 * time.Second
 
-// sweepLines handles runs whose items of a lane go one at a time. It ends what follows a failed item where the plan
-// demands it, and repairs stalled lanes, whose number it returns.
+// sweepLines ends what follows a failed item of a lane where the plan demands it, and returns how many stalled lanes
+// it repaired.
 func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
 	ended, err := w.node.Settling.EndStopped(ctx, lease)
 	if ended > 0 {
@@ -186,8 +181,8 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 	return standing, errors.Join(err, failed)
 }
 
-// sweepUnsealed reports open runs past their seal deadline, and seals or cancels those set to end so. The next sweep
-// retries failures.
+// sweepUnsealed reports open runs past their seal deadline, and seals or cancels those set to end so. It retries
+// failures.
 func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
 	due, err := start.New(w.node.Store).ReportOverdue(ctx, lease)
 	if err != nil {
