@@ -55,7 +55,8 @@ func (f *Flusher) more(ends []collectorstore.FlushEnd) (all []collectorstore.Flu
 	return ends, nil
 }
 
-// write records flushes. It retries until the outcome is known, or the claims expire: only then may operations be resent.
+// write records flushes. It retries until the outcome is known or the claims expire: only then may operations be
+// resent.
 func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 	n, name := f.node, ends[0].Claim.Name
 	timed, cancel := context.WithTimeout(ctx, dispatch.DefaultClaimTTL)
