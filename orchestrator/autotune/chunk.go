@@ -17,7 +17,7 @@ const (
 	minSized     = 2 * time.Second
 	// aboutSize is the least share of the chunk that a request must hold to count for its size.
 	aboutSize = 0.7
-	// manyTooBig is the share of requests of a size that must fail as too big for the size to be left.
+	// manyTooBig is the share of requests of a size that must be too big for it to be left.
 	manyTooBig = 0.3
 	// sizeHold is how long a size that was no better is not retried, failHold one that failed; both double.
 	sizeHold    = 3 * time.Minute
@@ -30,13 +30,11 @@ const (
 type chunkMemory struct {
 	search
 	// Ceiling is a size that failed, and is not tried until TooBig is free; 0: none.
-	Ceiling int  `json:"ceiling,omitempty"`
-	TooBig  hold `json:"too_big"`
-	// LeftAt is when a failed size was last left.
-	LeftAt time.Time `json:"left_at,omitzero"`
+	Ceiling int       `json:"ceiling,omitempty"`
+	TooBig  hold      `json:"too_big"`
+	LeftAt  time.Time `json:"left_at,omitzero"`
 }
 
-// size returns how many items a request may hold now.
 func (c *Controller) size(s *Sample) int { return min(c.set.Chunk, cmp.Or(s.ChunkMax, maxChunk)) }
 
 // isSize reports whether requests count for the present size.
@@ -45,7 +43,6 @@ func (c *Controller) isSize(e *Ended, s *Sample) bool {
 	return e.Requests > 0 && float64(e.Items) >= aboutSize*float64(size*e.Requests) && e.Items <= size*e.Requests
 }
 
-// ofThisSize counts the requests of the present size that failed as too big or timed out, and those answered.
 func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
 	good = c.measure.sized.requests
 	for _, e := range s.Ended {
@@ -82,8 +79,7 @@ func (c *Controller) leaveSize(s *Sample) bool {
 	return c.setChunk(sizeBelow(m.Ceiling), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
 }
 
-// keepTime takes the largest size expected within the wanted time, if the present one exceeds it and fewer requests
-// in flight do not help.
+// keepTime takes the largest size expected within the wanted time, unless fewer requests in flight help.
 func (c *Controller) keepTime(s *Sample) bool {
 	e, wanted := c.measure.sized, cmp.Or(s.ChunkTime, defaultChunkTime)
 	if e.requests < 2 { // requests may be small for another reason
@@ -104,8 +100,7 @@ func (c *Controller) keepTime(s *Sample) bool {
 	return c.setChunk(to, "a request takes %s, and %s is wanted", seconds(e.service()), seconds(wanted))
 }
 
-// keepTimeByFewer checks first whether the number of requests makes them slow: it judges the step being tried, or
-// halves the limit.
+// keepTimeByFewer tests whether fewer requests are faster: it judges the present trial, or halves the limit.
 func (c *Controller) keepTimeByFewer(s *Sample) bool {
 	m := &c.memory.InFlight
 	switch {
@@ -165,7 +160,6 @@ func (c *Controller) judgeChunk(cost float64, s *Sample) {
 	}
 }
 
-// stepChunk tries the next size up or down, unless it is on hold.
 func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
 	m, from := &c.memory.Chunk, c.set.Chunk
 	to := sizeBelow(c.size(s))

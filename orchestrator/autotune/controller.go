@@ -78,8 +78,7 @@ type memory struct {
 	Chunk    chunkMemory    `json:"chunk"`
 }
 
-// New returns a controller that continues with an earlier one's settings, and its result of Learned. If that is empty
-// or unreadable, it learns again.
+// New returns a controller that continues with an earlier one's settings and Learned, or learns again.
 func New(set Settings, learned []byte) *Controller {
 	c := &Controller{set: set, chunkNext: true}
 	if json.Unmarshal(learned, &c.memory) != nil {
@@ -149,7 +148,6 @@ func (c *Controller) Step(s Sample) []Change {
 	return c.changes
 }
 
-// decide makes changes: first by the rules, then by the search.
 func (c *Controller) decide(s *Sample) {
 	switch {
 	case s.InFlightAuto && c.fillPlaces(s):
@@ -167,7 +165,6 @@ func (c *Controller) forget() {
 	c.measure = measurement{}
 }
 
-// lately adds up the latest samples, at most n.
 func (c *Controller) lately(n int) tally {
 	var t tally
 	for _, r := range c.recent[max(0, len(c.recent)-n):] {
@@ -213,7 +210,6 @@ func rateText(rate float64) string {
 	return number(rate)
 }
 
-// number formats a number with three digits.
 func number(v float64) string {
 	switch {
 	case v >= 100:

@@ -16,8 +16,7 @@ const (
 	atWork = 0.85
 	// worthwhile is the share of a raise that must appear as throughput for it to be kept.
 	worthwhile = 0.12
-	// harmless is the share of the throughput that must remain for a step down to be kept, idlePays the gain required if
-	// it leaves capacity of services idle.
+	// harmless is the least remaining throughput for a step down to be kept, idlePays if it leaves capacity idle.
 	harmless = 0.98
 	idlePays = 1.03
 	// idleAfter is how long an endpoint is paced before trials may leave capacity of services idle.
@@ -25,21 +24,18 @@ const (
 	// farStride is the factor of a step while nothing is known, nearStride otherwise.
 	farStride  = 2.0
 	nearStride = 1.3
-	// startPays is the gain that a far step up must bring for the next to be as far, startFewer that of one down. Below
-	// startFalls after a step up, half as many are tried instead.
+	// startPays is the gain of a far step up for the next to be as far, startFewer that of one down. Below startFalls
+	// after a step up, half as many are tried instead.
 	startPays  = 1.3
 	startFewer = 1.05
 	startFalls = 0.9
-	// longHold is the longest hold of a step that did not pay.
-	longHold = 5 * time.Minute
-	// credible is the highest concurrency of services that is believed. Higher numbers mean that something else limits
-	// it.
+	longHold   = 5 * time.Minute
+	// credible is the highest concurrency of services that is believed: above it, something else limits it.
 	credible = 64
 )
 
 type inFlightMemory struct {
 	search
-	// Stride is the factor of the next step.
 	Stride float64   `json:"stride,omitempty"`
 	CutAt  time.Time `json:"cut_at,omitzero"` // last cut after timeouts
 	// Fewer is the reported concurrency at which fewer were found to be better; 0: none.
@@ -58,8 +54,7 @@ func (s *Sample) filled() int {
 }
 
 // fillPlaces uses the concurrency reported by services. An unknown endpoint begins with twice as many. Later idle
-// capacity is filled while there is demand, even after an outage or the end of a run, unless fewer were found to be
-// better, or there are timeouts or refusals.
+// capacity is filled while there is demand, unless fewer were better, or there are timeouts or refusals.
 func (c *Controller) fillPlaces(s *Sample) bool {
 	m, n := &c.memory.InFlight, s.filled()
 	if n == 0 {
@@ -95,8 +90,7 @@ func (c *Controller) backOff() bool {
 	return c.setInFlight(c.set.InFlight*2/3, "%d of %d requests ran out of time", t.timedOut, all)
 }
 
-// shortenQueue removes what only waits in the queue. If runs with their own limits share the endpoint, the
-// controller's keep at least half.
+// shortenQueue removes what only waits. With other runs at the endpoint, the controller keeps at least half.
 func (c *Controller) shortenQueue(s *Sample) bool {
 	t := c.lately(min(c.measure.samples, lookBack))
 	// What ends in a window began before it, so slow requests need a long one.
@@ -140,8 +134,7 @@ func (c *Controller) exploreInFlight(s *Sample) bool {
 	return false
 }
 
-// stepInFlight tries a step up when hardly anything waits, or one down when services process nearly all requests in
-// flight, so that fewer may be faster.
+// stepInFlight tries a step up when hardly anything waits, or down when services process nearly all in flight.
 func (c *Controller) stepInFlight(up bool, s *Sample) bool {
 	m, sum, from := &c.memory.InFlight, &c.measure.sum, c.limit(s)
 	base := sum.throughput()
@@ -198,8 +191,7 @@ func (c *Controller) judgeInFlight(s *Sample) {
 	c.setInFlight(tried.From, reason, args...)
 }
 
-// keepInFlight continues in the direction of a step that paid. A step down without a gain only relieves services, so
-// the next one is on hold.
+// keepInFlight continues in a direction that paid. A step down without a gain only relieves services: the next waits.
 func (c *Controller) keepInFlight(up bool, gain float64, least time.Duration, s *Sample) {
 	m, side := &c.memory.InFlight, c.memory.InFlight.side(up)
 	goesOn := up && gain >= startPays || !up && gain >= startFewer

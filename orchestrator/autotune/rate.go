@@ -5,8 +5,7 @@ import "time"
 const (
 	// refusedShare is the share of items that must be refused for the rate to be lowered.
 	refusedShare = 0.01
-	// firstRaise is the first pause before a raise after a refusal. It shrinks to soonestRaise without refusals, and
-	// doubles up to latestRaise with them.
+	// firstRaise is the pause before a raise. It shrinks to soonestRaise, and doubles up to latestRaise with refusals.
 	firstRaise   = 4 * time.Second
 	soonestRaise = time.Second
 	latestRaise  = 30 * time.Second
@@ -19,8 +18,7 @@ const (
 	enoughRaises = 16
 	// reached is the share of the rate that must be used for the rate to limit the throughput.
 	reached = 0.8
-	// evenly is the share of a second's items that a request may hold under a rate: services that count over shorter
-	// periods refuse more of large ones.
+	// evenly limits a request to this share of a second's items: services that count over shorter periods refuse more.
 	evenly = 0.1
 	// lowerTo is the least remaining share of a lowered rate, roomBelow the largest.
 	lowerTo   = 0.5
@@ -36,7 +34,6 @@ type rateMemory struct {
 	Guess     bool          `json:"guess,omitempty"` // no refusal since the rate was first set
 }
 
-// paceRate learns the rate from refusals.
 func (c *Controller) paceRate(t *tally, s *Sample) {
 	m := &c.memory.Rate
 	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
@@ -100,7 +97,6 @@ func (c *Controller) evenOut(s *Sample) bool {
 	return c.setChunk(c.evenSize(), "services take %s items/s, and refuse less when they come evenly", number(c.set.Rate))
 }
 
-// evenSize returns the largest size with which requests arrive evenly at the current rate.
 func (c *Controller) evenSize() int {
 	if c.set.Rate == 0 {
 		return maxChunk
@@ -108,7 +104,6 @@ func (c *Controller) evenSize() int {
 	return sizeBelow(int(c.set.Rate*evenly) + 1)
 }
 
-// active returns in how many of the latest samples requests ended.
 func (c *Controller) active() (n int) {
 	for _, r := range c.recent[max(0, len(c.recent)-lookBack/2):] {
 		if r.requests+r.failed > 0 {

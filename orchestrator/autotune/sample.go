@@ -33,7 +33,6 @@ type Sample struct {
 	ChunkMax  int           // largest number of its items; 0: 8192
 }
 
-// Ended are requests of about one size that ended in the same way.
 type Ended struct {
 	Requests int
 	Items    int // of all of them
@@ -126,7 +125,6 @@ func (t *tally) throughput() float64 {
 	return t.mean(t.live) / t.timeInSystem().Seconds() * float64(t.done) / float64(t.requests)
 }
 
-// mean returns a sum over the samples divided by their number.
 func (t *tally) mean(sum int) float64 {
 	if t.samples == 0 {
 		return 0
@@ -165,7 +163,6 @@ func (t *tally) timeInSystem() time.Duration {
 	return time.Duration(t.mean(t.live) * float64(t.window) / float64(t.requests))
 }
 
-// wait returns how long a request waits for a service.
 func (t *tally) wait() time.Duration {
 	if t.requests == 0 {
 		return 0

@@ -3,8 +3,7 @@ package autotune
 import "time"
 
 const (
-	// minSettle and maxSettle limit the time between a change and the measurement: until 1.5 times the requests then in
-	// flight have ended.
+	// A measurement begins once 1.5 times the requests in flight at a change have ended, within these limits.
 	minSettle = time.Second
 	maxSettle = 30 * time.Second
 	// minMeasure is the least time of a measurement, or longMeasure with fewer requests.
@@ -32,7 +31,6 @@ type trial struct {
 	Base float64 `json:"base"` // to be improved: items per second, or seconds per item
 }
 
-// hold delays repetitions of a step that did not pay.
 type hold struct {
 	Until time.Time     `json:"until,omitzero"`
 	Pause time.Duration `json:"pause,omitempty"`
@@ -53,7 +51,6 @@ func (m *search) side(up bool) *hold {
 	return &m.Down
 }
 
-// abandon undoes what is being tried, after an interruption.
 func (c *Controller) abandon() {
 	inFlight, chunk := c.memory.InFlight.Trial.From, c.memory.Chunk.Trial.From
 	c.endTrials()
@@ -65,7 +62,6 @@ func (c *Controller) abandon() {
 	}
 }
 
-// endTrials keeps what is being tried without judging it.
 func (c *Controller) endTrials() { c.memory.InFlight.Trial, c.memory.Chunk.Trial = trial{}, trial{} }
 
 // explore judges what is being tried, or tries something, when a measurement is complete.

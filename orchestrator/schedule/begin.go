@@ -16,11 +16,9 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// maxTakeovers limits the takeovers of a start after its node was lost, beyond its attempts: the start may be what
-// ends the nodes.
+// maxTakeovers limits takeovers of a start whose node was lost, beyond its attempts: the start may be the cause.
 const maxTakeovers = 20
 
-// round is one pass over the waiting fires.
 type round struct {
 	*LeaderTask
 	lease workqueue.Lease
@@ -33,7 +31,6 @@ type round struct {
 	notes   []store.FireNote
 }
 
-// begin starts the runs that are due.
 func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
 	r := round{LeaderTask: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
 	// The map is older than the list: a start that ends in between is a run in progress in the list.
@@ -101,7 +98,6 @@ func (r *round) mine(key store.FireKey) bool {
 	return mine && load.lease == r.lease
 }
 
-// waits reports whether a fire must wait for another start of its schedule.
 func (r *round) waits(f *store.WaitingFire) bool {
 	other, busy := r.busy[f.Schedule]
 	return busy && other != f.FireKey
@@ -143,7 +139,6 @@ func because(reason string) string {
 	return "; " + reason
 }
 
-// overlap applies the policy for a run that would overlap with others of its schedule.
 func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
 	*store.FireEnd, error,
 ) {
@@ -181,7 +176,6 @@ func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 	return &store.FireEnd{State: store.FireQueued, Reason: reason}
 }
 
-// others names what is in progress, for messages.
 func (r *round) others(f *store.WaitingFire) string {
 	if n := len(f.UnderWay); n > 0 {
 		if n == 1 {
@@ -217,7 +211,6 @@ func over(err error) bool {
 
 func actor(name string) string { return "schedule " + name }
 
-// set starts a run, whose items are loaded in another goroutine.
 func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did bool, err error) {
 	// Capacity freed during a round is left to the next one, so that no fire overtakes those that found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
@@ -246,7 +239,6 @@ func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did 
 	return true, nil
 }
 
-// load starts the run of a fire, or saves the reason why it failed.
 func (d *LeaderTask) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
 	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
 		zap.Int("attempt", claim.Attempt))

@@ -80,7 +80,6 @@ func (c clock) first(wall, since time.Time) time.Time {
 	}
 }
 
-// byWall is the rule of expressions with fixed hours.
 type byWall struct {
 	expression
 	clock
@@ -94,7 +93,6 @@ func (r byWall) next(after time.Time) time.Time {
 	return r.first(wall, after)
 }
 
-// byElapsed is the rule of expressions for all hours.
 type byElapsed struct {
 	expression
 	clock
@@ -151,7 +149,6 @@ func (t TimeOfDay) on(c clock, wall time.Time, days int) time.Time {
 	return c.first(at, at.Add(-repeat))
 }
 
-// after returns the first instant after t with that time of day.
 func (t TimeOfDay) after(c clock, at time.Time) time.Time {
 	wall := c.span(at).wall(at)
 	days := -2 // the clock may have been set back by a day
@@ -160,7 +157,6 @@ func (t TimeOfDay) after(c clock, at time.Time) time.Time {
 	return t.on(c, wall, days)
 }
 
-// until returns the last instant until t with that time of day.
 func (t TimeOfDay) until(c clock, at time.Time) time.Time {
 	wall := c.span(at).wall(at)
 	days := 2

@@ -13,8 +13,7 @@ import (
 
 const maxCronBytes = 300
 
-// expression wraps robfig/cron, which must only be called in UTC: in a zone it skips what the clock skips, and
-// repeats what it repeats.
+// expression wraps robfig/cron for UTC: in a zone it skips what the clock skips, and repeats what it repeats.
 type expression struct {
 	*cron.SpecSchedule
 	allHours bool // the hour begins with *
@@ -24,7 +23,6 @@ type expression struct {
 var errCronFields = errors.New("want five fields: minute hour day-of-month month day-of-week, like 30 2 * * 1-5; " +
 	"or one of @hourly, @daily, @weekly, @monthly, @yearly")
 
-// parseCron parses an expression, or the interval of @every.
 func parseCron(text string) (*expression, time.Duration, error) {
 	text = strings.TrimSpace(text)
 	if len(text) > maxCronBytes {
@@ -78,8 +76,7 @@ func newExpression(text string) (*expression, error) {
 func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
 
 // checkFields rejects what the parser accepts with an unexpected meaning: empty parts of lists, ranges that begin
-// with *, and steps beyond the field, where only the first value would remain. It also explains what only other
-// programs support.
+// with *, and steps beyond the field. It also explains what only other programs support.
 func checkFields(fields []string) error {
 	part := regexp.MustCompile(`^([*?]|[0-9]{1,4}(-[0-9]{1,4})?|[A-Za-z]{3}(-[A-Za-z]{3})?)(/[0-9]{1,4})?$`)
 	values := []int{60, 24, 31, 12, 7}
@@ -131,7 +128,6 @@ func withSunday(field string) string {
 	return strings.Join(parts, ",")
 }
 
-// guarded recovers panics of the library's parser.
 func guarded(text string) (parsed *cron.SpecSchedule, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -150,8 +146,8 @@ func guarded(text string) (parsed *cron.SpecSchedule, err error) {
 	return parsed, nil
 }
 
-// after returns the first wall time after another, or zero. The library stops after five years, but from 2096 to 2104
-// there is no 29th of February.
+// after returns the first later wall time, or zero. The library stops after five years, but from 2096 to 2104 there
+// is no 29th of February.
 func (e *expression) after(wall time.Time) time.Time {
 	for range 3 {
 		if next := e.Next(wall); !next.IsZero() {

@@ -54,7 +54,6 @@ func Parse(name string, text []byte) (*Spec, error) {
 // Wrong returns an error like Parse's, at a field, for problems that only others detect, such as an unknown plan.
 func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
-// check compiles the rule, and rejects invalid combinations.
 func (s *Spec) check(doc *strictyaml.Document) error {
 	if err := gather.CheckName(s.Name); err != nil {
 		return doc.Fail("name", "%s", problemOf(err))
@@ -110,7 +109,6 @@ func problemOf(err error) string {
 	return err.Error()
 }
 
-// compile makes the rule of due times, or returns the invalid field.
 func (s *Spec) compile() (field string, err error) {
 	if s.clock, err = openZone(s.Zone); err != nil {
 		return "zone", err

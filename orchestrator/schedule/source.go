@@ -55,8 +55,7 @@ func CheckURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Open requests a URL and returns the response's body, which ends with an error if incomplete. All errors are
-// *SourceError.
+// Open returns a URL's body, which ends with an error if incomplete. All errors are *SourceError.
 func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	u, err := CheckURL(text)
 	if err != nil {
@@ -83,7 +82,6 @@ type slowError string
 
 func (e slowError) Error() string { return string(e) }
 
-// spell formats a duration without zero seconds.
 func spell(d time.Duration) string {
 	if minutes, whole := strings.CutSuffix(d.String(), "m0s"); whole {
 		return minutes + "m"
@@ -101,7 +99,6 @@ type urlBody struct {
 	body    io.ReadCloser
 }
 
-// patience ends the request after a time, with the reason, unless the timer is stopped.
 func (b *urlBody) patience(limit time.Duration, why string) *time.Timer {
 	return time.AfterFunc(limit, func() { b.cancel(slowError(fmt.Sprintf(why, spell(limit)))) })
 }
@@ -164,7 +161,6 @@ func (b *urlBody) tooLarge() error {
 		MaxURLBytes>>30)
 }
 
-// failed returns the reason for an incomplete answer.
 func (b *urlBody) failed(err error) error {
 	why, passes := httpfetch.Explain(err)
 	slow, late := errors.AsType[slowError](context.Cause(b.ctx))

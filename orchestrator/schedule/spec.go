@@ -186,7 +186,6 @@ const OnTime = time.Minute
 // MaxMissed limits the missed due times returned.
 const MaxMissed = 100
 
-// horizon is how far back due times are considered.
 const horizon = 20 * 366 * 24 * time.Hour
 
 // Passed sorts the due times that have passed.
@@ -197,8 +196,7 @@ type Passed struct {
 	Next   time.Time   // the next due time; zero: none
 }
 
-// Due sorts the due times after last until now. Those whose planned start is long past were missed: the misfire
-// policy decides which of them are fired anyway.
+// Due sorts the due times after last until now: the misfire policy applies to those long past their planned start.
 func (s *Spec) Due(last, now time.Time) Passed {
 	var out Passed
 	out.Next, _ = s.Next(now)
@@ -221,8 +219,7 @@ func (s *Spec) Due(last, now time.Time) Passed {
 	return out
 }
 
-// newest returns the last n due times after last until now, and whether there are more. Rules only go forward, so it
-// looks back in doubling steps.
+// newest returns the last n due times after last until now. Rules only go forward: it looks back in doubling steps.
 func (s *Spec) newest(last, now time.Time, n int) (dues []time.Time, more bool) {
 	if oldest := now.Add(-horizon); last.Before(oldest) {
 		last = oldest

@@ -101,8 +101,7 @@ func (d *LeaderTask) LeaderTask() orchestrator.LeaderTask {
 // Wait waits for the loads in progress when the lease was lost. Their context is done by then.
 func (d *LeaderTask) Wait() { d.loads.Wait() }
 
-// Run takes due times, starts runs, and handles late ones. Items are loaded in other goroutines, until ctx ends. A
-// failure of one schedule does not delay the rest.
+// Run takes due times, starts runs, and handles late ones. Items are loaded in other goroutines, until ctx ends.
 func (d *LeaderTask) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	taken, err := d.take(ctx, lease)
 	began, err2 := d.begin(ctx, lease)
@@ -126,7 +125,6 @@ func (d *LeaderTask) Run(ctx context.Context, lease workqueue.Lease) (again time
 	return min(wait, maxPause), nil
 }
 
-// read parses a saved schedule.
 func read(name string, text json.RawMessage) (*Spec, error) {
 	spec := &Spec{}
 	if err := json.Unmarshal(text, spec); err != nil {
@@ -148,8 +146,8 @@ type Started struct {
 	Existing bool // started before, by a lost leader
 }
 
-// Starter starts the runs of schedules like the API does. The run begins in the transaction that marks its fire as
-// started, and not if another leader has taken over the fire. After an error there is no run.
+// Starter starts runs like the API does. The run begins in the transaction that marks its fire as started, and not if
+// another leader has taken over the fire. After an error there is no run.
 type Starter interface {
 	StartFire(ctx context.Context, job Job) (Started, error)
 	// Permanent reports whether an error of StartFire cannot be fixed by a retry.
@@ -199,7 +197,6 @@ func (d *LeaderTask) takeOne(
 	return taken, err
 }
 
-// firesOf returns the fires of passed due times, oldest first.
 func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
 	fires := make([]store.NewFire, 0, len(passed.Missed)+len(passed.Fire))
 	for i, due := range passed.Missed {
@@ -223,8 +220,8 @@ func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
 	return fires
 }
 
-// handsFree reports whether another run's items may be loaded. Slow sources, which may take half an hour, do not make
-// the rest wait, within a limit: each has a connection and possibly a file.
+// handsFree reports whether another run's items may be loaded. Slow sources do not make the rest wait, within a
+// limit: each has a connection and possibly a file.
 func (d *LeaderTask) handsFree(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -244,7 +241,6 @@ const (
 	turnGoesOn    = "; before that: "
 )
 
-// behindAStart notes that a fire waits to cancel a run that is still being started.
 func (r *round) behindAStart(f *store.WaitingFire) {
 	if f.State == store.FireWaiting { // a queued one already reports it
 		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
@@ -258,8 +254,7 @@ func (r *round) note(f *store.WaitingFire, reason string) {
 	}
 }
 
-// saveReasons saves why fires wait, to show them, and for later outcomes. Reasons change with each loaded run, for up to
-// a thousand fires, so they are not saved each time.
+// saveReasons saves why fires wait, but not each time: reasons of a thousand fires may change with each loaded run.
 func (r *round) saveReasons(ctx context.Context, fires []store.WaitingFire) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {
@@ -319,7 +314,6 @@ func turn(was, crowd string, before int) string {
 	return reason
 }
 
-// late handles runs that have not ended at the end of their window.
 func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
 	fires, err := d.store.LateFires(ctx, lease, page)
 	if err != nil {
