@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// schemaNow lists the parts of our tables ($1) and functions ($2), by names that do not depend on PostgreSQL's
-	// version.
+	// schemaNow lists the parts of our tables ($1) and functions ($2), by names independent of PostgreSQL's version.
 	schemaNow = `
 WITH ours AS (
     SELECT c.oid, c.relname FROM pg_class c
@@ -98,8 +97,8 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Drift returns how a migrated schema differs from what this program's migrations made: added, changed or removed
-// parts. If it is newer, that is all it returns; a newer schema also suits the previous version of the program.
+// Drift returns how a schema differs from what this program's migrations made, or only that it is newer: such a schema
+// still suits the previous version of the program.
 func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error) {
 	entries, err := Files.ReadDir(".")
 	if err != nil {
@@ -126,8 +125,7 @@ func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error
 	return all, false, nil
 }
 
-// Notes returns what an operator should know about the schema at url: its drift, and roles with too few rights on
-// statistics.
+// Notes returns what an operator should know: the schema's drift, and roles with too few rights on statistics.
 func Notes(ctx context.Context, url string, roles ...string) (all []string, err error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -152,7 +150,6 @@ func Notes(ctx context.Context, url string, roles ...string) (all []string, err 
 	return all, err
 }
 
-// ours returns our tables and functions, as parameters for the statements.
 func ours() (ofTables, ofFunctions string, err error) {
 	names, err := tables()
 	if err != nil {

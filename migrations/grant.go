@@ -22,10 +22,9 @@ func (e *RoleError) Error() string {
 	return fmt.Sprintf("role %s is granted nothing: %s", e.Role, strings.Join(e.Why, "; "))
 }
 
-// Grant gives a role only the rights that serving needs in the database at url. The role reads and writes our tables,
-// may empty partitions, cannot change the schema, and may only read the audit log and add rows to it. Grant is
-// repeatable, and must be repeated after migrations that added tables. The URL is that of the owner. A role that
-// could change the audit log or the schema anyway is refused with a [RoleError].
+// Grant gives a role only the rights that serving needs: it cannot change the schema, and only read the audit log and
+// add rows to it. Repeat Grant after migrations that added tables. The URL is that of the owner. A role that could
+// change the audit log or the schema anyway is refused with a [RoleError].
 func Grant(ctx context.Context, url, role string) (err error) {
 	db, err := open(ctx, url)
 	if err != nil {
@@ -160,8 +159,7 @@ SELECT count(*) > 0, coalesce(bool_or(rolsuper), false) FROM pg_roles WHERE roln
 	ourSchema = `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = 'audit_log'::regclass`
 
-	// rolesAbove lists the ways by which a role could still change the audit log, the schema, or their server, also by
-	// becoming another role.
+	// rolesAbove lists how a role could still change the audit log, the schema, or their server.
 	rolesAbove = `
 WITH t AS (
     SELECT c.oid, c.relowner, n.oid AS schema, n.nspname, n.nspowner

@@ -19,12 +19,10 @@ const applicationName = "tranche migrate"
 
 const (
 	backendPID = `SELECT pg_backend_pid()`
-	// beginLock needs no snapshot longer than a statement, regardless of the database's default isolation: CREATE INDEX
-	// CONCURRENTLY waits for all older snapshots, including this one.
+	// beginLock needs no snapshot longer than a statement: CREATE INDEX CONCURRENTLY waits for all older snapshots.
 	beginLock = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	endLock   = `ROLLBACK`
-	// keepLock stops PostgreSQL from ending a session, or in a transaction ($1) that, which only holds the lock, however
-	// long the migrations take.
+	// keepLock stops PostgreSQL from ending a session, or in a transaction ($1) that, which only holds the lock.
 	keepLock = `SELECT set_config(name, '0', $1) FROM pg_settings
 WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
 	// tryLock does not wait: CREATE INDEX CONCURRENTLY would wait for the waiting statement.
@@ -136,8 +134,7 @@ const (
 	itemViewSource = 2
 )
 
-// FormerSchemaError is returned for a database migrated by an unreleased version of Tranche, before the files had
-// their current numbers. It cannot be migrated.
+// FormerSchemaError is returned for a database of an unreleased version of Tranche. It cannot be migrated.
 type FormerSchemaError struct {
 	Newest int64 // number of its last migration
 }

@@ -117,8 +117,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 	return applied, nil
 }
 
-// Pending returns the names of the files that [Up] would apply to the database at url, in order. It only reads, and
-// takes no lock.
+// Pending returns the names of the files that [Up] would apply, in order. It only reads, and takes no lock.
 func Pending(ctx context.Context, url string) (names []string, err error) {
 	db, err := open(ctx, url)
 	if err != nil {
@@ -197,7 +196,7 @@ func open(ctx context.Context, url string) (*sql.DB, error) {
 	if config.ConnConfig.ConnectTimeout <= 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
-	// It leaves no prepared statement on a connection that a pooler then hands to another client, and no portal, whose
+	// It leaves no prepared statement on a connection that a pooler hands to another client, and no portal, whose
 	// snapshot would stay in the transaction of [alone].
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	config.ConnConfig.RuntimeParams["application_name"] = applicationName // [blockers] finds our sessions by it

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Ready reports whether a node can work on the database at url as the URL's role: missing migrations or rights are a
-// [NotReadyError]. It only reads, and takes no lock.
+// Ready returns a [NotReadyError] for missing migrations or rights of the URL's role. It only reads, and takes no
+// lock.
 func Ready(ctx context.Context, url string) (err error) {
 	db, err := open(ctx, url)
 	if err != nil {
@@ -83,8 +83,7 @@ func (e *NotReadyError) Error() string {
 	return fmt.Sprintf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(e.Missing, ", "))
 }
 
-// mayMigrate refuses a role that cannot apply the missing migrations. Otherwise its error would be a denied statement
-// of some file.
+// mayMigrate refuses a role without the rights to migrate, before one statement of a file is denied.
 func mayMigrate(ctx context.Context, db *sql.DB, missing []string) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

@@ -54,8 +54,8 @@ func main() {
 	os.Exit(run(untilSignal(), os.Args[1:], cli.NewConsole(os.Stdin, os.Stdout, os.Stderr)))
 }
 
-// untilSignal returns a context that ends with the first signal to stop. The second one ends the process immediately,
-// by its default handling. SIGHUP counts only at a terminal, which has then been closed; see [serveCommand.Run].
+// untilSignal returns a context that ends with the first signal to stop; the second one ends the process. SIGHUP
+// counts only at a terminal, which has then been closed; see [serveCommand.Run].
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	came := make(chan os.Signal, 1)

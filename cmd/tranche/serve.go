@@ -131,8 +131,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	return s.work(ctx, term, p, node, server, end)
 }
 
-// ignoreHangUp ignores SIGHUP unless a terminal sends it: supervisors send it to reload settings, and by default it
-// would end the process.
+// ignoreHangUp ignores SIGHUP unless it is a terminal's: supervisors send it to reload settings.
 func ignoreHangUp(log *zap.Logger) {
 	if cli.IsTerminal(os.Stdin) {
 		return
@@ -153,8 +152,7 @@ func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.T
 		}}
 }
 
-// work runs the node and the API. The API is available from the start, and reports what is missing. It stops first,
-// since uploads depend on the node's session.
+// work runs the node and the API. The API stops first, since uploads depend on the node's session.
 func (s *serveCommand) work(
 	ctx context.Context, term *cli.Console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
 ) error {
@@ -272,8 +270,7 @@ func (f *pulseFlags) set(c orchestrator.Config) orchestrator.Config {
 // lastMoment is the time for the private servers to stop after the grace.
 const lastMoment = time.Second
 
-// ending limits a stop to its grace. The API and the node have a share each, one after the other; the rest is for the
-// other parts.
+// ending limits a stop to its grace. The API and the node have a share each; the rest is for the other parts.
 type ending struct {
 	grace time.Duration
 	begin sync.Once

@@ -81,8 +81,7 @@ func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *pa
 		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
 }
 
-// whereTokensAre returns the flag with which a command on this machine finds the same database, without its password,
-// since the line is logged.
+// whereTokensAre returns the flag for the same database, without its password, since the line is logged.
 func (s *serveCommand) whereTokensAre(p *parts) string {
 	if s.Database == "" {
 		return "--data-dir " + cli.ShellWord(p.directory)

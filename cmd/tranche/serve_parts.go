@@ -110,8 +110,8 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	return s.openNATS(ctx, p, log)
 }
 
-// openConnections reads the connections file, and makes the fetchers for steps of kind http and sql. Without a file
-// there are no sources or secrets, and only HTTP services at public addresses.
+// openConnections makes the fetchers for steps of kind http and sql. Without a connections file there are no sources
+// or secrets, and only HTTP services at public addresses.
 func (s *serveCommand) openConnections(p *parts) (err error) {
 	p.connections = &connections.Connections{}
 	if s.Connections != "" {
@@ -140,8 +140,7 @@ func (s *serveCommand) openConnections(p *parts) (err error) {
 // answersTimeout limits the wait of a stop for answers to earlier operations. Other parts need time, too.
 const answersTimeout = 5 * time.Second
 
-// openCollectors accepts operations for collectors over NATS. At a stop, accepted ones are answered before the
-// connections close.
+// openCollectors accepts operations for collectors over NATS, and answers them before the connections close.
 func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*ingest.Producers, error) {
 	taking := ingest.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
 		log.Named("producers"))
@@ -157,8 +156,7 @@ func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.
 	return taking, nil
 }
 
-// openTrackers makes the tracker service and accepts its requests over NATS. At a stop, accepted ones are answered
-// before the connections close.
+// openTrackers accepts requests for trackers over NATS, and answers them before the connections close.
 func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.Logger) (*trackers.Service, error) {
 	service := trackers.New(p.store, trackers.Config{
 		Connections: p.connections, Ended: node.PublishEvents, Log: log.Named("trackers"),
@@ -276,8 +274,7 @@ func (l *later) WakeLeaderTask(name string) {
 	}
 }
 
-// alertFlags are the programs that alerts may run, in addition to what the connections file allows. Their links begin
-// with --public-url.
+// alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"A program that alerts may have run on this server, and their name for it; may stand several times." placeholder:"NAME=PATH"`
 }

@@ -235,8 +235,7 @@ func (b *Bundle) Check(t *testing.T) {
 	WantInvariants(t, b.Store)
 }
 
-// WantInvariants fails the test if an invariant of a database is violated, except that of the schema: tests rename
-// tables and add triggers.
+// WantInvariants fails the test if an invariant is violated, except that of the schema, which tests change.
 func WantInvariants(t testing.TB, store *database.DB) {
 	t.Helper()
 	report := testenv.Must(doctor.New(store).Recount(context.Background()))(t)

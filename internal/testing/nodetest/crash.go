@@ -76,8 +76,7 @@ func (b *Bundle) Doom(t *testing.T) *Doomed {
 	return d
 }
 
-// Start runs the node until it passes a point for the n-th time, until Crash, or until the test ends. Its
-// transactions are small, so that a short run has many.
+// Start runs the node until it passes a point for the n-th time, until Crash, or until the test ends.
 func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Config) {
 	t.Helper()
 	own := Config(t)

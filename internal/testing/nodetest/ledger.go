@@ -18,8 +18,7 @@ type execution struct {
 	Slice      workqueue.SliceID
 }
 
-// Ledger records the executions by services, outside the system. At a mark they wait at a gate, so that a test can
-// break something in the middle of a run.
+// Ledger records executions outside the system. At a mark they wait, so that a test can break something meanwhile.
 type Ledger struct {
 	mark    int
 	reached chan struct{}
@@ -115,8 +114,7 @@ func (l *Ledger) WantOnce(t *testing.T, run workqueue.RunID, items int) {
 	}
 }
 
-// wantBounded checks that every item was executed, but no more often than the slices in the database allow (I5): each
-// execution belongs to a slice with its item.
+// wantBounded checks that every item was executed, and each execution belongs to a slice with its item (I5).
 func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items int) {
 	t.Helper()
 	if n := len(l.counts(run, 1)); n != items {

@@ -89,8 +89,7 @@ func Until(t *testing.T, what string, met func() bool) {
 	testenv.Until(t, Stuck, what, met)
 }
 
-// answered limits JetStream's answer to a test. It is shorter than Stuck: an answer may be lost with its server, and
-// the test retries.
+// answered is shorter than Stuck: an answer of JetStream may be lost with its server, and the test retries.
 const answered = time.Minute
 
 // JS returns JetStream over the test's connection.

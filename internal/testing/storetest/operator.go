@@ -78,8 +78,7 @@ func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	return out
 }
 
-// Damaged returns a completed run of n items in which even multiples of three failed with code "even", odd ones with
-// "odd".
+// Damaged returns a completed run in which even multiples of three failed with code "even", odd ones with "odd".
 func (b *Bench) Damaged(n int) (run workqueue.RunID, even, odd int) {
 	b.Helper()
 	run = b.Load(Chunked(500), n)

@@ -42,8 +42,7 @@ func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) di
 	return claimed
 }
 
-// RecordStep claims everything ready in a step and answers it, with errors for the items in fail. It returns the
-// number of items.
+// RecordStep answers everything ready in a step, with errors for the items in fail, and returns their number.
 func (b *Bench) RecordStep(run workqueue.RunID, step workqueue.Step, fail ...workqueue.Ordinal) (items int) {
 	b.Helper()
 	for {

@@ -7,8 +7,8 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// Cluster is a PostgreSQL for one test, which may stop and kill it. Its commits are as durable as in production, and
-// its URL is the same after a restart. It is not safe for concurrent use.
+// Cluster is a durable PostgreSQL for one test, which may stop and kill it. Its URL is the same after a restart. It
+// is not safe for concurrent use.
 type Cluster struct {
 	config embedded.PostgresConfig
 	server *embedded.Postgres // nil while it is down

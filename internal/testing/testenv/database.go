@@ -106,8 +106,7 @@ func fatal(t testing.TB, err error) {
 	t.Fatalf("test environment: %v", err)
 }
 
-// Rewrite runs a statement without the database's guards, as only a superuser can, for example to change rows of the
-// audit log.
+// Rewrite runs a statement without the database's guards, as only a superuser can.
 func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -123,8 +122,8 @@ func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 }
 
 const (
-	// clockIs makes tranche_now movable. Like a clock, sequences are read as of now, also in a transaction with an older
-	// snapshot. Calls of functions do not change plans, as a query for the offset would.
+	// clockIs makes tranche_now movable. Like a clock, sequences ignore snapshots. Calls of functions do not change
+	// plans, as a query for the offset would.
 	clockIs = `
 DO $$ BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('testenv.clock'));

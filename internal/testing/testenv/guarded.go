@@ -18,8 +18,7 @@ type GuardedNATS struct {
 	port   int
 }
 
-// NATSByConfig runs a server with the text of a configuration file until the test ends. Its port and store directory
-// are those of the test, not those in the text.
+// NATSByConfig runs a server with a configuration until the test ends, but with its own port and store directory.
 func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 	t.Helper()
 	g := &GuardedNATS{dir: t.TempDir(), port: server.RANDOM_PORT}

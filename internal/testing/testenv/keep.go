@@ -9,8 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Keep runs f until stop is called, or the test ends, and waits for its end. tell is [testing.T.Errorf], or
-// [testing.T.Logf] where an error of f is allowed.
+// Keep runs f until stop is called, or the test ends. tell is t.Errorf, or t.Logf if f may return errors.
 func Keep(t testing.TB, tell func(format string, args ...any), what string, f func(context.Context) error,
 ) (stop func()) {
 	t.Helper()

@@ -19,9 +19,8 @@ import (
 // keptFor limits the age of a kept cluster, since its name does not cover the code that made it.
 const keptFor = time.Hour
 
-// newCluster creates a stopped cluster with the migrated database [embedded.DefaultDatabase] in dir. If the user's
-// cache has one with the same migrations and PostgreSQL from an earlier test binary, it copies that, which saves a
-// second or more per binary.
+// newCluster creates a stopped cluster with the migrated database [embedded.DefaultDatabase] in dir. It copies one
+// with the same migrations and PostgreSQL from the user's cache, if any, which saves a second or more.
 func newCluster(ctx context.Context, dir string) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {

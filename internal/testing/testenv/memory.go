@@ -15,8 +15,7 @@ const (
 	memoryFree = 4 << 30
 )
 
-// scratch is the directory for data not needed after a crash: in memory if there is enough. A database is some
-// hundred files, and each test makes one.
+// scratch is the directory for data not needed after a crash, in memory if there is enough.
 func scratch() string {
 	if dir := os.Getenv(directoryVariable); dir != "" {
 		return dir

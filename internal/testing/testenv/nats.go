@@ -108,8 +108,7 @@ func (n *natsServer) stop() error {
 	return os.RemoveAll(n.dir)
 }
 
-// OwnNATS runs a server with JetStream for one test, which may restart and stop it. StoreDir and Listen have
-// defaults.
+// OwnNATS runs a server with JetStream for one test. StoreDir and Listen have defaults.
 func OwnNATS(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 	t.Helper()
 	if config.StoreDir == "" {
@@ -144,8 +143,7 @@ func DialThrough(t testing.TB, ns Server, options ...nats.Option) (*nats.Conn, *
 	return Dial(t, u.String(), options...), proxy
 }
 
-// QuietPort returns a port of 127.0.0.1 that stays free for the test, also while its server is down. See
-// [embedded.QuietPort].
+// QuietPort returns a port of 127.0.0.1 that stays free while its server is down. See [embedded.QuietPort].
 func QuietPort(t testing.TB) int {
 	t.Helper()
 	port, release, err := embedded.QuietPort(t.Context())

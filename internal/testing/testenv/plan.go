@@ -10,8 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Plan returns the lines of a prepared statement's plan for the arguments, in a transaction that begins with
-// settings.
+// Plan returns the lines of a prepared statement's plan, in a transaction that begins with settings.
 func Plan(t testing.TB, pool *pgxpool.Pool, statement, arguments string, settings ...string) (lines []string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -72,8 +71,7 @@ func (n *planNode) read(of map[string]int) {
 	}
 }
 
-// RowsRead runs a statement in a transaction that begins with settings. It returns the rows read per table, including
-// those removed by filters, and the plan.
+// RowsRead runs a statement, and returns the rows read per table, including filtered ones, and the plan.
 func RowsRead(t testing.TB, conn *pgxpool.Conn, settings, statement string) (of map[string]int, plan string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {

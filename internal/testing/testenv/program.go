@@ -18,8 +18,7 @@ var program struct {
 	err  error
 }
 
-// Program builds the command once and returns its path, valid until the last test ends. root is the repository's. The
-// package's TestMain must call [Main].
+// Program builds the command once and returns its path. The package's TestMain must call [Main].
 func Program(t testing.TB, root string) string {
 	t.Helper()
 	program.once.Do(func() {
@@ -42,8 +41,7 @@ func Program(t testing.TB, root string) string {
 	return filepath.Join(program.dir, "tranche")
 }
 
-// GoFlags returns the environment's GOFLAGS plus more. Without the flags of the tests' own build, go would recompile
-// everything.
+// GoFlags returns the environment's GOFLAGS plus more. Without its flags, go would recompile everything.
 func GoFlags(more string) string { return "GOFLAGS=" + os.Getenv("GOFLAGS") + " " + more }
 
 // PlainEnv returns the environment without settings for Tranche and NATS.

@@ -63,8 +63,7 @@ func (w *Watch) Longest() time.Duration {
 	return w.longest
 }
 
-// After returns a channel that is closed once the process has run for d from now on, but not after the test has
-// ended.
+// After returns a channel that is closed once the process has run for d, but not after the end of the test.
 func (w *Watch) After(d time.Duration) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()

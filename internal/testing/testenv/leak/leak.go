@@ -12,8 +12,7 @@ import (
 
 const patience = time.Minute
 
-// Check returns the exit code of tests: 1 if all passed but goroutines are left running that do not end soon, else
-// code. A failed test may leave goroutines.
+// Check returns 1 if all tests passed but left goroutines running, else code. A failed test may leave goroutines.
 func Check(code int, ignore ...goleak.Option) int {
 	if code != 0 {
 		return code
