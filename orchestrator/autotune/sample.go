@@ -33,6 +33,7 @@ type Sample struct {
 	ChunkMax  int           // largest number of its items; 0: 8192
 }
 
+// Ended are requests of about one size that ended in the same way.
 type Ended struct {
 	Requests int
 	Items    int // of all of them
