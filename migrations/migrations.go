@@ -39,6 +39,7 @@ const (
 	// lockID is the key of the advisory lock: the bytes of "tranche".
 	lockID = 0x7472616e636865
 
+	// lockPause is the time between attempts to get the lock, until lockTimeout.
 	lockPause   = time.Second
 	lockTimeout = 5 * time.Minute
 	// saidFirst is the wait after which it is first logged; then the pause doubles up to saidLongest.

@@ -226,6 +226,7 @@ func (n *Node) awaitNATS(ctx context.Context) error {
 	return nil
 }
 
+// natsPause is the time between reports that NATS is not connected.
 const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {

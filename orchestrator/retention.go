@@ -15,6 +15,7 @@ import (
 )
 
 const (
+	// retentionEvery is the time between two rounds.
 	retentionEvery = 10 * time.Minute
 	// retentionPause is the least rest between two pieces; retentionMost is how long a piece should take. It also rests
 	// for as long as the piece took, so it uses at most half a connection.

@@ -18,6 +18,7 @@ import (
 )
 
 const (
+	// watchPause is the least time between two checks, watchTimeout limits one: the leader does the rest within a second.
 	watchPause   = 50 * time.Millisecond
 	watchTimeout = 5 * time.Second
 )

@@ -25,6 +25,7 @@ const DefaultURL = "http://127.0.0.1:8480"
 const (
 	prefix      = "/api/" + APIVersion
 	actorHeader = "Tranche-Actor"
+	// dialTimeout limits a connection attempt, which then fails with UnreachableError.
 	dialTimeout = 5 * time.Second
 )
 

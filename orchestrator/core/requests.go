@@ -31,6 +31,7 @@ const (
 	lookupBytes = 64 << 10
 )
 
+// removeTimeout limits the removal of requests, which is best effort.
 const removeTimeout = 2 * time.Second
 
 // RequestLook checks whether requests are in the work stream. It is for one goroutine.
@@ -213,4 +214,5 @@ func (s *SharedConsumer) Settle(f Message, how func(jetstream.Msg) error) {
 // GiveBack releases a message for redelivery, to any node, after nakDelay.
 func GiveBack(msg jetstream.Msg) error { return msg.NakWithDelay(nakDelay) }
 
+// nakDelay is how long a message that could not be recorded rests before any node may retry it.
 const nakDelay = time.Second

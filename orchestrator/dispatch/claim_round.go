@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
+// busyWait is the time until a locked step is retried.
 const busyWait = 50 * time.Millisecond
 
 // claimRoom is the number of claims' worth of slices that one transaction may take of many steps.

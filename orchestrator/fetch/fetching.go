@@ -32,7 +32,8 @@ const (
 	// fetchChunkBytes and fetchChunkLimit are target and limit of a chunk's inputs, which need not fit a message.
 	fetchChunkBytes = 4 << 20
 	fetchChunkLimit = 32 << 20
-	fetcherRest     = 5 * time.Second
+	// fetcherRest is how long a node leaves steps without a fetcher to other nodes.
+	fetcherRest = 5 * time.Second
 	// queueTimeout is how long a slice may wait for a worker of this node.
 	queueTimeout = 5 * time.Second
 )

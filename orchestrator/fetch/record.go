@@ -17,6 +17,7 @@ import (
 )
 
 const (
+	// recordAgain is the first pause after a failure to record results; it doubles up to recordAgainMax.
 	recordAgain    = 100 * time.Millisecond
 	recordAgainMax = time.Second
 )

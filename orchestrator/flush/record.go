@@ -142,6 +142,7 @@ func (f *Flusher) flushAfter(err error) error {
 	return nil
 }
 
+// collectorsPause is the time between two rounds of Tend.
 const collectorsPause = time.Second
 
 // Tend is the leader task for collectors.

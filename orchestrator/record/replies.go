@@ -22,7 +22,8 @@ import (
 const (
 	// repliesAhead limits the replies that a node prefetches; most are small.
 	repliesAhead = 1024
-	rebindPause  = 200 * time.Millisecond
+	// rebindPause is the least time between bindings of the reply consumer.
+	rebindPause = 200 * time.Millisecond
 )
 
 var errCannotRecord = errors.New("replies cannot be recorded")

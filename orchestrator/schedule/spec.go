@@ -186,6 +186,7 @@ const OnTime = time.Minute
 // MaxMissed limits the missed due times returned.
 const MaxMissed = 100
 
+// horizon is how far back due times are considered.
 const horizon = 20 * 366 * 24 * time.Hour
 
 // Passed sorts the due times that have passed.

@@ -191,6 +191,7 @@ func OfStage(subject string) string {
 }
 
 const (
+	// discoverWait is how long services may take to announce themselves.
 	discoverWait = time.Second
 	// discoverEvery is the number of rounds per discovery of listeners.
 	discoverEvery = 2

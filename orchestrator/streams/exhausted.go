@@ -129,6 +129,7 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
 
+// giveUpTimeout limits the removal of one message; the sweep retries it.
 const giveUpTimeout = 15 * time.Second
 
 func (l *Letters) store(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {

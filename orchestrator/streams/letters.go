@@ -27,6 +27,7 @@ import (
 
 const (
 	deadLettersAhead = 8
+	// deadLettersPause is the least time between bindings of the consumer.
 	deadLettersPause = time.Second
 )
 
