@@ -48,7 +48,7 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	return config, err
 }
 
-// ownHosts is the name that --listen has, when it is one that someone can call the server by.
+// ownHosts returns the name in --listen, unless it is not one to call the server by.
 func ownHosts(listen string) []string {
 	host, _, err := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); err != nil || host == "" || ip != nil && ip.IsUnspecified() {
@@ -68,9 +68,9 @@ func (s *serveCommand) at(p *parts) string {
 	return "http://" + address
 }
 
-// askForToken tells how to make the first token, when no one could log in yet.
+// askForToken prints how to create the first token, if no login is possible yet.
 func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *parts) {
-	if s.Auth != "on" || s.OIDCIssuer != "" { // people log in elsewhere
+	if s.Auth != "on" || s.OIDCIssuer != "" { // logins use the provider
 		return
 	}
 	found, err := identity.New(p.store).HasTokens(ctx)
@@ -81,8 +81,7 @@ func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *pa
 		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
 }
 
-// whereTokensAre is the flag by which a command of this machine finds the same database. Passwords are left out: the
-// line ends up in logs.
+// whereTokensAre returns the flag for the same database, without its password, since the line is logged.
 func (s *serveCommand) whereTokensAre(p *parts) string {
 	if s.Database == "" {
 		return "--data-dir " + cli.ShellWord(p.directory)
@@ -114,7 +113,7 @@ type oidcFlags struct {
 	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"Where browsers find this server: links in alerts lead there, and the provider of identities sends people back there." placeholder:"URL"`
 }
 
-// login returns what the flags say; nil without --oidc-issuer.
+// login returns the settings of the flags; nil without --oidc-issuer.
 func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 	if f.OIDCIssuer == "" {
 		return nil, nil //nolint:nilnil // there is none
@@ -161,7 +160,7 @@ func (f *oidcFlags) public() (*url.URL, error) {
 	return public, nil
 }
 
-// publicHosts is the name that browsers call this server by, when it is known.
+// publicHosts returns the name that browsers use, if known.
 func (f *oidcFlags) publicHosts() []string {
 	if public, err := f.public(); err == nil {
 		return []string{public.Hostname()}
