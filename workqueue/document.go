@@ -31,7 +31,7 @@ type AppliedDocument struct {
 	State      string     `json:"state" enum:"active,paused" doc:"what is paused stays paused"`
 	NextDue    *time.Time `json:"next_due,omitempty" doc:"of a schedule; absent: it is never due again"`
 	Renumbered bool       `json:"renumbered,omitempty" doc:"a collector's keys are made otherwise: what waits goes first"`
-	Warnings   []string   `json:"warnings,omitempty" doc:"what may not be what was meant, or is not there yet"`
+	Warnings   []string   `json:"warnings,omitempty" doc:"what may be a mistake, or does not exist yet"`
 	ChangedBy  string     `json:"changed_by"`
 	ChangedAt  time.Time  `json:"changed_at"`
 }
@@ -44,7 +44,7 @@ type ControlledDocument struct {
 	Version   int        `json:"version"`
 	NextDue   *time.Time `json:"next_due,omitempty" doc:"absent: it is not due again, or not before it is resumed"`
 	Waiting   int64      `json:"waiting" doc:"messages, due times or operations that wait, or are dropped"`
-	Parked    int64      `json:"parked,omitempty" doc:"operations of a collector beside them"`
+	Parked    int64      `json:"parked,omitempty" doc:"operations of a collector, in addition"`
 }
 
 // MovedError is returned for a document that was to follow a version which is not the newest one.
@@ -55,7 +55,7 @@ type MovedError struct {
 
 func (e *MovedError) Error() string {
 	if e.Newest == 0 {
-		return fmt.Sprintf("%s %s is not on record any more, and version %d was to be followed; nothing was applied",
+		return fmt.Sprintf("%s %s was deleted; version %d was expected; nothing was applied",
 			e.Kind, e.Name, e.Wanted)
 	}
 	return fmt.Sprintf("the newest version of %s %s is %d, and version %d was to be followed; nothing was applied. "+

@@ -22,7 +22,7 @@ const (
 	EventResumed   EventKind = "resumed"   // by an operator
 	EventApproved  EventKind = "approved"  // the canary: all items may go
 	EventSealed    EventKind = "sealed"    // an open run has all its items
-	EventOverdue   EventKind = "overdue"   // an open run was not sealed in time
+	EventOverdue   EventKind = "overdue"   // an open run was not sealed before its deadline
 	EventRewound   EventKind = "rewound"   // the database lost recent commits: what it had confirmed of the run is lost
 
 	// EventGap is of no run: the database lost recent commits, or another server took it over.

@@ -192,7 +192,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
 			want: []told{{state: "held", reason: health.ReasonSampling, owner: node, items: 6},
 				{state: "ready", reason: health.ReasonNext, owner: node, items: 2}},
-			says: "waits for someone to approve",
+			says: "waits for approval",
 		},
 		"canary waits": {
 			make: func(b *bench) workqueue.RunID {
@@ -322,7 +322,7 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonBackoff, owner: timer, items: 7}},
-			says: "(4 items); the service failed their request as a whole; that was failure 1 of at most 3 (3 items)",
+			says: "(4 items); the service failed their entire request; that was failure 1 of at most 3 (3 items)",
 		},
 		"no NATS": {
 			make: func(b *bench) workqueue.RunID {
@@ -359,7 +359,7 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node,
-				items: 4}}, says: "a half of a request that failed as a whole",
+				items: 4}}, says: "half of a request that failed entirely",
 		},
 		"handed back": {
 			make: func(b *bench) workqueue.RunID {
@@ -393,7 +393,7 @@ func TestExplain(t *testing.T) {
 			},
 			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
 		},
-		"claimed by a node that is gone": {
+		"claimed by a dead node": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				b.One(run)

@@ -139,7 +139,7 @@ const maxFailFast = 10_000
 const FailFastOff = "off"
 
 // ErrFailFast says what a fail-fast limit may be.
-var ErrFailFast = fmt.Errorf("want failures of so many first outcomes, like 200/400, at most %d; or %s", maxFailFast,
+var ErrFailFast = fmt.Errorf("want failures N of the first M outcomes, like 200/400, at most %d; or %s", maxFailFast,
 	FailFastOff)
 
 // ParseFailFast reads a rule: "200/400", or "off". An empty text is [DefaultFailFast].

@@ -112,7 +112,7 @@ func (e *BusyError) Error() string {
 			e.Limit)
 	}
 	return fmt.Sprintf("you have %d requests in progress that read much, which is as many as one may have; "+
-		"wait until one has ended", e.Limit)
+		"wait until one ends", e.Limit)
 }
 
 // Slots limits concurrent requests of a kind, per user and in total.

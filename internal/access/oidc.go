@@ -63,7 +63,7 @@ type OIDC struct {
 func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	issuer, err := url.Parse(config.Issuer)
 	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" || !isLocal(issuer)) {
-		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever can change its answers can log in as anybody",
+		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever changes its answers can log in as any user",
 			config.Issuer)
 	}
 	if config.ClientID == "" {
@@ -357,7 +357,7 @@ func (c *OIDCConfig) nameOf(subject string, claims map[string]any) (string, erro
 		name, ok := claim(claims, c.UserClaim).(string)
 		if !ok {
 			return "", &DeniedError{Why: "the provider of identities does not say the claim " + c.UserClaim +
-				", which --oidc-user-claim asks for"}
+				", which --oidc-user-claim names"}
 		}
 		return name, nil
 	}

@@ -145,7 +145,7 @@ func (r *Renewer) renew(ctx context.Context, due *identity.DueSession) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewWriteTime)
 	defer cancel()
 	if denied, ok := errors.AsType[*DeniedError](err); ok {
-		r.log.Info("a session has ended: the provider does not vouch for it any more", zap.String("user", due.User),
+		r.log.Info("session ended: the provider no longer confirms it", zap.String("user", due.User),
 			zap.String("why", denied.Why))
 		return r.store.EndDueSession(ctx, due, denied.Why)
 	}
@@ -236,7 +236,7 @@ func (o *OIDC) stillIs(ctx context.Context, provider *oidc.Provider, token *oaut
 func renewalError(err error) error {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if ok && refused.ErrorCode == "invalid_grant" {
-		return &DeniedError{Why: "the provider of identities has ended the login"}
+		return &DeniedError{Why: "the identity provider ended the login"}
 	}
 	return &ProviderError{err}
 }

@@ -40,7 +40,7 @@ var (
 	ErrNobody = errors.New("no one is logged in")
 	// ErrRevoked is the cause of a request's cancelled context after its token was revoked or expired, or its session
 	// ended.
-	ErrRevoked = errors.New("the token was revoked or has expired, or the session has ended")
+	ErrRevoked = errors.New("the token was revoked or expired, or the session ended")
 	// ErrUnchecked is that cause when the credential could not be checked for too long.
 	ErrUnchecked = errors.New("it cannot be found out whether the token is still good")
 )

@@ -71,7 +71,7 @@ func (e *email) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.De
 		return httpfetch.Delivery{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
 			Said: r.sender.Quoted([]byte(refused[0].err.Error()))}
 	case ctx.Err() != nil || ok && slow.Timeout():
-		return httpfetch.Delivery{Why: server + ": it did not answer in time"}
+		return httpfetch.Delivery{Why: server + ": it did not answer before its timeout"}
 	case errors.Is(err, errNoTalk) || !said:
 		return httpfetch.Delivery{Why: server + ": no connection, no encryption, or no login"}
 	}

@@ -76,7 +76,8 @@ func (p *program) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.
 		}
 		return httpfetch.Delivery{Delivered: true}
 	case ctx.Err() != nil:
-		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
+		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end before its timeout",
+			Said: r.sender.Quoted(said.kept)}
 	}
 	return httpfetch.Delivery{Why: "program " + string(*p) + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
 }

@@ -181,7 +181,7 @@ func TestMail(t *testing.T) {
 	}
 	for _, part := range []string{
 		"Message-ID: <" + got[0].ID.String() + "@bank.example>", "Subject: [critical] No one listens on endpoint e",
-		"Auto-Submitted: auto-generated", "Whose turn it is", "https://tranche.bank.example/endpoint",
+		"Auto-Submitted: auto-generated", "Waiting on", "https://tranche.bank.example/endpoint",
 	} {
 		if !strings.Contains(letters[0], part) {
 			t.Errorf("the letter lacks %q:\n%s", part, letters[0])

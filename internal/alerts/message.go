@@ -201,7 +201,7 @@ func (m *Message) text() string {
 		if item.Detail != "" {
 			fmt.Fprintln(&b, item.Detail)
 		}
-		fmt.Fprintf(&b, "Since %s. Whose turn it is: %s.\nTo do: %s.\n", moment(item.Since), turn(&item.Condition),
+		fmt.Fprintf(&b, "Since %s. Waiting on: %s.\nTo do: %s.\n", moment(item.Since), turn(&item.Condition),
 			strings.TrimSuffix(item.Remedy, "."))
 		if item.Link != "" {
 			fmt.Fprintf(&b, "%s\n", item.Link)

@@ -79,7 +79,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	want := []string{
 		"all: 2 runs are paused", "endpoint: No one listens on endpoint compose",
 		"endpoint: Paused, too many items failed: run other", "plan: Not sealed in time: run late",
-		"plan: Paused by ann: run mine", "plan: Waits for an approval of its sample: run canary",
+		"plan: Paused by ann: run mine", "plan: Canary waits for approval: run canary",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -107,7 +107,7 @@ var ruleNames = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 func (s *Spec) check(doc *strictyaml.Document) error {
 	switch {
 	case !ruleNames.MatchString(s.Name):
-		return doc.Fail("name", "%.80q is no name; want up to 64 of A-Z a-z 0-9 _ -", s.Name)
+		return doc.Fail("name", "invalid name %.80q; want up to 64 of A-Z a-z 0-9 _ -", s.Name)
 	case len(s.Runs) == 0 && s.Health == "":
 		return doc.Fail("when", "say of what it tells: runs: [paused], health: warning, or both")
 	}

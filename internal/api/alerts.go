@@ -59,7 +59,7 @@ func (o *alertRoutes) Register(api huma.API) {
 		lists: "List alerts, with delivery errors", gets: "An alert",
 		applies: documentWords{"Save or change an alert", applyAlertDescription},
 		pauses:  documentWords{"Pause an alert", "Messages that were not delivered yet wait."},
-		resumes: documentWords{"Resume an alert", "It tells what holds then and was not told, and what is over. " +
+		resumes: documentWords{"Resume an alert", "It then reports what is active and was not reported, and what ended. " +
 			"What only happened meanwhile, like a completion, it does not tell."},
 		drops: documentWords{"Delete an alert", "Messages that were not delivered are dropped. Applied " +
 			"again, it has the next version."},

@@ -331,7 +331,7 @@ func (c *OperationChoice) Selection(actor string) (collectorstore.OpsSelection, 
 	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
 	switch {
 	case c.All && narrowed:
-		return sel, kernel.BadInput("all stands beside ids, keys or code; give all, or what narrows it")
+		return sel, kernel.BadInput("all is given with ids, keys or code; give all, or what narrows it")
 	case !c.All && !narrowed:
 		return sel, kernel.BadInput("say which operations: ids, keys, code, or all")
 	}

@@ -90,7 +90,7 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 		http.StatusConflict:              "The state of the thing does not allow it, or a name means several.",
 		http.StatusRequestEntityTooLarge: "The body is too large.",
 		http.StatusUnprocessableEntity:   "What was sent is wrong; errors says where.",
-		http.StatusTooManyRequests:       "Too many at once, or too often; Retry-After says when to ask again.",
+		http.StatusTooManyRequests:       "Too many concurrent requests, or too often; Retry-After says when to retry.",
 		http.StatusInternalServerError:   "Something went wrong inside; the log of the server says what.",
 		http.StatusServiceUnavailable: "PostgreSQL or NATS cannot be reached, or is too slow, or there is no room for the " +
 			"request; ask again, after Retry-After if that is there.",
@@ -282,7 +282,7 @@ func describeParameter(p *huma.Param) {
 			"name":            "a name to find the run by",
 			"idempotency_key": "starting again with the same key gives the run that is there",
 			"on_duplicate":    "what to do with a key that stands twice",
-			"source":          "where the items come from, for people",
+			"source":          "where the items come from, human-readable",
 		}[p.Name]
 	}
 	if p.Schema != nil && p.Schema.Description == "" {

@@ -126,7 +126,7 @@ func documentVersion(tag string) (int, error) {
 	number, _, _ := strings.Cut(strings.Trim(strings.TrimSpace(tag), `"`), "-")
 	version, err := strconv.Atoi(number)
 	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-		return 0, kernel.BadInput("If-Match is not the ETag of what is to be changed; give the one that its GET had")
+		return 0, kernel.BadInput("If-Match is not the current ETag; send the one from its GET")
 	}
 	return version, nil
 }

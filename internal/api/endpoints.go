@@ -31,7 +31,7 @@ type Endpoint struct {
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
 	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
 	Scheduled   int64      `json:"scheduled" doc:"items that wait to be retried"`
-	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, but for calls_backlog"`
+	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, without calls_backlog"`
 	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, also"`
 	Concurrency int        `json:"concurrency" doc:"set by an operator, for each instance; 0: left to the service"`
 	Rate        float64    `json:"rate" doc:"items a second, in the last minute"`
@@ -41,7 +41,7 @@ type Endpoint struct {
 	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
 
 	// The lane, where services read requests that a caller waits for.
-	CallsBacklog    uint64 `json:"calls_backlog" doc:"requests that someone waits for and no service has taken"`
+	CallsBacklog    uint64 `json:"calls_backlog" doc:"calls that no service has taken"`
 	CallsProcessing int    `json:"calls_processing" doc:"of those, taken and not answered"`
 
 	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
@@ -61,7 +61,7 @@ type Listener struct {
 	Host        string  `json:"host,omitempty"`
 	State       string  `json:"state,omitempty" doc:"listening, waiting or draining; absent when it does not say"`
 	Reason      string  `json:"reason,omitempty" doc:"why it waits"`
-	Concurrency int     `json:"concurrency" doc:"chunks or items at once"`
+	Concurrency int     `json:"concurrency" doc:"concurrent chunks or items"`
 	InFlight    int     `json:"in_flight" doc:"chunks it holds"`
 	Lane        bool    `json:"lane,omitempty" doc:"calls are read apart from chunks"`
 	Stages      int     `json:"stages,omitempty" doc:"of a flow"`
@@ -88,7 +88,7 @@ type EndpointSettings struct {
 	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	RequestRate *float64 `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
-	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
+	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
 	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 }
 
@@ -124,7 +124,7 @@ func (s *endpointRoutes) registerEndpoints(api huma.API) {
 		"An endpoint's listeners and work"), s.getEndpoint)
 	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
 		"Set an endpoint's concurrency, budget or rate, or close its breaker",
-		"Limits hold at once, on every node; instances take their concurrency over within seconds. The "+
+		"Limits apply immediately on every node; instances adopt their concurrency within seconds. The "+
 			"endpoint need not be known yet."), s.setEndpoint)
 }
 

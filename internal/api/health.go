@@ -72,7 +72,7 @@ type MuteSettings struct {
 
 	For        string `json:"for,omitempty" doc:"for how long" example:"8h"`
 	UntilWorse bool   `json:"until_worse,omitempty" doc:"instead of for: until it gets worse"`
-	Reason     string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for whoever looks"`
+	Reason     string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for other operators"`
 }
 
 // MarkedCondition is a marked condition.

@@ -48,7 +48,7 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 		"A dead letter with its headers and body")), s.getLetter)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
 		"Send dead letters again",
-		"What is refused is listed with its reason, and the others go."), s.requeueLetters)
+		"Refused letters are listed with a reason; the rest are sent."), s.requeueLetters)
 	kernel.Register(s.Kernel, api, kernel.Post("drop-dead-letters", "/dead-letters/drop",
 		"Drop dead letters, with their bodies", ""), s.dropLetters)
 }

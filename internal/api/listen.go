@@ -87,7 +87,7 @@ func (e *Exposure) suits(address string, loopback bool) error {
 			"start and cancel runs; add --auth on, or listen on %s and reach it through a tunnel", address, DefaultListen)
 	case !e.Encrypted():
 		return fmt.Errorf("--listen %s is not a loopback address, and without TLS everybody on the way could read the "+
-			"tokens; add --tls-cert and --tls-key, or --trusted-proxies with the addresses of proxies of yours that end TLS "+
+			"tokens; add --tls-cert and --tls-key, or --trusted-proxies with the addresses of your proxies that terminate TLS "+
 			"in front of it, or listen on %s", address, DefaultListen)
 	default:
 		return nil

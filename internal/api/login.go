@@ -23,7 +23,7 @@ import (
 // SessionDocument describes the caller.
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
-	Auth          string      `json:"auth" enum:"off,on" doc:"off: no one is asked who they are, and all are admins"`
+	Auth          string      `json:"auth" enum:"off,on" doc:"off: no login; every caller is an admin"`
 	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`

@@ -30,7 +30,7 @@ const maxGoing = 100
 // must be requested explicitly, so that a forgotten or misread limit never means it.
 type RetentionSettings struct {
 	Age      string `json:"age,omitempty" maxLength:"40" doc:"kept for so long; absent: any time" example:"90d"`
-	MaxCount int64  `json:"max_count,omitempty" doc:"so many are kept; absent: any number"`
+	MaxCount int64  `json:"max_count,omitempty" doc:"how many are kept; absent: no limit"`
 	MaxBytes int64  `json:"max_bytes,omitempty" doc:"so much is kept, roughly; absent: any size"`
 	KeepAll  bool   `json:"keep_all,omitempty" doc:"there is no limit: everything of the kind is kept"`
 }
@@ -150,7 +150,7 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 		return l, kernel.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
 			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() +
+		return l, kernel.BadInput("keep_all is true, and so is a limit given (" + l.String() +
 			"); leave one of them out")
 	}
 	return l, nil
@@ -217,7 +217,7 @@ type ErasedKey struct {
 	Marker    string            `json:"marker" doc:"stands where the key stood"`
 	Runs      []workqueue.RunID `json:"runs" nullable:"false" doc:"that had the key"`
 	Erased    erasure.Erased    `json:"erased"`
-	Unreached []string          `json:"unreached" nullable:"false" doc:"what is not reached, for people"`
+	Unreached []string          `json:"unreached" nullable:"false" doc:"what erasure does not reach, human-readable"`
 }
 
 func (s *adminRoutes) registerErase(api huma.API) {

@@ -187,7 +187,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 	}
 	plan, _, err := s.starts.PlanOf(ctx, &set)
 	if errors.Is(err, workqueue.ErrNotFound) {
-		return []string{fmt.Sprintf("plan: %s is not on record; put it there before the schedule is due: "+
+		return []string{fmt.Sprintf("plan: %s is not saved; save it before the schedule is due: "+
 			"tranche plan apply FILE", spec.Plan)}, nil
 	}
 	if bad, ok := errors.AsType[*kernel.InputError](err); ok {

@@ -89,7 +89,7 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
 		Summary:       "Start a run now",
-		Description:   "The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.",
+		Description:   "The leader starts it, in addition to the due times and also if paused; its overlap policy holds.",
 		DefaultStatus: http.StatusAccepted,
 	}), s.runScheduleNow)
 }
@@ -106,7 +106,7 @@ func nextTime(spec json.RawMessage, after time.Time) (next time.Time, ok bool, e
 func readSchedule(spec json.RawMessage) (*schedule.Spec, error) {
 	s := &schedule.Spec{}
 	if err := json.Unmarshal(spec, s); err != nil {
-		return nil, fmt.Errorf("read a schedule on record: %w", err)
+		return nil, fmt.Errorf("read a saved schedule: %w", err)
 	}
 	return s, nil
 }

@@ -295,7 +295,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	s.runs.Close()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests that did not end in time are interrupted", zap.Duration("grace", grace))
+		s.log.Warn("interrupting requests that did not end within the grace period", zap.Duration("grace", grace))
 		cut()
 		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(cutTimeout, grace/2)))
 	}

@@ -129,14 +129,14 @@ type Streams struct {
 // StreamView is the state of one stream.
 type StreamView struct {
 	Name     string     `json:"name"`
-	Missing  bool       `json:"missing,omitempty" doc:"there is none; nodes make it"`
+	Missing  bool       `json:"missing,omitempty" doc:"it does not exist yet; nodes create it"`
 	Replicas int        `json:"replicas"`
 	MaxBytes int64      `json:"max_bytes"`
 	Bytes    uint64     `json:"bytes" doc:"that it holds"`
 	Messages uint64     `json:"messages"`
 	Leader   string     `json:"leader,omitempty" doc:"the server that leads it"`
-	Behind   []string   `json:"behind" doc:"servers whose copy is not there, or lags"`
-	Differs  []string   `json:"differs" doc:"in what it is not as it is set"`
+	Behind   []string   `json:"behind" doc:"servers whose copy is missing or lags"`
+	Differs  []string   `json:"differs" doc:"in what it differs from its settings"`
 	Why      string     `json:"why,omitempty" doc:"why it is not"`
 	Created  *time.Time `json:"created,omitempty"`
 }
@@ -152,7 +152,7 @@ func (s *adminRoutes) registerStreamSettings(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
 		"Set replicas and sizes of the JetStream streams",
 		"The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is "+
-			"told by show-streams and health, and is retried. What would delete messages is refused at once.")), s.setStreams)
+			"told by show-streams and health, and is retried. Changes that would delete messages are refused.")), s.setStreams)
 }
 
 func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {

@@ -93,9 +93,9 @@ func (s *trackerRoutes) Register(api huma.API) {
 	}, maxAckBody)), s.ackTracker)
 	kernel.Register(s.Kernel, api, kernel.Post("seal-tracker", "/trackers/{id}/seal",
 		"Close a batch to new items",
-		"With nothing pending the batch is complete, and this call is told so. It may be made again."), s.sealTracker)
+		"With nothing pending the batch is complete, and the answer says so. The call can be repeated."), s.sealTracker)
 	kernel.Register(s.Kernel, api, kernel.Delete("delete-tracker", "/trackers/{id}",
-		"Delete a batch, whatever its state",
+		"Delete a batch in any state",
 		"No event is published and no webhook sent. Its ids are those of no batch from then on."), s.deleteTracker)
 }
 

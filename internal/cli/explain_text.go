@@ -321,13 +321,13 @@ func itemState(step *client.ItemStep) string {
 	case step.State == "skipped":
 		return "left out"
 	case step.WaitsForApproval:
-		state += ", until someone approves the step"
+		state += ", until the step is approved"
 	case step.State == "waiting" && len(step.WaitsFor) > 0:
 		state += " for " + stepNames(step.WaitsFor)
 	case len(step.WaitsFor) > 0:
 		state += ", at the barrier: " + stepNames(step.WaitsFor) + " has to end for all items"
 	case step.Stale:
-		state += "; what it was made from is being made again"
+		state += "; its inputs are being recomputed"
 	}
 	return state
 }

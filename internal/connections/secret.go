@@ -235,7 +235,7 @@ func (o *origin) fetch() (string, error) {
 	return text, checkText(text, o.File)
 }
 
-var errControl = errors.New("a control character stands in it; it is to be one line of text")
+var errControl = errors.New("it has a control character; want one line of text")
 
 // checkText refuses texts that cannot be secrets or would break out of a header.
 func checkText(text, where string) error {

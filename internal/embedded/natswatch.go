@@ -171,7 +171,7 @@ func (p *Postgres) watch(ctx context.Context) {
 			return
 		case <-proc.exited:
 		}
-		p.config.Log.Error("PostgreSQL has ended by itself", zap.Error(proc.failure(proc.err)))
+		p.config.Log.Error("PostgreSQL ended unexpectedly", zap.Error(proc.failure(proc.err)))
 		if p.config.NoRestart {
 			return
 		}

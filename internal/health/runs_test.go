@@ -129,7 +129,7 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 	waiting := w.start(gated, 30)
 	w.appears(store.RunFailFast, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
 	goOn()
-	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "without a part in the run",
+	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not have taken part in the run",
 		"--step send --dry-run")
 
 	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil))(t)
@@ -161,7 +161,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '11 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '11 minutes'
 		WHERE run_id = $1`, run)
-	w.appears(store.OldestWaiting, run.String(), store.Warning, "Nothing moves for 11 min", "tranche run explain")
+	w.appears(store.OldestWaiting, run.String(), store.Warning, "No progress for 11 min", "tranche run explain")
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '61 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '61 minutes'
 		WHERE run_id = $1`, run)

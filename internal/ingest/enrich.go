@@ -114,7 +114,7 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) erro
 			return err
 		}
 		if e.asked[i] = value; !isText(value) {
-			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("what is asked for, %.60q, must be UTF-8 "+
+			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("the value to look up, %.60q, must be UTF-8 "+
 				"without NUL", value)}
 		}
 		if _, there := first[value]; !there {

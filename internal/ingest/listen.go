@@ -88,7 +88,7 @@ func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err erro
 		}})
 	}
 	if err != nil {
-		p.log.Warn("whoever added operations could not be answered, and may add them again",
+		p.log.Warn("the producer of operations could not be answered and may add them again",
 			zap.String("subject", msg.Subject), zap.Error(err))
 	}
 }

@@ -133,7 +133,7 @@ func (r *opReader) list() error {
 		return r.broken(err)
 	}
 	if r.dec.PeekKind() == '"' {
-		return &OpError{Line: r.line(), Problem: `want nothing beside "ops" in the object that holds them`}
+		return &OpError{Line: r.line(), Problem: `want only "ops" in the object that holds them`}
 	}
 	_, err := r.dec.ReadToken()
 	return r.broken(err)

@@ -210,7 +210,7 @@ func (r *restored) meant(read *row.Item) error {
 		return r.of.wrong(read, ExportKey, "several items have this key, with other line breaks; correct this item in an "+
 			"export as ndjson or parquet")
 	case len(shown) > 1 || lost:
-		return r.of.wrong(read, ExportKey, "no item has this key, of which a spreadsheet may have changed line breaks or "+
+		return r.of.wrong(read, ExportKey, "no item has this key; a spreadsheet may have changed its line breaks or "+
 			"characters; correct this item in an export as ndjson or parquet")
 	}
 	return nil

@@ -247,7 +247,7 @@ func convertNumber(dst, value []byte, said string, text, null bool) ([]byte, err
 	case null || !text && jsontext.Value(value).Kind() == '0':
 		return append(dst, value...), nil
 	case !text:
-		return nil, fmt.Errorf("it is to be a number, and is %s", row.KindName(jsontext.Value(value).Kind()))
+		return nil, fmt.Errorf("want a number, got %s", row.KindName(jsontext.Value(value).Kind()))
 	}
 	if c := said[0]; c != '-' && (c < '0' || c > '9') || !json.Valid([]byte(said)) {
 		return nil, fmt.Errorf("%s is not written as a number, like -12.50; write it without spaces, groups, and zeros or a "+

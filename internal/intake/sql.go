@@ -155,7 +155,7 @@ func (q *sqlReader) header() error {
 			return err
 		}
 		q.result = nil
-		return q.fail("it has no columns; select the key and what else is to be in the items")
+		return q.fail("it has no columns; select the key and the fields of the items")
 	}
 	seen := map[string]bool{}
 	for _, c := range columns {

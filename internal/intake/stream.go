@@ -86,7 +86,7 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 		return nil, err
 	}
 	if r.source.From > r.start.LastSeq {
-		return nil, r.fail("its last message is %d, and it is to be read from %d on", r.start.LastSeq, r.source.From)
+		return nil, r.fail("its last message is %d, before the first to read, %d", r.start.LastSeq, r.source.From)
 	}
 	if r.stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
 		r.readOneByOne()
@@ -331,7 +331,7 @@ func (r *streamReader) finish() error {
 	const fix = "nothing was started. Read it again while nothing is removed from it"
 	switch {
 	case !info.Created.Equal(r.begun):
-		return r.fail("it was deleted and made again while it was read; %s", fix)
+		return r.fail("it was deleted and recreated while it was read; %s", fix)
 	case r.want >= 0 && r.got < r.want:
 		return r.fail("%d of the %d messages that it had were removed (purged, deleted, expired or consumed) before they "+
 			"could be read; %s", r.want-r.got, r.want, fix)

@@ -262,7 +262,7 @@ var (
 	// ErrClosed ends the watchers of a stopping server.
 	ErrClosed = errors.New("the server is stopping")
 	// ErrTooMuch is returned when the server's limit on watched items is reached.
-	ErrTooMuch = errors.New("too many items are watched at once on this server; watch fewer steps, or try again later")
+	ErrTooMuch = errors.New("too many items are watched on this server; watch fewer steps, or try again later")
 )
 
 // Defaults of Config.

@@ -32,14 +32,14 @@ const (
 
 // Hello is the first event.
 type Hello struct {
-	Epoch   string `json:"epoch" doc:"another one: what was seen before is to be read again"`
+	Epoch   string `json:"epoch" doc:"if it changes, reread everything"`
 	Resumed bool   `json:"resumed,omitempty" doc:"it goes on after Last-Event-ID; nothing must be read again"`
 }
 
 // Delta is the changes of one step.
 type Delta struct {
 	Step    string  `json:"step" doc:"its name; empty: over all steps"`
-	Changes Changes `json:"changes" doc:"ordinal, count, state, and again: so many items from there are now in that state"`
+	Changes Changes `json:"changes" doc:"repeated ordinal, count, state: items from ordinal on, now in state"`
 }
 
 // Watcher watches a run.

@@ -37,12 +37,12 @@ func (w *Wait) unconnected(err error) obstacle {
 		return end("user", "refuses this user: "+err.Error(), "check the user and password in --nats, or the file of "+
 			"--nats-creds, against the server's configuration")
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return end("tls", "offers no TLS, which --nats asks for", "give a nats:// URL, or have the server use TLS")
+		return end("tls", "offers no TLS, which --nats requires", "give a nats:// URL, or have the server use TLS")
 	case errors.Is(err, nats.ErrSecureConnRequired):
 		return end("tls", "wants TLS", "give a tls:// URL")
 	case untrusted(err, &said):
 		return end("certificate", "has a certificate that is not trusted: "+said, "name the authority that signed it with "+
-			"NATS_CA=FILE, and the server by a name that stands in its certificate")
+			"NATS_CA=FILE, and the server by a name that is in its certificate")
 	case strings.Contains(textOf(err), "remote error: tls:"):
 		return end("client certificate", "refuses this client's TLS: "+err.Error(), "give the certificate that it wants "+
 			"with NATS_CERT=FILE and NATS_KEY=FILE")
@@ -105,11 +105,11 @@ func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	case stream.NoStorage(err):
 		o = obstacle{kind: "room", first: true, end: fmt.Sprintf("JetStream of %s has no room for the streams (%v): "+
 			"together they need %s (%d bytes) on each server that keeps them; raise max_file_store there, or the limit of the "+
-			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the others", here, err,
+			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the like", here, err,
 			cli.Gibibytes(w.Needs()), w.Needs())}
 	case stream.TooFewServers(err):
 		o = obstacle{kind: "servers", first: true, patience: peersTimeout, end: fmt.Sprintf("%s has too few servers for "+
-			"the copies that each stream is to have (%v); start the others, or say with --stream-replicas 1 that one copy is "+
+			"the replicas of each stream (%v); start the rest, or say with --stream-replicas 1 that one copy is "+
 			"enough", here, err)}
 	default:
 		return w.conflict(err)

@@ -90,7 +90,7 @@ func (l *listener) answer(msg *nats.Msg, out any, err error) {
 			bad = refused(l.log, err)
 		} else if most := l.nc.MaxPayload(); int64(len(body)) > most {
 			bad = &trackerclient.Error{Code: trackerclient.CodeTooLarge, Message: fmt.Sprintf(
-				"the answer has %d bytes, and NATS takes %d; ask for fewer at once by limit", len(body), most)}
+				"the answer has %d bytes, and NATS takes %d; request fewer with limit", len(body), most)}
 		}
 	}
 	if bad != nil {

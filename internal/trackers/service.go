@@ -143,7 +143,7 @@ func (s *Service) Add(
 	}
 	if in.Items <= 0 {
 		return out, &trackerclient.Error{Code: trackerclient.CodeZeroItems, Place: "items", Message: fmt.Sprintf(
-			"it is %d; add 1 item or more, and seal the batch when there are no more", in.Items)}
+			"it is %d; add 1 item or more; seal the batch after the last", in.Items)}
 	}
 	var added tracker.Added
 	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -272,6 +272,6 @@ func wrongState(bad *tracker.StateError) *trackerclient.Error {
 			"tracker batch %s has expired: it was idle for too long; open another", bad.Batch)}
 	}
 	return &trackerclient.Error{Code: trackerclient.CodeNotOpen, Value: bad.Batch.String(), Message: fmt.Sprintf(
-		"tracker batch %s is %s, and takes no more items; add them before the seal, or to another batch", bad.Batch,
+		"tracker batch %s is %s and no longer takes items; add them before the seal, or to another batch", bad.Batch,
 		bad.State)}
 }

@@ -215,7 +215,7 @@ type started struct {
 	Items int64  `json:"items"`
 }
 
-// work is what a run does: that of an endpoint, or of a plan on record.
+// work is what a run does: that of an endpoint, or of a saved plan.
 type work struct {
 	endpoint, plan string
 }

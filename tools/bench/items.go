@@ -82,7 +82,7 @@ func (s items) csv() io.Reader {
 // streamBuffer is how much a stream makes at a time.
 const streamBuffer = 64 << 10
 
-// stream is a reader over bytes that are made as they are read: head, then what fill appends until it says no more.
+// stream is a reader over bytes that are made as they are read: head, then what fill appends until it gives no reason.
 type stream struct {
 	head []byte
 	fill func(b []byte) (filled []byte, more bool)

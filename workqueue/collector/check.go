@@ -28,7 +28,7 @@ func (c *Text) validate() (rate float64, err error) {
 	switch {
 	case !validCollectorName(c.Name):
 		return 0, &workqueue.SettingError{Detail: fmt.Sprintf(
-			"%.80q is no name of a collector; give 1 to 64 of A-Z a-z 0-9 _ -", c.Name)}
+			"invalid collector name %.80q; use 1 to 64 of A-Z a-z 0-9 _ -", c.Name)}
 	case s.Endpoint == "" || !pg.ValidText(s.Endpoint):
 		return 0, c.wrong("endpoint is %.80q; name the endpoint that takes the operations", s.Endpoint)
 	case !pg.ValidText(c.Source) || len(c.Source) > maxCollectorText:
@@ -197,7 +197,7 @@ func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 // explain says what keeps operations out, and what keeps them waiting: first all of them, then some.
 func (v *CollectorView) explain() {
 	if v.RefusedSince != nil && v.RefusedAt != nil {
-		v.because("source", nil, "adds are refused since %s, last at %s, as what enrich asks for cannot be had: %.300s; "+
+		v.because("source", nil, "adds are refused since %s, last at %s, as enrich's lookup fails: %.300s; "+
 			"fix the source, or the query, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
 	}
 	if v.Waiting+v.Backoff == 0 {
@@ -239,7 +239,7 @@ func (v *CollectorView) explainFlushing() {
 	}
 	if v.Flushing > 0 && v.flushedAt != nil && v.flushUntil != nil {
 		v.because("flushing", v.flushUntil, "keys that are being flushed: %d, the first since %s; what waits for these keys "+
-			"goes after that, and what is not answered is asked again by %s", v.Flushing, stamp(*v.flushedAt),
+			"is flushed after that; unanswered operations are retried by %s", v.Flushing, stamp(*v.flushedAt),
 			stamp(*v.flushUntil))
 	}
 }
@@ -264,7 +264,7 @@ func (v *CollectorView) explainEndpoint() {
 		if e.since != nil {
 			since = *e.since
 		}
-		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and lets no more than a probe pass "+
+		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and passes only a probe "+
 			"now and then: %s", v.Spec.Endpoint, stamp(since), e.reason)
 	}
 	if v.Due == 0 {

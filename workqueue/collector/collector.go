@@ -73,10 +73,10 @@ type CollectorSpec struct {
 	Endpoint string            `json:"endpoint" doc:"what its flushes ask"`
 	Params   map[string]string `json:"params,omitempty" max:"100" doc:"parameters that each request carries"`
 
-	MinSize  int    `json:"min_size" min:"1" max:"8192" doc:"a key is flushed when so many operations wait"`
+	MinSize  int    `json:"min_size" min:"1" max:"8192" doc:"a key is flushed when this many operations wait"`
 	MaxSize  int    `json:"max_size" min:"1" max:"8192" doc:"operations of a flush at most"`
 	MaxAge   Span   `json:"max_age" min:"10ms" max:"720h" doc:"or when the oldest has waited so long"`
-	InFlight int    `json:"in_flight" min:"1" max:"1024" doc:"flushes at once over all nodes"`
+	InFlight int    `json:"in_flight" min:"1" max:"1024" doc:"flushes in flight over all nodes"`
 	Rate     string `json:"rate,omitempty" doc:"calls over all nodes, as 50/m or 10/s; empty: no limit"`
 
 	MaxAttempts int  `json:"max_attempts" min:"1" max:"1000" doc:"tries of an operation before it is parked"`
@@ -99,13 +99,13 @@ type CollectorSpec struct {
 type OpKeying struct {
 	Field      string   `json:"field"`
 	Values     []string `json:"values,omitempty" doc:"the only values that are taken"`
-	Partitions int      `json:"partitions,omitempty" doc:"values are spread over so many keys; 0: each is a key"`
+	Partitions int      `json:"partitions,omitempty" doc:"hash values into N keys; 0: each value is a key"`
 }
 
 // Enrichment says what is stored of an operation instead of the payload that was sent.
 type Enrichment struct {
 	SQL      json.RawMessage `json:"sql,omitempty" doc:"a query of a source, with the settings of a step of kind sql"`
-	By       string          `json:"by,omitempty" doc:"the field whose value is asked for; absent: order_by's, or the key"`
+	By       string          `json:"by,omitempty" doc:"the field to look up by; absent: order_by's, or the key"`
 	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored anyway, with null for it"`
 	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and the row in parts.sql"`
 }

@@ -29,7 +29,7 @@ type CollectorView struct {
 	ChangedAt  time.Time     `json:"changed_at"`
 	PausedBy   string        `json:"paused_by,omitempty"`
 	PausedAt   *time.Time    `json:"paused_at,omitempty"`
-	DrainAt    *time.Time    `json:"drain_at,omitempty" doc:"what was added until then waits for no more operations"`
+	DrainAt    *time.Time    `json:"drain_at,omitempty" doc:"operations added until then do not wait for more"`
 
 	Keys     int64      `json:"keys" doc:"that have operations"`
 	Waiting  int64      `json:"waiting" doc:"operations that have not failed, those in progress among them"`
@@ -39,7 +39,7 @@ type CollectorView struct {
 	Due      int64      `json:"due" doc:"keys that could be flushed now, if nothing else held them up"`
 	Older    int64      `json:"older" doc:"operations that wait under an older key_version of the keys"`
 	OldestAt *time.Time `json:"oldest_at,omitempty" doc:"when the oldest that has not failed was added"`
-	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key is to be flushed that is not being flushed"`
+	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key not yet in flight is due"`
 
 	Failures       int        `json:"failures" doc:"flushes in a row, over all keys, that came to nothing"`
 	FailedAt       *time.Time `json:"failed_at,omitempty"`
@@ -153,7 +153,7 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 	}
 	if v.Due > 0 {
 		if v.nodes, err = s.nodesFlushing(ctx); err != nil {
-			return v, fmt.Errorf("read who flushes beside collector %s: %w", name, err)
+			return v, fmt.Errorf("read what else flushes for the endpoint of collector %s: %w", name, err)
 		}
 	}
 	v.explain()

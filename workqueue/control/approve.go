@@ -97,10 +97,10 @@ func (r *RunHold) mayApprove() error {
 		return &workqueue.StateError{Run: r.id, State: r.state, Op: "approve", Fix: "there is nothing to let go"}
 	case r.Canary == "sampling" && r.Hold != "":
 		return &workqueue.StateError{Run: r.id, State: "paused, and its canary has not ended", Op: "approve",
-			Fix: "resume it first with tranche run resume " + r.id.String() + ", and approve it once the sample has ended"}
+			Fix: "resume it first with tranche run resume " + r.id.String() + ", and approve it after the sample ends"}
 	case r.Canary == "sampling":
 		return &workqueue.StateError{Run: r.id, State: "still running its canary", Op: "approve",
-			Fix: "wait until the sample has ended"}
+			Fix: "wait until the sample ends"}
 	case r.Canary != "waiting":
 		return &workqueue.StateError{Run: r.id, State: "not waiting for approval", Op: "approve",
 			Fix: "there is nothing to do"}

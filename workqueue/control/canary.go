@@ -103,7 +103,7 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	if err := tx.QueryRow(ctx, canarySample, c.id, workqueue.CodeInvalid).Scan(&c.sample, &c.lost); err != nil {
 		return "", fmt.Errorf("count the sample: %w", err)
 	}
-	detail := fmt.Sprintf("its canary has ended: %s of %s items failed", Grouped(c.lost), Grouped(c.sample))
+	detail := fmt.Sprintf("its canary ended: %s of %s items failed", Grouped(c.lost), Grouped(c.sample))
 	if c.auto && c.good() {
 		_, err := c.release(ctx, tx, workqueue.Engine, detail)
 		return CanaryPassed, err

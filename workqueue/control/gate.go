@@ -29,7 +29,7 @@ type Gate struct {
 	State      GateState       `json:"state" enum:"shut,waiting,approved" doc:"shut: what it needs has not ended"`
 	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: by no one named in acts"`
 	Acts       []GateAct       `json:"acts" nullable:"false" doc:"who has a part in what waits, newest first"`
-	Since      *time.Time      `json:"since,omitempty" doc:"since when it waits for someone as it is"`
+	Since      *time.Time      `json:"since,omitempty" doc:"since when it waits for approval in this state"`
 	ApprovedBy string          `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time      `json:"approved_at,omitempty"`
 }
@@ -66,7 +66,7 @@ func (e *FourEyesError) Error() string {
 		"reset": "reset items of", "rerun": "reran items of",
 		"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
 	}
-	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by someone else (approvers: other)",
+	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by another user (approvers: other)",
 		e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
 }
 

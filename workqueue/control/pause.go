@@ -263,7 +263,7 @@ func (r *RunHold) mayResume() error {
 			Fix: fmt.Sprintf("let all its items go with: tranche run approve %s", r.id)}
 	case r.limit != nil && r.failed > *r.limit:
 		return &workqueue.StateError{Run: r.id, State: "over its threshold: " + r.overLimit(), Op: "resume",
-			Fix: fmt.Sprintf("it would be paused again at once. Allow more with: tranche run resume %s --max-failed N; or run "+
+			Fix: fmt.Sprintf("it would be paused again. Allow more with: tranche run resume %s --max-failed N; or run "+
 				"the failed items again first: tranche run rerun %s --failed", r.id, r.id)}
 	}
 	return nil

@@ -77,7 +77,7 @@ func (e *HeldError) Error() string {
 	if len(e.Holders) == 0 {
 		return "another transaction in PostgreSQL holds what this needs; try again soon"
 	}
-	return fmt.Sprintf("%s in PostgreSQL holds what this needs; try again when it has ended, or end it with "+
+	return fmt.Sprintf("%s in PostgreSQL holds what this needs; try again when it ends, or end it with "+
 		"pg_terminate_backend(its number)", strings.Join(e.Holders, ", "))
 }
 

@@ -280,7 +280,7 @@ func Coming(err error) (why string, coming bool) {
 		io.EOF, io.ErrUnexpectedEOF, // killed as it answered; or a proxy before one that is not up
 	} {
 		if errors.Is(err, passing) {
-			return "is not there", true
+			return "does not answer", true
 		}
 	}
 	return "", false
@@ -298,7 +298,7 @@ func comingByCode(code string) (why string, coming bool) {
 	case "53300": // too_many_connections
 		return "has no connection left", true
 	case "08000", "08001", "08003", "08006": // connections that were lost or could not be made, say poolers
-		return "is not there", true
+		return "does not answer", true
 	}
 	return "", false
 }
@@ -307,9 +307,9 @@ func comingByCode(code string) (why string, coming bool) {
 // and all: also that it knows no such database. Those that pass bear the names of its settings.
 func comingByPooler(message string) (why string, coming bool) {
 	for _, said := range []struct{ part, why string }{
-		{"server_login_retry", "is not there, says its pooler"},
-		{"client_login_timeout", "is not there, says its pooler"},
-		{"cannot connect to server", "is not there, says its pooler"},
+		{"server_login_retry", "does not answer, says its pooler"},
+		{"client_login_timeout", "does not answer, says its pooler"},
+		{"cannot connect to server", "does not answer, says its pooler"},
 		{"query_wait_timeout", "does not answer its pooler"},
 		{"max_client_conn", "has no connection left, says its pooler"},
 		{"max_db_client_connections", "has no connection left, says its pooler"},

@@ -44,7 +44,7 @@ func (sel DeadSelection) validate() error {
 	case n != 1:
 		return errors.New("choose either some letters by their ids, or those of an endpoint, or all")
 	case len(sel.Refs) > maxRefs:
-		return fmt.Errorf("%d letters are named; name at most %d at once", len(sel.Refs), maxRefs)
+		return fmt.Errorf("%d letters are named; name at most %d in one request", len(sel.Refs), maxRefs)
 	case !pg.ValidText(sel.Endpoint):
 		return fmt.Errorf("endpoint %q: %w", sel.Endpoint, workqueue.ErrNotFound)
 	}

@@ -46,7 +46,7 @@ func Rules() []Rule {
 		{TruthsAgree, "bits, parts and trackers say the same"},
 		{AskedFor, "every part was asked for by a request that held its item"},
 		{OneCompletion, "every generation that completed has one event of it"},
-		{Approved, "nothing was asked for at a step that had to be approved before someone did"},
+		{Approved, "nothing was sent at a step before its required approval"},
 		{AsMigrated, "the schema is as this version's migrations made it"},
 		{OneOfALane, "of a lane at most one item is worked on, and one is when any waits"},
 		{KeysAddUp, "the keys of collectors count the operations that are there, and what waits will be flushed"},

@@ -326,7 +326,7 @@ func (n *Network) limitText(i int, l limit) string {
 	case byAuto:
 		return fmt.Sprintf("%d requests in flight, which nodes found %s to take", e.Auto, e.Name)
 	case byWorkers:
-		return fmt.Sprintf("the service of %s works on %.0f requests at once, and others wait for it", e.Name,
+		return fmt.Sprintf("the service of %s works on %.0f requests concurrently, and others wait", e.Name,
 			max(e.Workers, 1))
 	case byRate:
 		return fmt.Sprintf("%v items a second by its rate", s.Rate)

@@ -45,14 +45,14 @@ type MissingGroup struct {
 	Step     string     `json:"step,omitempty"`
 	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
 	Endpoint string     `json:"endpoint,omitempty"`
-	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"what it waits on"`
 	Who      string     `json:"who" doc:"the owner by name"`
 	Abnormal bool       `json:"abnormal,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
 	Last     *LastEvent `json:"last,omitempty" doc:"the last thing that happened to them"`
 	Next     string     `json:"next" doc:"what will happen"`
-	When     *time.Time `json:"when,omitempty" doc:"at the latest; absent: at once, or not by itself"`
+	When     *time.Time `json:"when,omitempty" doc:"at the latest; absent: immediately, or not automatically"`
 	Advice   []Advice   `json:"advice,omitempty" doc:"what an operator could do"`
 
 	run     workqueue.RunID
@@ -86,11 +86,11 @@ type Explanation struct {
 	Steps      []StepStanding       `json:"steps,omitempty" doc:"of a run with several steps"`
 	Unsealed   bool                 `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`
 	Summary    string               `json:"summary" doc:"the whole in a sentence or two"`
-	Groups     []MissingGroup       `json:"groups" doc:"the ones that need someone first"`
+	Groups     []MissingGroup       `json:"groups" doc:"those that need an operator first"`
 	Key        string               `json:"key,omitempty" doc:"all counts are of the items of this key"`
 	Of         []inspect.ItemView   `json:"of,omitempty" doc:"those items with every attempt"`
 	Last       *LastEvent           `json:"last,omitempty" doc:"the last thing that happened to the run"`
-	Advice     []Advice             `json:"advice,omitempty" doc:"about the run as a whole"`
+	Advice     []Advice             `json:"advice,omitempty" doc:"about the entire run"`
 	Notes      []string             `json:"notes,omitempty"`
 	Nodes      int                  `json:"nodes" doc:"that are alive"`
 	At         time.Time            `json:"at" doc:"the database's clock; all of the above is as of one moment"`

@@ -153,7 +153,7 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	consider(e.callTokens, e.callTokensAt, e.requestRate, target+" gets at most "+PerSecond(e.requestRate, "request")+
 		" in all", Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
-		consider(e.tokens, e.tokensAt, *e.learnedRate, target+" said that it is asked too much, and gets "+
+		consider(e.tokens, e.tokensAt, *e.learnedRate, target+" said it is overloaded, and gets "+
 			PerSecond(*e.learnedRate, "item"), Advice{"see how that was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {

@@ -23,7 +23,7 @@ type EndpointExplanation struct {
 	Summary    string         `json:"summary" doc:"the whole in a sentence or two"`
 	Runs       int64          `json:"runs" doc:"running runs with items for it"`
 	Missing    int64          `json:"missing" doc:"items of them that it has not answered"`
-	Groups     []MissingGroup `json:"groups" doc:"the ones that need someone first; their items add up to missing"`
+	Groups     []MissingGroup `json:"groups" doc:"those that need an operator first; their items add up to missing"`
 	Listens    string         `json:"listens" doc:"who listens, in words"`
 	Notes      []string       `json:"notes,omitempty"`
 	Nodes      int            `json:"nodes" doc:"that are alive"`

@@ -214,7 +214,7 @@ func (r *runFacts) notes() []string {
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for someone; see: `tranche dlq list`", r.letters))
+		notes = append(notes, fmt.Sprintf("%d of its dead letters wait for an operator; see: `tranche dlq list`", r.letters))
 	}
 	return notes
 }

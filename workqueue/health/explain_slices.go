@@ -135,16 +135,16 @@ func causeTexts() map[workqueue.Cause]string {
 	return map[workqueue.Cause]string{
 		workqueue.CauseRetry:      "the service asked for them to be retried",
 		workqueue.CauseUnanswered: "the service's reply left them out",
-		workqueue.CauseFailure:    "the service failed their request as a whole",
+		workqueue.CauseFailure:    "the service failed their entire request",
 		workqueue.CauseUnreadable: "the service's reply could not be read",
 		workqueue.CauseDeadline:   "no reply came in time",
-		workqueue.CauseSilence: "no reply came in time, which does not count against them: nothing says that they are to " +
+		workqueue.CauseSilence: "no reply came in time, which does not count against them: nothing shows that they are to " +
 			"blame",
 		workqueue.CauseSession:   "the node that had claimed them is gone",
 		workqueue.CauseHandBack:  "the node that had claimed them stopped in good order",
 		workqueue.CauseStreams:   "a stream was lost, and their request or its reply with it",
 		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
-		workqueue.CauseBisect:    "they are a half of a request that failed as a whole, to find what is wrong in it",
+		workqueue.CauseBisect:    "they are half of a request that failed entirely, to find the culprit",
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",
 		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count " +
 			"against them",

@@ -21,7 +21,7 @@ import (
 type StepStanding struct {
 	Name     string         `json:"name"`
 	Kind     workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint string         `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Endpoint string         `json:"endpoint" doc:"or another target, like http:HOST, sql:SOURCE or local:FUNCTION"`
 	Needs    []string       `json:"needs,omitempty"`
 	Optional bool           `json:"optional,omitempty"`
 	Barred   bool           `json:"barred,omitempty" doc:"it waits at its barrier"`
@@ -30,7 +30,7 @@ type StepStanding struct {
 	Failed   int64          `json:"failed"`
 	Skipped  int64          `json:"skipped" doc:"left out"`
 	Missing  int64          `json:"missing" doc:"the items of its groups and of groups without a step add up to it"`
-	LeftOut  []LeftOut      `json:"left_out,omitempty" doc:"for the failure of which step items were left out"`
+	LeftOut  []LeftOut      `json:"left_out,omitempty" doc:"the step whose failure left items out"`
 }
 
 // LeftOut is items that a step leaves out because another one has failed for them.
@@ -306,7 +306,7 @@ func (f *facts) readAhead(
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read what stands in front: %w", err)
+		return fmt.Errorf("read the items ahead: %w", err)
 	}
 	return nil
 }

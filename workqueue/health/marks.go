@@ -134,7 +134,7 @@ func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note what became of %d conditions: %w", len(marks), err)
+		return fmt.Errorf("record how %d conditions ended: %w", len(marks), err)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 			Before:  was})
 	})
 	if err != nil {
-		return false, fmt.Errorf("take back what was said of condition %s: %w", audited(key.Kind, subjects), err)
+		return false, fmt.Errorf("clear condition %s: %w", audited(key.Kind, subjects), err)
 	}
 	return found, nil
 }

@@ -41,7 +41,7 @@ type Severity string
 // Severities.
 const (
 	Info     Severity = "info"     // good to know; someone may have wanted it so
-	Warning  Severity = "warning"  // someone has to see to it, and it can wait
+	Warning  Severity = "warning"  // needs an operator, but can wait
 	Critical Severity = "critical" // work is stalled, or is about to be
 )
 
@@ -56,7 +56,7 @@ type Condition struct {
 	Kind     Kind      `json:"kind" doc:"in one word, like failed_items or no_listeners; new ones may come"`
 	Severity Severity  `json:"severity" enum:"info,warning,critical"`
 	Subject  string    `json:"subject" doc:"of what: the id of a run, the name of an endpoint, a node, a stream, a host"`
-	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,nobody" doc:"whose turn it is"`
+	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,nobody" doc:"what it waits on"`
 	Title    string    `json:"title"`
 	Detail   string    `json:"detail"`
 	Since    time.Time `json:"since"`
@@ -65,7 +65,7 @@ type Condition struct {
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`
 	Resets   bool      `json:"resets,omitempty" doc:"a step must be reset, as remedy says: a re-run would fail again"`
-	Mark     *Mark     `json:"mark,omitempty" doc:"what someone said of it; absent: nothing"`
+	Mark     *Mark     `json:"mark,omitempty" doc:"how operators marked it; absent: not marked"`
 
 	Undated bool `json:"-"` // nothing in the database tells since when it is so: that must be kept
 }

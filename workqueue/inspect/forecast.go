@@ -215,7 +215,7 @@ func standing(state, hold string, open bool) (whyNot, person string) {
 	case state == "loading":
 		return "its items are being loaded", ""
 	case state != "running":
-		return "it has ended", ""
+		return "it ended", ""
 	case open:
 		return "it takes items until it is sealed", ""
 	case control.Hold(hold) == control.HoldCanary:
@@ -346,7 +346,7 @@ func (v *RunView) Left() time.Duration {
 
 // Variant is what a forecast would be if some things were changed.
 type Variant struct {
-	Changes  []string                `json:"changes" nullable:"false" doc:"none: as it is"`
+	Changes  []string                `json:"changes" nullable:"false" doc:"empty: unchanged"`
 	Forecast forecast.Forecast       `json:"forecast"`
 	Steps    []forecast.StepForecast `json:"steps" nullable:"false" doc:"when each step ends, in seconds from at"`
 }

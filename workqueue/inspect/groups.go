@@ -32,7 +32,7 @@ type PayloadGroups struct {
 // PayloadGroup is the items that share a value, over all steps.
 type PayloadGroup struct {
 	Value      *string `json:"value" doc:"its first 200 characters; null where there is no such field, or null in it"`
-	Values     int     `json:"values,omitempty" doc:"how many values, of the others"`
+	Values     int     `json:"values,omitempty" doc:"how many values the group of the rest has"`
 	Items      int64   `json:"items"`
 	Done       int64   `json:"done"`
 	Failed     int64   `json:"failed"`

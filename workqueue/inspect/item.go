@@ -33,7 +33,7 @@ type ItemStep struct {
 	Step     workqueue.Step `json:"step"`
 	Name     string         `json:"name"`
 	Kind     workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Endpoint string         `json:"endpoint" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Optional bool           `json:"optional,omitempty"`
 	Needs    []string       `json:"needs,omitempty" doc:"steps that come first"`
 	State    string         `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped"`
@@ -41,14 +41,14 @@ type ItemStep struct {
 	WaitsFor []string `json:"waits_for,omitempty" doc:"steps that it has not ended in, or the barrier is for"`
 
 	LeftOutBy   []string             `json:"left_out_by,omitempty" doc:"when skipped: the steps that failed it"`
-	Stale       bool                 `json:"stale,omitempty" doc:"what it was made from is being made again"`
+	Stale       bool                 `json:"stale,omitempty" doc:"its inputs are being recomputed"`
 	Generation  workqueue.Generation `json:"generation,omitempty" doc:"of the result or error"`
 	RecordedAt  *time.Time           `json:"recorded_at,omitempty" doc:"when the result or error came"`
 	Service     string               `json:"service,omitempty" doc:"who it came from"`
 	Result      json.RawMessage      `json:"result,omitempty" doc:"when it is JSON"`
 	ResultBytes []byte               `json:"result_bytes,omitempty" doc:"when it is something else"`
 	ContentType string               `json:"content_type,omitempty"`
-	Large       bool                 `json:"large,omitempty" doc:"it did not fit a message, and is to be had by itself"`
+	Large       bool                 `json:"large,omitempty" doc:"it did not fit in a message; fetch it separately"`
 	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
 	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError           `json:"error,omitempty"`
@@ -57,7 +57,7 @@ type ItemStep struct {
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
 	needs    []workqueue.Step
-	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs has ended, and someone has to approve"`
+	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs ended; it waits for approval"`
 
 	barrier bool // it has one, and it has not been passed
 }

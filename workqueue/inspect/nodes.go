@@ -227,7 +227,7 @@ func (n *NodeView) before(age time.Duration) *time.Time {
 
 // EndpointLoad is the work that running runs have for one endpoint, in items.
 type EndpointLoad struct {
-	Endpoint  string // or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION
+	Endpoint  string // or another target, like http:HOST, sql:SOURCE or local:FUNCTION
 	Plain     bool   // it is asked in plain requests only, over core NATS
 	Runs      int
 	Waiting   int64 // for other steps, at barriers, behind canaries, or for their block
@@ -275,13 +275,13 @@ func (s Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
 type PaceView struct {
 	Endpoint string `json:"-"`
 	Out      int    `json:"requests_out" doc:"of all runs"`
-	InFlight int    `json:"in_flight" doc:"requests at once that it takes well, for automatic steps"`
+	InFlight int    `json:"in_flight" doc:"requests in flight that it handles well, for automatic steps"`
 
 	Rate *float64 `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
 
 	Chunk *int `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
 
-	ChunkCap      *int                   `json:"chunk_cap,omitempty" doc:"larger requests fail as a whole"`
+	ChunkCap      *int                   `json:"chunk_cap,omitempty" doc:"larger requests fail entirely"`
 	ChunkCapUntil *time.Time             `json:"chunk_cap_until,omitempty"`
 	Breaker       workqueue.BreakerState `json:"breaker" enum:"closed,open"`
 	BreakerReason string                 `json:"breaker_reason,omitempty"`

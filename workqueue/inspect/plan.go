@@ -20,7 +20,7 @@ type PlanSummary struct {
 	Name      string     `json:"name"`
 	Version   int        `json:"version"`
 	Steps     []string   `json:"steps" nullable:"false" doc:"their names, in order"`
-	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; empty where there is none"`
+	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; may be empty"`
 	Needs     [][]string `json:"needs" nullable:"false" doc:"the steps that each of the steps needs, in order"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
@@ -117,7 +117,7 @@ func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, mo
 	return plans, false, nil
 }
 
-// Plan returns one version of a plan on record; version 0 is the newest. The error wraps ErrNotFound when there is no
+// Plan returns one version of a saved plan; version 0 is the newest. The error wraps ErrNotFound when there is no
 // such version.
 func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, error) {
 	if !pg.ValidText(name) {

@@ -23,7 +23,7 @@ type RunSummary struct {
 	Name string          `json:"name,omitempty"`
 	Plan string          `json:"plan"`
 
-	Version int `json:"plan_version,omitempty" doc:"of a plan on record; absent when the plan came with the run"`
+	Version int `json:"plan_version,omitempty" doc:"of a saved plan; absent if the plan came with the run"`
 
 	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
 	Hold       *HoldView            `json:"hold,omitempty" doc:"why nothing is claimed of it"`
@@ -41,7 +41,7 @@ type RunSummary struct {
 	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it will end; absent when it has"`
 
 	Sampling   bool       `json:"sampling,omitempty" doc:"its canary is in progress"`
-	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for someone to approve them"`
+	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for approval"`
 	Open       *OpenView  `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string     `json:"source,omitempty"`
 	CreatedBy  string     `json:"created_by,omitempty"`
@@ -73,7 +73,7 @@ type HoldView struct {
 // OpenView is a run that takes items over time, until someone seals it.
 type OpenView struct {
 	SealDeadline *time.Time `json:"seal_deadline,omitempty" doc:"when it should have been sealed"`
-	Overdue      bool       `json:"overdue,omitempty" doc:"that time is over, and it was reported"`
+	Overdue      bool       `json:"overdue,omitempty" doc:"that time passed, and it was reported"`
 	OnOverdue    string     `json:"on_overdue" doc:"what happens then: report, seal or cancel"`
 }
 
@@ -99,7 +99,7 @@ type RunView struct {
 	Settling       int64             `json:"settling,omitempty" doc:"failed items that other steps are still at"`
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
-	DeadLetters    int64             `json:"dead_letters" doc:"of the run, that wait for someone"`
+	DeadLetters    int64             `json:"dead_letters" doc:"of the run, waiting for an operator"`
 	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
@@ -107,7 +107,7 @@ type RunView struct {
 // CanaryView is the sample of a run that is tried before all other items.
 type CanaryView struct {
 	Items int    `json:"items"`
-	Auto  bool   `json:"auto" doc:"goes on by itself when no more of the sample failed than may"`
+	Auto  bool   `json:"auto" doc:"released automatically when no more of the sample failed than allowed"`
 	State string `json:"state,omitempty" enum:"sampling,waiting,passed" doc:"absent until all items are there"`
 }
 

@@ -54,7 +54,7 @@ type LiveCounts struct {
 type LiveSlices struct {
 	Slices []SliceView        `json:"slices"`
 	Next   *workqueue.SliceID `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
-	Counts LiveCounts         `json:"counts" doc:"of all live slices of the run, whatever was asked for"`
+	Counts LiveCounts         `json:"counts" doc:"of all live slices of the run, regardless of filters"`
 }
 
 // LiveFilter chooses what LiveSlices lists.
@@ -150,14 +150,14 @@ type StepView struct {
 	Step          workqueue.Step `json:"step"`
 	Name          string         `json:"name"`
 	Kind          workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint      string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Endpoint      string         `json:"endpoint" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
 	SeesItem      bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
 	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
 	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed bool           `json:"barrier_passed,omitempty"`
-	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that someone has to approve"`
+	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that needs approval"`
 	State         string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
 	Progress      float64        `json:"progress" doc:"0 to 1"`
 	Rate          float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`
@@ -252,7 +252,7 @@ func scanStepView(row pgx.CollectableRow) (StepView, error) {
 type OrderView struct {
 	By         string   `json:"by" doc:"the field of the payload, or key"`
 	Values     []string `json:"values,omitempty" doc:"the only values there are"`
-	Partitions int      `json:"partitions,omitempty" doc:"values share so many lines, by their hash"`
+	Partitions int      `json:"partitions,omitempty" doc:"values are hashed into this many lanes"`
 	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what becomes of the items that follow a failed one"`
 }
 

@@ -26,7 +26,7 @@ type Bisection struct {
 	Items    int                 `json:"items" doc:"in the chunk"`
 	Culprits int                 `json:"culprits" doc:"items that failed alone, permanently"`
 	Ordinals []workqueue.Ordinal `json:"ordinals,omitempty" doc:"of the first ten culprits"`
-	Slices   int                 `json:"slices" doc:"that it took beside the first"`
+	Slices   int                 `json:"slices" doc:"that it took in addition to the first"`
 	FailedAt int                 `json:"failed_at" doc:"items in the smallest piece that failed"`
 	WorkedAt int                 `json:"worked_at" doc:"items in the largest piece that worked; 0: none did"`
 	Code     string              `json:"code" doc:"of the failure of the smallest piece"`
@@ -125,7 +125,7 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 // RootKind is what a chunk that failed turned out to be.
 type RootKind string
 
-// The kinds of chunks that failed as a whole.
+// The kinds of chunks that failed entirely.
 const (
 	KindBadEntity      RootKind = "bad_entity"      // items of it fail alone
 	KindTooBig         RootKind = "too_big"         // it works in pieces, as other chunks of its endpoint do

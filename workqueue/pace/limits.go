@@ -29,8 +29,8 @@ const (
 // EndpointSetting is what operators set for an endpoint while its services run.
 type EndpointSetting struct {
 	Endpoint    string    `json:"endpoint"`
-	Concurrency int       `json:"concurrency" doc:"chunks at once in each instance; 0 leaves it to the service"`
-	MaxInFlight int       `json:"max_in_flight" doc:"requests at once over all runs and nodes; 0: no limit of its own"`
+	Concurrency int       `json:"concurrency" doc:"concurrent chunks in each instance; 0 leaves it to the service"`
+	MaxInFlight int       `json:"max_in_flight" doc:"requests in flight over all runs and nodes; 0: no separate limit"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
 	ChangedBy   string    `json:"changed_by,omitempty"`

@@ -31,7 +31,7 @@ type AcceptRequest struct {
 
 // Acceptance is what an acceptance, or its withdrawal, changed or would change.
 type Acceptance struct {
-	Items    int64          `json:"items" doc:"of which a failure was accepted, or is no more"`
+	Items    int64          `json:"items" doc:"whose failure was accepted, or no longer is"`
 	Examples []string       `json:"examples" nullable:"false" doc:"the first ten keys of items"`
 	Steps    []StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
 	Failed   int64          `json:"failed" doc:"failed items of the run"`

@@ -48,7 +48,7 @@ type Correction struct {
 type Corrected struct {
 	Items      int64                `json:"items" doc:"that have another payload now"`
 	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
-	Begun      int64                `json:"begun" doc:"of items, those that are done again; the others were not begun"`
+	Begun      int64                `json:"begun" doc:"of items, those that are rerun; the rest had not begun"`
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
 	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
 	Steps      []StepReset          `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
@@ -435,7 +435,7 @@ func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correct
 		case rule.Lane(value) != lane:
 			return &CorrectionError{Key: b.keys[i], Line: b.lines[i], Unit: c.Unit, Problem: fmt.Sprintf(
 				"the run's items are kept in order by order_by, and the value %.80q would put this one elsewhere; leave that "+
-					"value as it is, or start a new run", value)}
+					"value unchanged, or start a new run", value)}
 		}
 		return nil
 	})

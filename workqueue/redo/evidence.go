@@ -314,7 +314,7 @@ func (r *redo) notes() (notes []string) {
 			}
 		}
 		say(sum.pending, " to be done at step %s anyway", name)
-		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of no one; correct that data: "+
+		say(sum.invalid, " invalid: what does not fit the run's schema is not sent; correct that data: "+
 			"tranche run correct %s --items FILE", r.run)
 		if !r.take.live {
 			say(sum.out, " out at step %s", name)

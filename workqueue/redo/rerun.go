@@ -146,7 +146,7 @@ func (r *rerun) mayRerun(ctx context.Context) error {
 	open, err := r.may(ctx, "re-run items of")
 	if err == nil && r.graph.Ordered && r.Canary > 0 {
 		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "re-run a sample of items of",
-			Fix: "leave the canary out: its sample would be worked on before what stands in front of it"}
+			Fix: "leave the canary out: its sample would be processed before the items ahead of it"}
 	}
 	if err == nil && open && r.Canary > 0 { // its sample would never end: what is added is ready at once
 		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of",

@@ -35,7 +35,7 @@ type Reset struct {
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
 	Generation workqueue.Generation `json:"generation"`
 	Steps      []StepReset          `json:"steps" doc:"the one that was reset, and those after it"`
-	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
+	Notes      []string             `json:"notes" doc:"what was selected and left unchanged, and why"`
 
 	Hold       control.Hold     `json:"-"` // the run is held: nothing is done again until it is resumed or approved
 	HoldDetail string           `json:"-"`
@@ -45,8 +45,8 @@ type Reset struct {
 // StepReset is what a reset does to one step, in items.
 type StepReset struct {
 	Step      string `json:"step"`
-	Named     bool   `json:"named" doc:"the step that was reset; the others come after it"`
-	Reset     int64  `json:"reset" doc:"to be done again here, of the step that was reset"`
+	Named     bool   `json:"named" doc:"the step that was reset; the others depend on it"`
+	Reset     int64  `json:"reset" doc:"to be rerun here, of the step that was reset"`
 	Ready     int64  `json:"ready" doc:"of those, the ones that need not wait for a step before"`
 	Withdrawn int64  `json:"withdrawn" doc:"of requests that were out: late answers about them are not taken"`
 	Redone    int64  `json:"redone" doc:"to be redone in any case, for the cascade"`

@@ -62,7 +62,7 @@ func (sel *Selection) validate() error {
 	}
 	if sel.At != "" && (!sel.byError() || sel.Step == "") {
 		return &workqueue.SettingError{Detail: fmt.Sprintf("failed_at is %.64q; it needs codes or groups of that step, and "+
-			"step, the one whose part is made again", sel.At)}
+			"step, the one whose result is recomputed", sel.At)}
 	}
 	return sel.Evidence.validate()
 }
@@ -79,7 +79,7 @@ func (e *NothingToRerunError) Error() string {
 	what, hint := "no item of it has failed, or all that did are accepted", ""
 	switch {
 	case !e.Select.empty():
-		what = "the evidence is true of nothing that could be done again"
+		what = "the evidence matches nothing that could be rerun"
 		if e.Select.Service != "" {
 			what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
 			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
@@ -396,7 +396,7 @@ func (r Range) problem(i int, items int64) error {
 // has blocks, at most.
 func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	if len(ranges) > MaxRanges {
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges, and at most %d are taken at once",
+		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges; give at most %d",
 			len(ranges),
 			MaxRanges)}
 	}

@@ -52,7 +52,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 		}
 		if !run.Ended() {
 			return &workqueue.StateError{Run: id, State: run.State, Op: "carry on",
-				Fix: "wait until it has ended, or cancel it: tranche run cancel " + id.String()}
+				Fix: "wait until it ends, or cancel it: tranche run cancel " + id.String()}
 		}
 		c.gen = run.Generation
 		var block workqueue.Block
@@ -101,7 +101,7 @@ func (c *Carried) end(ctx context.Context) error {
 		err = errCarriedGone
 	case err == nil && !same:
 		err = &workqueue.StateError{Run: c.run, State: "set going again meanwhile", Op: "carry on",
-			Fix: "wait until it has ended, and start again"}
+			Fix: "wait until it ends, and start again"}
 	case err == nil:
 		return io.EOF
 	}

@@ -269,7 +269,7 @@ type ComparedPlans struct {
 // ComparedPlan is the plan of a run.
 type ComparedPlan struct {
 	Plan    string   `json:"plan"`
-	Version int      `json:"version,omitempty" doc:"absent: it is not on record"`
+	Version int      `json:"version,omitempty" doc:"absent: it is not saved"`
 	Steps   []string `json:"steps" nullable:"false"`
 
 	asks []string // of each step
@@ -326,7 +326,7 @@ func (p *ComparedPlans) note() string {
 	case p.SameSteps:
 		return text + "their steps ask the same, and all results are compared"
 	case len(p.Compared) == 0:
-		return text + "outcomes are compared, and no results: no step that makes one stands in both by the same name; what " +
+		return text + "only outcomes are compared, not results: no step that makes one has the same name in both; what " +
 			"is done in both is not_compared"
 	case len(p.OnlyHere)+len(p.OnlyThere) > 0:
 		return text + "outcomes are compared, and the results of " + strings.Join(p.Compared, ", ") + ", not those of " +

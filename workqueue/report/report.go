@@ -40,7 +40,7 @@ type RunReport struct {
 	Requests       RequestReport      `json:"requests"`
 	Together       *Together          `json:"together,omitempty" doc:"with the runs that it carries on, as one"`
 	Corrected      *CorrectedReport   `json:"corrected,omitempty" doc:"what was made of corrected payloads"`
-	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed as a whole"`
+	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed entirely"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
 	Endpoints      []WorkerReport     `json:"endpoints" doc:"the slowest ten by time for an item"`
 	At             time.Time          `json:"at" doc:"the database's clock when it looked"`

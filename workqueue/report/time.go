@@ -22,7 +22,7 @@ type GenerationReport struct {
 	Seconds        float64 `json:"seconds"`
 	WaitingSeconds float64 `json:"waiting_seconds" doc:"until the first request was sent"`
 	WorkingSeconds float64 `json:"working_seconds"`
-	PausedSeconds  float64 `json:"paused_seconds" doc:"held, whatever else was going on"`
+	PausedSeconds  float64 `json:"paused_seconds" doc:"held, regardless of other states"`
 	ClosingSeconds float64 `json:"closing_seconds" doc:"from the last answer to the end"`
 	Done           int64   `json:"done" doc:"items that got their result in it"`
 	Failed         int64   `json:"failed"`

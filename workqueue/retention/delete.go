@@ -34,7 +34,7 @@ type Deletion struct {
 	Steps      int       `json:"steps"`
 	Bytes      int64     `json:"bytes" doc:"of all its rows, roughly"`
 	Letters    int64     `json:"dead_letters"`
-	Waiting    int64     `json:"waiting_letters" doc:"dead letters that wait for someone; they go too"`
+	Waiting    int64     `json:"waiting_letters" doc:"waiting dead letters; they are deleted, too"`
 	Quarantine int64     `json:"quarantine" doc:"messages in quarantine"`
 }
 
@@ -128,7 +128,7 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 		}
 		refused.Fix = "let it end, or end it first: tranche run cancel " + req.Run.String()
 	case !whole:
-		refused.State, refused.Fix = "a load that was given up", "it is cleared away by itself"
+		refused.State, refused.Fix = "an abandoned load", "it is removed automatically"
 	case left > 0:
 		refused.State += fmt.Sprintf(" for less than %s", retentionSettle)
 		refused.Fix = fmt.Sprintf("answers about it may still come, and schedules look how it ended; try again in %s",

@@ -168,7 +168,7 @@ func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workq
 		return err
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("delete what is left of run %s: %w", run, err)
+		return 0, false, fmt.Errorf("delete the rest of run %s: %w", run, err)
 	}
 	return rows, gone, nil
 }

@@ -65,7 +65,7 @@ type Fire struct {
 	Version  int       `json:"version" doc:"of the schedule, when the time had come"`
 	State    FireState `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
 	Reason   string    `json:"reason,omitempty" doc:"why it is so"`
-	AskedBy  string    `json:"asked_by,omitempty" doc:"who wanted it at once"`
+	AskedBy  string    `json:"asked_by,omitempty" doc:"who started it with run-now"`
 
 	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
 

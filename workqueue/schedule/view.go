@@ -27,7 +27,7 @@ type ScheduleSummary struct {
 	LastDue   *time.Time `json:"last_due,omitempty" doc:"the due time that was taken last"`
 	Waiting   int64      `json:"waiting" doc:"due times that have come and whose runs are not started yet"`
 	Running   int64      `json:"running" doc:"runs of it in progress"`
-	Last      *Fire      `json:"last,omitempty" doc:"what became of the last due time"`
+	Last      *Fire      `json:"last,omitempty" doc:"the outcome of the last due time"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
 	ChangedBy string     `json:"changed_by"`

@@ -141,7 +141,7 @@ func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("see to a database that lost recent commits: %w", err)
+		return nil, fmt.Errorf("handle a database that lost recent commits: %w", err)
 	}
 	return gap, nil
 }

@@ -266,7 +266,7 @@ func lay[T any](over *T, given *T) {
 // errNoStreamSettings is for who changes what no node has set yet.
 var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
 	"no node has started on this database yet; give the first one its " +
-	"--stream-replicas, --work-max-bytes and the others"}
+	"--stream-replicas, --work-max-bytes and the like"}
 
 // ChangeStreams changes settings of the streams, with a row in the audit log, and returns all of them. The node that
 // leads brings them to JetStream, and notes what becomes of it. A change that changes nothing is none.
@@ -324,7 +324,7 @@ func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note what became of the settings of the streams: %w", err)
+		return fmt.Errorf("record the settings of the streams: %w", err)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (s Store) Blamed(
 			blamed[id] = answered && !doubted[id]
 		})
 	if err != nil {
-		return nil, fmt.Errorf("look what services answered beside %d overdue slices: %w", len(overdue), err)
+		return nil, fmt.Errorf("read what services answered besides %d overdue slices: %w", len(overdue), err)
 	}
 	known, err := pace.Blames(ctx, s.db.Pool, lone)
 	for id, b := range known {

@@ -105,7 +105,7 @@ func (t *tally) failing() (f pace.Failing, fails bool) {
 	switch {
 	case t.retry == t.Mask:
 		f.How, f.Why = pace.EndedRefused, t.worst()
-		f.Why.Message = fmt.Sprintf("every item is to be retried, the first for: %s", f.Why.Message)
+		f.Why.Message = fmt.Sprintf("every item is to be retried; the first for: %s", f.Why.Message)
 		return f, true
 	case left.Empty() || !t.complete():
 		return f, false

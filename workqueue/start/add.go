@@ -39,7 +39,7 @@ type AddRequest struct {
 // Added is the outcome of an add.
 type Added struct {
 	Run      workqueue.RunID   `json:"run"`
-	First    workqueue.Ordinal `json:"first" doc:"the ordinal of the first item that was added; the others follow it"`
+	First    workqueue.Ordinal `json:"first" doc:"the ordinal of the first added item; the rest follow it"`
 	Items    int64             `json:"items" doc:"that were added"`
 	Skipped  int64             `json:"skipped" doc:"duplicates that were left out"`
 	Total    int64             `json:"total" doc:"items of the run"`
@@ -54,7 +54,7 @@ type AddConflictError struct {
 
 func (e *AddConflictError) Error() string {
 	return fmt.Sprintf("run %s has an add with idempotency key %.80q already, of other items; nothing was added. Use a "+
-		"key of its own for each list of items", e.Run, e.Key)
+		"different key for each list of items", e.Run, e.Key)
 }
 
 // AddTooLargeError is returned for an add that is more than one transaction is to take.

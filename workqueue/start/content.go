@@ -50,7 +50,7 @@ type ContentError struct {
 
 func (e *ContentError) Error() string {
 	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a key "+
-		"of its own for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
+		"different one for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
 }
 
 // itemDigest is of the items that a load has read.
@@ -257,7 +257,7 @@ const (
 )
 
 // errApart tells a load that it is to be done by itself.
-var errApart = errors.New("the load is done by itself")
+var errApart = errors.New("the load is separate")
 
 // asksNothing reports whether a whole load is only statements that no one waits for the answers of, so that the
 // transaction does nothing before its COMMIT.

@@ -44,7 +44,7 @@ type LoadRequest struct {
 	CreatedBy         string
 	IdempotencyKey    string              // empty: none
 	Session           workqueue.SessionID // the node that loads; should it die, the half-made run is cleared away
-	PlanVersion       int                 // of a plan on record; 0: the plan came with the run
+	PlanVersion       int                 // of a saved plan; 0: the plan came with the run
 	MaxFailed         string              // how many failed items hold the run: "", "500" or "1%"
 	Canary            int                 // items that are tried before all others; 0: none
 	FailFast          workqueue.FailFast  // of the first outcomes of each step, when they hold the run; zero: never

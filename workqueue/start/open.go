@@ -242,7 +242,7 @@ func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]Over
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("report runs that were not sealed in time: %w", err)
+		return nil, fmt.Errorf("report runs that were not sealed before their deadline: %w", err)
 	}
 	return out, nil
 }

@@ -49,7 +49,7 @@ func (r *LoadRequest) checkOrder() error {
 	case r.Canary > 0:
 		return &workqueue.SettingError{Detail: "" +
 			"a canary does not go with order_by: its sample is spread over all items, and would be " +
-			"worked on before what stands in front of it; leave one of the two out"}
+			"processed before the items ahead of it; leave one of the two out"}
 	case slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Barrier && len(s.Needs) > 0 }):
 		return &workqueue.SettingError{Detail: "" +
 			"a step with a barrier does not go with order_by: it waits for all items, and items wait " +

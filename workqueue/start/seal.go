@@ -119,7 +119,7 @@ func (l *loader) refuseErased(ctx context.Context, tx pgx.Tx) error {
 	case err != nil:
 		return fmt.Errorf("count the erasures of run %s: %w", l.req.FromRun, err)
 	case n != l.req.FromErased:
-		return &workqueue.StateError{Run: l.req.FromRun, State: "one of which items were erased meanwhile", Op: "carry on",
+		return &workqueue.StateError{Run: l.req.FromRun, State: "one whose items were erased meanwhile", Op: "carry on",
 			Fix: "nothing was started; start again"}
 	}
 	return nil

@@ -260,4 +260,4 @@ func (p *Puller) handle(scope Scope, id RequestID, msg jetstream.Msg) {
 }
 
 // errNoConsumer ends a fetch before it begins.
-var errNoConsumer = errors.New("the consumer is not there or does not answer")
+var errNoConsumer = errors.New("the consumer does not exist or does not answer")

@@ -104,9 +104,9 @@ type slowBodyError struct {
 
 func (e *slowBodyError) Error() string {
 	if e.whole {
-		return fmt.Sprintf("it did not come as a whole within %s", e.silence)
+		return fmt.Sprintf("it did not arrive entirely within %s", e.silence)
 	}
-	return fmt.Sprintf("it came too slowly: beside %s it has a second for each %d bytes; send it from a file, or in "+
+	return fmt.Sprintf("it came too slowly: it has %s and a second for each %d bytes; send it from a file, or in "+
 		"parts to an open run (tranche run open, run add)", e.silence, slowestBody)
 }
 

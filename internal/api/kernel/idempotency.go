@@ -208,7 +208,7 @@ func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *
 		}
 	}
 	WriteProblem(w, http.StatusConflict, "the request was carried out, at least in part, and its answer was not kept; "+
-		"nothing is done again; "+what)
+		"nothing is repeated; "+what)
 }
 
 func (s *Kernel) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {

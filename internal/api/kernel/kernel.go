@@ -243,7 +243,7 @@ const MaxActorBytes = 800 // 200 characters
 
 // Actor is the caller.
 type Actor struct {
-	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
+	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"the caller, for the audit log"`
 }
 
 // Check refuses a name that the audit log cannot store.

@@ -34,7 +34,7 @@ var (
 	// ErrNoNATS means that NATS is needed and unavailable.
 	ErrNoNATS   = Away("NATS is not connected; the node tries to reach it, see --nats; try again soon")
 	errNotReady = Away("the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more")
-	errTooSlow  = Away("PostgreSQL or NATS has not answered in time; try again soon")
+	errTooSlow  = Away("PostgreSQL or NATS did not answer in time; try again soon")
 )
 
 // MayChange returns why nothing can be started or changed here: a node that is not ready keeps no session alive.
@@ -179,14 +179,14 @@ const (
 // NoWrites is the text shown while PostgreSQL is read-only.
 const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorded and nodes cannot say that they " +
 	"live; see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so " +
-	"(SHOW default_transaction_read_only); work goes on by itself when it takes them"
+	"(SHOW default_transaction_read_only); work continues automatically when it does"
 
 // shortage describes the exhausted resource an error is about, with a remedy; empty for other errors.
 func (s *Kernel) shortage(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {
 		case pgDiskFull:
-			return fmt.Sprintf("PostgreSQL has no room left on its disk (%s); free some there, and work goes on by itself",
+			return fmt.Sprintf("PostgreSQL's disk is full (%s); free some space, and work continues automatically",
 				Cut(said.Message, MaxEchoed))
 		case pgNoConnection:
 			return "PostgreSQL has no connection left; raise its max_connections, or lower --max-connections of the nodes"

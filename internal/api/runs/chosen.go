@@ -77,7 +77,7 @@ func (o *OrdinalRanges) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
 	most, two, zero := redo.MaxRanges, 2, 0.0
 	return &huma.Schema{Type: huma.TypeArray, MaxItems: &most, Examples: []any{[][2]int{{0, 99}}},
-		Description: "items by ordinal, both ends included; beside failed, codes or groups: only those of them",
+		Description: "items by ordinal, both ends included; with failed, codes or groups: only those in both",
 		Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two,
 			Items: &huma.Schema{Type: huma.TypeInteger, Minimum: &zero}}}
 }

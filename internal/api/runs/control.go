@@ -18,7 +18,7 @@ import (
 
 // ControlSettings are the settings of a pause, resume, approval or cancel.
 type ControlSettings struct {
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever looks at the run and for the audit log"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, shown with the run and in the audit log"`
 }
 
 // ResumeSettings are the settings of a resume.
@@ -229,7 +229,7 @@ type ApproveSettings struct {
 // GateDocument is a gate as its approvers see it.
 type GateDocument struct {
 	controlstore.GateView
-	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
+	Refused string `json:"refused,omitempty" doc:"why the caller may not approve it now"`
 }
 
 func (s changes) registerGates(api huma.API) {
@@ -246,7 +246,7 @@ type gateInput struct {
 	kernel.RunPath
 	kernel.Actor
 	Step   string `query:"step" maxLength:"64" doc:"absent: the one that waits, or the only one that has a gate"`
-	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"so many items, by chance"`
+	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"how many items, at random"`
 }
 
 func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) {
@@ -276,7 +276,7 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 // DeleteSettings are the settings of a deletion.
 type DeleteSettings struct {
 	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever asks for the run and for the audit log"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for those who request the run and the audit log"`
 }
 
 // RunDeleted is what was, or would be, deleted with a run.
@@ -289,7 +289,7 @@ type RunDeleted struct {
 func (s changes) registerDelete(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
 		"Delete a finished run",
-		"From then on no one finds it; whoever asks for it by its id is told 410. The leader "+
+		"From then on it is listed nowhere; its id answers 410. The leader "+
 			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
 			"less than a minute ago, is refused.")), s.deleteRun)
 }

@@ -137,7 +137,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		`"examples":["2"]`)
 	b.Says(200, "/runs/v/reset", `{"where_result":"$.n > 0","since":"2020-01-01T00:00:00Z","dry_run":true}`, `"items":3`)
 	b.Says(200, "/runs/v/reset", `{"keys":["2","3"],"where":"$.name == \"bob\"","dry_run":true}`, `"items":1`)
-	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing",
+	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence matches nothing",
 		`(service \"other\"); who made an item's parts: tranche run item `)
 	answer, text := b.Get("/runs/v/export?key=9")
 	if answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {

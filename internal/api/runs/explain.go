@@ -126,7 +126,7 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 			until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if alone {
 			g.Reason, g.Owner = health.ReasonThrottled, health.OwnerTimer
-			g.Who, g.When = "the pause for a service that has too much to do", &until
+			g.Who, g.When = "the pause for an overloaded service", &until
 			g.Next = "a node claims them and asks again"
 		}
 	}

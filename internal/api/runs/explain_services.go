@@ -166,7 +166,7 @@ func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
 // stream.
 func (v *servicesSeen) behind(g *health.MissingGroup) {
 	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
-		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
+		g.Why += "; more of them would only wait in the stream, as the services are at capacity"
 		g.Advice = []health.Advice{health.ReasonBusy.AdviceFor(g)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
@@ -292,7 +292,7 @@ func reasons(listeners []wire.Listener) string {
 	var all []string
 	for i := range listeners {
 		l := &listeners[i]
-		reason := cmp.Or(l.Reason, "it says no more")
+		reason := cmp.Or(l.Reason, "it gives no reason")
 		if l.State == wire.StateDraining {
 			reason = "it is stopping"
 		}

@@ -89,7 +89,7 @@ func TestExplainServicesThatAreBusyAndGone(t *testing.T) {
 	run := e.Load("count", 1000, func(s *workqueue.StepSpec) { s.InFlight, s.Chunk = 100, 10 })
 	e.WantOwner(run, "sent", health.ReasonWorking, health.OwnerService, "counter", "(holds ")
 	e.WantOwner(run, "sent", health.ReasonBusy, health.OwnerService, "requests wait in the stream",
-		"they have answered nothing in the last minute")
+		"they answered nothing in the last minute")
 	nc.Close() // as if it had died
 	e.WantOwner(run, "sent", health.ReasonGone, health.OwnerOperator, "no one listens", "15s")
 	close(release)
@@ -115,7 +115,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 		}
 		return nil
 	})
-	e.WantOwner(run, "sent", health.ReasonSuspended, health.OwnerNode, "paused the consumer", "resumes it")
+	e.WantOwner(run, "sent", health.ReasonSuspended, health.OwnerNode, "was paused in NATS", "resumes it")
 }
 
 type nothing struct{}

@@ -72,7 +72,7 @@ func (s *Routes) Close() {
 
 func (s *Routes) registerEvents(api huma.API) {
 	op := kernel.Get("watch-run", "/runs/{run}/events", "Follow a run")
-	op.Description = "A stream of server-sent events. It goes on after the run has ended, for it may be run again. To " +
+	op.Description = "A stream of server-sent events. It continues after the run ends, as items may be rerun. To " +
 		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
 		"opened, in order: that leads to the truth. A comment comes at least every 15 seconds. Changes come up to four " +
 		"times a second, documents twice; for who reads slowly they are put together. Who comes back with Last-Event-ID " +
@@ -80,11 +80,11 @@ func (s *Routes) registerEvents(api huma.API) {
 	empty := &huma.Schema{Type: huma.TypeObject}
 	op.Responses = kernel.EventStream("What happens, as it does.",
 		kernel.Described(api, live.EventHello, "The first event.", live.Hello{}),
-		kernel.Described(api, live.EventRun, "The run, at once and whenever something changed.", RunDocument{}),
+		kernel.Described(api, live.EventRun, "The run, immediately and after each change.", RunDocument{}),
 		kernel.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
 		kernel.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
 		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
-		kernel.Described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.",
+		kernel.Described(api, live.EventEnd, "The run ended and every event was sent. A rerun sends further events.",
 			empty))
 	kernel.RegisterAnswer(s.Kernel, api, op, s.watchRun)
 }
@@ -164,7 +164,7 @@ type topicsInput struct {
 
 func (s *Routes) registerTopics(api huma.API) {
 	op := kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")
-	op.Description = "A stream of server-sent events: each topic at once, and again whenever it has changed, at most " +
+	op.Description = "A stream of server-sent events: each topic immediately, and after each change, at most " +
 		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
 	op.Responses = kernel.EventStream("How things are, as they change.",
 		kernel.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
@@ -245,7 +245,7 @@ func (s *Routes) registerPlanes(api huma.API) {
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
 		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried " +
-		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n" +
+		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed.\n" +
 		"- attempts: how often the item was asked for since it was last ready, up to 255.\n" +
 		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
 		"255.\n" +

@@ -28,7 +28,7 @@ const MaxAddBody = 256 << 20
 type OpenSettings struct {
 	RunSettings
 	SealWithin string `json:"seal_within,omitempty" doc:"overdue if not sealed by then; 24h when absent" example:"6h"`
-	OnOverdue  string `json:"on_overdue,omitempty" doc:"beside reporting it: report (ends when idle 7 days), seal, cancel"`
+	OnOverdue  string `json:"on_overdue,omitempty" doc:"what then: report (ends when idle 7 days), seal, cancel"`
 }
 
 // Opened is an open run or, if Existing, the one opened before with the same idempotency key.
@@ -36,7 +36,7 @@ type Opened struct {
 	Run          workqueue.RunID `json:"run"`
 	Name         string          `json:"name,omitempty"`
 	Plan         string          `json:"plan"`
-	PlanVersion  int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	PlanVersion  int             `json:"plan_version,omitempty" doc:"of a saved plan"`
 	SealDeadline time.Time       `json:"seal_deadline"`
 	Existing     bool            `json:"existing"`
 	Warnings     []string        `json:"warnings"`
@@ -51,7 +51,7 @@ type AddedItems struct {
 
 // SealSettings are the settings of a seal.
 type SealSettings struct {
-	Expect *int64 `json:"expect,omitempty" minimum:"0" doc:"seal only if the run has so many items"`
+	Expect *int64 `json:"expect,omitempty" minimum:"0" doc:"seal only if the run has this many items"`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 

@@ -27,7 +27,7 @@ type RerunSettings struct {
 	InFlight          Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
 	Endpoint          string `json:"endpoint,omitempty" maxLength:"64" doc:"where later requests go; absent: as before"`
 	Canary            int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
-	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed lets the others go"`
+	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed releases the rest"`
 	DryRun            bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason            string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
@@ -170,7 +170,7 @@ type AcceptSettings struct {
 	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
 	Chosen
 
-	Withdraw bool   `json:"withdraw,omitempty" doc:"accept them no more"`
+	Withdraw bool   `json:"withdraw,omitempty" doc:"no longer accept them"`
 	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; needed, but to withdraw"`
 }
@@ -179,7 +179,7 @@ type AcceptSettings struct {
 type Accepted struct {
 	Run      workqueue.RunID `json:"run"`
 	DryRun   bool            `json:"dry_run" doc:"nothing was changed"`
-	Withdraw bool            `json:"withdraw" doc:"they are accepted no more"`
+	Withdraw bool            `json:"withdraw" doc:"they are no longer accepted"`
 	redo.Acceptance
 }
 
@@ -187,7 +187,7 @@ func (s changes) registerAccept(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
 		"Accept failures",
 		"They stay failed and are shown as accepted, and the health is quiet about them. What is run again, "+
-			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests."), maxSelection),
+			"or reset, is no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
 		s.accept)
 }
 

@@ -163,7 +163,7 @@ func (s *Routes) registerGroups(api huma.API) {
 	op = kernel.ReadsMany(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item, as bytes"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
-		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
+		"its value in the groups of /runs/{run}/groups, from 0, and 50 for the rest."
 	op.Responses = planesResponses()
 	kernel.RegisterAnswer(s.Kernel, api, op, s.getGroupsMap)
 }

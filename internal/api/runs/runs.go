@@ -133,8 +133,8 @@ func (s *Routes) registerRuns(api huma.API) {
 		"An item, with every attempt")), s.getItem, itemsTag)
 	op := kernel.ScansRun(kernel.Get("get-forecast", "/runs/{run}/forecast",
 		"Forecast the end of a run, unchanged and with changes"))
-	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
-		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
+	op.Description = "The first variant is the run unchanged; then each change alone, and all of them together. " +
+		"Nothing is changed. The service is assumed to keep its speed with more requests in flight, unless " +
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
@@ -287,7 +287,7 @@ func (s *Routes) registerHistory(api huma.API) {
 	kernel.Register(s.Kernel, api, op, s.getHistory)
 	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
 		"Add a note to a run",
-		"For all who look at the run. It stands in the audit log, as its entry's reason."), s.note)
+		"Shown with the run, and in the audit log as the reason of its entry."), s.note)
 }
 
 func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {

@@ -48,7 +48,7 @@ type Started struct {
 	Run         workqueue.RunID `json:"run"`
 	Name        string          `json:"name,omitempty"`
 	Plan        string          `json:"plan"`
-	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	PlanVersion int             `json:"plan_version,omitempty" doc:"of a saved plan"`
 	Items       int64           `json:"items"`
 	Skipped     int64           `json:"skipped"`
 	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`

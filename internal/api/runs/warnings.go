@@ -39,7 +39,7 @@ func overdue(run *inspect.RunView) []string {
 	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
 		return []string{}
 	}
-	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items come with: "+
+	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; close it to new items with: "+
 		"tranche run seal %s", run.Open.SealDeadline.UTC().Format(time.RFC3339), run.ID)}
 }
 
@@ -50,7 +50,7 @@ func strays(run *inspect.RunView) []string {
 			run.Quarantined, kernel.SeeQuarantine, run.ID))
 	}
 	if run.DeadLetters > 0 {
-		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for someone; see: %s", run.DeadLetters,
+		strays = append(strays, fmt.Sprintf("%d of its dead letters wait for an operator; see: %s", run.DeadLetters,
 			kernel.SeeLetters))
 	}
 	if run.GivenUp > 0 {
@@ -90,9 +90,9 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
 	if g.Approvers == workqueue.ApproveOther {
-		but = " without a part in the run"
+		but = " by a user who took no part in the run"
 	}
-	return fmt.Sprintf("step %s waits for someone%s to approve it; look first with: tranche run approve %s --step %s "+
+	return fmt.Sprintf("step %s waits for approval%s; look first with: tranche run approve %s --step %s "+
 		"--dry-run", g.Name, but, g.Run, g.Name)
 }
 

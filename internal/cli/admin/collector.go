@@ -130,9 +130,9 @@ func collectorHead(c *client.CollectorView) string {
 	}
 	t.Row("state", state)
 	t.Row("endpoint", p.Endpoint)
-	t.Row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d at once", p.MinSize,
+	t.Row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d together", p.MinSize,
 		cli.ShortTime(p.MaxAge.String()), p.MaxSize))
-	limits := fmt.Sprintf("%d flushes at once", p.InFlight)
+	limits := fmt.Sprintf("%d flushes in flight", p.InFlight)
 	if p.Rate != "" {
 		limits += ", " + p.Rate + " calls"
 	}
@@ -161,10 +161,10 @@ func collectorHead(c *client.CollectorView) string {
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
-		t.Row("retried", strings.Join(p.RetryCodes, ", ")+", whatever the service says")
+		t.Row("retried", strings.Join(p.RetryCodes, ", ")+", regardless of what the service says")
 	}
 	if len(p.NoRetryCodes) > 0 {
-		t.Row("not retried", strings.Join(p.NoRetryCodes, ", ")+", whatever the service says")
+		t.Row("not retried", strings.Join(p.NoRetryCodes, ", ")+", regardless of what the service says")
 	}
 	t.Row("ids", "remembered for "+cli.ShortTime(p.Dedupe.String()))
 	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), c.ChangedBy, c.Version))

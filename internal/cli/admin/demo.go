@@ -25,7 +25,7 @@ type demoCommands struct {
 
 type demoStory struct {
 	Accounts int    `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
-	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
+	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the rest get JSON." placeholder:"N"`
 	Dir      string `help:"Where statements and logs go." placeholder:"DIR"`
 	Keep     bool   `help:"Leave everything running at the end, until Ctrl-C."`
 	Color    string `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`

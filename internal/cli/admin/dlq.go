@@ -76,7 +76,7 @@ func whatToDo(l *client.DeadLetterDocument) string {
 	case client.LetterStateWaiting:
 		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
 	case client.LetterStateReissued:
-		return "\nits items went on by themselves, in smaller requests: nothing is to be done for it\n"
+		return "\nits items were retried automatically, in smaller requests: no action is needed\n"
 	default:
 		return ""
 	}

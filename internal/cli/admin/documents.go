@@ -56,7 +56,7 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	case a.Previous > 0:
 		text += fmt.Sprintf("version %d now, after version %d", a.Version, a.Previous)
 	default:
-		text += fmt.Sprintf("on record, version %d", a.Version)
+		text += fmt.Sprintf("saved, version %d", a.Version)
 	}
 	if a.State == workqueue.DocumentPaused {
 		return fmt.Sprintf("%s; it is paused; go on with: tranche %s resume %s", text, d.noun, name)

@@ -48,7 +48,7 @@ type healthMute struct {
 
 	For        time.Duration `help:"For how long, like 8h." xor:"until" required:""`
 	UntilWorse bool          `help:"Until it gets worse." xor:"until" required:""`
-	Reason     string        `help:"Why, for whoever looks." required:""`
+	Reason     string        `help:"Why, for other operators." required:""`
 }
 
 func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -82,7 +82,7 @@ func markedText(said *client.MarkedCondition) string {
 	case said.State == string(health.Acknowledged):
 		return what + " is acknowledged by " + cli.EscapeControl(said.By)
 	default:
-		return what + " is told as it was before"
+		return what + " is reported again"
 	}
 }
 
@@ -97,7 +97,7 @@ func untilText(until *time.Time) string {
 func healthText(h *client.Health, room int) string {
 	t := &cli.Prose{Columns: cli.ExplainWidth(room), Now: h.At}
 	if len(h.Conditions) == 0 {
-		t.Paragraph("", "ok: nothing is to be done, as of "+cli.Moment(h.At))
+		t.Paragraph("", "ok: no action is needed, as of "+cli.Moment(h.At))
 	} else {
 		t.Paragraph("", fmt.Sprintf("%s: %s, as of %s", cli.EscapeControl(h.Status), countsText(&h.Counts), cli.Moment(h.At)))
 	}

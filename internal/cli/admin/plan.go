@@ -76,7 +76,7 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 			}
 			return []any{p.Name, strconv.Itoa(p.Version), stepsText(p), runs, p.CreatedAt, p.CreatedBy}
 		},
-		Empty: "no plans on record; put one there with: tranche plan apply FILE",
+		Empty: "no saved plans; save one with: tranche plan apply FILE",
 	}
 	if p.Name != "" {
 		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Before: p.Before, Limit: p.Limit})
@@ -100,7 +100,7 @@ func stepsText(p *client.PlanSummary) string {
 }
 
 type planShow struct {
-	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION."`
+	Plan string `arg:"" help:"A saved plan, NAME or NAME@VERSION."`
 }
 
 // Run prints the plan's source, and with --json everything about it. The console escapes it on a terminal; a file

@@ -21,7 +21,7 @@ import (
 )
 
 type planTypes struct {
-	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION, or a file; - is standard input."`
+	Plan string `arg:"" help:"A saved plan, NAME or NAME@VERSION, or a file; - is standard input."`
 	Step string `help:"The type of this step only." placeholder:"NAME"`
 	Lang string `enum:"go,ts" default:"go" help:"go or ts (TypeScript)." placeholder:"LANGUAGE"`
 }

@@ -53,7 +53,7 @@ func retentionText(list *client.RetentionList, room int) string {
 type retentionSet struct {
 	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
 	Age      *string `type:"limit" off:"off" like:"an age like 90d" help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
-	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep so many, the newest; or off." placeholder:"N"`
+	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep the newest N; or off." placeholder:"N"`
 	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
 	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
@@ -106,7 +106,7 @@ func keptText(k *client.RetentionKind) string {
 		limits = append(limits, "for "+k.Age)
 	}
 	if k.MaxCount != 0 {
-		limits = append(limits, "no more than the newest "+cli.Count(k.MaxCount))
+		limits = append(limits, "at most the newest "+cli.Count(k.MaxCount))
 	}
 	if k.MaxBytes != 0 {
 		limits = append(limits, "up to "+sizeText(k.MaxBytes))

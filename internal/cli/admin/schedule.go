@@ -63,7 +63,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			}
 			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
 		},
-		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", Next: list.Next,
+		Empty: "no saved schedules; save one with: tranche schedule apply FILE", Next: list.Next,
 	}).Print(term, list.Schedules, err)
 }
 
@@ -109,7 +109,7 @@ func fireText(f *client.Fire) string {
 }
 
 type schedulePreview struct {
-	Schedule string `arg:"" help:"A schedule on record, or a file with one in YAML or JSON; - is standard input."`
+	Schedule string `arg:"" help:"A saved schedule, or a YAML or JSON file with one; - is standard input."`
 	Count    int    `default:"20" within:"1,1000" help:"How many due times, at most 1000." placeholder:"N"`
 }
 

@@ -30,11 +30,11 @@ type trackerCommands struct {
 type trackerOpen struct {
 	Owner      string `help:"Whose it is (the user's name)." placeholder:"NAME"`
 	Key        string `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
-	ID         string `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
+	ID         string `name:"id" help:"Your UUID, instead of a new one." placeholder:"UUID"`
 	OpenIdle   string `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
 	SealedIdle string `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
-	Keep       string `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
-	Webhook    string `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
+	Keep       string `help:"How long it is kept after it ends (168h)." placeholder:"TIME"`
+	Webhook    string `help:"URL notified of its end; with --secret." placeholder:"URL"`
 	Secret     string `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
 
@@ -188,7 +188,7 @@ func webhookText(h *client.WebhookView) string {
 	text := h.URL + ", signed with " + h.Secret + ": "
 	switch h.State {
 	case "none":
-		return text + "is told when the batch ends"
+		return text + "is notified when the batch ends"
 	case "due":
 		text += "due, after " + cli.Plural(int64(h.Attempts), "attempt")
 		if h.NextAt != nil {

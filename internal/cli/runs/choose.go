@@ -174,7 +174,7 @@ type runAccept struct {
 	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
 	Step     string `help:"Failures of this step; without it, of every step." placeholder:"NAME"`
-	Withdraw bool   `help:"Accept them no more."`
+	Withdraw bool   `help:"No longer accept them."`
 	Reason   string `help:"Why; needed, but to withdraw." placeholder:"TEXT"`
 	DryRun   bool   `help:"Change nothing; say what would be done."`
 }

@@ -39,7 +39,7 @@ type runExport struct {
 	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
 	Out     string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`
 
-	Dir    string `xor:"to" help:"Write each result to a file of its own in this new directory, with an index." placeholder:"DIR"`
+	Dir    string `xor:"to" help:"Write each result to a separate file in this new directory, with an index." placeholder:"DIR"`
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
@@ -193,7 +193,7 @@ func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	kept := ""
 	if out.kept > 0 {
-		kept = fmt.Sprintf(", of which %s were there", cli.Count(int64(out.kept)))
+		kept = fmt.Sprintf("; %s were there already", cli.Count(int64(out.kept)))
 	}
 	term.Note("wrote %s with %s to %s%s; %s lists them", cli.Plural(int64(out.files), "file"),
 		cli.Plural(out.bytes, "byte"), r.Dir, kept, out.indexName())

@@ -22,10 +22,10 @@ type runRerun struct {
 	failedAt
 	Step              string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
 	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
-	InFlight          *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
+	InFlight          *workqueue.Adaptive `help:"Requests in flight from now on, 1 to 10000, or auto." placeholder:"N|auto"`
 	Endpoint          string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
-	Canary            int                 `within:"0," help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
-	CanaryAutoApprove bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
+	Canary            int                 `within:"0," help:"Run a spread sample of N items first, and hold back the rest." placeholder:"N"`
+	CanaryAutoApprove bool                `help:"Release the rest if no more of the sample fails than the run's --max-failed allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun            bool                `help:"Change nothing; say how many items and requests it would be."`
 	waitFlags
@@ -107,7 +107,7 @@ type runReset struct {
 
 func (r *runReset) Validate() error {
 	if !r.All && r.none() {
-		return errors.New("say of which items: --all, " + chooseOf)
+		return errors.New("choose items: --all, " + chooseOf)
 	}
 	return r.Check(r.DryRun)
 }
@@ -218,7 +218,7 @@ type runCorrect struct {
 	Items string `aliases:"file" required:"" help:"The items whose data was wrong, as it should be: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
-	Reason  string `help:"Why, for the audit log and for whoever looks at the items." placeholder:"TEXT"`
+	Reason  string `help:"Why, shown with the items and in the audit log." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
 	waitFlags
 	cli.RowFlags
@@ -275,6 +275,6 @@ func correctText(done *client.Corrected) string {
 }
 
 func pausedStill(why, run string) string {
-	return fmt.Sprintf("the run is paused (%s): nothing is done again until it is resumed: tranche run resume %s",
+	return fmt.Sprintf("the run is paused (%s): nothing is rerun until it is resumed: tranche run resume %s",
 		cli.EscapeControl(why), run)
 }

@@ -18,7 +18,7 @@ import (
 type runReport struct {
 	runArg
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
-	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
+	Before  string   `help:"With --against: compare what waits before this step, for its approver." placeholder:"STEP"`
 	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; may stand more than once." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
@@ -95,7 +95,7 @@ func reportItems(r *client.ReportDocument, room int) string {
 	t.Row("  done", r.Done)
 	accepted := ""
 	if r.Accepted > 0 {
-		accepted = "of which " + cli.Count(r.Accepted) + " accepted"
+		accepted = cli.Count(r.Accepted) + " of them accepted"
 	}
 	t.Row("  failed", r.Failed, accepted)
 	listed := int64(0)
@@ -210,7 +210,7 @@ func reportBisections(b *client.Bisections) string {
 		return ""
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "  chunks that failed as a whole took %s more; %s of them failed alone\n",
+	fmt.Fprintf(&text, "  chunks that failed entirely took %s more; %s of them failed alone\n",
 		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
 	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
 		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.EscapeControl(kind), "_", " "),
@@ -434,7 +434,7 @@ func historyText(history *client.RunHistory, _ int) string {
 
 type runNote struct {
 	runArg
-	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at most."`
+	Text string `arg:"" help:"The note, at most 2,000 characters."`
 }
 
 func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

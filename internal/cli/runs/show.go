@@ -223,7 +223,7 @@ func failedText(failed, accepted int64) string {
 	if accepted == 0 {
 		return cli.Count(failed) + " failed"
 	}
-	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
+	return fmt.Sprintf("%s failed, %s of them accepted", cli.Count(failed), cli.Count(accepted))
 }
 
 func itemCount(n int64) string { return cli.Plural(n, "item") }
@@ -251,7 +251,7 @@ func maxFailedText(run *client.RunDocument) string {
 func canaryText(canary *client.CanaryView) string {
 	text := fmt.Sprintf("%s items", cli.Count(int64(canary.Items)))
 	if canary.Auto {
-		text += ", then on by itself"
+		text += ", then automatically released"
 	} else {
 		text += ", then waits for approval"
 	}
@@ -346,9 +346,9 @@ func relationText(s *client.StepView) string {
 	case s.Gate != nil && s.Gate.State == "approved":
 		parts = append(parts, "approved by "+cli.EscapeControl(s.Gate.ApprovedBy))
 	case s.Gate != nil && s.Gate.State == "waiting":
-		parts = append(parts, "waits for someone to approve it")
+		parts = append(parts, "waits for approval")
 	case s.Gate != nil:
-		parts = append(parts, "waits until they have all, and someone approves")
+		parts = append(parts, "waits until all have, then for approval")
 	case s.Barrier && s.BarrierPassed:
 		parts = append(parts, "barrier passed")
 	case s.Barrier:

@@ -48,7 +48,7 @@ type runStart struct {
 func (r *runStart) Validate() error {
 	switch {
 	case r.Plan == "" && r.Endpoint == "" && r.From == "":
-		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
+		return errors.New("give a plan file, the name of a saved plan, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
 	}
@@ -141,7 +141,7 @@ func (r *runStart) Explain(plan *cli.TextFile, err error) error {
 	}
 	name, _, _ := strings.Cut(r.Plan, "@")
 	if refused.Status == http.StatusNotFound || gather.CheckName(name) != nil {
-		return cli.Usage(fmt.Sprintf("%.200q is neither a file here nor a plan on record (%s); give the path of a YAML "+
+		return cli.Usage(fmt.Sprintf("%.200q is neither a file here nor a saved plan (%s); give the path of a YAML "+
 			"file, or a name from: tranche plan list", r.Plan, strings.TrimSuffix(refused.Detail, "; see tranche plan list")))
 	}
 	return err
@@ -280,7 +280,7 @@ type runOpen struct {
 	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
 	SealWithin     time.Duration `default:"24h" within:"1s," help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
-	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which no one does anything with it), seal or cancel." placeholder:"WHAT"`
+	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, in addition to reporting it: report (nothing, until it is idle for 7 days), seal or cancel." placeholder:"WHAT"`
 	runSettings
 }
 
@@ -360,7 +360,7 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 
 type runSeal struct {
 	runArg
-	Expect *int64 `within:"0," help:"Seal only if the run has so many items." placeholder:"N"`
+	Expect *int64 `within:"0," help:"Seal only if the run has this many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
 }
 

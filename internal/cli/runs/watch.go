@@ -203,7 +203,7 @@ func bar(share float64, columns int) string {
 
 // watchFlags limit watching a run. Without them a scheduler's job could hang indefinitely.
 type watchFlags struct {
-	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or nothing moves until a step is approved: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
 	MaxWait time.Duration `json:"-" within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
@@ -251,8 +251,8 @@ func (w *watchFlags) stays(term *cli.Console) bool {
 }
 
 var (
-	errHeld    = errors.New("the run waits for someone")
-	errMaxWait = errors.New("the time to watch is over")
+	errHeld    = errors.New("the run waits for an operator")
+	errMaxWait = errors.New("the time to watch has passed")
 )
 
 // waits reports whether a run needs a decision to continue: it is held, or the rest is behind a step that waits for
@@ -289,7 +289,7 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		for _, warning := range run.Warnings {
 			term.Note("%s", warning)
 		}
-		term.Note("it waits for someone, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
+		term.Note("it waits for an operator, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
 		return cli.Exit(cli.ExitHeld)
 	case errors.Is(why, errMaxWait):
 		what := "the run has not ended within"

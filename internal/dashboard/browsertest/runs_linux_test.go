@@ -81,6 +81,8 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.until("what failed is the first button",
 		`document.querySelector('`+at("follow")+` .dialog-buttons').firstElementChild.dataset.test === "see-errors"`)
 	p.click("approve")
+	p.says("approve-anyway-dialog", "2 of 2 failed")
+	p.click("confirm-yes")
 	s.ended(runID(s.T, run))
 
 	p.visit("/runs/" + run + "/errors")
@@ -143,7 +145,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.has("selection")
 	p.click("reset")
 	p.has("reset-dialog")
-	p.says("reset-tried", "would be made again")
+	p.says("reset-tried", "would be recomputed")
 	p.click("reset-go")
 	p.lacks("reset-dialog")
 	s.until("parts are made again", `SELECT count(*) FROM work_result WHERE generation = 2`)

@@ -2,7 +2,7 @@
 import { inert } from "../format.js";
 
 const actions = {
-  start: "Started", open: "Opened for items", add: "Items added", seal: "Sealed: no more items come", rerun: "Run again",
+  start: "Started", open: "Opened for items", add: "Items added", seal: "Closed to new items", rerun: "Rerun",
   reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Approved",
   cancel: "Cancelled",
 };

@@ -8,7 +8,7 @@ export const STATES = [
   { value: State.SKIPPED, name: "skipped", text: "Left out", why: "A step that it needs has failed for it." },
   { value: State.SCHEDULED, name: "scheduled", text: "To be retried", why: "Waits for its next attempt." },
   { value: State.IN_FLIGHT, name: "in_flight", text: "In flight", why: "A service has been asked." },
-  { value: State.STALE, name: "stale", text: "Being redone", why: "Done, and being made again." },
+  { value: State.STALE, name: "stale", text: "Being redone", why: "Done, and being recomputed." },
   { value: State.READY, name: "ready", text: "Ready", why: "May be asked for now." },
   { value: State.HELD, name: "held", text: "Held", why: "Waits for the canary, or in line behind another item." },
   { value: State.WAITING, name: "waiting", text: "Waiting", why: "Waits for a step before." },
