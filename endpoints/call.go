@@ -50,7 +50,7 @@ type callOptions struct {
 }
 
 // Direct has the call go over core NATS: nothing is persisted and nothing delivered again, and it is at once clear when
-// no one listens. Without it the request waits in a stream until a service is there, or its time is over.
+// no service listens. Without it the request waits in a stream until a service is there, or its time is over.
 func Direct() CallOption { return func(o *callOptions) { o.direct = true } }
 
 // CallerName names who calls. It is a part of the subject that answers come in by, tranche.call.<name>.>, which is what
@@ -380,7 +380,7 @@ func (c *call) message(b *wire.RequestBuilder) *nats.Msg {
 	maps.Copy(msg.Header, c.trace)
 	msg.Subject = c.subject()
 	if c.js == nil {
-		msg.Reply = c.meta.ReplyTo.String() // where the server says that no one listens
+		msg.Reply = c.meta.ReplyTo.String() // where the server says that no service listens
 		return msg
 	}
 	msg.Header[wire.HeaderTTL] = []string{c.ttl} // so that no one works for a caller who has gone

@@ -18,7 +18,7 @@ const RESERVE = 1024;
 const MAX_PARAMS = 16 * 1024;
 
 export interface CallOptions {
-  /** Over core NATS: nothing is stored, and it is clear at once when no one listens. */
+  /** Over core NATS: nothing is stored, and it is clear at once when no service listens. */
   direct?: boolean;
   /** Who calls: a part of the subject that answers come in by. Default: the endpoint whose handler calls, or `caller`. */
   caller?: string;
@@ -53,10 +53,10 @@ export class UnansweredError extends Error {
   }
 }
 
-/** No one listens: said at once, of direct calls. */
+/** No service listens: said at once, of direct calls. */
 export class NoListenersError extends Error {
   constructor(endpoint: string) {
-    super(`no one listens for direct requests to endpoint ${endpoint}`);
+    super(`no service listens for direct requests to endpoint ${endpoint}`);
     this.name = 'NoListenersError';
   }
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // unanswered bounds how long the server remembers where the answer to a direct request would go: services answer
-// elsewhere, and that no one listens is said at once.
+// elsewhere, and that no service listens is said at once.
 const unanswered = time.Second
 
 // confirmed bounds how long it remembers who waits to hear that an acknowledgement has arrived. Nothing but that is

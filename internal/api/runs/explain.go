@@ -132,7 +132,7 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 	}
 }
 
-// unheardAsk is an endpoint that a flow asks and on which no one listens.
+// unheardAsk is an endpoint that a flow asks and on which no service listens.
 type unheardAsk struct {
 	endpoint string
 	requests uint64 // that wait for it
@@ -141,7 +141,7 @@ type unheardAsk struct {
 // maxUnheard bounds the endpoints that are looked into.
 const maxUnheard = 20
 
-// lookForUnheard finds requests of flows to endpoints on which no one listens. The last request to each such endpoint
+// lookForUnheard finds requests of flows to endpoints without a listening service. The last request to each such endpoint
 // tells who asked. What cannot be looked at now is left out: it only adds to an explanation.
 func (s *Routes) lookForUnheard(
 	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
