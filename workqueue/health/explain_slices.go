@@ -7,7 +7,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// sliceGroup explains items that live slices hold.
 func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	st := f.steps[stepKey{s.run, s.step}]
 	g := f.group(r, st, s.endpoint, s.state, s.held)
@@ -28,7 +27,7 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	return g
 }
 
-// claimedGroup explains slices whose requests a node is making.
+// claimedGroup explains slices whose requests a node is preparing.
 func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	since, ttl := s.firstAt, dispatch.DefaultClaimTTL
 	if st.kind.Fetched() {
@@ -69,7 +68,7 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	}
 }
 
-// fetching explains slices that a node is at itself.
+// fetching explains slices on which a node works itself.
 func (f *facts) fetching(st *stepFacts, node *Node, g *MissingGroup) {
 	f.say(g, ReasonFetching, Row{"case": string(st.kind), "node": node.Name()})
 	if st.kind == workqueue.KindDirect && node.Away {
@@ -123,7 +122,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	}
 }
 
-// causeText says why slices were made, for those whose time to be retried comes.
+// causeText says why slices that wait to be retried were made.
 func causeText(c workqueue.Cause) string {
 	if text, ok := causeTexts()[c]; ok {
 		return text
@@ -179,7 +178,7 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 	}
 }
 
-// pausing explains slices whose time has not come.
+// pausing explains slices that are not due.
 func (f *facts) pausing(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	switch {
 	case s.postponed() && st.kind.Fetched():
@@ -202,7 +201,7 @@ func (s *sliceFacts) postponed() bool {
 	return s.unsent != "" || s.cause == workqueue.CauseReady
 }
 
-// why says why slices are to be sent again.
+// why says why slices will be sent again.
 func (s *sliceFacts) why(st *stepFacts) string {
 	switch {
 	case s.unsent != "" && st.kind.Fetched():
