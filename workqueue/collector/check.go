@@ -169,7 +169,7 @@ UPDATE collector
 SET refused_since = coalesce(refused_since, tranche_now()), refused_at = tranche_now(), refused_for = $2
 WHERE name = $1 AND state <> 'deleting'`
 
-	// noteTaken clears the refusal unless another node has lately repeated it. Mostly there is none.
+	// noteTaken clears the refusal unless another node has lately repeated it. Mostly none exists.
 	noteTaken = `
 UPDATE collector SET refused_since = NULL
 WHERE name = $1 AND state <> 'deleting' AND refused_since IS NOT NULL
