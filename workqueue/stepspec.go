@@ -105,9 +105,9 @@ type RunOrder struct {
 // Kind is how the work of a step is done.
 type Kind string
 
-// The kinds of steps. Services do the work of the first two, nodes that of the rest.
+// The kinds of steps. Services take the first from the stream; nodes carry out the rest themselves.
 const (
-	KindEndpoint Kind = "endpoint" // The kinds of steps. Services take the first from the stream; nodes carry out the rest themselves.
+	KindEndpoint Kind = "endpoint" // a list request over JetStream
 	KindDirect   Kind = "direct"   // a list request over core NATS, not persisted
 	KindHTTP     Kind = "http"     // an external service
 	KindSQL      Kind = "sql"      // a query in another database
@@ -148,10 +148,10 @@ func PaceKeys(kind Kind, targets []string) []string {
 	return keys
 }
 
-// Fetched reports whether nodes do such steps' work themselves, holding the slice until it is recorded.
+// Fetched reports whether nodes carry out such steps themselves, holding the slice until it is recorded.
 func (k Kind) Fetched() bool { return k != KindEndpoint }
 
-// Fetched reports whether nodes carry out such steps themselves, holding the slice until it is recorded.
+// OverNATS reports whether such steps send requests over NATS.
 func (k Kind) OverNATS() bool { return k == KindEndpoint || k == KindDirect }
 
 // TargetKind splits a target key into its kind and target.

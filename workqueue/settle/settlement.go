@@ -120,7 +120,7 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.outcomeOf(h).Failed.Add(bit)
 	s.of(h.Endpoint).Failed++
 	if h.Policy.Retries(e) {
-		e.Code = "" // it was tried often enough
+		e.Code = "" // only its attempts ended
 	}
 	s.watch(h, e.Code)
 }
