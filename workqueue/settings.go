@@ -288,7 +288,6 @@ func asFloat(value reflect.Value) float64 {
 	return value.Convert(reflect.TypeFor[float64]()).Float()
 }
 
-// bound parses a bound in the type's text form.
 func bound(of reflect.Type, text string) float64 {
 	value := reflect.New(of)
 	if reader, ok := reflect.TypeAssert[encoding.TextUnmarshaler](value); ok {
@@ -304,7 +303,6 @@ func bound(of reflect.Type, text string) float64 {
 	return n
 }
 
-// maxFailures is the largest threshold: as many as any run has items.
 const maxFailures = 1<<31 - 1
 
 // ErrMaxFailed says which thresholds are valid.
@@ -331,7 +329,6 @@ func ParseMaxFailed(text string) (string, error) {
 	return share + "%", nil
 }
 
-// canonicalShare removes trailing zeros from a number from 0 to 100 with up to four decimals.
 func canonicalShare(share string) (canonical string, ok bool) {
 	whole, decimals, dot := strings.Cut(share, ".")
 	n, err := WholeNumber(whole)
@@ -348,7 +345,6 @@ func canonicalShare(share string) (canonical string, ok bool) {
 	return strconv.Itoa(n) + "." + decimals, n < 100
 }
 
-// percentUnit is one percent in the unit of thresholds, which have four decimals.
 const percentUnit = 10_000
 
 // FailedLimit converts a threshold for [ParseMaxFailed] to a number of items, rounding percentages down. limited is

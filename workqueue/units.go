@@ -117,7 +117,6 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// unmarshalEither parses a JSON number or string by its text.
 func unmarshalEither(b []byte, into interface{ UnmarshalText([]byte) error }) error {
 	var text string
 	if len(b) > 0 && b[0] == '"' {

@@ -216,7 +216,6 @@ func (s Store) Note(
 
 type key struct{ kind, subject string }
 
-// noted is a condition as of the last look.
 type noted struct {
 	key
 
@@ -253,7 +252,6 @@ func (l *Look) note(ctx context.Context, tx pgx.Tx, now time.Time) error {
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// kept is the conditions that may hold although the look did not see them.
 func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 	rows := pg.Rows(ctx, tx, keptConditions, l.Unseen)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k key, err error) {
@@ -306,7 +304,6 @@ func (l *Look) unseen(before map[key]*noted) (over, gone *columns) {
 	return over, gone
 }
 
-// distinct is the look's conditions; of those with one key, the worst.
 func (l *Look) distinct() (all []*Condition) {
 	severities := []string{"info", "warning", "critical"}
 	seen := make(map[key]int, len(l.Conditions))

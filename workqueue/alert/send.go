@@ -118,7 +118,6 @@ func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt,
 	return noted, err
 }
 
-// keepMessages is how long ended messages are kept.
 const keepMessages = 30 * 24 * time.Hour
 
 // Forget deletes old ended messages of all rules, including deleted ones. Leader work.

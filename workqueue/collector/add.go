@@ -83,7 +83,6 @@ func (s Store) AddOps(ctx context.Context, name string, version int, batches [][
 	return add.out, add.next, nil
 }
 
-// noWait means that there is nothing to wait for.
 const noWait = time.Duration(1<<63 - 1)
 
 type opsAdding struct {
@@ -115,7 +114,6 @@ func (a *opsAdding) any() bool {
 	return slices.ContainsFunc(a.batches, func(batch []Op) bool { return len(batch) > 0 })
 }
 
-// begin discards what an earlier attempt of the transaction found.
 func (a *opsAdding) begin() {
 	a.known, a.out, a.next = nil, make([]AddedOps, len(a.batches)), noWait
 }
@@ -153,7 +151,6 @@ func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err 
 	return remembers, nil
 }
 
-// remember saves the IDs and finds those already known.
 func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	given := map[string]bool{}
 	for _, batch := range a.batches {
@@ -293,7 +290,6 @@ func countsOf(perKey map[string]*keyCount) (names []string, untried []int32, pri
 	return names, untried, priorities
 }
 
-// seeNext finds the first time at which one of the keys is due.
 func (a *opsAdding) seeNext(rows pgx.Rows) error {
 	var seconds *float64
 	err := pg.Each(rows, []any{&seconds}, func() {

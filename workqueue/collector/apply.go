@@ -106,7 +106,6 @@ func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out wo
 	return out, err
 }
 
-// levels is the highest priority of operations.
 func (s *CollectorSpec) levels() int {
 	if s.Order == OrderPriority {
 		return MaxOpPriority

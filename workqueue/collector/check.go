@@ -132,7 +132,6 @@ func validCollectorName(name string) bool {
 	return len(name) >= 1 && len(name) <= 64
 }
 
-// check verifies that an operation can be stored.
 func (o *Op) check() error {
 	switch {
 	case len(o.ID) > MaxOpID || !pg.ValidText(o.ID):
@@ -243,7 +242,6 @@ func (v *CollectorView) explainFlushing() {
 	}
 }
 
-// explainTurns says why no further key is flushed.
 func (v *CollectorView) explainTurns() {
 	switch {
 	case v.Flushing >= v.Spec.InFlight:

@@ -63,7 +63,6 @@ func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drai
 	return out, nil
 }
 
-// timingBatch bounds the keys of a transaction that sets due times.
 const timingBatch = 2000
 
 const (

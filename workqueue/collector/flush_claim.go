@@ -38,7 +38,6 @@ type ClaimedFlushes struct {
 	Wait    time.Duration // when to claim again; 0: only after an event, not after a time
 }
 
-// restAfter is the number of consecutive failed flushes after which a collector rests.
 const restAfter = 3
 
 const (
@@ -141,7 +140,6 @@ type flushClaim struct {
 	wait time.Duration
 }
 
-// flushLoad is the state of a collector and its endpoint, read under both locks.
 type flushLoad struct {
 	found               bool
 	name                string
@@ -243,7 +241,6 @@ func (l *flushLoad) scan(row pgx.Row) error {
 	return json.Unmarshal(spec, &l.spec)
 }
 
-// allow computes how many keys may be claimed.
 func (c *flushClaim) allow() {
 	l := &c.load
 	c.free = min(c.Max, l.inFlight-l.live)

@@ -124,7 +124,6 @@ func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes i
 	return out, nil
 }
 
-// together is how many of the first operations go in one flush.
 func together(ops []FlushOp) int {
 	for i := range ops {
 		if ops[i].Alone {

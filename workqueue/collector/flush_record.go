@@ -116,7 +116,6 @@ type flushRecording struct {
 	out  []FlushRecorded
 }
 
-// keyLeft is the operations that a key has left.
 type keyLeft struct{ untried, retrying, parked int32 }
 
 func (r *flushRecording) run(ctx context.Context, tx pgx.Tx) error {
@@ -267,7 +266,6 @@ func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 	c.codes, c.messages = append(c.codes, pg.Plain(v.why.Code)), append(c.messages, pg.Plain(v.why.Message))
 }
 
-// free ends the flushes, deletes empty keys and records the collector's health.
 func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	var empty, rest flushColumns
 	for i, left := range r.keys {

@@ -26,7 +26,6 @@ const (
 	CodeNoListeners = "no_listeners" // no service listens on the endpoint
 )
 
-// outageCodes are those of flushes that reached no working service: no operation is to blame.
 func outageCodes() []string {
 	return []string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}
 }
@@ -57,7 +56,6 @@ func (e *FlushEnd) Operations() (n int) {
 	return n
 }
 
-// opFailure is the outcome of a failed operation.
 type opFailure struct {
 	seq      int64
 	attempts int
@@ -70,7 +68,6 @@ type opFailure struct {
 	id       string
 }
 
-// health is what a flush says about the endpoint.
 type health int
 
 const (
@@ -80,7 +77,6 @@ const (
 	healthAway           // it certainly reached no service
 )
 
-// flushVerdict is the outcome of a flush.
 type flushVerdict struct {
 	done      []int64
 	failed    []opFailure
@@ -97,7 +93,6 @@ type flushVerdict struct {
 	outage    bool                // it ended like flushes in an outage, which counts for the endpoint's breaker
 }
 
-// flushJudge decides the outcome of a claim's flushes.
 type flushJudge struct {
 	plane.Policy
 	maxSize int
@@ -179,7 +174,6 @@ func (j *flushJudge) grown(f *KeyFlush) int {
 	return f.Limit * 2
 }
 
-// fail is the outcome of an operation that failed individually.
 func (j *flushJudge) fail(op *FlushOp, e workqueue.SlotError, before int) opFailure {
 	f := opFailure{seq: op.Seq, id: op.ID, folded: op.Folded, attempts: op.Attempts + 1, code: pg.Plain(e.Code),
 		message: pg.Plain(e.Message)}
@@ -242,7 +236,6 @@ func (j *flushJudge) lone(end *FlushEnd, op *FlushOp, v *flushVerdict) {
 	v.health, v.outage = j.worse(v, healthBad), !end.Refused
 }
 
-// rest is how long a key waits when nothing answers.
 func (j *flushJudge) rest(n int) time.Duration { return min(j.Pause(n), longestRest) }
 
 // worse is a partly failed flush's health: not bad if part of it succeeded.

@@ -43,7 +43,6 @@ func (o *foldedOp) size() int64 {
 	return int64(size + len(o.ID) + opBytes)
 }
 
-// take adds the next operation.
 func (f *folding) take(op *FlushOp, by string) error {
 	if f.full {
 		return nil
@@ -109,7 +108,6 @@ func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error
 	return next, more, ok && o.merged.Size()+more <= MaxOpPayload, nil
 }
 
-// end returns the operations of one flush, in order.
 func (f *folding) end() []FlushOp {
 	ops := make([]FlushOp, len(f.ops))
 	for i := range f.ops {
@@ -173,13 +171,11 @@ func readPatch(dec *jsontext.Decoder) (*patch, error) {
 	return p, err
 }
 
-// set adds a new member.
 func (p *patch) set(name string, m *member) {
 	p.size += p.growth(m)
 	p.names, p.members[name] = append(p.names, name), m
 }
 
-// growth is how many bytes another member takes.
 func (p *patch) growth(m *member) int {
 	n := len(m.name) + len(":") + m.value.size
 	if len(p.names) > 0 {

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// selectionBatch bounds the operations of a transaction that requeues or drops.
 const selectionBatch = 2000
 
 const (
@@ -151,7 +150,6 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 	return total, nil
 }
 
-// withFolded adds the IDs of the operations that the given ones were folded into.
 func (s Store) withFolded(ctx context.Context, id int32, ids []string) ([]string, error) {
 	into, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, id, ids)
 	return slices.Concat(ids, into), err
@@ -234,5 +232,4 @@ func (c *opsChange) change(ctx context.Context, tx pgx.Tx, found *foundOps) (n i
 			"code": c.sel.Code, "waiting": c.sel.Waiting}})
 }
 
-// some truncates a list for the audit log.
 func some(list []string) []string { return list[:min(len(list), 20)] }

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sweepRows bounds the rows of a sweeping transaction.
 const sweepRows = 2000
 
 const (
@@ -189,7 +188,6 @@ func (s Store) forget(ctx context.Context, lease workqueue.Lease, id int32, out 
 	return err
 }
 
-// clearDeleted deletes a batch of a removed collector's rows, and the collector itself when none are left.
 func (s Store) clearDeleted(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
 	for _, statement := range []string{clearKeys, clearOps, clearSeen} {
 		n, err := s.sweepStep(ctx, lease, statement, id, sweepRows)

@@ -69,7 +69,6 @@ type CollectorReason struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// flushedEndpoint is what a collector's endpoint currently permits.
 type flushedEndpoint struct {
 	open    bool // the breaker is open
 	since   *time.Time

@@ -82,7 +82,6 @@ func wrapCanary(run workqueue.RunID, err error) error {
 	return fmt.Errorf("check the canary of run %s: %w", run, err)
 }
 
-// canary is an ended sample.
 type canary struct {
 	RunHold
 

@@ -256,7 +256,6 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	return 0, 0, refused
 }
 
-// goOn ends the hold of the revived run and writes the audit entry.
 func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left int64) error {
 	runs, err := LockHolds(ctx, tx, c, "")
 	if err != nil {

@@ -120,7 +120,6 @@ func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	return ok && c.All
 }
 
-// sort keeps the runs that may change. For a single run a refusal is an error.
 func (c *Control) sort(runs []*RunHold, may func(*RunHold) error, out *Controlled) ([]*RunHold, error) {
 	var chosen []*RunHold
 	for _, r := range runs {
@@ -220,7 +219,6 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 	return out, nil
 }
 
-// prepare sets a new threshold, if given, and counts the failed items.
 func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFailed *string) error {
 	if r.Hold == "" || r.state != "running" {
 		return nil // mayResume decides
@@ -298,7 +296,6 @@ func (r *RunHold) overLimit() string {
 		Grouped(*r.limit), r.maxFailed)
 }
 
-// holding is a hold to put on runs.
 type holding struct {
 	hold   Hold
 	detail string
@@ -323,7 +320,6 @@ INSERT INTO run_event (id, run_id, generation, kind, payload)
 SELECT u.id, u.run, u.generation, $1, $2 FROM unnest($3::uuid[], $4::uuid[], $5::int[]) AS u (id, run, generation)`
 )
 
-// holdRuns holds runs that are locked and not held.
 func holdRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, h holding) error {
 	return moveHolds(ctx, tx, runs, holdMove{
 		statement: setHolds, args: []any{string(h.hold), pg.Plain(h.detail), pg.Plain(h.actor)},
@@ -331,14 +327,12 @@ func holdRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, h holding) error 
 	})
 }
 
-// freeRuns ends the holds of locked runs.
 func freeRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, actor, reason string) error {
 	return moveHolds(ctx, tx, runs, holdMove{
 		statement: clearHolds, action: "resume", event: workqueue.EventResumed, actor: actor, reason: reason,
 	})
 }
 
-// holdMove is a change of holds, the same for all its runs.
 type holdMove struct {
 	statement string // takes the runs and args
 	args      []any
@@ -384,7 +378,6 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 	return ledger.NoteCarriedOut(ctx, tx, workqueue.CarriedOut{Action: m.action})
 }
 
-// holdDocument is a hold in the audit log.
 func holdDocument(h holding) json.RawMessage {
 	doc := map[string]any{"hold": nil}
 	if h.hold != "" {

@@ -114,7 +114,6 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 		Detail: map[string]any{"step": step.Name, "reason": pg.Plain(c.Reason)}})
 }
 
-// moveUp sets the place of the run's ready items among other runs.
 func moveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID, priority int) error {
 	if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
 		return fmt.Errorf("lock the blocks of run %s: %w", run, err)
@@ -135,7 +134,6 @@ func (r *RunHold) maySet() error {
 	return nil
 }
 
-// set changes the settings of the run itself.
 func (r *RunHold) set(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledger.Difference) error {
 	if c.Priority != nil {
 		var before int
@@ -169,7 +167,6 @@ func (r *RunHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed stri
 	return nil
 }
 
-// setThreshold is changeThreshold with a separate audit entry.
 func (r *RunHold) setThreshold(ctx context.Context, tx pgx.Tx, actor, maxFailed string) error {
 	d := &ledger.Difference{}
 	if err := r.changeThreshold(ctx, tx, maxFailed, d); err != nil {
@@ -296,7 +293,6 @@ func StepNames(steps []StepSettings) (names []string) {
 	return names
 }
 
-// checkCodes refuses a code in both lists.
 func (s *StepSettings) checkCodes() error {
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
@@ -340,7 +336,6 @@ func (s *StepSettings) Change(
 	return nil
 }
 
-// move sets where the step's work is found, and by which limit.
 func (s *StepSettings) move(ctx context.Context, tx pgx.Tx, run workqueue.RunID, next *StepSettings) error {
 	if next.Endpoint != s.Endpoint {
 		if _, err := settle.LockSlices(ctx, tx, settle.SlicesOfRun, run); err != nil {

@@ -22,7 +22,6 @@ type connections struct {
 
 type reservedKey struct{}
 
-// reserved says for what a context's statements are.
 type reserved int
 
 const (

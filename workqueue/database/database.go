@@ -42,7 +42,6 @@ func Kept[T any](db *DB) *T {
 	return kept.(*T) //nolint:forcetypeassert // by its type
 }
 
-// errDryRun rolls back a dry run.
 var errDryRun = errors.New("this was a dry run")
 
 // RedoOrTry runs an operator's transaction; a dry run does everything and rolls back.

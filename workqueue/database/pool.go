@@ -133,7 +133,6 @@ func keepAfter(_ *pgconn.PgConn, e *pgconn.PgError) bool {
 	return e.Code != readOnly && e.SeverityUnlocalized != "FATAL" // as in pgconn
 }
 
-// settings are the session settings that statements rely on.
 func (c PoolConfig) settings() map[string]string {
 	lock, idle := c.LockTimeout, c.IdleInTransaction
 	if lock <= 0 {
@@ -160,7 +159,6 @@ func ping(ctx context.Context, conn *pgxpool.Conn) error {
 	return conn.Ping(ctx)
 }
 
-// setUnlessGiven keeps what the URL sets.
 func setUnlessGiven(params map[string]string, name, value string) {
 	if _, given := params[name]; !given {
 		params[name] = value
@@ -283,7 +281,6 @@ func Coming(err error) (why string, coming bool) {
 	return "", false
 }
 
-// comingByCode uses SQLSTATE.
 func comingByCode(code string) (why string, coming bool) {
 	switch code {
 	case "57P03": // cannot_connect_now

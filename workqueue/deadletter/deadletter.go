@@ -101,7 +101,6 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 // maxCounted bounds a letter's own counts, so that they can still be increased.
 const maxCounted = 1 << 30
 
-// counted bounds a foreign number to what PostgreSQL can hold.
 func counted(n int) int { return min(max(n, 0), maxCounted) }
 
 // maxLetterKey bounds the message IDs stored unchanged: an index entry holds only some kilobytes.
@@ -159,7 +158,6 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// resolveLetter finds the letter with an ID, or part of one.
 func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.LetterID, error) {
 	low, high, ok := pg.PrefixRange(strings.TrimSpace(ref))
 	piece, _ := pg.Piece(strings.TrimSpace(ref))

@@ -25,7 +25,6 @@ type Quarantined struct {
 	Body    []byte
 }
 
-// maxQuarantinedBody bounds the stored part of a message.
 const maxQuarantinedBody = 64 << 10
 
 const insertQuarantine = `

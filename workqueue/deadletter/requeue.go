@@ -170,7 +170,6 @@ func bodilessReason() string {
 		"have, is not); have it asked for again", MaxLetterBody>>20)
 }
 
-// deadRow is a letter locked by ID.
 type deadRow struct {
 	ID       workqueue.LetterID
 	State    LetterState
@@ -220,7 +219,6 @@ func (l *deadRow) mayRequeue(force bool) string {
 	return ""
 }
 
-// lockNamed resolves references and locks the letters.
 func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error) {
 	ids := make([]workqueue.LetterID, 0, len(refs))
 	for _, ref := range refs {
@@ -309,7 +307,6 @@ type letterMove struct {
 	total int
 }
 
-// add counts a letter moved by ID.
 func (m *letterMove) add(l *deadRow) {
 	m.ids = append(m.ids, l.ID)
 	m.count(l.State, 1)

@@ -157,7 +157,6 @@ func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 	}
 }
 
-// partsCheck processes the parts of one block, in order of ordinal and generation.
 type partsCheck struct {
 	run   *doctorRun
 	block *stepBlock
@@ -171,7 +170,6 @@ type partsCheck struct {
 	broken            bitfield.Set // I6: pieces of the result are missing
 }
 
-// partRow is one row of work_result, without its contents.
 type partRow struct {
 	ordinal    workqueue.Ordinal
 	generation workqueue.Generation
@@ -201,7 +199,6 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 	return err
 }
 
-// supersede checks a part that is followed by another of the same item.
 func (p *partsCheck) supersede(bit int, before, part partRow) {
 	if before.generation == part.generation {
 		p.doubled.Add(bit)

@@ -199,7 +199,6 @@ func (d *doctor) data(ctx context.Context) error {
 	return nil
 }
 
-// place is where a violation is; nil means all.
 type place struct {
 	run   *workqueue.RunID
 	step  *workqueue.Step
@@ -217,7 +216,6 @@ func (d *doctor) found(inv Invariant, at place, count int64, what string, items 
 	})
 }
 
-// bits adds a violation with every item of a block in the set, if any.
 func (d *doctor) bits(inv Invariant, at place, set bitfield.Set, what string) {
 	if set.Empty() {
 		return

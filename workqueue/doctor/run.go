@@ -65,7 +65,6 @@ ORDER BY block, step`
 
 const doctorGroups = `SELECT grp, size, pending FROM tracker_group WHERE batch_id = $1`
 
-// doctorRun is a run according to its row, its tracker and the audit log.
 type doctorRun struct {
 	id          workqueue.RunID
 	state       string
@@ -139,7 +138,6 @@ func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
 	})
 }
 
-// stepBlock is one row of work_block.
 type stepBlock struct {
 	plane.Planes
 
@@ -151,7 +149,6 @@ type stepBlock struct {
 	accepted bitfield.Set
 }
 
-// runTotals is the sums of a run's blocks.
 type runTotals struct {
 	parts        int64
 	done, failed int64
@@ -227,7 +224,6 @@ func (d *doctor) steps(r *doctorRun, totals *runTotals) {
 	}
 }
 
-// totals checks the run as a whole.
 func (d *doctor) totals(r *doctorRun, t *runTotals) {
 	at := place{run: &r.id}
 	if r.queued != r.items || r.lastOrdinal != r.items-1 {
@@ -258,7 +254,6 @@ func (d *doctor) totals(r *doctorRun, t *runTotals) {
 	}
 }
 
-// completed checks the counts of a completed run.
 func (d *doctor) completed(r *doctorRun, t *runTotals) {
 	at := place{run: &r.id}
 	if r.done != t.done || r.failed != t.failed {

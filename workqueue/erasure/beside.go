@@ -57,7 +57,6 @@ SELECT count(*) FROM gone`
 	eraseAudit = `SELECT audit_erase($1, $2, $3, $4, $5)`
 )
 
-// beside erases what does not belong to an item of a run.
 func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
 	run := e.only()
 	for _, of := range []struct {
@@ -137,7 +136,6 @@ func (e *erasure) operations(ctx context.Context, _ *workqueue.RunID) (done Eras
 	return done, nil
 }
 
-// answers replaces the key in parameters of runs and in saved answers.
 func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	err = e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		done = Erased{}
@@ -157,7 +155,6 @@ func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erase
 	return done, err
 }
 
-// auditLog replaces the key there; the log records that itself.
 func (e *erasure) auditLog(ctx context.Context, run *workqueue.RunID) error {
 	for after := int64(0); ; {
 		var last *int64
@@ -212,10 +209,8 @@ func Searched() []Columns {
 	}
 }
 
-// perRun are those of the tables with run_id; erasing from one run covers them, too.
 const perRun = " run_event work_slice run_correction run_acceptance run_fail_fast "
 
-// texts replaces the key in all texts.
 func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	var statements []string
 	for _, of := range Searched() {
@@ -264,7 +259,6 @@ func eraseColumn(table, column, how string, byRun bool) string {
 	return statement
 }
 
-// kept finds the key in what is left unchanged.
 func (e *erasure) kept(ctx context.Context) (left []string, err error) {
 	for _, of := range Searched() {
 		if of.How != Kept {

@@ -144,7 +144,6 @@ type erasure struct {
 	parked             []int64 // operations of collectors, by number
 }
 
-// only is the one run to erase from; nil: everything.
 func (e *erasure) only() *workqueue.RunID {
 	if e.Run == (workqueue.RunID{}) {
 		return nil
@@ -214,7 +213,6 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 	return out, nil
 }
 
-// round erases all that exists now.
 func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased, err error) {
 	for _, run := range runs {
 		done, err := e.run(ctx, run)
@@ -231,7 +229,6 @@ func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased
 	return all, nil
 }
 
-// find returns the runs with the key, and refuses a key in use.
 func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) {
 	only := e.only()
 	if runs, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runsWithKey, e.Key, only); err != nil {

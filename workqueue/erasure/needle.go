@@ -54,7 +54,6 @@ func (n needle) stands(text []byte) bool {
 		bytes.Contains(text, []byte(`"`+n+`"`))
 }
 
-// inBase64 searches each long enough run of base64 characters, of both alphabets.
 func (n needle) inBase64(text []byte, nested int) bool {
 	for len(text) > 0 {
 		end := bytes.IndexFunc(text, func(r rune) bool { return !isBase64(r) })
@@ -94,7 +93,6 @@ func unpacked(body []byte) []byte {
 	return out.Bytes()
 }
 
-// unescaped undoes escapes of JSON and URLs, also in invalid or truncated JSON.
 func unescaped(text []byte) (plain []byte, changed bool) {
 	if !bytes.ContainsAny(text, `\%`) {
 		return text, false
@@ -139,7 +137,6 @@ func escape(text []byte) (is string, size int) {
 	return "", 0
 }
 
-// unit decodes \uXXXX, or returns -1.
 func unit(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return -1
@@ -199,7 +196,6 @@ ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
 
-// messages erases messages that contain the key, page by page.
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
 	n := needle(e.Key)

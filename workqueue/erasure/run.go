@@ -194,7 +194,6 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	return done, e.audit(ctx, tx, run, &done)
 }
 
-// failures replaces the key in other items' error messages, page by page.
 func (e *erasure) failures(ctx context.Context, only *workqueue.RunID) (done Erased, err error) {
 	all, err := pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runs, only)
 	if err != nil {

@@ -109,7 +109,6 @@ func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 	return e, nil
 }
 
-// choose finds the exported step, and those whose failures fail its items.
 func (e *Export) choose(g *plane.Graph, name string) error {
 	leaves, all := make([]string, 0, 1), make([]string, len(g.Steps))
 	chosen := workqueue.Step(plane.NoStep)

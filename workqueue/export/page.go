@@ -74,7 +74,6 @@ FROM (
 WHERE upto - octet_length(payload) < $4
 ORDER BY ordinal`
 
-// exportPages reads the pages of one export, reusing their memory.
 type exportPages struct {
 	*Export
 
@@ -116,7 +115,6 @@ func (p *exportPages) read(
 	return p.page, next, err
 }
 
-// choose starts the page with the wanted items, according to the planes.
 func (p *exportPages) choose(
 	ctx context.Context, tx pgx.Tx, from workqueue.Ordinal,
 ) (next workqueue.Ordinal, err error) {
@@ -162,7 +160,6 @@ func (p *exportPages) choose(
 	return (block + 1).Ordinal(0), nil
 }
 
-// wanted returns the items of a block in one of the wanted states.
 func (p *exportPages) wanted(done, failed bitfield.Set, size int) (chosen bitfield.Set) {
 	all := bitfield.Full(size)
 	if len(p.states) == 0 {
@@ -192,7 +189,6 @@ func standing(done, failed *bitfield.Set, bit int) workqueue.Outcome {
 	}
 }
 
-// tells returns the index of the step whose part is the item's outcome.
 func (p *exportPages) tells(bit int, done *bitfield.Set, failed []bitfield.Set) int {
 	if done.Has(bit) {
 		return p.result
@@ -252,7 +248,6 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	return err
 }
 
-// cut ends the page after n items.
 func (p *exportPages) cut(n int, next *workqueue.Ordinal) {
 	if n < len(p.page) {
 		*next = p.ordinals[n]
@@ -274,7 +269,6 @@ func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// readCarried is readKeys with payloads. If they exceed the page, it ends earlier.
 func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {
 	first, last := ranges(p.ordinals)
 	var ordinal workqueue.Ordinal
@@ -295,7 +289,6 @@ func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueu
 	return err
 }
 
-// ranges returns the first and last of each gapless range of ordinals.
 func ranges(ordinals []workqueue.Ordinal) (first, last []workqueue.Ordinal) {
 	for i, o := range ordinals {
 		if i > 0 && o == ordinals[i-1]+1 {

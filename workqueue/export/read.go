@@ -111,7 +111,6 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fetch loads a piece.
 func (r *Reader) fetch(number int) error {
 	if r.here == number {
 		return nil

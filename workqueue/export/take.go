@@ -121,7 +121,6 @@ func (s Store) Take(ctx context.Context, pieces []Piece) ([]Taken, error) {
 	return taken, nil
 }
 
-// fence determines which pieces are accepted.
 func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 	n := len(pieces)
 	taken := make([]Taken, n)
@@ -173,7 +172,6 @@ func keep(pieces []Piece, taken []Taken) (k kept) {
 	return k
 }
 
-// write stores the pieces and determines which results they complete.
 func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Taken) error {
 	last := map[uuid.UUID]int{} // the last piece of each result
 	ids := make([]uuid.UUID, len(k))

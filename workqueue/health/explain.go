@@ -188,7 +188,6 @@ func (e *Explanation) countItems(r *runFacts) {
 	}
 }
 
-// fill explains what is missing and checks the sums.
 func (e *Explanation) fill(f *facts) error {
 	run := f.runs[e.Run]
 	e.Missing = e.Items - e.Done - e.Failed

@@ -74,7 +74,6 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 	return true
 }
 
-// limited explains items that wait for a request to end.
 func limited(g *MissingGroup, reason Kind, row Row) {
 	if kind, _ := workqueue.TargetKind(g.Endpoint); kind == workqueue.KindLocal {
 		row["owner"] = string(OwnerNode)
@@ -107,7 +106,6 @@ func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool 
 	return true
 }
 
-// breakerGroup explains items whose endpoint's breaker is open.
 func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	row := Row{"reason": e.breakerReason, "probes": e.probes, "attempts": st.maxAttempts, "owner": string(OwnerTimer)}
 	g.Since = e.breakerSince
@@ -130,7 +128,6 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	}
 }
 
-// rateGroup explains items that wait for a rate limit, if one applies.
 func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
 	wait, slowest, why, advice := time.Duration(0), 0.0, "", Advice{}
 	consider := func(tokens float64, at *time.Time, rate float64, what string, a Advice) {

@@ -30,7 +30,6 @@ type EndpointExplanation struct {
 	ServicesAt *time.Time     `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
 }
 
-// maxExplainedRuns bounds the runs in an endpoint's explanation; the most urgent come first.
 const maxExplainedRuns = 2000
 
 // batchrun_active.
@@ -75,7 +74,6 @@ func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExpla
 	return e, nil
 }
 
-// add adds one run's groups that belong to the endpoint.
 func (e *EndpointExplanation) add(groups []MissingGroup) {
 	counted := false
 	for i := range groups {
@@ -134,7 +132,6 @@ func waitsWait(n int64) string {
 	return "wait"
 }
 
-// endpointFacts is the limits of an endpoint over all runs, and its requests in flight.
 type endpointFacts struct {
 	name          string
 	live          int     // slices in flight, of all runs
@@ -159,14 +156,12 @@ type endpointFacts struct {
 	rivals        []rival
 }
 
-// rival is the runs of one priority that have work for the endpoint.
 type rival struct {
 	priority int
 	runs     []workqueue.RunID // some of them
 	count    int64
 }
 
-// endpointOf returns the facts about an endpoint, to be filled in later.
 func (f *facts) endpointOf(name string) *endpointFacts {
 	e := f.endpoints[name]
 	if e == nil {
@@ -258,7 +253,6 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// ahead counts the runs of higher priority with work for the endpoint.
 func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, highest int) {
 	for i := range e.rivals {
 		if r := &e.rivals[i]; r.priority > priority {

@@ -98,7 +98,6 @@ WITH planes AS (
         SELECT (~` + plane.NoBits + ` << (8192 - b.size)) & coalesce(u.mask, ~` + plane.NoBits + `) AS asked) m
     WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR u.block IS NOT NULL))`
 
-// stepFacts is a step's settings and where its missing items are.
 type stepFacts struct {
 	run          workqueue.RunID
 	step         workqueue.Step
@@ -183,7 +182,6 @@ func (f *facts) readSteps(
 	return nil
 }
 
-// sliceFacts is live slices in the same position.
 type sliceFacts struct {
 	run      workqueue.RunID
 	step     workqueue.Step

@@ -16,7 +16,6 @@ type mergeKey struct {
 	owner                      Owner
 }
 
-// cameBy is one way in which the items of a group got where they are.
 type cameBy struct {
 	what  string
 	items int64
@@ -43,7 +42,6 @@ func merged(all []MissingGroup) []MissingGroup {
 	return groups
 }
 
-// join adds another group of the same kind; its own words stay.
 func (g *MissingGroup) join(h *MissingGroup) {
 	g.Items, g.Counted = g.Items+h.Items, g.Counted+h.Counted
 	g.Slices, g.Answered = g.Slices+h.Slices, g.Answered+h.Answered
@@ -64,7 +62,6 @@ func (g *MissingGroup) join(h *MissingGroup) {
 	}
 }
 
-// maxWays bounds the ways that a group names.
 const maxWays = 3
 
 // tell puts the ways in which the items got here before Why, and the latest When after Next. Only its first call has
@@ -143,7 +140,6 @@ func (g *MissingGroup) of(step string) bool {
 	return step == "" || g.Step == step || slices.ContainsFunc(g.Steps, func(p StepPart) bool { return p.Step == step })
 }
 
-// joinStep adds a group of another step that says the same.
 func (g *MissingGroup) joinStep(h *MissingGroup) {
 	if len(g.Steps) == 0 {
 		g.Steps = []StepPart{{g.Step, g.Items}}

@@ -52,7 +52,6 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// nodesText names the live nodes that can send.
 func (f *facts) nodesText() string {
 	able := f.able()
 	switch len(able) {
@@ -74,7 +73,6 @@ func (f *facts) able() []*Node {
 	return able
 }
 
-// cutOff reports whether nodes are alive but none reaches NATS.
 func (f *facts) cutOff() bool {
 	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *Node) bool { return !s.Away })
 }
@@ -107,7 +105,6 @@ func refusedBy(g *MissingGroup, nodes []*Node) {
 	g.Advice = []Advice{NATS.Advice("refused")}
 }
 
-// nodeNotes names the live nodes that cannot use NATS.
 func (f *facts) nodeNotes() []string {
 	var notes []string
 	for _, s := range f.alive {
@@ -130,7 +127,6 @@ func (f *facts) slowNotes() []string {
 	return notes
 }
 
-// lastSeen is the session with the newest heartbeat.
 func (f *facts) lastSeen() *Node {
 	var last *Node
 	for _, s := range f.sessions {
@@ -141,7 +137,6 @@ func (f *facts) lastSeen() *Node {
 	return last
 }
 
-// leaderText names the node that sweeps.
 func (f *facts) leaderText() string {
 	if len(f.alive) == 0 {
 		return "the next node that starts"
@@ -216,7 +211,6 @@ func StalledText(why string) string {
 // lettersAndEvents are the streams that no item waits for.
 var lettersAndEvents = [...]string{"TRANCHE_DEAD", "TRANCHE_EVENT"} //nolint:gochecknoglobals // a constant
 
-// readStreamFaults reads which streams that items wait for reject messages.
 func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
 	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[session.StreamFault], session.StreamFaults)
 	if err != nil {
@@ -246,7 +240,6 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	return true
 }
 
-// replacedWithin is about how long the leader takes to replace a stream.
 const replacedWithin = 10 * time.Second
 
 // StoreText says why streams reject messages.

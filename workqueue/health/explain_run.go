@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// runFacts is a run as a whole.
 type runFacts struct {
 	id                workqueue.RunID
 	state             string
@@ -139,7 +138,6 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	return nil
 }
 
-// actionText says who did what to a run; the actor may be the engine.
 func actionText(actor, action string, hold control.Hold) string {
 	switch {
 	case hold == control.HoldThreshold || hold == control.HoldFailFast || hold == control.HoldCanary:
@@ -172,7 +170,6 @@ func endedText(state, service string, items int64, code, message string) string 
 	return fmt.Sprintf("a request of %s ended without an answer: %s", manyItems(items), why)
 }
 
-// last is the last event of the run.
 func (r *runFacts) last(f *facts) *LastEvent {
 	last := &LastEvent{r.createdAt, "the run was made"}
 	consider := func(at *time.Time, what string) {
@@ -222,7 +219,6 @@ func (r *runFacts) heldNote() string {
 	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
 }
 
-// advice is what an operator can do about a run that is open or has ended.
 func (r *runFacts) advice(e *Explanation) []Advice {
 	switch {
 	case r.open && r.unplaced > 0: // a group says what to do
@@ -247,7 +243,6 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 	}
 }
 
-// correctAdvice is for wrong data.
 func correctAdvice(run workqueue.RunID) Advice {
 	return Advice{"or, when its data is wrong, correct that", fmt.Sprintf("tranche run correct %s --items FILE", run)}
 }
@@ -274,7 +269,6 @@ func (r *runFacts) loading(f *facts) string {
 		manyItems(r.loaded), by)
 }
 
-// servers names what answers for a target.
 func servers(key string) string {
 	kind, _ := workqueue.TargetKind(key)
 	return map[workqueue.Kind]string{workqueue.KindSQL: "the database of ", workqueue.KindLocal: "the nodes that have ",
@@ -288,7 +282,6 @@ func (f *facts) someNodeHas(key string) bool {
 	return slices.ContainsFunc(f.alive, func(n *Node) bool { return n.Has(function) })
 }
 
-// unplacedGroup explains items of an open run that have no block so far.
 func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	g := MissingGroup{run: r.id, State: "waiting", Items: r.unplaced, Counted: r.unplaced, Since: &r.createdAt}
 	row := Row{"overdue": r.overdueAt != nil}
@@ -302,7 +295,6 @@ func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	return g
 }
 
-// openNote says until when a run takes items.
 func (r *runFacts) openNote() string {
 	note := "the run is open: it takes items, and does not end before it is sealed"
 	switch {

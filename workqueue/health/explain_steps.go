@@ -93,7 +93,6 @@ SELECT p.run_id, p.block, p.step, p.missing, p.counted, p.failed, p.skipped,
 FROM planes p LEFT JOIN live l USING (run_id, step, block)
 ORDER BY p.run_id, p.block, p.step`
 
-// waitPlanes is one block of a step.
 type waitPlanes struct {
 	step                                       *stepFacts
 	missing, counted, failed, skipped, waiting bitfield.Set
@@ -163,7 +162,6 @@ func (p *waitPlanes) behind(need workqueue.Step, n *waitPlanes) {
 	}
 }
 
-// countWaits classifies the waiting items by the set of steps that they wait for.
 func (p *waitPlanes) countWaits() {
 	if p.waiting.Empty() {
 		return
@@ -251,7 +249,6 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	g.Say(ReasonBarrier, Row{"steps": stepsText(names), "left": strings.Join(counts, ", "), "gate": st.gate})
 }
 
-// gateGroup explains items whose step waits for approval.
 func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
 	row := Row{}
 	if st.gate == workqueue.ApproveOther {
@@ -281,7 +278,6 @@ JOIN work_queue q ON q.run_id = o.run_id AND q.ordinal = l.head
 WHERE o.run_id = $1 AND o.ordinal = ANY ($2) AND l.head <> o.ordinal
 ORDER BY l.head LIMIT 3`
 
-// readAhead finds the items ahead of the explained ones in their lanes.
 func (f *facts) readAhead(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
 ) error {
@@ -308,7 +304,6 @@ func (f *facts) readAhead(
 	return nil
 }
 
-// lineGroup explains items that wait for those ahead in their lanes.
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "held", st.held)
 	g.Since = r.startedAt

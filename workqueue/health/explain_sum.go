@@ -74,7 +74,6 @@ func (e *Explanation) keySummary() string {
 	return fmt.Sprintf("%q stands %d times and %d of them are missing: %s", e.Key, e.Items, e.Missing, e.told())
 }
 
-// failureOf says which of several steps failed an item, and what was skipped for it.
 func failureOf(item *inspect.ItemView) string {
 	var cause *inspect.ItemStep
 	var out []string
@@ -100,7 +99,6 @@ func failureOf(item *inspect.ItemView) string {
 	return text
 }
 
-// told is what a summary says of groups that read alike.
 type told struct {
 	items int64
 	text  string
@@ -226,12 +224,10 @@ func (f *facts) groups(id workqueue.RunID) []MissingGroup {
 	return all
 }
 
-// group returns a new group of a step's items, without a reason.
 func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, of share) MissingGroup {
 	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: of.items, Counted: of.counted}
 }
 
-// readyGroup explains ready items: what keeps nodes from claiming them.
 func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "ready", st.ready)
 	g.Since = r.startedAt
@@ -241,7 +237,6 @@ func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 	return g
 }
 
-// heldGroup explains items held by a canary, or by their lanes.
 func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	if r.ordered {
 		return f.lineGroup(r, st)
@@ -266,7 +261,6 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	return g
 }
 
-// holdGroup explains items that are not claimed because their run is held.
 func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	if r.heldAt != nil {
 		g.Since = r.heldAt
@@ -315,7 +309,6 @@ func manyItems(n int64) string {
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// shellQuote quotes a text as an argument of a command.
 func shellQuote(s string) string {
 	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')

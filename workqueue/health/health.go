@@ -80,7 +80,6 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	return f, err
 }
 
-// maxResets bounds the failed runs, the newest, whose parts adviseResets reads.
 const maxResets = 100
 
 // adviseResets advises resetting bad parts for which items failed: a re-run would give them the same parts.
@@ -98,7 +97,6 @@ func (s Store) adviseResets(ctx context.Context, f *Facts) error {
 	return err
 }
 
-// newestFailed returns the rows of at most maxResets failed runs.
 func (f *Facts) newestFailed() map[workqueue.RunID]Row {
 	failed := map[workqueue.RunID]Row{}
 	for _, one := range f.rows {
@@ -110,7 +108,6 @@ func (f *Facts) newestFailed() map[workqueue.RunID]Row {
 	return failed
 }
 
-// queueRows queues a query and collects its rows.
 func queueRows[T any](b *pgx.Batch, into *[]T, sql string, args ...any) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
 		*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])

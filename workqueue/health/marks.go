@@ -216,7 +216,6 @@ func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (wa
 	return was, err
 }
 
-// audited is the subject of an audited action on conditions of a kind.
 func audited(kind string, subjects []string) string {
 	if len(subjects) != 1 {
 		return kind

@@ -93,7 +93,6 @@ type TableMetrics struct {
 	Dead int64 // rows that VACUUM has not cleared, as PostgreSQL estimates
 }
 
-// statementLimit is the time-out of each statement.
 const statementLimit = 2 * time.Second
 
 const limitStatements = `SELECT set_config('statement_timeout', $1, true)`
@@ -127,7 +126,6 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	return r, nil
 }
 
-// row adds a query of one row.
 func row(b *pgx.Batch, into []any, sql string, args ...any) {
 	b.Queue(sql, args...).QueryRow(func(found pgx.Row) error { return found.Scan(into...) })
 }

@@ -47,7 +47,6 @@ func (n *Node) Has(function string) bool {
 	return n.Alive && (n.Locals == nil || slices.Contains(*n.Locals, function))
 }
 
-// gone is when its session ended or will end.
 func (n *Node) gone() time.Time {
 	if n.EndedAt != nil {
 		return *n.EndedAt

@@ -193,7 +193,6 @@ func (r *Rule) advice(say func(string) string) (all []Advice) {
 	return all
 }
 
-// remedy formats advice as a sentence.
 func remedy(all []Advice) string {
 	parts := make([]string, len(all))
 	for i, a := range all {
@@ -227,7 +226,6 @@ func (r Row) text(name string) string {
 	return text
 }
 
-// number is a count in the row, or 1.
 func (r Row) number(name string) int64 {
 	n, _ := r[name].(int64)
 	return max(n, 1)
@@ -285,7 +283,6 @@ func sayer(at time.Time, row Row) func(text string) string {
 // texts caches the parsed templates of rules, a few hundred.
 var texts sync.Map //nolint:gochecknoglobals // ten thousand conditions have the texts of a few rules
 
-// parsed is a template with its functions, which depend on the time.
 func parsed(text string, words template.FuncMap) (*template.Template, error) {
 	if known, ok := texts.Load(text); ok {
 		t, err := known.(*template.Template).Clone() //nolint:forcetypeassert // nothing else is stored
@@ -302,10 +299,8 @@ func parsed(text string, words template.FuncMap) (*template.Template, error) {
 	return t.Clone()
 }
 
-// maxQuoted bounds a server's text in a quotation.
 const maxQuoted = 300
 
-// limit is a placeholder in a statement's arguments for one of the Limits.
 type limit int
 
 const (
@@ -326,7 +321,6 @@ func (l *Limits) args(args []any) []any {
 	return args
 }
 
-// found is a condition before it is formatted.
 type found struct {
 	kind Kind
 	row  Row
@@ -361,7 +355,6 @@ func (f *Facts) queue(b *pgx.Batch, r *Rule) {
 // waitsLong is the multiple of Limits.Waiting after which a condition that Waits is critical.
 const waitsLong = 6
 
-// say formats what was found.
 func (f *Facts) say() {
 	for _, one := range f.rows {
 		c := one.kind.Condition(f.At, one.row)
@@ -372,7 +365,6 @@ func (f *Facts) say() {
 	}
 }
 
-// cut notes that a kind, and those read with it, may have more conditions.
 func (f *Facts) cut(kind Kind) {
 	for i := range rules {
 		if rules[i].Kind == kind || rules[i].With == kind {

@@ -17,7 +17,6 @@ func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// countOf is Count for templates.
 func countOf(n any, noun string) string {
 	if text := fmt.Sprint(n); text != "1" {
 		return text + " " + noun + "s"
@@ -25,7 +24,6 @@ func countOf(n any, noun string) string {
 	return "1 " + noun
 }
 
-// thereAre is countOf with a verb: no item is, 1 item is, 2 items are.
 func thereAre(n any, noun string) string {
 	switch fmt.Sprint(n) {
 	case "0":
@@ -55,7 +53,6 @@ func runName(r Row) string {
 	return fmt.Sprintf("run %.8s of %s", r.text("subject"), r.text("plan"))
 }
 
-// logsOf says where to look for why something became slow.
 func logsOf(endpoint string) string {
 	switch kind, of := workqueue.TargetKind(endpoint); kind {
 	case workqueue.KindHTTP:
@@ -81,7 +78,6 @@ func Ago(d time.Duration) string {
 	}
 }
 
-// moment formats a time in UTC.
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
 // OneLine makes foreign text, like a run's name, safe in a line: no line breaks, invisible characters or changes of

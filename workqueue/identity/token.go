@@ -184,7 +184,6 @@ func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, e
 	return out, err
 }
 
-// tokenFor finds and locks the token to revoke.
 func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 	if ref = strings.TrimSpace(ref); !pg.ValidText(ref) {
 		return TokenView{}, noToken(ref)

@@ -36,7 +36,6 @@ func (b *BadPart) Command() string {
 // codeMissingValue is the code of a template for a bad part; services and functions use [workqueue.CodeBadPart].
 const codeMissingValue = "missing_value"
 
-// maxBadParts bounds the failures of a step whose messages are searched for part names.
 const maxBadParts = 1000
 
 // Ranges of the partial index on error codes. Repaired items have no failed bit, or a newer part.
@@ -82,7 +81,6 @@ func partNamed(message string) string {
 	return ""
 }
 
-// addResets sets the bad parts of a run's error groups.
 func addResets(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []ErrorGroup) error {
 	bad, err := ReadBadParts(ctx, tx, []workqueue.RunID{run})
 	for i := range groups {

@@ -248,7 +248,6 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 	return out, addResets(ctx, tx, id, out.Groups)
 }
 
-// addExamples reads the example items of each group.
 func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []ErrorGroup) error {
 	var nth []int
 	var steps []workqueue.Step
@@ -294,7 +293,6 @@ const (
 	staleRatio = 5           // they are served for this multiple of that time
 )
 
-// cachedErrors is what is known of one run.
 type cachedErrors struct {
 	turn   chan struct{} // holds a value while unlocked
 	looked int64

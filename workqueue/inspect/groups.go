@@ -195,7 +195,6 @@ type groupsCache struct {
 	entries []*fieldGroups // the last viewed is last
 }
 
-// fieldGroups is one field of one run.
 type fieldGroups struct {
 	run    workqueue.RunID
 	field  string        // of the payloads; empty: the lane

@@ -281,7 +281,6 @@ func (s *ItemStep) Settled() bool {
 	return s.State == "done" || s.State == "failed" || s.State == "skipped"
 }
 
-// overall is the outcome of an item over all steps.
 func overall(steps []ItemStep) workqueue.Outcome {
 	outcome := workqueue.OutcomeDone
 	for i := range steps {
@@ -314,7 +313,6 @@ func relate(steps []ItemStep) {
 	}
 }
 
-// behind adds what a needed step's state means for this one.
 func (s *ItemStep) behind(n *ItemStep) {
 	switch s.State {
 	case "waiting":
@@ -341,7 +339,6 @@ func addNew(to []string, names ...string) []string {
 	return to
 }
 
-// attachParts gives each step its newest part, if it counts, and the earlier ones.
 func attachParts(rows pgx.Rows, steps []ItemStep) error {
 	var number workqueue.Step
 	var p itemPart
@@ -371,7 +368,6 @@ type itemPart struct {
 	message     string
 }
 
-// take adds a part; the newest comes first.
 func (s *ItemStep) take(p itemPart) {
 	p.RecordedAt = p.at
 	if p.code != nil {

@@ -114,7 +114,6 @@ func (s Store) itemsIn(ctx context.Context, tx pgx.Tx, r *ItemRange, out *ItemRo
 	return readFailuresOf(ctx, tx, r.Run, steps, found)
 }
 
-// findInRange finds up to one more than the limit.
 func (s Store) findInRange(ctx context.Context, tx pgx.Tx, r *ItemRange) (found []ItemRow, err error) {
 	var wanted [ItemStale + 1]bool
 	for state, name := range stateNames() {
@@ -185,7 +184,6 @@ func ordinalsOf(items []ItemRow) []workqueue.Ordinal {
 	return all
 }
 
-// itemAt finds an item in items sorted by ordinal.
 func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
 	i, _ := slices.BinarySearchFunc(items, o,
 		func(r ItemRow, o workqueue.Ordinal) int { return cmp.Compare(r.Ordinal, o) })

@@ -141,7 +141,6 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 	return view, nil
 }
 
-// scanPlan reads planColumns and then more.
 func scanPlan(row pgx.CollectableRow, more ...any) (PlanSummary, error) {
 	var p PlanSummary
 	err := row.Scan(append([]any{&p.Name, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy, &p.CreatedAt,

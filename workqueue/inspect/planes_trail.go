@@ -41,7 +41,6 @@ func TimeCode(n float64) byte {
 	return byte(min(1+math.Round(12*math.Log2(1+n)), math.MaxUint8))
 }
 
-// trail is what the slices of one block at one step tell of its items.
 type trail struct {
 	size          int
 	outcome, live bitfield.Set // items with an outcome, and items in live slices
@@ -64,7 +63,6 @@ type trailed struct {
 	took, age float64 // in seconds; took is negative if the slice has not ended or was never sent
 }
 
-// trailReader derives one byte for each item from slices.
 type trailReader struct {
 	layer  Layer
 	since  float64 // seconds since the generation began
@@ -134,7 +132,6 @@ func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.R
 	return err
 }
 
-// begin starts a block at a step.
 func (r *trailReader) begin(at trailPlace) {
 	facts := r.places[at]
 	t := &r.now
@@ -164,7 +161,6 @@ func (t *trail) take(s *trailed, layer Layer) {
 	}
 }
 
-// finish merges a block at a step with what other steps have written.
 func (r *trailReader) finish(at trailPlace) {
 	t, out := &r.now, r.at(at.block)
 	delete(r.places, at)

@@ -131,7 +131,6 @@ const (
 	MaxRuns     = 500
 )
 
-// rateWindow is the time over which rates are measured.
 const rateWindow = 10 * time.Second
 
 // Only uncompleted runs are counted from planes: a range of work_block's primary key for each. Items of an open run
@@ -241,7 +240,6 @@ LEFT JOIN (
 WHERE r.id = ANY ($1) AND r.started_at < tranche_now()
 GROUP BY r.id, r.started_at`
 
-// pace sets the rates of a list's running runs.
 func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	var ids []workqueue.RunID
 	by := map[workqueue.RunID]*RunSummary{}

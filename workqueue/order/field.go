@@ -28,7 +28,6 @@ type problem struct{ text string }
 
 func (p *problem) Error() string { return p.text }
 
-// find reads one value and searches it for the path.
 func find(d *jsontext.Decoder, path []string) (value string, err error) {
 	if kind := d.PeekKind(); kind != '{' {
 		if err := d.SkipValue(); err != nil {
@@ -69,7 +68,6 @@ func find(d *jsontext.Decoder, path []string) (value string, err error) {
 	return value, missing
 }
 
-// scalar reads a string, number or boolean.
 func scalar(d *jsontext.Decoder, name string) (string, error) {
 	switch kind := d.PeekKind(); kind {
 	case '"', '0', 't', 'f':

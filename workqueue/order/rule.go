@@ -106,7 +106,6 @@ func (r *Rule) Value(key string, payload []byte) (string, error) {
 	return value, nil
 }
 
-// listed names the first values of a list.
 func listed(values []string) string {
 	const most = 10
 	if len(values) <= most {

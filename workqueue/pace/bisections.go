@@ -151,7 +151,6 @@ type member struct {
 	ended      *time.Time
 }
 
-// family is a failed chunk and all slices made from it.
 type family struct {
 	root     workqueue.SliceID
 	run      workqueue.RunID
@@ -161,7 +160,6 @@ type family struct {
 	pieces   []member
 }
 
-// summary combines the pieces.
 func (f *family) summary() Bisection {
 	b := Bisection{Root: f.root, Run: f.run, Step: f.step, Block: f.block, Endpoint: f.endpoint,
 		Slices: len(f.pieces) - 1, Kind: KindBadCombination}
@@ -342,7 +340,6 @@ func tooBig(families []family, endpoint string, worked int) (roots, failed, work
 	return roots, failed, works
 }
 
-// capChunks sets the cap unless an equal or lower one applies.
 func (s Store) capChunks(ctx context.Context, c ChunkCap) (changed bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		changed = false

@@ -189,7 +189,6 @@ const (
 	breakerShare = 8
 )
 
-// endedHow is what the end of a slice says about its endpoint.
 type endedHow int
 
 // How a slice can end.
@@ -209,7 +208,6 @@ type endedSlice struct {
 	message    string
 }
 
-// outage is the combined evidence of an endpoint's last ended slices.
 type outage struct {
 	down   bool
 	failed int
@@ -217,7 +215,6 @@ type outage struct {
 	last   endedSlice // that failed
 }
 
-// reason says why a breaker opens, human-readable.
 func (o outage) reason() string {
 	return fmt.Sprintf("%d of the last %d requests failed, the last one with %s: %.200s", o.failed, o.of, o.last.code,
 		o.last.message)

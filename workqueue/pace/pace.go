@@ -272,7 +272,6 @@ func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint str
 	return nil
 }
 
-// keptChanges is how many changes of an endpoint are kept.
 const keptChanges = 500
 
 // pruneChanges uses the index of changes by endpoint.

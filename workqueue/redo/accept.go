@@ -196,7 +196,6 @@ func (a *acceptance) choose(ctx context.Context, graphs *plane.GraphCache) (vers
 	return versions, a.find(ctx)
 }
 
-// lock locks the steps, the found blocks and the tracker's batch.
 func (a *acceptance) lock(ctx context.Context) error {
 	if _, err := control.LockSteps(ctx, a.tx, a.run); err != nil {
 		return err
@@ -282,7 +281,6 @@ func (a *acceptance) count(ctx context.Context) (failed, accepted int64, err err
 	return failed, accepted, err
 }
 
-// mark moves the bits, and counts what was there and what changed.
 func (a *acceptance) mark(ctx context.Context) error {
 	var steps []workqueue.Step
 	var blocks []workqueue.Block
@@ -332,7 +330,6 @@ func (a *acceptance) mark(ctx context.Context) error {
 	return nil
 }
 
-// finish updates the run's count and writes the audit entry.
 func (a *acceptance) finish(ctx context.Context, before int64) error {
 	if _, err := a.tx.Exec(ctx, setAccepted, a.run, a.out.Accepted); err != nil {
 		return fmt.Errorf("count what is accepted of run %s: %w", a.run, err)

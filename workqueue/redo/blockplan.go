@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// blockPlan is one block of a run at the steps of a redo.
 type blockPlan struct {
 	block  workqueue.Block
 	size   int
@@ -27,7 +26,6 @@ type blockPlan struct {
 	never  []bitfield.Set // by step: invalid, never redone
 }
 
-// stepMoves is what happens to the items of a block at one step.
 type stepMoves struct {
 	reset   bitfield.Set // of a named step: discarded and redone
 	up      bitfield.Set // discarded at an earlier step
@@ -46,7 +44,6 @@ SELECT step, block, size, payload_bytes, ready, coalesce(held, B'0'::bit(8192)),
        coalesce(skipped, B'0'::bit(8192)), coalesce(invalid, B'0'::bit(8192))
 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER BY block, step`
 
-// readColumns reads some of the blocks, decides their moves, and passes them on in order.
 func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func(*blockPlan) error) error {
 	rows := pg.Rows(ctx, r.tx, redoPlanes, r.run, r.family, blocks)
 	var step workqueue.Step
@@ -142,7 +139,6 @@ func (r *redo) takes(s workqueue.Step, p *plane.Planes, live *bitfield.Set) bitf
 	return items
 }
 
-// first is the items that become ready.
 func (c *blockPlan) first() (items bitfield.Set) {
 	for s := range c.moves {
 		items = items.Or(c.moves[s].ready)
@@ -170,7 +166,6 @@ func (c *blockPlan) holdBack(sample *plane.Sample, place *int64) (held int64) {
 	return held
 }
 
-// redoWrite is the moves of some blocks, as columns.
 type redoWrite struct {
 	steps                    []workqueue.Step
 	blocks                   []workqueue.Block
@@ -217,7 +212,6 @@ FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit
      AS u (step, block, gone, final, ready, held)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND ((b.done | b.failed) & u.gone) = u.final`
 
-// send writes everything in one round trip.
 func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	batch := &pgx.Batch{}
 	var want []int

@@ -178,7 +178,6 @@ UPDATE work_block b SET payload_bytes = greatest(b.payload_bytes + u.grown, 0)
 FROM unnest($3::int[], $4::bigint[]) AS u (block, grown)
 WHERE b.run_id = $1 AND b.step = ANY ($2::smallint[]) AND b.block = u.block`
 
-// measure updates the payload sizes of the blocks.
 func (c *correction) measure(ctx context.Context) error {
 	var blocks []workqueue.Block
 	var grown []int64
@@ -194,7 +193,6 @@ func (c *correction) measure(ctx context.Context) error {
 const insertCorrection = `
 INSERT INTO run_correction (run_id, generation, actor, reason, cascade, items) VALUES ($1, $2, $3, $4, $5, $6)`
 
-// finish opens the next generation and writes the audit entry.
 func (c *correction) finish(ctx context.Context) error {
 	var d ledger.Difference
 	run, err := c.rearm(ctx, nil, &d)
@@ -277,7 +275,6 @@ type correctBatch struct {
 	bytes          int
 }
 
-// write reads all corrections and writes them batch by batch.
 func (c *correction) write(ctx context.Context) error {
 	next, err := c.Items()
 	if err != nil {
@@ -315,7 +312,6 @@ func (c *correction) write(ctx context.Context) error {
 	return nil
 }
 
-// correctReader reads batches within the bounds of a correction.
 type correctReader struct {
 	next  func(*Correction) error
 	items int

@@ -30,7 +30,6 @@ type Evidence struct {
 	Corrected   bool                // the item's payload was corrected
 }
 
-// ofParts reports whether it concerns the parts of items.
 func (e *Evidence) ofParts() bool {
 	return len(e.States) > 0 || e.Service != "" || !e.Since.IsZero() || !e.Until.IsZero() || e.WhereResult != ""
 }
@@ -57,7 +56,6 @@ func (e *Evidence) validate() error {
 	return nil
 }
 
-// audit adds it to an audit entry.
 func (e *Evidence) audit(detail map[string]any) {
 	for name, text := range map[string]string{"service": e.Service, "where": e.Where, "where_result": e.WhereResult} {
 		if text != "" {
@@ -105,7 +103,6 @@ WHERE p.run_id = $1 AND p.step = ANY ($2) AND ($9::int[] IS NULL OR p.ordinal = 
         ELSE ` + pathHolds + ` END`
 )
 
-// narrow keeps the items of a selection that match the evidence, at each step.
 func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	found map[workqueue.Step]blockMasks,
 ) (map[workqueue.Step]blockMasks, error) {
@@ -131,7 +128,6 @@ func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID
 	return found, nil
 }
 
-// itemsThatFit finds the items whose payloads match.
 func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (blockMasks, error) {
 	masks := blockMasks{}
 	var o workqueue.Ordinal
@@ -142,7 +138,6 @@ func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.Ru
 	return masks, nil
 }
 
-// partsThatFit finds the items whose newest parts match, at each step; among some items, or all.
 func (e *Evidence) partsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	among []workqueue.Ordinal,
 ) (map[workqueue.Step]blockMasks, error) {
@@ -163,7 +158,6 @@ func timeOrNull(t time.Time) *time.Time {
 	return &t
 }
 
-// checkPaths reports errors in a path before it is applied to data.
 func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx) error {
 	for _, p := range []struct{ name, path string }{{"where", e.Where}, {"where_result", e.WhereResult}} {
 		if p.path == "" {
@@ -193,7 +187,6 @@ func (e *Evidence) explain(op string, err error) error {
 const keysOfItems = `
 SELECT item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
-// examples returns the keys of the first items.
 func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error) {
 	blocks := slices.Sorted(maps.Keys(items))
 	var first []workqueue.Ordinal
@@ -211,7 +204,6 @@ func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error)
 	return keys, nil
 }
 
-// taken is the reset items.
 func (r *redo) taken() blockMasks {
 	items := blockMasks{}
 	for i := range r.moved {
@@ -249,7 +241,6 @@ func (sel *Selection) Empty() bool {
 		sel.Evidence.empty()
 }
 
-// explain counts the wanted items of a named step that were not taken, by reason.
 func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	p := &c.at[s]
 	rest := c.wanted[s].AndNot(c.moves[s].reset)
@@ -271,7 +262,6 @@ func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	}
 }
 
-// culprits counts items skipped at a step, by the steps that failed for them.
 func (r *redo) culprits(c *blockPlan, s workqueue.Step, items bitfield.Set, causes map[workqueue.Step]int64) {
 	if items.Empty() {
 		return
@@ -330,7 +320,6 @@ func (r *redo) notes() (notes []string) {
 	return notes
 }
 
-// countOf is a number of items with "is" or "are".
 func countOf(n int64) string {
 	if n == 1 {
 		return "1 item is"

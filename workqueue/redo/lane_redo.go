@@ -127,7 +127,6 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	return nil
 }
 
-// redoneLane is the reset items of one lane.
 type redoneLane struct {
 	*settle.LaneRow
 	first workqueue.Ordinal // of the reset items
@@ -224,7 +223,6 @@ func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workq
 	return busy, nil
 }
 
-// healedLanes bounds the lanes that one transaction repairs.
 const healedLanes = 1000
 
 const (
@@ -273,7 +271,6 @@ func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, err
 	})
 }
 
-// lanePlace is how far a run's lanes have been checked.
 type lanePlace struct {
 	run  workqueue.RunID
 	lane int64

@@ -60,13 +60,11 @@ type redo struct {
 	requests []workqueue.Sent // withdrawn entirely
 }
 
-// scope is which outcomes of a step are discarded.
 type scope struct {
 	done bool // results; errors always are
 	live bool // requests in flight or about to be retried
 }
 
-// stepSum is what a redo does to one step, in items.
 type stepSum struct {
 	reset     int64 // of a named step: will be redone
 	ready     int64 // of those, ready now
@@ -83,7 +81,6 @@ type stepSum struct {
 	causes  map[workqueue.Step]int64 // wanted, and skipped because a step failed
 }
 
-// begin locks the steps of the run and reads its graph.
 func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) {
 	if r.steps, err = control.LockSteps(ctx, r.tx, r.run); err != nil {
 		return err
@@ -95,7 +92,6 @@ func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) 
 const runState = `
 SELECT state, generation, items, opened AND sealed_at IS NULL FROM batchrun WHERE id = $1`
 
-// readState reads the run except for its steps.
 func (r *redo) readState(ctx context.Context) (open bool, err error) {
 	err = r.tx.QueryRow(ctx, runState, r.run).Scan(&r.state, &r.generation, &r.items, &open)
 	switch {
@@ -122,7 +118,6 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 	return open, nil
 }
 
-// find finds the wanted items, and drops named steps without any.
 func (r *redo) find(ctx context.Context) error {
 	if r.sel.seen != nil && r.sel.seen.generation != r.generation {
 		r.sel.seen = nil // the run has changed, and is read again
@@ -136,7 +131,6 @@ func (r *redo) find(ctx context.Context) error {
 	return nil
 }
 
-// reach finds the blocks and steps affected by the wanted items.
 func (r *redo) reach() {
 	wanted := r.wanted
 	r.named = slices.DeleteFunc(slices.Clone(r.named), func(s workqueue.Step) bool { return len(wanted[s]) == 0 })
@@ -165,7 +159,6 @@ SELECT count(*) FROM (
     SELECT 1 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3)
     ORDER BY step, block FOR NO KEY UPDATE) locked`
 
-// hold locks slices, lanes and blocks.
 func (r *redo) hold(ctx context.Context) error {
 	if err := r.lockLive(ctx); err != nil {
 		return err
@@ -185,7 +178,6 @@ func (r *redo) hold(ctx context.Context) error {
 	return nil
 }
 
-// redoPart bounds the blocks whose planes are in memory.
 const redoPart = 64
 
 // move decides and writes what happens to the items. It counts them first, since a canary's sample is spread over
@@ -245,7 +237,6 @@ func (r *redo) eachBlockPlan(ctx context.Context, f func(*blockPlan) error) erro
 	return nil
 }
 
-// total is how many items were taken.
 func (r *redo) total() (n int64) {
 	for i := range r.moved {
 		n += int64(r.moved[i].Mask.Count())
@@ -289,7 +280,6 @@ func (c *blockPlan) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
 	return int64((now+chunk-1)/chunk + (held+chunk-1)/chunk)
 }
 
-// shutBarriers makes the barriers of later steps wait again.
 func (r *redo) shutBarriers(ctx context.Context) error {
 	var later []workqueue.Step
 	for s := range r.sums {

@@ -123,7 +123,6 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 	return r.finish(ctx)
 }
 
-// choose finds the items of a step, or of any steps.
 func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) error {
 	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
 	r.named = []workqueue.Step{step}
@@ -153,7 +152,6 @@ func (r *rerun) mayRerun(ctx context.Context) error {
 	return err
 }
 
-// invalid reports whether invalid items were wanted, which are never redone.
 func (r *rerun) invalid() bool {
 	return slices.ContainsFunc(r.sums, func(sum stepSum) bool { return sum.invalid > 0 })
 }
@@ -212,7 +210,6 @@ func (r *rerun) tell() {
 	}
 }
 
-// finish opens the next generation and writes the audit entry.
 func (r *rerun) finish(ctx context.Context) error {
 	canary := newCanary{items: r.Canary, auto: r.CanaryAutoApprove}
 	run, err := r.rearm(ctx, &canary, &r.diff)

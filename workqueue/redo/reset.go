@@ -151,7 +151,6 @@ func (r *reset) tell() {
 	r.out.Steps = r.told()
 }
 
-// told lists the affected steps, and what the redo does to them.
 func (r *redo) told() (all []StepReset) {
 	named := map[workqueue.Step]bool{}
 	for _, s := range r.named {
@@ -168,7 +167,6 @@ func (r *redo) told() (all []StepReset) {
 	return all
 }
 
-// finish opens the next generation and writes the audit entry.
 func (r *reset) finish(ctx context.Context) error {
 	var d ledger.Difference
 	run, err := r.rearm(ctx, nil, &d)

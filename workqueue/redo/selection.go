@@ -43,7 +43,6 @@ func (sel *Selection) named() bool {
 		sel.alone() && !sel.ofParts()
 }
 
-// alone reports whether there is only evidence.
 func (sel *Selection) alone() bool {
 	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0
 }
@@ -114,7 +113,6 @@ type UnknownKeysError struct {
 	more int // beyond those in Keys
 }
 
-// shownKeys bounds the named keys.
 const shownKeys = 20
 
 func (e *UnknownKeysError) note(key string) {
@@ -228,7 +226,6 @@ func (sel *Selection) findRanged(ctx context.Context, tx pgx.Tx, run workqueue.R
 	return found, err
 }
 
-// look is find without the ranges.
 func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (found map[workqueue.Step]blockMasks, err error) {
 	switch {
@@ -284,7 +281,6 @@ func findFailed(
 	return found, nil
 }
 
-// masksAt reads rows of a step and an ordinal.
 func masksAt(rows pgx.Rows) (map[workqueue.Step]blockMasks, error) {
 	found := map[workqueue.Step]blockMasks{}
 	var step workqueue.Step
@@ -300,12 +296,10 @@ func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMask
 	return found[step]
 }
 
-// byError reports whether items are selected by the error of their failures.
 func (sel *Selection) byError() bool { return len(sel.Codes)+len(sel.Groups) > 0 }
 
 const stepOfName = `SELECT step FROM run_step WHERE run_id = $1 AND name = $2`
 
-// findFailedAt finds, for each of some steps, the items that failed at another one.
 func (sel *Selection) findFailedAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 ) (map[workqueue.Step]blockMasks, error) {
 	var at workqueue.Step
@@ -332,7 +326,6 @@ func (sel *Selection) findFailedAt(ctx context.Context, tx pgx.Tx, run workqueue
 	return found, nil
 }
 
-// findErrors finds failed items by error, in some blocks; nil: in all.
 func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	blocks []workqueue.Block,
 ) (map[workqueue.Step]blockMasks, error) {
@@ -376,7 +369,6 @@ type Range struct{ From, To workqueue.Ordinal }
 // MaxRanges bounds the ranges of a selection.
 const MaxRanges = 1000
 
-// problem validates the i-th range of a run with that many items.
 func (r Range) problem(i int, items int64) error {
 	at := fmt.Sprintf("ranges[%d] is %d to %d", i, r.From, r.To)
 	switch {
@@ -424,7 +416,6 @@ func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	return masks, nil
 }
 
-// apart merges overlapping ranges.
 func apart(ranges []Range) []Range {
 	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b Range) int { return cmp.Compare(a.From, b.From) })
 	all := sorted[:0]
@@ -451,10 +442,8 @@ func (m blockMasks) and(other blockMasks) blockMasks {
 	return both
 }
 
-// auditedRanges bounds the ranges in an audit entry; the rest are only counted.
 const auditedRanges = 100
 
-// auditRanges adds the ranges to an audit entry.
 func (sel *Selection) auditRanges(detail map[string]any) {
 	if len(sel.Ranges) == 0 {
 		return

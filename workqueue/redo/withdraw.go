@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// liveSlice is a locked live slice from which items may be removed.
 type liveSlice struct {
 	workqueue.Sent
 
@@ -97,7 +96,6 @@ func scanLive(row pgx.CollectableRow) (*liveSlice, error) {
 	return l, row.Scan(&l.ID, &l.StreamSeq, &l.StreamsEpoch, &l.step, &l.block, pgbits.Into(&l.remaining))
 }
 
-// mayBeLive is the steps at which reset items may be in slices.
 func (r *redo) mayBeLive() []workqueue.Step {
 	steps := map[workqueue.Step]bool{}
 	for _, s := range r.named {
@@ -123,7 +121,6 @@ SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, 
 WHERE id = $1 AND state IN ('running', 'completed') AND generation = $2
 RETURNING generation`
 
-// newCanary is a sample that starts with a generation.
 type newCanary struct {
 	items    int
 	auto     bool
@@ -183,7 +180,6 @@ const (
 SELECT step, ordinal FROM work_result WHERE run_id = $1 AND step = ANY ($2) AND generation = $3`
 )
 
-// see evaluates the evidence of a selection, without a lock.
 func (s Store) see(ctx context.Context, run workqueue.RunID, sel *Selection) error {
 	if sel.empty() {
 		return nil
@@ -241,7 +237,6 @@ func recordedIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []wor
 	return all, nil
 }
 
-// catchUp updates the parts, under the locks.
 func (f *seen) catchUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, e *Evidence) error {
 	now, err := recordedIn(ctx, tx, run, steps, f.generation)
 	if err != nil {

@@ -131,7 +131,6 @@ type comparing struct {
 	outcomes bool // there are no results to compare
 }
 
-// merge walks through both runs in key order.
 func (c *comparing) merge(left, right *chainedRun) error {
 	for {
 		here, err := left.peek()
@@ -163,7 +162,6 @@ func (c *comparing) merge(left, right *chainedRun) error {
 	}
 }
 
-// keyOrder compares keys; nil, the end of a run, is after all keys.
 func keyOrder(here, there *keyedItem) int {
 	switch {
 	case there == nil:

@@ -29,7 +29,6 @@ type keyedRun struct {
 	page     []keyedItem // the rest of the current page
 }
 
-// keyPlace is a position in the key order of a run.
 type keyPlace struct {
 	key  string
 	twin int

@@ -124,7 +124,6 @@ func (d *digester) final() bool { return d.state == "completed" || d.state == "c
 // digestPage bounds what one statement reads, so that items of maximum size occupy PostgreSQL only briefly.
 const digestPage = 1024
 
-// readBlock reads the items of the block that starts with from.
 func (d *digester) readBlock(ctx context.Context, from workqueue.Ordinal) error {
 	if err := d.planes(ctx, from); err != nil {
 		return err
@@ -164,7 +163,6 @@ func (d *digester) planes(ctx context.Context, from workqueue.Ordinal) error {
 const digestItems = `
 SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal BETWEEN $2 AND $3 ORDER BY ordinal`
 
-// readItems hashes the keys and payloads of a page, and keeps the keys.
 func (d *digester) readItems(ctx context.Context, first, last workqueue.Ordinal) error {
 	rows, err := d.store.Pool.Query(ctx, digestItems, d.run, first, last)
 	if err != nil {
@@ -196,7 +194,6 @@ const digestParts = `
 SELECT ordinal, step, result, error_code FROM work_result
 WHERE run_id = $1 AND step = ANY ($2) AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal, generation`
 
-// readParts hashes the outcomes of the page whose keys were kept.
 func (d *digester) readParts(ctx context.Context, first, last workqueue.Ordinal) error {
 	rows, err := d.store.Pool.Query(ctx, digestParts, d.run, d.steps.All, first, last)
 	if err != nil {
@@ -221,7 +218,6 @@ func (d *digester) readParts(ctx context.Context, first, last workqueue.Ordinal)
 	return nil
 }
 
-// take keeps a relevant part of an item; a later one replaces it.
 func (d *digester) take(at workqueue.Ordinal, step workqueue.Step, result, code []byte) {
 	_, bit := at.Block()
 	switch outcome, failed := d.block.Of(bit); outcome {
@@ -237,7 +233,6 @@ func (d *digester) take(at workqueue.Ordinal, step workqueue.Step, result, code 
 	}
 }
 
-// outcome hashes an item with its kept parts.
 func (d *digester) outcome(first, at workqueue.Ordinal) {
 	i := int(at - first)
 	begin := 0

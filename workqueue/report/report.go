@@ -46,7 +46,6 @@ type RunReport struct {
 	At             time.Time          `json:"at" doc:"the database's clock when it looked"`
 }
 
-// reportedRoots bounds the failed chunks listed in a report.
 const reportedRoots = 20
 
 // Unprocessed is the number of items without an outcome in one state. Held ones are behind a canary or in a lane,
@@ -90,7 +89,6 @@ func (s Store) Report(ctx context.Context, id workqueue.RunID) (RunReport, error
 	return r, nil
 }
 
-// readWork reads where the time went and what did the work.
 func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 	life := lifetime{}
 	err := tx.QueryRow(ctx, reportClock, r.ID).Scan(&r.At, &r.LoadingSeconds, &life.sealed, &life.held)
@@ -189,7 +187,6 @@ func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before
 	return out, err
 }
 
-// upTo keeps the steps that one needs, and returns their needs.
 func upTo(out *plane.OutcomeSteps, needs [][]workqueue.Step, before string) ([][]workqueue.Step, error) {
 	at := slices.Index(out.Names, before)
 	if at < 0 || len(needs[at]) == 0 {
@@ -339,7 +336,6 @@ func (r *RunReport) readSteps(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// maxHistory bounds a history: the newest entries.
 const maxHistory = 500
 
 // HistoryEntry is one event of a run, or of its environment.

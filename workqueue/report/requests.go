@@ -128,17 +128,14 @@ func (r *RunReport) readWorkers(ctx context.Context, tx pgx.Tx) (err error) {
 	return nil
 }
 
-// bestWindow is the period of the best rate, unless the run was shorter.
 const bestWindow = 10 * time.Second
 
-// maxBuckets bounds what is read to find the best rate.
 const maxBuckets = 20_000
 
 const answersOverTime = `
 SELECT floor(extract(epoch FROM ended_at) / $2::float8)::bigint AS bucket, sum(bit_count(mask))::bigint FROM work_slice
 WHERE run_id = $1 AND state = 'recorded' GROUP BY 1 ORDER BY 1`
 
-// readRates needs the generations.
 func (r *RunReport) readRates(ctx context.Context, tx pgx.Tx) error {
 	var settled int64
 	for i := range r.Generations {
@@ -165,7 +162,6 @@ func (r *RunReport) readRates(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// rateWindowSum finds the greatest sum over consecutive buckets.
 type rateWindowSum struct {
 	buckets int64
 	at      []int64
@@ -174,7 +170,6 @@ type rateWindowSum struct {
 	best    int64
 }
 
-// add adds the next non-empty bucket.
 func (w *rateWindowSum) add(bucket, items int64) {
 	w.at, w.counts, w.sum = append(w.at, bucket), append(w.counts, items), w.sum+items
 	for w.at[0] <= bucket-w.buckets {

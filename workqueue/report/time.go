@@ -114,7 +114,6 @@ func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []Generati
 	return err
 }
 
-// history is a run according to its events.
 type history struct {
 	acts  []act
 	holds []span
@@ -123,7 +122,6 @@ type history struct {
 // span is a period; its end is zero while it lasts.
 type span struct{ from, to time.Time }
 
-// act is one generation.
 type act struct {
 	generation workqueue.Generation
 	span
@@ -150,7 +148,6 @@ func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*
 	return s, err
 }
 
-// tell adds the next event.
 func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time.Time) {
 	switch kind {
 	case workqueue.EventPaused:
@@ -215,7 +212,6 @@ func (s *history) report(i int, now time.Time) GenerationReport {
 	return out
 }
 
-// awake is how long the run was not held between two times.
 func (s *history) awake(from, to, now time.Time) time.Duration {
 	left := to.Sub(from)
 	for _, h := range s.holds {

@@ -102,7 +102,6 @@ func (req *DeleteRequest) take(ctx context.Context, tx pgx.Tx) (out Deletion, er
 		Detail: detail})
 }
 
-// lock locks the run, and refuses one that is still needed.
 func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, gen workqueue.Generation, err error) {
 	steps, err := tx.Exec(ctx, lockStepsForGood, req.Run)
 	if err != nil {

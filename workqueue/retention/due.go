@@ -113,7 +113,6 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	deleteFires      = `DELETE FROM schedule_occurrence` + deleteMiddle + oldFires + deleteTail
 )
 
-// retained is the statements of a kind.
 type retained struct {
 	cutoff, due string
 	remove      string // deletes up to $2 rows before $1; empty: runs are deleted in stages

@@ -98,7 +98,6 @@ DELETE FROM tracker_batch WHERE id = $1 AND $2::int > 0`
 DELETE FROM run_step WHERE run_id = $1 AND $2::int > 0`
 )
 
-// stage is a table from which a run's rows are deleted.
 type stage struct {
 	next, statement string
 	span            int64 // rows per position, about; 0: by number of rows
@@ -135,7 +134,6 @@ UPDATE deleted_run SET stage = $2, step = $3, position = $4, deleted = deleted +
 WHERE run_id = $1`
 )
 
-// pieceAt is the progress of a run's deletion.
 type pieceAt struct {
 	steps    int64
 	stage    int
@@ -173,7 +171,6 @@ func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workq
 	return rows, gone, nil
 }
 
-// remove deletes a batch and advances.
 func (at *pieceAt) remove(ctx context.Context, tx pgx.Tx, run workqueue.RunID, st *stage, span int64) (int64, error) {
 	if st.span == 0 {
 		tag, err := tx.Exec(ctx, st.statement, run, span)
@@ -202,7 +199,6 @@ func (at *pieceAt) next(st *stage) {
 	}
 }
 
-// goneKept is how long the record of a deleted run is kept.
 const goneKept = 400 * 24 * time.Hour
 
 const forgetGone = `

@@ -160,14 +160,12 @@ WHERE pid = $1 AND query_start = $2 AND state = 'active'
     AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5
         AND expires_at > tranche_now())`
 
-// stalledClient is a connection at one point of one statement.
 type stalledClient struct {
 	pid   int32
 	since time.Time // start of the statement
 	bytes int64     // received so far
 }
 
-// stalledWatch remembers when connections were first seen at their point.
 type stalledWatch struct {
 	mu   sync.Mutex
 	seen map[stalledClient]time.Time

@@ -16,7 +16,6 @@ import (
 // RequestKept is how long the answer to a request is kept for its idempotency key.
 const RequestKept = 24 * time.Hour
 
-// maxSweptRequests bounds the requests deleted by one transaction.
 const maxSweptRequests = 1000
 
 // KeptRequest is what is known of an earlier request with a key.

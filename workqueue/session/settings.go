@@ -38,7 +38,6 @@ type StreamValues struct {
 	EventAge   time.Duration `json:"event_age"`
 }
 
-// sizes is the size of each stream, by the name of its setting.
 func (v *StreamValues) sizes() map[string]int64 {
 	return map[string]int64{"work_bytes": v.WorkBytes, "reply_bytes": v.ReplyBytes, "stage_bytes": v.StageBytes,
 		"flow_bytes": v.FlowBytes, "event_bytes": v.EventBytes, "dead_bytes": v.DeadBytes}
@@ -78,7 +77,6 @@ func (v *StreamValues) Against(other *StreamValues) (differs []string) {
 	return differs
 }
 
-// named is the values as the audit log shows them.
 func (v *StreamValues) named() map[string]any {
 	all := map[string]any{"replicas": any("auto"), "event_age": v.EventAge.String()}
 	if v.Replicas != 0 {
@@ -262,7 +260,6 @@ func lay[T any](over *T, given *T) {
 	}
 }
 
-// errNoStreamSettings is for changes before any node has started.
 var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
 	"no node has started on this database yet; give the first one its " +
 	"--stream-replicas, --work-max-bytes and the others"}

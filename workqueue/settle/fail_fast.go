@@ -19,7 +19,6 @@ import (
 // HoldFailFast is the hold of a run whose first outcomes reached a fail-fast limit.
 const HoldFailFast = "fail_fast"
 
-// failFastStep is a step with a fail-fast limit.
 type failFastStep struct {
 	run  workqueue.RunID
 	step workqueue.Step
@@ -29,7 +28,6 @@ func (a failFastStep) compare(b failFastStep) int {
 	return cmp.Or(slices.Compare(a.run[:], b.run[:]), cmp.Compare(a.step, b.step))
 }
 
-// outcomes counts outcomes of a step, and its permanent failures by code.
 type outcomes struct {
 	seen  int
 	codes map[string]int
@@ -78,7 +76,6 @@ FROM due WHERE r.id = $1 AND due.run_id = r.id AND r.state = 'running' AND r.hol
 RETURNING r.generation, r.hold_detail`
 )
 
-// failFastLimit is a row of run_fail_fast and the rule of its step.
 type failFastLimit struct {
 	failFastStep
 

@@ -89,7 +89,6 @@ WHERE f.generation IS NULL OR (f.error_code IS NULL) <> (n.error_code IS NULL)
        WHERE e.run_id = $1 AND e.step = ANY($5::smallint[]) AND e.ordinal = o.ordinal
          AND e.generation > f.generation AND e.error_code IS NOT NULL)`
 
-// changedParts returns the items of a block whose part, written by this transaction, differs from the previous one.
 func changedParts(
 	ctx context.Context, tx pgx.Tx, g *plane.Graph, id plane.BlockID, bits bitfield.Set,
 ) (bitfield.Set, error) {

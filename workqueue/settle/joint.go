@@ -30,7 +30,6 @@ type joint struct {
 	now   []plane.Planes
 }
 
-// group separates the blocks of runs with one step from those with several.
 func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 	for _, id := range lockOrder(s.outcomes) {
 		g, err := s.graphs.Of(ctx, tx, id.Run)
@@ -56,7 +55,6 @@ func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// locks is the rows that the settlement may change, and the gates.
 func (s *settlement) locks() []plane.BlockID {
 	rows := append(slices.Clone(s.alone), s.followed()...)
 	for id := range s.unheld {
@@ -78,7 +76,6 @@ func (s *settlement) locks() []plane.BlockID {
 	return slices.Compact(rows)
 }
 
-// rows is the rows of all steps of the joint blocks.
 func (s *settlement) rows() (rows []plane.BlockID) {
 	for _, gate := range lockOrder(s.joint) {
 		for step := range s.joint[gate].graph.Steps {
@@ -159,7 +156,6 @@ func (j *joint) passes() bool {
 	return false
 }
 
-// moves is changes of blocks, row by row.
 type moves struct {
 	rows                                []plane.BlockID
 	ready, done, failed, skipped, leave []bitfield.Set
@@ -214,7 +210,6 @@ func (m *moves) queue(batch *pgx.Batch) {
 	})
 }
 
-// nullBits scans a plane; NULL is the empty set.
 type nullBits struct{ bitfield.Set }
 
 // ScanBits implements pgtype.BitsScanner.

@@ -134,7 +134,6 @@ func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// followed is the rows of the next items.
 func (s *settlement) followed() (rows []plane.BlockID) {
 	for run, lanes := range s.lanes {
 		for _, l := range lanes {
@@ -173,7 +172,6 @@ func (s *settlement) advance(batch *pgx.Batch) {
 	}
 }
 
-// hasFailed reports whether a final item has failed.
 func (s *settlement) hasFailed(gate plane.BlockID, bit int) bool {
 	j := s.joint[gate]
 	if j == nil {

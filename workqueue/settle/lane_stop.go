@@ -233,7 +233,6 @@ func (st *stopping) fail(l *stoppedLane, item *Follower) {
 	}
 }
 
-// insert inserts the slices and removes the items from the held planes.
 func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
 	st.set.unheld = map[plane.BlockID]bitfield.Set{}
 	var ids []workqueue.SliceID

@@ -104,7 +104,6 @@ func (s Store) ReleaseLost(
 // show which it is. The difference is that the endpoint's services then kept answering other requests; see
 // [Store.Blamed].
 
-// silent is the error of a slice without a reply at its deadline.
 func silent() workqueue.SlotError {
 	return workqueue.SlotError{Code: "deadline", Message: "no reply came before the deadline", Retry: true}
 }

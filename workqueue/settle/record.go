@@ -140,5 +140,4 @@ func inOrder(answers []Answer) []int {
 	return order
 }
 
-// partBuffers holds the buffers of past recordings, some megabytes each.
 type partBuffers struct{ sync.Pool }

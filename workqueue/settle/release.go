@@ -83,7 +83,6 @@ func sparedOf(
 	return pace.Outages(ctx, tx, fails)
 }
 
-// releaseBatch bounds the slices of one sweeping transaction.
 const releaseBatch = 2000
 
 // ReleaseDeadSessions reissues slices that dead nodes claimed and had not sent. It returns their number, also if ctx

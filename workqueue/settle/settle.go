@@ -72,7 +72,6 @@ const recordLarge = `
 WITH locked AS MATERIALIZED (SELECT id FROM large_result WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
 UPDATE large_result l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
 
-// markLarge records that large results belong to their items.
 func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
 	if len(s.large) == 0 {
 		return nil
@@ -337,7 +336,6 @@ func (s *settlement) of(endpoint string) *Settled {
 	return &s.settled[len(s.settled)-1]
 }
 
-// answered counts a request that a reply ended.
 func (s *settlement) answered(endpoint string, why *workqueue.SlotError) {
 	if why == nil {
 		s.of(endpoint).Answered++
@@ -346,7 +344,6 @@ func (s *settlement) answered(endpoint string, why *workqueue.SlotError) {
 	}
 }
 
-// released counts a request that ended without a reply.
 func (s *settlement) released(endpoint string, cause workqueue.Cause) {
 	if cause == workqueue.CauseDeadline || cause == workqueue.CauseSilence {
 		s.of(endpoint).Expired++

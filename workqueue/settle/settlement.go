@@ -86,7 +86,6 @@ func (s *settlement) outcomeOf(h *plane.HeldSlice) *plane.Outcome {
 	return o
 }
 
-// done records a result.
 func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	part(s.parts, 8, h, bit)
 	s.parts.Bytes(slot.Result)
@@ -111,7 +110,6 @@ func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	o.Bytes += size
 }
 
-// fail records an error as the item's final outcome.
 func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	part(&s.failed, 7, h, bit)
 	s.failed.Text(pg.Plain(e.Code))
@@ -145,7 +143,6 @@ FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::te
     AS p (run_id, slice_id, ordinal, generation, step, error_code, error_message)
 ` + plane.KeyOfPart
 
-// writeParts queues a few parts with the next statement, and copies many.
 func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
 	if s.failed.Rows > 0 {
 		rows := s.failed.Columns(7)
@@ -211,7 +208,6 @@ const copyErrors = `COPY work_error
 (run_id, slice_id, ordinal, step, error_code, error_message)
 FROM STDIN (FORMAT binary)`
 
-// attemptFailed saves the error of an attempt that another follows.
 func (s *settlement) attemptFailed(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.errors.Row(6)
 	s.errors.UUID(h.Run)
@@ -246,7 +242,6 @@ func (s *settlement) pass(h *plane.HeldSlice, bits bitfield.Set, cause workqueue
 	}
 }
 
-// due returns the delays of the new slices that must wait.
 func (s *settlement) due() (in []time.Duration) {
 	for i := range s.made {
 		if s.made[i].delay > 0 {

@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// tally is one slice while its answers are processed.
 type tally struct {
 	*plane.HeldSlice
 	retry      bitfield.Set // items to be retried
@@ -25,7 +24,6 @@ type tally struct {
 	forced     bool // an operator keeps the breaker closed: unreachable servers do not count against the items
 }
 
-// refusal is a slot with an error worth a retry.
 type refusal struct {
 	bit int
 	err workqueue.SlotError
@@ -81,12 +79,10 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 	}
 }
 
-// unanswered is the error of an item that a complete reply left out.
 func unanswered() workqueue.SlotError {
 	return workqueue.SlotError{Code: "unanswered", Message: "the service's reply left this item out", Retry: true}
 }
 
-// left is the items without a slot.
 func (t *tally) left() bitfield.Set { return t.Remaining.AndNot(t.retry) }
 
 // complete reports whether no message of the reply is missing: the last one came, and as many slots were accepted as
@@ -176,7 +172,6 @@ func forceClosed(ctx context.Context, tx pgx.Tx, tallies map[workqueue.SliceID]*
 	return nil
 }
 
-// unreached reports whether items failed because no server was reached.
 func (t *tally) unreached() bool {
 	return t.Failure != nil && pace.Unreached(t.Failure.Code) ||
 		slices.ContainsFunc(t.refusals, func(r refusal) bool { return pace.Unreached(r.err.Code) })
@@ -238,7 +233,6 @@ func (t *tally) closeRefused(set *settlement, spared bool) {
 	}
 }
 
-// cause is why the items without a slot fail.
 func (t *tally) cause() workqueue.Cause {
 	switch {
 	case t.unreadable:

@@ -149,7 +149,6 @@ func (a *adder) known(ctx context.Context, tx pgx.Tx) (bool, error) {
 	return true, nil
 }
 
-// put writes the items, batch by batch.
 func (a *adder) put(ctx context.Context, tx pgx.Tx) error {
 	next, err := a.Items()
 	if err != nil {
@@ -179,7 +178,6 @@ func (a *adder) put(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// counted enforces the bounds of an add on a source of items.
 func (a *adder) counted(next func(*LoadItem) error) func(*LoadItem) error {
 	items := 0
 	return func(item *LoadItem) error {

@@ -35,7 +35,6 @@ type Content struct {
 	Items bool              // compare the items, too; not where each reading may find others
 }
 
-// keptContent is its stored form (batchrun.content).
 type keptContent struct {
 	Said  map[string]string `json:"said,omitempty"`
 	Items string            `json:"items,omitempty"` // digest of keys and payloads in order
@@ -68,7 +67,6 @@ func (d *itemDigest) add(item *LoadItem) {
 	d.items++
 }
 
-// digestItems starts a digest if one is needed.
 func (l *loader) digestItems() {
 	if l.req.IdempotencyKey != "" && l.req.Content != nil && l.req.Content.Items {
 		l.digest = &itemDigest{sum: sha256.New()}
@@ -123,7 +121,6 @@ func (l *loader) compare(ctx context.Context, known Loaded) (Loaded, error) {
 	return known, nil
 }
 
-// readOn reads the remaining items for their digest.
 func (l *loader) readOn() error {
 	for b := (&itemBatch{}); ; b.reset(0) {
 		if _, err := l.fill(b); errors.Is(err, io.EOF) {
@@ -141,7 +138,6 @@ func differentItems(then, now int64) string {
 	return fmt.Sprintf("the items (%s then, %s now)", control.Grouped(then), control.Grouped(now))
 }
 
-// differentTexts names the differences of two maps.
 func differentTexts(what string, then, now map[string]string) (other []string) {
 	names := maps.Clone(then)
 	if names == nil {
@@ -164,7 +160,6 @@ func differentTexts(what string, then, now map[string]string) (other []string) {
 	return few(other)
 }
 
-// maxDifferences bounds the named differences of one kind.
 const maxDifferences = 5
 
 func few(all []string) []string {
@@ -174,7 +169,6 @@ func few(all []string) []string {
 	return all
 }
 
-// differentPlans names the settings in which two plans differ.
 func differentPlans(then, now json.RawMessage) []string {
 	was, is := settingsByPath(then), settingsByPath(now)
 	var other []string
@@ -194,7 +188,6 @@ func differentPlans(then, now json.RawMessage) []string {
 	return few(other)
 }
 
-// settingsByPath is a plan's JSON as values by path; named list elements use their name.
 func settingsByPath(text json.RawMessage) map[string]string {
 	all := map[string]string{}
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -294,7 +287,6 @@ func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
 	return <-me.done // the transaction is in progress, and has a time limit
 }
 
-// commit makes runs until none is waiting.
 func (c *companions) commit(ctx context.Context, db *database.DB) {
 	for {
 		c.mu.Lock()

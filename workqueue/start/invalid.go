@@ -22,7 +22,6 @@ import (
 // MaxInvalid bounds the invalid items of a run: beyond it the input as such is wrong.
 const MaxInvalid = 100_000
 
-// maxInvalidReason bounds the stored reason for one, in bytes.
 const maxInvalidReason = 500
 
 // TooManyInvalidError is returned for a load with more than MaxInvalid invalid items.
@@ -33,13 +32,11 @@ func (e *TooManyInvalidError) Error() string {
 		"have such items refused, to see where they are (on_invalid: reject), and fix the input", MaxInvalid, e.First)
 }
 
-// invalidItem is an item that fails with the seal and is never sent.
 type invalidItem struct {
 	ordinal int
 	reason  string
 }
 
-// reject counts an invalid item and truncates the reason.
 func (l *loader) reject(item *LoadItem) error {
 	item.Invalid = pg.Plain(item.Invalid[:min(len(item.Invalid), maxInvalidReason)])
 	if l.refused == 0 {
@@ -123,7 +120,6 @@ func (l *loader) failInvalid(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// writeInvalid writes the slices and parts of a step. The items are sorted by ordinal.
 func (l *loader) writeInvalid(ctx context.Context, tx pgx.Tx, step workqueue.Step, blocks []workqueue.Block,
 	masks []bitfield.Set,
 ) error {
@@ -161,7 +157,6 @@ func (e *duplicateInBatchError) Unwrap() error { return e.cause }
 const knownKeys = `
 SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2)`
 
-// known returns which keys of the batch the run already has, with their ordinals.
 func (l *loader) known(ctx context.Context, q interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, b *itemBatch,
@@ -178,7 +173,6 @@ func (l *loader) known(ctx context.Context, q interface {
 	return found, nil
 }
 
-// skipKnown removes from the batch every item whose key is in the run or earlier in the batch.
 func (l *loader) skipKnown(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	known, err := l.known(ctx, tx, b)
 	if err != nil {
@@ -198,7 +192,6 @@ func (l *loader) skipKnown(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return nil
 }
 
-// explain turns a duplicate key into an error with both of its places.
 func (l *loader) explain(ctx context.Context, err error) error {
 	var dup *duplicateInBatchError
 	if !errors.As(err, &dup) {
@@ -222,7 +215,6 @@ func (l *loader) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// lineOf returns the line of an item in a refused batch or an earlier one.
 func (l *loader) lineOf(b *itemBatch, ordinal int) int {
 	if i := ordinal - b.base; i >= 0 && i < len(b.rows) {
 		return b.rows[i].line
@@ -247,7 +239,6 @@ func (x *lineIndex) add(ordinal, line int) {
 	x.at, x.shift = append(x.at, ordinal), append(x.shift, line-ordinal)
 }
 
-// line returns the line of an item, or 0 if unknown.
 func (x *lineIndex) line(ordinal int) int {
 	i := sort.SearchInts(x.at, ordinal+1) - 1
 	if i < 0 || len(x.at) >= maxLineShifts {

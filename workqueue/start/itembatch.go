@@ -155,7 +155,6 @@ type keyLog struct {
 	end    int64
 }
 
-// keyShare is the entries of some keys, in order.
 type keyShare struct {
 	recent []byte
 	at     []int64 // offsets in the file; lengths are in pieces
@@ -169,7 +168,6 @@ type keyEntry struct {
 	size    int // of the payload
 }
 
-// duplicateKeys is what is known of duplicate keys.
 type duplicateKeys struct {
 	items int64 // without the first of each key
 	bytes int64 // of their payloads
@@ -178,7 +176,6 @@ type duplicateKeys struct {
 
 func newKeyLog(dir string) *keyLog { return &keyLog{dir: dir, seed: maphash.MakeSeed()} }
 
-// add copies an entry into its share.
 func (k *keyLog) add(e keyEntry) error {
 	share := &k.shares[maphash.Bytes(k.seed, e.key)%keyShares]
 	share.recent = binary.AppendUvarint(share.recent, uint64(len(e.key)))
@@ -245,7 +242,6 @@ func (k *keyLog) twins() (found duplicateKeys, err error) {
 	return found, nil
 }
 
-// each yields the entries of a share in order.
 func (k *keyLog) each(share *keyShare, yield func(keyEntry)) error {
 	piece := make([]byte, 0, keyShareBytes)
 	for i, at := range share.at {

@@ -237,7 +237,6 @@ func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version 
 	return plan, version, nil
 }
 
-// maxTriedFirst bounds the items in the result of TryLoad.
 const maxTriedFirst = 10
 
 // Tried is what a load would do.
@@ -299,7 +298,6 @@ type trial struct {
 	out  Tried
 }
 
-// read reads the items as a load does.
 func (t *trial) read() error {
 	batch, ordinal := &itemBatch{}, 0
 	for {
@@ -326,7 +324,6 @@ func (t *trial) read() error {
 	return t.settle(int64(ordinal))
 }
 
-// show keeps the first items that are not left out.
 func (t *trial) show(batch *itemBatch, row itemRow) {
 	key := string(batch.key(row))
 	known := func(i TriedItem) bool { return i.Key == key }
@@ -337,7 +334,6 @@ func (t *trial) show(batch *itemBatch, row itemRow) {
 	t.out.First = append(t.out.First, TriedItem{key, slices.Clone(batch.payload(row)), row.line})
 }
 
-// settle finds duplicate keys and counts.
 func (t *trial) settle(items int64) error {
 	twins, err := t.keys.twins()
 	if err != nil {

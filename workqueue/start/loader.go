@@ -130,7 +130,6 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 	return b, nil
 }
 
-// loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
 	err := errApart
@@ -183,7 +182,6 @@ func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
 	return l.store.InTxWithin(ctx, database.LoadTimeout, l.seal)
 }
 
-// loadConnections is the number of concurrent writers of batches.
 const loadConnections = 2
 
 // stream reads batches on this goroutine and writes them on others. Runs that skip duplicates have one writer, since
@@ -259,7 +257,6 @@ func (l *loader) write(ctx context.Context, b *itemBatch) error {
 	return err
 }
 
-// account adds a batch to the run's counts.
 func (l *loader) account(b *itemBatch) {
 	for i, row := range b.rows {
 		block := int(l.items) / bitfield.Size

@@ -372,7 +372,6 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	return err
 }
 
-// makeBlocks inserts blocks with all items ready, or only the heads of lanes.
 func (o *openState) makeBlocks(ctx context.Context, tx pgx.Tx, from, to int64, sizes []int, bytes []int64) error {
 	first := workqueue.Block(from / bitfield.Size)
 	if o.order == nil {

@@ -37,7 +37,6 @@ func (e *ItemOrderError) Error() string {
 	return fmt.Sprintf("%s, key %.80q: %s%s", place, e.Key, e.Problem, fix)
 }
 
-// checkOrder rejects settings that cannot be combined with an order.
 func (r *LoadRequest) checkOrder() error {
 	if r.Order == nil {
 		return nil
@@ -62,7 +61,6 @@ func (r *LoadRequest) checkOrder() error {
 	return nil
 }
 
-// lane is the lane of an item to be loaded; 0 in a run without lanes.
 func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
 	if l.req.Order == nil {
 		return 0, nil
@@ -114,7 +112,6 @@ func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*wor
 // copyLanes and putLanes must match.
 const copyLanes = `COPY work_order (run_id, ordinal, lane) FROM STDIN (FORMAT binary)`
 
-// putLanes writes the lanes of a batch's items.
 func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	b.copy.Reset()
 	for i, row := range b.rows {

@@ -154,7 +154,6 @@ func (l *loader) paced() bool {
 	return true
 }
 
-// inLine makes the heads of lanes ready and holds the rest.
 func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgtype.Bits) {
 	for b, size := range sizes {
 		rest := pgtype.Bits{}
@@ -183,7 +182,6 @@ func makeBlocks(ctx context.Context, tx pgx.Tx, run workqueue.RunID, first workq
 	return nil
 }
 
-// settings is what the run starts with, under the names of `run set`; defaults are left out.
 func (l *loader) settings() map[string]any {
 	var d ledger.Difference
 	d.Add("version", 0, l.req.PlanVersion)
@@ -253,7 +251,6 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// failedLimit is how many items may fail; nil: all.
 func (l *loader) failedLimit() (*int64, error) {
 	limit, limited, err := workqueue.FailedLimit(l.req.MaxFailed, l.items)
 	if !limited {
@@ -265,7 +262,6 @@ func (l *loader) failedLimit() (*int64, error) {
 // sampled reports whether a sample goes first. A canary of all items does not count.
 func (l *loader) sampled() bool { return l.req.Canary > 0 && int64(l.req.Canary) < l.items }
 
-// blocks returns the sizes of the blocks, and their ready and held items.
 func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits) {
 	for b := range l.sizes {
 		size := int(min(bitfield.Size, l.items-int64(b)*bitfield.Size))
@@ -282,7 +278,6 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 	return sizes, ready, held
 }
 
-// knownPaces are the endpoints known to have a pace.
 type knownPaces struct{ sync.Map }
 
 // SealRequest closes an open run to new items.

@@ -117,7 +117,6 @@ type Sample struct {
 // NewSample samples about n of total items: one for each stretch of ⌈total/n⌉.
 func NewSample(n int, total int64) Sample { return Sample{(total + int64(n) - 1) / int64(n), total} }
 
-// place returns the sampled item of a stretch.
 func (s Sample) place(stretch int64) int64 {
 	first := stretch * s.stride
 	return first + int64(scatter(uint64(stretch))%uint64(min(s.stride, s.total-first)))

@@ -81,7 +81,6 @@ func (g *Graph) Barriers() (steps []workqueue.Step) {
 	return steps
 }
 
-// sees returns the steps that have a step's parts as input.
 func (g *Graph) sees(step workqueue.Step) (seers []workqueue.Step) {
 	for _, s := range g.After[step] {
 		if slices.Contains(g.Steps[s].inputs, step) {

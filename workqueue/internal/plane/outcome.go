@@ -76,7 +76,6 @@ type BlockOutcomes struct {
 	failed  []failedIn   // in step order
 }
 
-// failedIn is items that a required step failed.
 type failedIn struct {
 	step  workqueue.Step
 	items bitfield.Set

@@ -73,7 +73,6 @@ func (p Policy) Throttled(n int) time.Duration {
 	return d + time.Duration(rand.Int64N(int64(d)+1))
 }
 
-// jittered subtracts up to a fifth of d.
 func jittered(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

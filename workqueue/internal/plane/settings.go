@@ -10,7 +10,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// settingColumn is a setting's column of run_step.
 type settingColumn struct {
 	name, kind, zero string // SQL's type and zero value
 	null             bool   // 0 is stored as NULL
