@@ -10,10 +10,9 @@ import (
 )
 
 var (
-	// ErrNotFound is wrapped by every error about a run, item or step that does not exist.
+	// ErrNotFound is wrapped by every error about something that does not exist, like a run, item, step or plan.
 	ErrNotFound = errors.New("not found")
-	// ErrSessionLost is returned if a node's session has expired: its slices have been, or soon will be, released to
-	// other nodes.
+	// ErrSessionLost is returned if a node's session has expired: its slices are released to other nodes.
 	ErrSessionLost = errors.New("the node's session has expired")
 	// ErrBusy is returned by a claim of a step that a re-run or cancel has locked.
 	ErrBusy = errors.New("the step is held by another operation")
@@ -86,12 +85,10 @@ func (e *CleanupPendingError) Error() string {
 // Unwrap returns why the load failed.
 func (e *CleanupPendingError) Unwrap() error { return e.Cause }
 
-// ErrFence is wrapped if a write affected fewer rows than the transaction had locked. It is a bug, and nothing is
-// overwritten.
+// ErrFence is wrapped if a write affected fewer rows than the transaction had locked. It is a bug.
 var ErrFence = errors.New("rows are not in the state they were locked in")
 
-// Refused reports whether PostgreSQL will refuse the same write again: it violates a constraint, cannot be stored,
-// or its rows are not in the required state.
+// Refused reports whether PostgreSQL would refuse the write again: a constraint, invalid data, or the rows' state.
 func Refused(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		class := pg.Code[:2]

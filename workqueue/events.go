@@ -29,8 +29,7 @@ const (
 	EventGap EventKind = "database.rewound"
 )
 
-// Event is one event of a run. It is stored in the transaction that causes it, then published to JetStream at least
-// once, under a stable ID.
+// Event is one event of a run. Stored in its transaction, it is published at least once, under a stable ID.
 type Event struct {
 	ID         uuid.UUID
 	Run        RunID

@@ -25,8 +25,8 @@ func (id RunID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText
 // UnmarshalText reads what MarshalText writes.
 func (id *RunID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
 
-// SliceID names one attempt at one chunk and fences every write about it. It is random (version 4): a counter could
-// be reused after a failover to a lagging standby.
+// SliceID names one attempt at one chunk and fences every write about it. It is random, since a lagging standby could
+// repeat a counter.
 type SliceID uuid.UUID
 
 // NewSliceID returns a fresh id.
@@ -132,8 +132,8 @@ type Lease struct {
 // RequestKey names a user's request.
 type RequestKey struct{ User, Key string }
 
-// RequestClaim is the right to execute a request with a key. If the right has passed to another request, the
-// execution is rolled back: see [session.WithClaim].
+// RequestClaim is the right to execute a request with a key. Without it, changes are rolled back: see
+// [session.WithClaim].
 type RequestClaim struct {
 	RequestKey
 	ID uuid.UUID
@@ -146,6 +146,5 @@ type CarriedOut struct {
 	Subject string `json:"subject,omitempty"`
 }
 
-// ErrClaimLost is returned for a change by a request whose key another request has taken over because its node was
-// presumed dead. Nothing was changed.
+// ErrClaimLost is returned, without a change, if another request took over the key, its node presumed dead.
 var ErrClaimLost = errors.New("another request with the same idempotency key has taken its place")

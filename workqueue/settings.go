@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// StepSettings is a step's settings. A setting has the same field name here, in [StepOverrides] and in
-// [SettingsView], whose tags give its name in plans, JSON, queries and commands. The tags here give its bounds and
-// its column of run_step: the setting's name by default, and NULL for 0 where marked. A new setting is a line in
-// each of the three, and a column.
+// StepSettings is a step's settings. A setting has the same field name here, in [StepOverrides] and in [SettingsView],
+// whose tags give its name in plans, JSON, queries and commands. The tags here give its bounds and its column of
+// run_step: the setting's name by default, and NULL for 0 where marked. A new setting needs a line in each, and a
+// column.
 type StepSettings struct {
 	Chunk      int           `bounds:"1 8192"`     // most items of a slice
 	ChunkAuto  bool          `column:"chunk_auto"` // nodes find the size, up to Chunk
@@ -347,8 +347,7 @@ func canonicalShare(share string) (canonical string, ok bool) {
 
 const percentUnit = 10_000
 
-// FailedLimit converts a threshold for [ParseMaxFailed] to a number of items, rounding percentages down. limited is
-// false for none. Any other text is a *SettingError.
+// FailedLimit converts a threshold for [ParseMaxFailed] to items, rounded down. limited is false for none.
 func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
 	text, err := ParseMaxFailed(maxFailed)
 	if err != nil {

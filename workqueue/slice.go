@@ -124,12 +124,10 @@ const (
 	BreakerOpen   BreakerState = "open" // most requests failed: probes of one item test whether it is up
 )
 
-// FailFast says when a step's first outcomes hold the run: Failures of the first Within have one code and would not
-// pass if retried. The zero rule never holds.
+// FailFast says when a step's first outcomes hold the run: Failures of Within have one permanent code. Zero: never.
 type FailFast struct{ Failures, Within int }
 
-// DefaultFailFast is the rule of plans that set none. It never holds a run with fewer items than Failures: they are
-// all in flight before it can.
+// DefaultFailFast is the rule of plans that set none. It never holds a run with fewer items than Failures.
 func DefaultFailFast() FailFast { return FailFast{Failures: 200, Within: 400} }
 
 // maxFailFast bounds the outcomes that a fail-fast limit counts: until then recorders are serialized.

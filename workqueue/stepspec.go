@@ -176,8 +176,7 @@ func TargetText(key string) string {
 // possible an empty one, so that deleting it truncates a table. Nothing else depends on the partition.
 const Partitions = 32
 
-// NewRunIDIn returns a fresh ID of a run stored in a partition. Only its last, random bits are chosen: it sorts by
-// time like any other.
+// NewRunIDIn returns a fresh ID of a run stored in a partition. It sorts by time like any other.
 func NewRunIDIn(partition int) RunID {
 	id := uuid.Must(uuid.NewV7())
 	tail := id[12:]

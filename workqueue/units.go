@@ -130,8 +130,7 @@ func unmarshalEither(b []byte, into interface{ UnmarshalText([]byte) error }) er
 
 var errNoNumber = errors.New("want a whole number like 500")
 
-// WholeNumber accepts only decimal digits and a sign, since 0x10, 010, +1 and 1_000 mean different things to
-// different readers.
+// WholeNumber accepts only decimal digits and a sign: 0x10, 010, +1 and 1_000 are ambiguous.
 func WholeNumber(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || strconv.Itoa(n) != text {

@@ -38,8 +38,7 @@ FOR NO KEY UPDATE`,
 	}
 }
 
-// A deleted rule starts again, except for its version. A new text may have another receiver, which is tried
-// immediately.
+// A deleted rule starts again with the next version. A new receiver is tried immediately.
 const writeAlert = `
 INSERT INTO alert AS a (name, version, spec, source, created_by, changed_by) VALUES ($1, 1, $2, $3, $4, $4)
 ON CONFLICT (name) DO UPDATE

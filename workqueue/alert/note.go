@@ -20,8 +20,7 @@ import (
 const MaxListed = 20
 
 const (
-	// overlap is how far before the last look events are searched: a transaction commits later than its clock says,
-	// but not by more.
+	// overlap is how far before the last look events are searched: commits come later than their clock, by at most this.
 	overlap = 5 * time.Minute
 	// rememberHappened is how long a reported event is remembered; longer than overlap.
 	rememberHappened = time.Hour
@@ -145,8 +144,7 @@ c.alert = $1 AND CASE
     ELSE array_position('{info,warning,critical}', c.severity) > array_position('{info,warning,critical}', c.told) END
   AND (NOT $4 OR c.severity = 'critical' OR c.told = 'critical')`
 
-	// Nothing is reported for a group whose message waits, nor, within an interval ($5), for one reported before,
-	// unless something critical came.
+	// Nothing for a group whose message waits or, unless something critical came, that was reported within $5.
 	ripeGroups = `
 SELECT d.grp, d.kind, d.subject, d.severity, d.change, d.said, d.n,
     (SELECT count(*) FROM alert_condition h WHERE h.alert = $1 AND h.grp = d.grp AND h.ended_at IS NULL
@@ -260,8 +258,7 @@ func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 	})
 }
 
-// queue queues the changes. Conditions never reported end silently; so do muted ones, and those that hold but that
-// the changed rule no longer covers.
+// queue queues the changes. Unreported and muted conditions, and those a changed rule no longer covers, end silently.
 func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	before := make(map[key]*noted, len(was))
 	for i := range was {

@@ -29,10 +29,9 @@ type Attempt struct {
 }
 
 const (
-	// One message of each rule, by alert_message_waiting, the least tried first, so that one that its receiver
-	// rejects does not block the rest. The rules' rows are locked first, as everywhere here; locked ones are skipped
-	// until the next call, a second later. Until next_at nothing is retried, even if the leader dies: its successor
-	// continues then.
+	// One message of each rule, by alert_message_waiting, the least tried first, so that a rejected one does not block
+	// the rest. The rules' rows are locked first, as everywhere here; locked ones are skipped until the next call, a
+	// second later. Until next_at nothing is retried, even if the leader dies: its successor continues then.
 	claimAttempts = `
 WITH due AS MATERIALIZED (
     SELECT a.name FROM alert a
@@ -78,8 +77,7 @@ UPDATE alert SET next_at = tranche_now() + $2::interval, failures = failures + 1
     failing_since = coalesce(failing_since, tranche_now()), error = $3
 WHERE name = $1`
 
-	// Conditions of an undelivered message that still hold will be reported again. A worsening was reported before
-	// in its milder form, and its end still is.
+	// Conditions of an undelivered message are reported again if they hold. The end of a worsened one still is.
 	untell = `
 UPDATE alert_condition SET told = before, before = NULL, message = NULL
 WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR before IS NOT NULL)`
@@ -87,9 +85,9 @@ WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR befo
 	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
-// Claim returns the attempts to make now, at most one for each rule and most in total, except for rules in progress.
-// It counts them first, so an attempt is made once, unless the leader dies before recording its result: then it is
-// repeated after hold. Leader work.
+// Claim returns attempts to make now: at most one per rule and most in total, and none for rules in progress. It
+// counts them first, so an attempt is made once; if the leader dies before recording its result, it is repeated after
+// hold. Leader work.
 func (s Store) Claim(
 	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
 ) (due []Attempt, err error) {
@@ -104,8 +102,7 @@ func (s Store) Claim(
 	return due, nil
 }
 
-// Delivered records a successful attempt; but names receivers that it did not reach. It returns false if the message
-// has already ended differently. Leader work.
+// Delivered records a success; but names receivers not reached. False: the message has already ended. Leader work.
 func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt, but string) (noted bool, err error) {
 	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
 		but := pg.Plain(but)
@@ -138,8 +135,7 @@ type Failure struct {
 	GiveUp bool
 }
 
-// Failed records a failed attempt. It returns false like Delivered, and if the rule's text changed meanwhile: the
-// message then goes to the new receiver. Leader work.
+// Failed records a failure. It returns false like Delivered, and if the rule has a new text and receiver. Leader work.
 func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f Failure) (noted bool, err error) {
 	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
 		if noted = false; changed {

@@ -21,8 +21,7 @@ const (
 SELECT id, version, key_version, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', tranche_now()
 FROM collector WHERE name = $1 AND state <> 'deleting'`
 
-	// rememberOps inserts IDs in order, so that adders of the same IDs wait for each other in one direction. An
-	// existing ID belongs to a committed operation.
+	// rememberOps inserts IDs in order, which avoids deadlocks. An existing ID belongs to a committed operation.
 	rememberOps = `
 INSERT INTO collector_seen (collector, op_id, at)
 SELECT $1, id, $3 FROM unnest($2::text[]) AS given (id) ORDER BY id COLLATE "C"

@@ -20,8 +20,7 @@ func (k *OpKeying) same(other *OpKeying) bool {
 	return k.Field == other.Field && k.Partitions == other.Partitions && slices.Equal(k.Values, other.Values)
 }
 
-// validate checks what the store relies on, and returns the rate in requests a second. The reader of a text gives
-// users better errors.
+// validate checks what the store relies on, and returns the rate in requests a second.
 func (c *Text) validate() (rate float64, err error) {
 	s := &c.Spec
 	switch {
@@ -183,8 +182,7 @@ func (s Store) NoteRefused(ctx context.Context, name, problem string) error {
 	return nil
 }
 
-// NoteTaken records that adds to a collector succeed. mine: this node recorded the refusal. Another node's stays
-// until it stops repeating it.
+// NoteTaken records that adds succeed. mine: this node recorded the refusal; another node's stays while repeated.
 func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 	if _, err := s.db.Pool.Exec(ctx, noteTaken, name, mine, 2*RefusalNoted); err != nil {
 		return fmt.Errorf("note that adds to collector %s are taken: %w", name, err)
@@ -225,8 +223,7 @@ func (v *CollectorView) explain() {
 	}
 }
 
-// explainFlushing says what waits for flushes in progress: keys beyond the limits, and more operations of the same
-// keys.
+// explainFlushing says what waits for flushes in progress: further keys, and operations of the same keys.
 func (v *CollectorView) explainFlushing() {
 	if v.Due > 0 && v.Flushing > 0 {
 		v.explainTurns()

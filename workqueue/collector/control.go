@@ -69,8 +69,7 @@ const (
 	timingOf = `
 SELECT id, timing, timed < timing FROM collector WHERE name = $1 AND state <> 'deleting'`
 
-	// retimeKeys sets the due times of the keys after a key, locking them in the order of the primary key. Keys
-	// being flushed get theirs when the flush is recorded.
+	// retimeKeys sets the due times of the keys after a key, in lock order. Flushing keys get theirs when recorded.
 	retimeKeys = `
 WITH part AS MATERIALIZED (
     SELECT key_version, key FROM collector_key
@@ -88,8 +87,7 @@ SELECT key_version, key FROM part ORDER BY key_version DESC, key DESC LIMIT 1`
 	markTimed = `UPDATE collector SET timed = $2 WHERE id = $1 AND timed < $2`
 )
 
-// retime sets the due times of all keys of a collector by its current definition. If it is interrupted, the leader
-// does the rest.
+// retime sets the due times of a collector's keys by its definition. If interrupted, the leader does the rest.
 func (s Store) retime(ctx context.Context, name string) error {
 	var id int32
 	var timing, keyVersion int
@@ -130,8 +128,8 @@ func (e *NotEmptyError) Error() string {
 }
 
 // SetCollector pauses, resumes or deletes a collector. A paused one still takes operations, and flushes in progress
-// end normally. A deleted one's name is free immediately, and the leader deletes its rows; without force, deleting
-// one that has operations returns a *NotEmptyError.
+// end normally. A deleted one frees its name, and the leader deletes its rows; without force, operations cause a
+// *NotEmptyError.
 func (s Store) SetCollector(
 	ctx context.Context, name, state string, force bool, actor string,
 ) (workqueue.ControlledDocument, error) {

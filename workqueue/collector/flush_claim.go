@@ -41,8 +41,8 @@ type ClaimedFlushes struct {
 const restAfter = 3
 
 const (
-	// lockFlushing serializes claims of a collector, and lockFlushPace those of an endpoint by collectors and runs,
-	// so that limits are exact over all nodes.
+	// lockFlushing serializes a collector's claims, and lockFlushPace an endpoint's, so that limits are exact over all
+	// nodes.
 	lockFlushing  = `SELECT 1 FROM collector WHERE id = $1 AND state = 'active' FOR NO KEY UPDATE`
 	lockFlushPace = `
 SELECT 1 FROM endpoint_pace

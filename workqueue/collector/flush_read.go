@@ -23,9 +23,8 @@ type FlushOp struct {
 }
 
 const (
-	// flushOps reads the operations of each key that may go now, in order, up to its limit and a number of bytes;
-	// the first goes regardless of its size. By collector_op_queue. In a strict collector nothing overtakes an
-	// operation in backoff.
+	// flushOps reads the operations of each key that may go now, in order, up to its limit and a number of bytes, or the
+	// first if larger. By collector_op_queue. In a strict collector nothing overtakes an operation in backoff.
 	flushOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.retry_alone, ''
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
@@ -156,8 +155,7 @@ func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 }
 
 const (
-	// worsenCollector counts failed flushes, concurrent ones once. The row is locked after the keys, as everywhere
-	// except in claims, which wait for no key.
+	// worsenCollector counts concurrent failed flushes once. The row is locked after the keys, except in claims.
 	worsenCollector = `
 UPDATE collector
 SET failures = failures + 1, failed_at = tranche_now(), failure_code = $3, failure_message = $4,
@@ -165,8 +163,7 @@ SET failures = failures + 1, failed_at = tranche_now(), failure_code = $3, failu
         + least($8::interval, $7::interval * power(2, least(failures + 1 - CASE WHEN $5 THEN 1 ELSE $6 END, 20))) END
 WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 
-	// noteGood records that the service handles flushes. It clears the failures if a flush succeeded that began
-	// after them, at $2. Mostly nothing changes.
+	// noteGood records a handled flush. It clears failures before $2, when the successful flush began. Mostly a no-op.
 	noteGood = `
 UPDATE collector
 SET last_success_at = tranche_now(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
@@ -235,8 +232,7 @@ func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// failedProbe reports whether a probe failed: the service was unreachable or asked for a retry. An overloaded
-// service is up.
+// failedProbe reports whether a probe failed: unreachable, or a retry requested. An overloaded service is up.
 func (v *flushVerdict) failedProbe() bool {
 	switch v.health {
 	case healthBad:
@@ -283,8 +279,8 @@ const (
 	fewFlushes = 4
 )
 
-// FlushRoom returns how many more keys of a collector a node may flush, given how many it flushes in total and of
-// this collector. It is 0 or less if none.
+// FlushRoom returns how many more keys of a collector a node may flush that flushes all keys, own of this collector; 0
+// or less: none.
 func FlushRoom(all, own int) int {
 	return max(NodeFlushes-keptFlushes-all, min(NodeFlushes-all, fewFlushes-own))
 }
@@ -308,8 +304,7 @@ func (s Store) nodesFlushing(ctx context.Context) ([]nodeFlushing, error) {
 	return pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[nodeFlushing], nodesFlushing)
 }
 
-// crowded returns the number of nodes if none has room for another key of the collector, and which collector has the
-// most keys in progress there.
+// crowded returns the number of nodes if none has room for the collector, and the collector with the most keys there.
 func crowded(flushing []nodeFlushing, collector string) (nodes int, most nodeFlushing) {
 	all, own, each := map[workqueue.SessionID]int{}, map[workqueue.SessionID]int{}, map[string]int{}
 	for _, f := range flushing {

@@ -22,8 +22,7 @@ type FlushRecorded struct {
 }
 
 const (
-	// lockFlushes is the fence: a key belongs to a flush only while it has its ID. Keys are locked in primary key
-	// order, then their operations.
+	// lockFlushes is the fence: a key with its ID. Keys are locked in primary key order, then their operations.
 	lockFlushes = `
 SELECT g.place, k.untried, k.retrying, k.parked
 FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (key_version, key, flush, place)

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// patientFlushes is the number of consecutive failed flushes of a collector after which a failure counts against
-	// a single operation even without a sign that the endpoint works. The suspect is sent alone: it fails no other,
-	// and the rest show whether the endpoint works.
+	// patientFlushes is the number of consecutive failed flushes of a collector after which a failure counts against a
+	// single operation even without a sign that the endpoint works. The suspect is sent alone, so the rest show whether
+	// the endpoint works.
 	patientFlushes = 5
 	// longestRest is the longest rest of a collector or key because nothing answers.
 	longestRest = 30 * time.Second
@@ -162,8 +162,7 @@ func (j *flushJudge) slots(end *FlushEnd, v *flushVerdict) (left []*FlushOp) {
 	return left
 }
 
-// grown is the limit of the key's next flush after an answered one: doubled, up to the collector's. A probe carries
-// one operation and so says nothing about size.
+// grown is the limit after an answered flush: doubled, up to the collector's. A probe says nothing about size.
 func (j *flushJudge) grown(f *KeyFlush) int {
 	if j.probe {
 		return f.shrunk
@@ -189,10 +188,9 @@ func (j *flushJudge) fail(op *FlushOp, e workqueue.SlotError, before int) opFail
 	return f
 }
 
-// whole decides for the operations that fail with the flush. A failure reported by the service shows that the
-// service is up, so it is no sign of an outage: a key repeats the same operations, and five keys with one bad
-// operation each would open the breaker for everyone. Failed chunks of runs do count: their items differ, and their
-// pieces are judged, too.
+// whole decides for the operations that fail with the flush. A failure reported by the service shows that the service
+// is up, so it is no sign of an outage: five keys with one bad operation each, always repeated, would open the
+// breaker. Failed chunks of runs do count: their items differ, and their pieces are judged, too.
 func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	e := *end.Failure
 	v.why, v.told = e, end.Refused
@@ -219,8 +217,7 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	}
 }
 
-// lone decides for the only operation of a flush that failed entirely. If the service itself reported the failure,
-// it is up; otherwise the endpoint may be down.
+// lone decides for the only operation of a failed flush. Unless the service reported it, the endpoint may be down.
 func (j *flushJudge) lone(end *FlushEnd, op *FlushOp, v *flushVerdict) {
 	next := end.Flush.failures + 1
 	f := j.fail(op, *end.Failure, next)

@@ -9,16 +9,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// foldedBytes is how many times a flush's bytes may be read for one that folds. Only one flush's bytes are held at a
-// time.
+// foldedBytes is how many times a flush's bytes may be read for one that folds, holding one flush's bytes at a time.
 const foldedBytes = 4
 
 // opBytes is an operation's overhead beyond its payload and ID.
 const opBytes = 64
 
 // folding gathers operations as they are read, and folds those of the same value into the last of them. It stops at
-// the first that does not fit. Read again after other operations came or went, a folded operation stands for the
-// same ones or more.
+// the first that does not fit. Read again later, a folded operation stands for the same ones or more.
 type folding struct {
 	how   string // empty: no folding
 	limit int    // most operations after folding

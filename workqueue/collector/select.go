@@ -66,8 +66,7 @@ RETURNING g.ops`
 	unsettle = `
 UPDATE collector SET drained_key_version = least(drained_key_version, $2) WHERE id = $1 AND drained_key_version > $2`
 
-	// dropOps leaves the due times of keys unchanged, except for empty ones: a flush that finds nothing corrects
-	// them.
+	// dropOps leaves the due times of keys unchanged, except for empty ones; an empty flush corrects them.
 	dropOps = `
 WITH gone AS (
     DELETE FROM collector_op WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR $3)

@@ -19,8 +19,7 @@ import (
 const sweepRows = 2000
 
 const (
-	// releaseFlushes frees keys whose node is gone or whose time is up; their due times stay. It skips keys that are
-	// being recorded. By collector_key_flushing.
+	// releaseFlushes frees keys of dead nodes or expired flushes, except locked ones. By collector_key_flushing.
 	releaseFlushes = `
 WITH dead AS MATERIALIZED (
     SELECT f.collector, f.key_version, f.key, f.untried + f.retrying + f.parked > 0 AS holds FROM collector_key f
@@ -36,8 +35,7 @@ WITH dead AS MATERIALIZED (
     WHERE f.flush IS NOT NULL AND f.session_id = $1
     ORDER BY f.collector, f.key_version, f.key FOR NO KEY UPDATE),` + freeKeys
 
-	// prolongFlushes extends flushes, by collector_key_flushing and in lock order. Keys of an ended session may be
-	// taken at any moment, so they are not extended.
+	// prolongFlushes extends flushes in lock order, except those of ended sessions. By collector_key_flushing.
 	prolongFlushes = `
 WITH mine AS MATERIALIZED (
     SELECT f.collector, f.key_version, f.key, g.hold FROM collector_key f
@@ -58,8 +56,7 @@ UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
 FROM dead d
 WHERE d.holds AND k.collector = d.collector AND k.key_version = d.key_version AND k.key = d.key AND k.flush IS NOT NULL`
 
-	// forgetOps deletes expired IDs, by collector_seen_at. An ID whose operation still exists is remembered for
-	// another period.
+	// forgetOps deletes expired IDs, by collector_seen_at; for another period it keeps those of existing operations.
 	forgetOps = `
 WITH old AS MATERIALIZED (
     SELECT s.collector, s.op_id, EXISTS (
@@ -100,8 +97,8 @@ func (s Store) EndFlushes(ctx context.Context, session workqueue.SessionID) (int
 	return int(tag.RowsAffected()), nil
 }
 
-// ProlongFlushes extends flushes by a duration each, plus the node's margin, as if they were claimed now. It returns
-// the flushes that still have their keys.
+// ProlongFlushes extends flushes, as if claimed now, by these durations plus the node's margin. It returns the kept
+// ones.
 func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error) {
 	holds := make([]time.Duration, len(limits))
 	for i, limit := range limits {

@@ -172,8 +172,7 @@ func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	return v, err
 }
 
-// CollectorSpecOf returns a collector's definition and version without counting anything. The error wraps
-// ErrNotFound if it does not exist.
+// CollectorSpecOf returns a collector's definition and version without counting anything.
 func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec CollectorSpec, version int, err error) {
 	const read = `SELECT spec, version FROM collector WHERE name = $1 AND state <> 'deleting'`
 	if !pg.ValidText(name) {
@@ -217,8 +216,7 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
     AND coalesce(o.not_before > tranche_now(), false) = ($5 = 'backoff')) ORDER BY o.seq LIMIT $4`
 )
 
-// Ops returns a page of a collector's operations in the order in which they were added. The error wraps ErrNotFound
-// if the collector does not exist.
+// Ops returns a page of a collector's operations in the order in which they were added.
 func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, error) {
 	id, err := s.collectorID(ctx, name)
 	if err != nil {

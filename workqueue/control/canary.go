@@ -35,8 +35,7 @@ const (
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto_approve FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// The sample is the items requested at any step since the canary began; invalid items are never requested. An
-	// item is lost if a required step failed it.
+	// The sample is the items requested since the canary began. An item is lost if a required step failed it.
 	canarySample = `
 WITH asked AS (
     SELECT s.block, bit_or(s.mask) AS mask FROM work_slice s
@@ -116,8 +115,7 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	return c.wait(ctx, tx, detail)
 }
 
-// wait holds the run, unless an operator just paused it: then the sample is judged at the resume. Pauses lock only
-// the run.
+// wait holds the run, unless it was just paused: then a resume judges the sample. Pauses lock only the run.
 func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerdict, error) {
 	runs, err := LockHolds(ctx, tx, &Control{Run: c.id}, "")
 	if err != nil || runs[0].Hold != "" {
@@ -134,8 +132,7 @@ func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerd
 
 const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`
 
-// good reports whether no greater share of the sample failed than is permitted of all items. A sample of only
-// invalid items proves nothing.
+// good reports whether no greater share failed than is permitted of all items. Only invalid items prove nothing.
 func (c *canary) good() bool {
 	limit := int64(0)
 	if c.limit != nil {
@@ -206,8 +203,7 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 	return held, nil
 }
 
-// CheckFailFast holds a run whose fail-fast limit was reached while it was held for another reason, and reports
-// whether it did.
+// CheckFailFast holds a run whose fail-fast limit was reached during another hold. It reports whether it did.
 func (s Store) CheckFailFast(ctx context.Context, run workqueue.RunID) (held bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		held, err = settle.HoldForFailFast(ctx, tx, run)
@@ -237,8 +233,8 @@ SELECT r.id, false, false, true FROM batchrun r
 WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
     SELECT g.run_id FROM run_fail_fast g WHERE g.tripped IS NOT NULL)`
 
-// DueHolds returns the runs over their thresholds or with ended samples, as a safety net: a node's own checks may be
-// lost with it.
+// DueHolds returns the runs over their thresholds or with ended samples, as a safety net: checks may be lost with
+// their node.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
 	if err != nil {

@@ -33,8 +33,7 @@ SET state = 'cancelled', ended_at = tranche_now(), error_code = 'cancelled', err
 WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')
 RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 
-	// forgetBlocks removes ready items from the index in which nodes look for work. The blocks were locked before,
-	// after the slices.
+	// forgetBlocks removes ready items from the index for claims. The blocks were locked before, after the slices.
 	forgetBlocks = `UPDATE work_block SET endpoint = NULL WHERE run_id = $1 AND endpoint IS NOT NULL AND has_ready`
 
 	cancelRun = `
@@ -154,8 +153,7 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 }
 
 const (
-	// Its steps are locked, which serializes with deleting or continuing it. A later run begun between this and the
-	// commit finds a run in progress.
+	// Its steps are locked, which serializes with deleting or continuing it. A later run finds this one in progress.
 	cancelledRun = `
 SELECT r.state, r.generation, r.items - coalesce(r.done, 0) - coalesce(r.failed, 0),
     r.sealed_at IS NOT NULL, coalesce(t.items, 0) < r.items,
@@ -164,8 +162,7 @@ FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id WHERE r.id = $1`
 
 	lockBlocksOfRun = `SELECT step FROM work_block WHERE run_id = $1 ORDER BY step, block FOR NO KEY UPDATE`
 
-	// Only a cancel leaves items in ended slices: withdrawing removes them. Writing ready also sets the endpoint, so
-	// that nodes find the items.
+	// Only a cancel leaves items in ended slices. Writing ready also sets the endpoint, so that nodes find the items.
 	putBack = `
 WITH back AS MATERIALIZED (
     SELECT step, block, bit_or(remaining) AS mask FROM work_slice
@@ -185,8 +182,7 @@ WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 )
 
 // revive continues a cancelled run in the next generation: items without an outcome become ready, or wait as before.
-// It does nothing and returns false for a run in another state. The run's hold ends, except a canary's, which needs
-// approval.
+// For a run in another state it returns false. The run's hold ends, except a canary's, which needs approval.
 func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out *Controlled) (revived bool, err error) {
 	if c.All {
 		return false, nil
@@ -221,8 +217,7 @@ func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out 
 	return true, c.goOn(ctx, tx, maxFailed, left)
 }
 
-// mayRevive refuses a run that cannot continue, and counts its items without an outcome. None: another request has
-// continued it.
+// mayRevive refuses a run that cannot continue, and counts its items without an outcome. None: it was just continued.
 func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Generation, left int64, err error) {
 	var state string
 	var whole, unplaced bool

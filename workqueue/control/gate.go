@@ -44,8 +44,7 @@ const (
 	GateApproved GateState = "approved"
 )
 
-// GateAct is a user's involvement in a run: they started it, wrote its plan or schedule, or, since the step's last
-// approval, changed what its items' results may be.
+// GateAct is a user's involvement in a run: starting it, writing its plan or schedule, or changing its items' results.
 type GateAct struct {
 	Actor  string    `json:"actor"`
 	Action string    `json:"action" example:"correct" doc:"as in the audit log; plan and schedule: wrote it"`
@@ -88,8 +87,7 @@ func (g *Gate) Refused(actor string) error {
 	return nil
 }
 
-// notAsSeen refuses an approval of an outdated view: resetting anything before the gate starts a new wait. The gate
-// is waiting.
+// notAsSeen refuses an approval of an outdated view: a reset before the gate starts a new wait.
 func (g *Gate) notAsSeen(since time.Time) error {
 	if since.IsZero() || g.Since != nil && g.Since.Equal(since) {
 		return nil
@@ -111,9 +109,8 @@ SELECT st.run_id, st.step, st.name,
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 
-	// Starting a run, or writing its plan or schedule, involves a user permanently; other acts count since the
-	// step's last approval, also in the run that it continues. A schedule starts its newest text. Settings of pace
-	// change no outcome.
+	// Starting a run, or writing its plan or schedule, counts permanently; other acts since the step's last approval,
+	// also in the run that it continues. A schedule starts its newest text. Settings of pace change no outcome.
 	gateActs = `
 SELECT st.step, a.actor, a.action, max(a.at)
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
@@ -285,8 +282,7 @@ func (g *Gate) pass(
 	return items, ledger.AddEvent(ctx, tx, g.Run, generation, workqueue.EventApproved, detail)
 }
 
-// waitsAtGates returns an error that names the waiting gate of a run with nothing else to approve; nil if no gate
-// waits.
+// waitsAtGates returns an error that names a run's waiting gate; nil if none waits.
 func waitsAtGates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	gates, err := Gates(ctx, tx, run)
 	if err != nil {

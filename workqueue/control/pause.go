@@ -32,8 +32,8 @@ type Control struct {
 type Controlled struct {
 	Runs    []workqueue.RunID // changed
 	Skipped []Refusal         // with All, those that could not change; a single run returns an error
-	// Items counts, for Pause, those in flight; for Approve, released ones; for Cancel and for Resume of a cancelled
-	// run, those without an outcome.
+	// Items counts those in flight (Pause), released (Approve), or without an outcome (Cancel, Resume of a cancelled
+	// run).
 	Items  int64
 	Slices int64 // Pause: requests in flight
 }
@@ -110,8 +110,7 @@ func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, er
 	return r, nil
 }
 
-// skips records a run that refuses an operation on all runs. It returns false for any other error, and for a single
-// run: these end the operation.
+// skips records a run that refuses an operation on all runs. False: the error ends the operation.
 func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	refused, ok := errors.AsType[*workqueue.StateError](err)
 	if ok && c.All {
@@ -343,8 +342,7 @@ type holdMove struct {
 	after     holding
 }
 
-// moveHolds changes the holds of runs, with audit entries and events, by one statement each, since there may be many
-// runs.
+// moveHolds changes the holds of runs, with audit entries and events, by one statement each.
 func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) error {
 	if len(runs) == 0 {
 		return nil
@@ -399,8 +397,8 @@ func Grouped(n int64) string {
 	return digits
 }
 
-// Rearm applies the next generation to a hold and canary, and reports whether a sample begins. A completed run is no
-// longer held. A new canary replaces a waiting one and its hold; items held by that one stay held until the new one
+// Rearm applies the next generation to a hold and canary, and reports whether a sample begins. It ends a completed
+// run's hold. A new canary replaces a waiting one and its hold; items held by that one stay held until the new one
 // ends.
 func (r *RunHold) Rearm(canary, held bool) (sampling bool) {
 	inCanary := r.Canary == "sampling" || r.Canary == "waiting"

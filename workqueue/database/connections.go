@@ -35,8 +35,7 @@ func ForCredentials(ctx context.Context) context.Context {
 	return context.WithValue(ctx, reservedKey{}, reservedForCredentials)
 }
 
-// ForLeader returns a context whose statements use the connections reserved for leader tasks, or ordinary ones if
-// those are taken.
+// ForLeader returns a context whose statements use the connections reserved for leader tasks, else ordinary ones.
 func ForLeader(ctx context.Context) context.Context {
 	return context.WithValue(ctx, reservedKey{}, reservedForLeaderTasks)
 }

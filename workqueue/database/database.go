@@ -76,10 +76,9 @@ const (
 	LoadTimeout = time.Minute
 )
 
-// InTx runs f in a transaction, and retries it entirely after a deadlock (40P01) or serialization failure (40001).
-// So f must keep its effects in the transaction, and use the context passed to it. The transaction begins in the
-// round trip of f's first statement; statements queued by [pg.Later] are committed in the round trip that sends
-// them.
+// InTx runs f in a transaction, and retries it entirely after a deadlock (40P01) or serialization failure (40001). So
+// f must keep its effects in the transaction, and use the context passed to it. The transaction begins in the round
+// trip of f's first statement; [pg.Later]'s are committed in the round trip that sends them.
 func (s *DB) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.InTxWithin(ctx, TxTimeout, f)
 }
@@ -116,8 +115,7 @@ func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 	}
 }
 
-// tryTx is one attempt. If holders is not nil, it collects who holds what the attempt waits for. committing: it is
-// unknown whether a failed attempt was committed.
+// tryTx is one attempt. It collects lock holders unless holders is nil. committing: a failure may have committed.
 func (s *DB) tryTx(ctx context.Context, limit time.Duration, holders *[]string,
 	f func(ctx context.Context, tx pgx.Tx) error,
 ) (committing bool, err error) {

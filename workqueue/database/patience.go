@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// restartTimeout is how long connections closed by a restart are retried for a patient context; locks are waited
-	// for as long as the context says.
+	// restartTimeout is how long lost connections are retried for a patient context; locks, as long as it says.
 	restartTimeout = 5 * time.Second
 	// againFirst and againMost are the first and longest pause between tries, doubled each time.
 	againFirst = 50 * time.Millisecond
@@ -28,14 +27,12 @@ const (
 type patienceKey struct{}
 
 // Patiently returns a context whose transactions and statements are retried for that long after transient failures:
-// a lock was not released within lock_timeout, or the connection was closed. If a lock still blocks a transaction
-// then, the error is a [HeldError].
+// lock_timeout, or a closed connection. If a lock is still held then, the error is a [HeldError].
 func Patiently(ctx context.Context, patience time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, patience)
 }
 
-// patient reports whether a transaction that began at begun is retried after an error. committing: it may have been
-// committed, unless PostgreSQL says otherwise.
+// patient reports whether a transaction begun at begun is retried. committing: it may have been committed.
 func patient(ctx context.Context, begun time.Time, err error, committing bool) bool {
 	patience, _ := ctx.Value(patienceKey{}).(time.Duration)
 	if pg.IsLockTimeout(err) {

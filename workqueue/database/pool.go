@@ -31,8 +31,7 @@ const (
 	// For the answer of an idle connection before use; then it is dropped for another.
 	idleAnswer = 5 * time.Second
 
-	// ReservedConns is how many connections a store opens in addition to MaxConns: two each for sessions and leases,
-	// for credentials, and for leader tasks.
+	// ReservedConns is a store's connections beyond MaxConns: two each for sessions, credentials and leader tasks.
 	ReservedConns = 3 * reservedConns
 	reservedConns = 2
 )
@@ -50,8 +49,7 @@ type PoolConfig struct {
 }
 
 // Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader
-// tasks (see [ForLeader]) have dedicated connections, so that they continue while everything else waits. release
-// closes all of them.
+// tasks (see [ForLeader]) have dedicated connections, so they never wait for the rest. release closes all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release func(), err error) {
 	behind, otherIsolation, err := pooled(ctx, url)
 	if err != nil {
@@ -103,8 +101,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 		cfg.MinConns = max(cfg.MinConns, 1)
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	// An idle connection is pinged before use. If PostgreSQL's host is gone, nothing answers or refuses, and the
-	// kernel would retry for a quarter of an hour.
+	// An idle connection is pinged before use: the kernel would retry a dead host for a quarter of an hour.
 	if cfg.PingTimeout <= 0 {
 		cfg.PingTimeout = idleAnswer
 	}
@@ -127,8 +124,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 // readOnly is the error code of a write to a read-only server.
 const readOnly = "25006"
 
-// keepAfter reports whether a connection is usable after an error. One to a server that became a standby is not: the
-// next one may reach its successor.
+// keepAfter reports whether a connection is usable after an error: not if the server became a standby.
 func keepAfter(_ *pgconn.PgConn, e *pgconn.PgError) bool {
 	return e.Code != readOnly && e.SeverityUnlocalized != "FATAL" // as in pgconn
 }
@@ -226,8 +222,8 @@ func (c PoolConfig) transactionSettings(url string) string {
 	return "SELECT " + strings.Join(set, ", ")
 }
 
-// PoolerRemedy adds to an error what to do if a pooler is misconfigured or was not recognised. Other errors are
-// returned unchanged.
+// PoolerRemedy adds to an error what to do if a pooler is misconfigured or not recognised. It returns others
+// unchanged.
 func PoolerRemedy(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -246,9 +242,8 @@ func PoolerRemedy(err error) error {
 	return err
 }
 
-// Coming reports whether an error means that PostgreSQL is temporarily unusable, and why: it starts, recovers or
-// shuts down, has no free connection, is read-only, or does not answer at its address. Wrong credentials, database
-// names or TLS settings are permanent.
+// Coming reports whether an error means that PostgreSQL is temporarily unusable, and why: starting, recovering,
+// shutting down, full, read-only or not answering. Wrong credentials, names or TLS settings are permanent.
 func Coming(err error) (why string, coming bool) {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		if pg.Code == "08P01" {

@@ -120,8 +120,7 @@ func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (Qua
 
 const oneQuarantined = quarantinedColumns + `, body FROM quarantine WHERE id = $1`
 
-// QuarantinedMessage returns one message with the stored part of its body. The error wraps ErrNotFound if it does
-// not exist.
+// QuarantinedMessage returns one message with the stored part of its body.
 func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedView, error) {
 	var body []byte
 	rows := pg.Rows(ctx, s.db.Pool, oneQuarantined, id)

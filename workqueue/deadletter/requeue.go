@@ -13,8 +13,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MaxRequeues is how often a request is sent again before it must be forced: one that always died will die again,
-// and may crash services.
+// MaxRequeues is how often a request is sent again before it must be forced: it will die again, and may crash
+// services.
 const MaxRequeues = 3
 
 const (
@@ -24,7 +24,7 @@ const (
 	maxListed = 100
 )
 
-// DeadSelection selects dead letters. Exactly one of Refs, Endpoint and All is set. Endpoint and All select waiting
+// DeadSelection selects dead letters. Exactly one of Refs, Endpoint and All is set. The latter two select waiting
 // ones.
 type DeadSelection struct {
 	Refs     []string // IDs, or parts of them
@@ -84,8 +84,7 @@ func (e *LetterStateError) Error() string {
 }
 
 const (
-	// lockLetters locks the selected letters by ID, before the update. Named ones are locked in any state, so that a
-	// refusal can report it.
+	// lockLetters locks the selected letters by ID, before the update. Named ones are locked in any state, to report it.
 	lockLetters = `
 SELECT id, state, requeued, body IS NOT NULL AND endpoint <> '', run_id FROM dead_letter
 WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
@@ -248,9 +247,8 @@ UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = tranche_now(
 WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
 )
 
-// Drop discards dead letters with their bodies; what else is known of them stays. It returns how many it dropped,
-// without those dropped before. For a named letter that was requeued it returns a LetterStateError and drops
-// nothing.
+// Drop discards dead letters with their bodies; what else is known of them stays. It returns how many it dropped now.
+// If a named letter was requeued, it drops nothing and returns a LetterStateError.
 func (s Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int, err error) {
 	if err := sel.validate(); err != nil {
 		return 0, fmt.Errorf("drop dead letters: %w", err)
@@ -365,8 +363,8 @@ UPDATE dead_letter SET sent_at = tranche_now()
 WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
 )
 
-// UnsentLetters returns requeued letters not marked as sent, oldest first: at most limit, and about 8 MiB. It leaves
-// out the endpoints in except.
+// UnsentLetters returns requeued letters not marked as sent, oldest first: at most limit and about 8 MiB, without the
+// endpoints in except.
 func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) ([]UnsentLetter, error) {
 	if except == nil {
 		except = []string{}
@@ -393,8 +391,7 @@ SET state = 'waiting', requeued = requeued - 1, changed_at = tranche_now(),
     message = 'it could not be requeued: ' || $2::text
 WHERE id = $1 AND state = 'requeued' AND sent_at IS NULL`
 
-// LetterUnsendable moves a requeued letter that cannot be published back to waiting, with the reason. It was never
-// sent.
+// LetterUnsendable returns an unpublishable requeued letter to waiting, with the reason. It was never sent.
 func (s Store) LetterUnsendable(ctx context.Context, id workqueue.LetterID, reason string) error {
 	if _, err := s.db.Pool.Exec(ctx, letterUnsendable, id, pg.Plain(reason)); err != nil {
 		return fmt.Errorf("put letter %s back: %w", id, err)

@@ -25,9 +25,8 @@ type ClaimRequest struct {
 	MaxBytes  int64 // wanted size of a request; blocks of large items are cut into smaller slices
 	// LimitBytes is the largest request that can be sent, which bounds the step's wanted size; 0: no bound.
 	LimitBytes int64
-	// TTL is how long the slices may stay claimed without being marked as sent; 0: DefaultClaimTTL. It covers a
-	// claim whose node never learned of the commit. Work done by nodes is never sent: its slices stay claimed until
-	// recorded, for the step's time-out plus TTL.
+	// TTL is how long the slices may stay claimed without being marked as sent; 0: DefaultClaimTTL, in case its node
+	// never learned of the commit. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
 	TTL    time.Duration
 	Params bool // include the run's parameters
 }
@@ -56,8 +55,7 @@ const (
 	BoundEnough pace.Bound = "enough" // the claim got all it may from other steps
 )
 
-// ClaimTimeout bounds the wait for another claim of the step or endpoint. A re-run or cancel may lock a step for
-// longer; other runs do not wait for that.
+// ClaimTimeout bounds the wait for another claim; a re-run or cancel may lock a step for longer.
 const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 
 // Claim claims slices of one step for a session: first due retries, merged where possible, then ready items in

@@ -37,8 +37,7 @@ SELECT b.block, b.ready, ` + itemBytes + ` FROM work_block b JOIN run_step st US
 WHERE b.run_id = $1 AND b.step = $2 AND b.has_ready
 ORDER BY b.block LIMIT 1 FOR NO KEY UPDATE OF b`
 
-	// itemBytes is the mean size in a request of an item of block b of step st: its payload, if sent, and the parts
-	// of other steps, whose blocks are only read.
+	// itemBytes is an item's mean size in a request: its payload, if sent, and parts, whose blocks are only read.
 	itemBytes = `
     CASE WHEN st.input_item THEN b.payload_bytes / b.size ELSE 0 END +
     CASE WHEN cardinality(st.inputs) = 0 THEN 0 ELSE coalesce((
@@ -127,8 +126,8 @@ func (c *claim) newSlice(block workqueue.Block, mask bitfield.Set, cause workque
 }
 
 // lanesApart is how many lanes of a block are kept in separate requests. A lane in a shared request delays its
-// successors until the slowest item is done; but with a request for each, a run with very many lanes takes forty
-// times as long (BenchmarkOrder).
+// successors until the slowest item is done; but one request per lane takes a run with very many lanes forty times as
+// long (BenchmarkOrder).
 const lanesApart = 64
 
 // sizeIn is the number of a block's items in a slice. In a run with lanes each is from another lane.

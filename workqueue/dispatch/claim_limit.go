@@ -62,8 +62,7 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against counts the steps that a step shares with: others of at least its priority, and the automatic ones among
-// them.
+// against counts the steps that a step shares with: others of at least its priority; auto: automatic ones.
 func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
 	for i := range p.rivals {
 		r := &p.rivals[i]
@@ -125,8 +124,7 @@ func (c *claim) limit(n int, bound pace.Bound) {
 // deny claims nothing and sets when to try again.
 func (c *claim) deny(bound pace.Bound, wait time.Duration) { c.free, c.bound, c.wait = 0, bound, wait }
 
-// contended reports whether others could want what the claim may get: it would exceed half of what the endpoint
-// permits, or the endpoint has a rate.
+// contended reports whether others could want it: over half of the endpoint's limit, or the endpoint has a rate.
 func (c *claim) contended() bool {
 	p := c.load.pace
 	return p.budget > 0 && 2*(p.busy+c.free) > p.budget || c.load.auto && 2*(p.busyAuto+c.free) > p.limit ||
@@ -175,8 +173,7 @@ const (
 	drainPace = `UPDATE endpoint_pace SET tokens = $2, tokens_at = $3 WHERE endpoint = $1`
 )
 
-// rates sets the buckets that apply. An endpoint's two rates, the operator's and the learned one for automatic
-// steps, share a bucket.
+// rates sets the buckets that apply. An endpoint's two rates, the operator's and the learned one, share a bucket.
 func (c *claim) rates() {
 	l := &c.load
 	if l.step.Rate > 0 {

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// anyScheduled finds an item for a probe if nothing is ready. It need not be due: while the endpoint is down an
-	// attempt does not count against the item.
+	// anyScheduled finds a probe if nothing is ready. It need not be due: a probe counts no attempt.
 	anyScheduled = `
 SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
 FROM (SELECT $1::uuid AS run_id, $2::smallint AS step) u
@@ -26,8 +25,8 @@ CROSS JOIN LATERAL (` + scheduled + ` ORDER BY s.not_before, s.id LIMIT 1 FOR NO
 UPDATE work_slice SET mask = mask & ~$2::bit(8192), remaining = remaining & ~$2::bit(8192)
 WHERE id = $1 AND state = 'scheduled' AND (remaining & $2::bit(8192)) = $2::bit(8192)`
 
-	// insertProbe gives the probe the parent of the slice that it is taken from: that one was never sent, and may
-	// yet be merged into another.
+	// insertProbe gives the probe the parent of the slice that it is taken from, which was never sent and may yet be
+	// merged.
 	insertProbe = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, deadline, root, endpoint)
@@ -77,9 +76,8 @@ func (c *claim) allowProbe() {
 	}
 }
 
-// probe claims one item. Ready ones go before scheduled ones, and the reverse for every second probe, so that
-// neither untried nor failed items alone keep an endpoint down. For a while a step leaves the probe to other runs'
-// untried items if its own may have failed.
+// probe claims one item. Ready and scheduled ones alternate in going first, so that neither kind alone keeps an
+// endpoint down. For a while a step leaves the probe to other runs' untried items if its own may have failed.
 func (c *claim) probe(ctx context.Context) ([]workqueue.Slice, error) {
 	c.bound, c.wait = BoundEndpoint, downWait
 	first, second := c.probeReady, c.probeWaiting

@@ -19,8 +19,7 @@ SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause,
 FROM work_slice s JOIN work_block b USING (run_id, step, block) JOIN run_step st USING (run_id, step)
 WHERE s.run_id = u.run_id AND s.step = u.step AND s.state = 'scheduled'`
 
-	// dueSlices locks due slices of each step, the longest due first, up to $3 each, and skips locked ones. The
-	// blocks are only read.
+	// dueSlices locks each step's due slices, longest due first, up to $3, skipping locked ones. Blocks are only read.
 	dueSlices = `
 SELECT u.n, s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
 FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
@@ -36,8 +35,7 @@ SET state = 'claimed', session_id = $3, deadline = tranche_now() + $4, endpoint 
 FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state = 'scheduled'`
 
-	// insertPieces inserts the rest of slices larger than the current chunks, copying common columns from the
-	// original.
+	// insertPieces inserts the rest of slices larger than the current chunks, copying its columns.
 	insertPieces = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, not_before, deadline, root, endpoint)
@@ -51,8 +49,7 @@ JOIN work_slice s ON s.id = u.whole`
 	dropMerged = `DELETE FROM work_slice WHERE id = ANY($1) AND state = 'scheduled'`
 )
 
-// mergeRoom is how many due slices are read for each that may be claimed, to merge small ones, and mergeMost how
-// many in total: each has a mask of a kilobyte.
+// mergeRoom is how many due slices are read per claimable one, to merge small ones, and mergeMost in total: 1 KB each.
 const (
 	mergeRoom = 4
 	mergeMost = 512
@@ -97,8 +94,7 @@ type kin struct {
 	failures   int
 }
 
-// mergeable reports whether the items of a slice were singled out individually, so that their grouping carries no
-// information.
+// mergeable reports whether the items of a slice were singled out individually: their grouping means nothing.
 func mergeable(s *workqueue.Slice) bool {
 	return !s.Suspect && (s.Cause == workqueue.CauseRetry || s.Cause == workqueue.CauseUnanswered ||
 		s.Cause == workqueue.CauseThrottled)
@@ -120,8 +116,7 @@ type chunkPiece struct {
 }
 
 // again claims due slices. Retries of items in the same state are merged up to a chunk: the first takes the items of
-// the rest, which were never sent and are deleted. Slices larger than the current chunks are cut, so that a refused
-// size is not retried.
+// the rest, which are deleted. Slices larger than the current chunks are cut, so that a refused size is not retried.
 func (c *claim) again(due []dueSlice) []workqueue.Slice {
 	r := retaking{claim: c, begun: map[kin]int{}}
 	for _, s := range due {

@@ -22,8 +22,7 @@ type Store struct{ db *database.DB }
 func New(db *database.DB) Store { return Store{db: db} }
 
 // A slice of a step done by nodes that may crash its node is tried alone. delivered_at records its start, as for a
-// request with a service: so the slice that replaces it after the node's death shows whether it was running or only
-// waiting.
+// request with a service: after the node's death it shows whether the slice was running or only waiting.
 const (
 	beginAlone = `
 UPDATE work_slice SET delivered_at = tranche_now()
@@ -33,8 +32,7 @@ WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 SELECT p.delivered_at IS NOT NULL FROM work_slice s JOIN work_slice p ON p.id = s.parent WHERE s.id = $1`
 )
 
-// BeginAlone records that a claimed slice is started, with no other work concurrent. It returns false if the session
-// no longer has the slice.
+// BeginAlone records that a claimed slice starts with nothing else running. False: the session has lost the slice.
 func (s Store) BeginAlone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) (bool, error) {
 	tag, err := s.db.Pool.Exec(ctx, beginAlone, id, session)
 	if err != nil {
@@ -53,9 +51,8 @@ func (s Store) TriedAlone(ctx context.Context, id workqueue.SliceID) (tried bool
 }
 
 const (
-	// barrierDue is a condition on a run_step st of batchrun r: it has a barrier, and its needed steps have ended
-	// for all items. $2 and $3 pair the steps with barriers with those that they need, directly or not. Blocks are
-	// read until one has not ended.
+	// barrierDue is a condition on a run_step st of batchrun r: it has a barrier, and its needed steps have ended for all
+	// items. $2 and $3 pair the steps with barriers with those that they need, directly or not.
 	barrierDue = `
 st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL AND r.state = 'running' AND r.sealed_at IS NOT NULL
 AND NOT EXISTS (
@@ -122,8 +119,8 @@ WHERE r.state = 'running' AND EXISTS (
     SELECT FROM run_step st WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL)
 ORDER BY r.id`
 
-// WaitingBarriers returns the runs with a step that waits at a barrier, as a safety net: a node's own checks may be
-// lost with it.
+// WaitingBarriers returns the runs with a step that waits at a barrier, as a safety net: checks may be lost with their
+// node.
 func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], waitingBarriers, pgx.QueryExecModeExec)
 	if err != nil {

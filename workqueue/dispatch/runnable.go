@@ -50,17 +50,15 @@ type Search struct {
 	ShutAuto []string  // endpoints whose automatic steps to leave out
 	Locals   []string  // local functions of the claimer; steps of others are left out
 	NoRoom   []string  // targets of node-done steps for which the claimer has no capacity
-	// Own restricts it to the endpoints assigned to this node: each is assigned to one of the live nodes, so that
-	// nodes do not compete for the same work. Late are endpoints to search regardless. A zero Own means all
-	// endpoints.
+	// Own restricts it to the endpoints assigned to this node: each is assigned to one of the live nodes, so that nodes
+	// do not compete. Late are endpoints to search regardless. A zero Own means all endpoints.
 	Own  workqueue.SessionID
 	Late []string
 }
 
 const (
 
-	// eligible is what every step must satisfy. $3 and $4 are steps to leave out, $2, $5 and $7 endpoints, and $6
-	// the local functions.
+	// eligible is what every step must satisfy. Left out: steps $3 and $4, endpoints $2, $5 and $7. $6: local functions.
 	eligible = plane.Unheld + `
 AND NOT st.endpoint COLLATE "C" = ANY($2::text[])
 AND NOT (st.in_flight_auto AND (e.full OR st.endpoint COLLATE "C" = ANY($5::text[])))
@@ -68,11 +66,10 @@ AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 
-	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those
-	// with exhausted budgets, or down without a due probe, and those of other nodes unless $11 names them or the
-	// node itself must do the work. full are those that take no more of automatic steps: slices in flight are
-	// counted by step only if there are that many and some steps are not automatic. While a step moved elsewhere has
-	// slices in flight, it may be counted, too.
+	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those with
+	// exhausted budgets, or down without a due probe, and those of other nodes unless $11 names them or the node itself
+	// must do the work. full are those that take no more of automatic steps, counted by step only if necessary. Slices in
+	// flight of a step moved elsewhere may count, too.
 	placesOfWork = `
 alive AS MATERIALIZED (
     SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > tranche_now()
@@ -183,8 +180,7 @@ ORDER BY 9, 7 DESC NULLS LAST, 8, 2, 3`
 
 // Found is the result of a search for work.
 type Found struct {
-	// Steps have claimable work: those of the most urgent runs first, among them those with the fewest slices in
-	// flight, then the oldest.
+	// Steps have claimable work, by priority, then fewest slices in flight, then age.
 	Steps []Runnable
 	// Without are endpoints with work of which nothing is claimable.
 	Without []string

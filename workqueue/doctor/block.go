@@ -86,8 +86,7 @@ func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, tota
 	return results.Close()
 }
 
-// slices reads the slices of a block and checks the planes with them: all are disjoint, none exceeds size, and no
-// item is lost.
+// slices reads the slices of a block and checks the planes with them: disjoint, within size, and nothing lost.
 func (d *doctor) slices(
 	results pgx.BatchResults, r *doctorRun, b *stepBlock, at place,
 ) (map[workqueue.SliceID]bitfield.Set, error) {

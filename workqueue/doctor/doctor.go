@@ -125,9 +125,8 @@ func (r *Report) OK() bool { return r.Found == 0 }
 
 const doctorClock = `SELECT tranche_now()`
 
-// Doctor checks the invariants over the whole database as of one moment. It reads every part once (about a million
-// in a second or two) in one transaction, during which PostgreSQL cannot vacuum. An error means that the check
-// failed, not that it found something.
+// Doctor checks the invariants over the whole database as of one moment. It reads every part once (about a million in
+// a second or two) in one transaction, during which PostgreSQL cannot vacuum. A violation is not an error.
 func (s Store) Doctor(ctx context.Context) (Report, error) {
 	return s.examine(ctx, (*doctor).schema, (*doctor).data)
 }
@@ -231,8 +230,7 @@ func (d *doctor) bits(inv Invariant, at place, set bitfield.Set, what string) {
 // KeysAddUp says that the keys of collectors count the existing operations, and waiting ones will be flushed.
 const KeysAddUp Invariant = "C1"
 
-// doctorCollectors reads every operation of collectors once. A deleted collector, which is removed key by key, does
-// not count.
+// doctorCollectors reads every operation of collectors once. Collectors being deleted do not count.
 const doctorCollectors = `
 WITH counted AS (
     SELECT collector, key_version, key,

@@ -32,8 +32,7 @@ SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM bat
 const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
 
-// Slices cut before an approval, or after the gate closed again and before the next one. Retries of slices in flight
-// when it closed are made anyway, and wait.
+// Slices cut before an approval, or between closing the gate and its next approval. Retries are made anyway, and wait.
 const doctorGates = `
 SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
 WHERE st.approval IS NOT NULL AND s.cause IN ('ready', 'probe')
@@ -286,8 +285,7 @@ WHERE b.run_id = $1 AND b.held IS NOT NULL AND get_bit(b.held, i.ordinal % 8192)
   AND (l.lane IS NULL OR l.head IS NULL AND NOT l.due)
 ORDER BY 1 LIMIT 1000`
 
-// lanes checks a run's lanes against what is in progress: the items neither final nor held are the heads, one of
-// each lane.
+// lanes checks a run's lanes against what is in progress: items neither final nor held are heads, one per lane.
 func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.Block]bitfield.Set) error {
 	if !r.graph.Ordered || r.state == "cancelled" {
 		return nil

@@ -122,8 +122,7 @@ const (
 	saltBytes  = 16
 )
 
-// mark computes the hash by which anyone who knows the key can later prove its erasure, and from its start the
-// marker.
+// mark computes the hash that proves a known key's erasure, and from its start the marker.
 func mark(key string) (salt, hash, marker string, err error) {
 	random := make([]byte, saltBytes)
 	if _, err := rand.Read(random); err != nil {

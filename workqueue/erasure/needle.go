@@ -19,8 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// needle is a key to be found in messages and operations, in every form: unchanged, escaped as in JSON and URLs, in
-// base64, compressed by zstd, and nested.
+// needle is a key to be found in any form: unchanged, escaped as in JSON and URLs, base64, zstd, and nested.
 type needle string
 
 const (
@@ -28,8 +27,7 @@ const (
 	maxNested   = 3        // most nested forms
 )
 
-// in reports whether the text contains the key as a word, or for a very short key as the whole text or a JSON
-// string.
+// in reports whether the text contains the key as a word, or if very short, as the whole text or a JSON string.
 func (n needle) in(text []byte, nested int) bool {
 	text = unpacked(text)
 	for range maxNested {
@@ -167,8 +165,7 @@ func partOfWord(r rune) bool {
 	return r != utf8.RuneError && (r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
 }
 
-// All stored messages are read, regardless of their run or slice: only so can the key be found in one that a service
-// sent on its own, or in one of a missing run.
+// All stored messages are read, regardless of their run or slice, since services may send some on their own.
 
 const (
 	// A waiting letter is dropped: it cannot be requeued without its body.

@@ -46,8 +46,8 @@ type Item struct {
 	Payload      []byte // JSON, if requested; valid until yield returns
 }
 
-// LargeResult is a result too large for a message. Read it with [Store.OpenResult]; in its place is a JSON object
-// with its size and SHA-256.
+// LargeResult is a result too large for a message. [Store.OpenResult] reads it; Result is a JSON object with its size
+// and hash.
 type LargeResult struct {
 	ID          uuid.UUID
 	ContentType string
@@ -144,8 +144,7 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 func (e *Export) Items() int64 { return e.items }
 
 // Each yields the items in ordinal order. Memory is constant: pages of at most 1024 items and about 8 MiB, each read
-// as of one moment. While yield runs, no connection or snapshot is held, so a slow reader blocks nothing. An error
-// from yield ends the export and is wrapped.
+// as of one moment. While yield runs, no connection or snapshot is held. An error from yield is wrapped.
 func (e *Export) Each(ctx context.Context, yield func(*Item) error) error {
 	pages := exportPages{Export: e, results: pg.Arena{Most: exportBytes}}
 	for from := workqueue.Ordinal(0); int64(from) < e.items; {

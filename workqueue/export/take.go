@@ -80,8 +80,7 @@ SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
 FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::int[]) AS u (n, id, slice, ordinal)
 JOIN work_slice s ON s.id = u.slice JOIN run_step st USING (run_id, step)`
 
-	// Adding a piece locks the result's row, in ID order: of two transactions with the last two pieces, the later
-	// sees both.
+	// Adding a piece locks the result's row, in ID order: of two with the last two pieces, the later sees both.
 	openLarge = `
 INSERT INTO large_result (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
 SELECT u.id, s.run_id, s.step, u.ordinal, s.id, u.pieces, u.bytes, u.sha256, u.content_type
@@ -100,9 +99,8 @@ INSERT INTO work_piece (large_id, piece, bytes) VALUES ($1, $2, $3) ON CONFLICT 
 SELECT large_id, count(*), sum(octet_length(bytes))::bigint FROM work_piece WHERE large_id = ANY ($1) GROUP BY large_id`
 )
 
-// Take stores pieces in one transaction and returns their outcomes. The last piece of a result has its outcome:
-// complete, or of the wrong size. Complete says nothing about the hash: see [Store.Verify]. Pieces may come in any
-// order and repeatedly.
+// Take stores pieces in one transaction and returns their outcomes. The last piece of a result is complete, or of the
+// wrong size; for the hash see [Store.Verify]. Pieces may come in any order and repeatedly.
 func (s Store) Take(ctx context.Context, pieces []Piece) ([]Taken, error) {
 	var taken []Taken
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -228,8 +226,8 @@ DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
         SELECT FROM work_slice s WHERE s.id = l.slice_id AND s.state IN ('scheduled', 'claimed', 'sent'))
     LIMIT $1))`
 
-// Sweep deletes results that will never be recorded: their service died, a piece was lost, or the item got another
-// outcome. It returns how many. Leader work.
+// Sweep deletes results that will never be recorded: a service died, a piece was lost, or the item is settled. Leader
+// work.
 func (s Store) Sweep(ctx context.Context, lease workqueue.Lease) (swept int, err error) {
 	for {
 		var deleted int64

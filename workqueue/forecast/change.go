@@ -118,8 +118,7 @@ func (n *Network) set(s *Step, setting string, number float64) {
 	}
 }
 
-// sized is the cost of requests with that many items: part of their time is proportional to the items, the rest
-// fixed.
+// sized is the cost of requests with that many items: part of their time is fixed, the rest proportional.
 func (c Cost) sized(items float64) Cost {
 	if c.Chunk == 0 {
 		return c

@@ -84,8 +84,7 @@ type Forecast struct {
 	WhyNot string `json:"why_not,omitempty" doc:"why there is no forecast yet"`
 }
 
-// Block removes the times, because of an obstacle of unknown duration. A run already waiting keeps the duration
-// after its wait.
+// Block removes the times because of an unpredictable obstacle. A waiting run keeps the duration after its wait.
 func (f *Forecast) Block(why string) {
 	if f != nil && (f.WaitsFor == "" || f.WaitsFrom != nil) {
 		*f = Forecast{WhyNot: why}

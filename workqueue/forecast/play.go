@@ -73,8 +73,7 @@ type luck struct {
 
 const drawn = 12 // most marks of a step
 
-// draw draws each round's variations. Over all rounds each step's costs are spread evenly (a Latin hypercube), so
-// few rounds suffice.
+// draw draws each round's variations. Each step's costs form a Latin hypercube, so few rounds suffice.
 func draw(steps, count int, seed uint64) [][]luck {
 	source := rand.New(rand.NewPCG(seed, 0x7261))
 	all := make([][]luck, count)
@@ -198,8 +197,7 @@ func (n *Network) unstick(p *play) (some bool) {
 	return some
 }
 
-// fed is how much a step gets of something from needed steps that have not ended: the least of them, in its own
-// items.
+// fed is how much a step gets of something from needed steps that have not ended, in its own items.
 func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
 	s := &n.Steps[i]
 	if s.Barrier {
@@ -262,8 +260,7 @@ func (n *Network) begin(p *play, i int, l luck) {
 	}
 }
 
-// pass records when the items between two were requested, from a time on at a rate: delays become times. A passed
-// mark has item -1.
+// pass records when the items between two were requested: delays become times. A passed mark has item -1.
 func (s *stepPlay) pass(from, to, at, rate float64) {
 	for i := range s.marks {
 		m := &s.marks[i]
@@ -322,8 +319,7 @@ func (p *play) over(steps []int) bool {
 	return true
 }
 
-// sampled reports whether a canary's sample was requested entirely. The first steps give its size; items at a
-// barrier are not part of it.
+// sampled reports whether a canary's sample, as large as the first steps say, was requested, except at barriers.
 func (n *Network) sampled(p *play, r int) bool {
 	held := 0.0
 	for _, i := range p.byRun[r] {
@@ -482,8 +478,7 @@ type share struct {
 	wants, gets    float64
 }
 
-// fill divides what exists: by priority, and equally within one unless a step wants less. It reports whether any got
-// less than it wanted.
+// fill divides what exists: by priority, and equally within one unless a step wants less. short: any got less.
 func fill(all []share, left float64) (short bool) {
 	slices.SortFunc(all, func(a, b share) int {
 		switch {

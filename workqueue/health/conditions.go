@@ -143,8 +143,8 @@ ORDER BY p.ops DESC, c.name LIMIT $2`
 	// Why the last flush of a collector failed, unless a later one succeeded.
 	failedFlush = `CASE WHEN c.failures > 0 THEN c.failure_code END AS failure, c.failure_message AS message`
 
-	// collector_key_due, once for each possible key version and priority. A full key is due since its oldest
-	// operation was added, up to max_age earlier.
+	// collector_key_due, for each key version and priority. A full key is due since its oldest operation, up to max_age
+	// earlier.
 	lateFlushes = `
 SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused' THEN 'info' END AS severity,
     c.paused_by AS by, d.due_at + c.max_age AS since, ` + failedFlush + `
@@ -158,8 +158,7 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
 ORDER BY since, subject LIMIT $2`
 
-	// collector_key_flushing. A flush may last until its time-out. After a failure the condition comes earlier,
-	// since a time-out may be an hour.
+	// collector_key_flushing. After a failure the condition comes before the time-out, which may be an hour.
 	hungFlushes = `
 SELECT c.name AS subject, c.endpoint, k.key, k.flushed_at AS since,
     extract(epoch FROM c.timeout)::float8 AS timeout, ` + failedFlush + `
@@ -244,8 +243,7 @@ SELECT endpoint, false, (since < tranche_now() - $1::interval)::int, 0, id::text
 FROM dated
 ORDER BY 8 NULLS FIRST, 1, 5`
 
-// queueSteps reads which endpoints have work, and which runs have been idle for long: with ready items and none in
-// flight.
+// queueSteps reads which endpoints have work, and which runs have been idle for long: items ready, none in flight.
 func (f *Facts) queueSteps(b *pgx.Batch) {
 	most, idle := min(f.limits.Listed, maxIdle), 0
 	b.Queue(healthSteps, f.limits.Waiting, most).Query(func(rows pgx.Rows) error {

@@ -99,8 +99,7 @@ type Explanation struct {
 }
 
 // Explain says why a run is not done: which items are missing, who must act, since when, and what happens next. It
-// reads one snapshot, and the sums are exact. The caller adds what services and consumers do. The error wraps
-// ErrNotFound if the run does not exist.
+// reads one snapshot, and the sums are exact. The caller adds what services and consumers do.
 func (s Store) Explain(ctx context.Context, id workqueue.RunID) (*Explanation, error) {
 	var e *Explanation
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {

@@ -22,8 +22,7 @@ func (f *facts) say(g *MissingGroup, k Kind, row Row) {
 	g.Say(k, all)
 }
 
-// claimable explains items that are claimable by their own state: it names the first obstacle, in the order in which
-// a claim checks them, or says that they are next.
+// claimable explains claimable items: the first obstacle, in the order of a claim's checks, or that they are next.
 func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	e := f.endpoints[g.Endpoint]
 	if e == nil {
@@ -50,8 +49,7 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 }
 
-// shut explains items that cannot be claimed however few requests are in flight. It reports whether they are such
-// items.
+// shut explains items that cannot be claimed however few requests are in flight, if they are such.
 func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
 	switch {
 	case r.hold != "":

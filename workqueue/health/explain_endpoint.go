@@ -222,8 +222,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// Counts, by endpoint and priority, the runs that a node's search for work would find and that are below their own
-// limit.
+// The runs, by endpoint and priority, that a node's search for work would find and that are below their limit.
 const explainRivals = `
 SELECT st.endpoint, r.priority, count(*), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id

@@ -18,8 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// facts is all that an explanation reads, as of one moment. No statement reads a row for each item: items are
-// counted in planes and masks.
+// facts is all that an explanation reads, as of one moment. Items are counted in planes and masks, never row by row.
 type facts struct {
 	at        time.Time
 	runs      map[workqueue.RunID]*runFacts
@@ -270,8 +269,7 @@ func (f *facts) readSlices(
 	return f.readBefore(ctx, tx)
 }
 
-// How the parents of slices ended, by primary keys. For items to be retried the item's error counts; the first one
-// stands for the slice.
+// How the parents of slices ended, by primary keys. For a retry, the first item's error counts.
 const explainBefore = `
 SELECT n.id, p.ended_at, p.state, coalesce(p.service, ''), bit_count(p.mask)::bigint,
     coalesce(e.error_code, p.error_code, ''), coalesce(e.error_message, p.error_message, '')

@@ -64,8 +64,7 @@ func (g *MissingGroup) join(h *MissingGroup) {
 
 const maxWays = 3
 
-// tell puts the ways in which the items got here before Why, and the latest When after Next. Only its first call has
-// an effect.
+// tell puts the ways in which the items got here before Why, and the latest When after Next. Call it once.
 func (g *MissingGroup) tell() {
 	var ways []string
 	var rest int64
@@ -99,8 +98,7 @@ type alikeKey struct {
 	owner                         Owner
 }
 
-// MergeSteps merges the groups of several steps that say the same. Call it last: a merged group may have no endpoint
-// to check.
+// MergeSteps merges the groups of several steps that say the same. Call it last: endpoints may be lost.
 func (e *Explanation) MergeSteps() {
 	groups, at := []MissingGroup{}, map[alikeKey]int{}
 	for i := range e.Groups {

@@ -88,8 +88,7 @@ func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
 	refusedBy(g, nodes)
 }
 
-// refusedByNATS makes a group wait for the administrator of NATS, if a node must send it and NATS permits that to
-// none.
+// refusedByNATS makes a group wait for the administrator of NATS, if a node must send it and none may.
 func (f *facts) refusedByNATS(st *stepFacts, g *MissingGroup) {
 	if st.kind == workqueue.KindEndpoint && (g.State == "ready" || g.State == "claimed") &&
 		(g.Owner == OwnerNode || g.Owner == OwnerService) {
@@ -166,8 +165,7 @@ func (f *facts) swept(g *MissingGroup, reason Kind, row Row) {
 	}
 }
 
-// noNode makes a group wait for a node to start, or for the database to take writes: until then nodes cannot send
-// heartbeats.
+// noNode makes a group wait for a node to start, or for the database to take writes, as heartbeats do.
 func (f *facts) noNode(g *MissingGroup) {
 	if g.Why != "" {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
@@ -189,8 +187,7 @@ func (f *facts) noNode(g *MissingGroup) {
 	}
 }
 
-// withoutQuorum makes a group wait for NATS if the streams do not answer: neither nodes nor services can then
-// advance items that go through them.
+// withoutQuorum makes a group wait for NATS if the streams do not answer, which stops both nodes and services.
 func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 	stalled := Stalled(slices.Values(f.alive))
 	turn := []Owner{OwnerNode, OwnerService}
@@ -222,8 +219,7 @@ func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
 	return nil
 }
 
-// unwritable explains items that wait because JetStream cannot store messages, and reports whether they do. Neither
-// services nor nodes can advance them meanwhile.
+// unwritable explains items that wait because JetStream's store is not writable, and reports whether they do.
 func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	if len(f.faults) == 0 || kind != workqueue.KindEndpoint {
 		return false

@@ -275,8 +275,7 @@ func servers(key string) string {
 		workqueue.KindEndpoint: "the services of "}[kind] + workqueue.TargetText(key)
 }
 
-// someNodeHas reports whether a live node has a local function. A node that has not listed its functions may have
-// it.
+// someNodeHas reports whether a live node has a local function. One that has not listed its functions may.
 func (f *facts) someNodeHas(key string) bool {
 	_, function := workqueue.TargetKind(key)
 	return slices.ContainsFunc(f.alive, func(n *Node) bool { return n.Has(function) })

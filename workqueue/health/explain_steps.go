@@ -99,8 +99,7 @@ type waitPlanes struct {
 	blocked                                    map[workqueue.Step]bitfield.Set // by the step that blocks them
 }
 
-// readWaits finds, in runs of several steps, what waiting items wait for and why items were skipped. It reads 6 KB
-// for 8192 items of a step, a block at a time.
+// readWaits finds what waiting items wait for and why items were skipped, by block: 6 KB for 8192 items of a step.
 func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Block, masks any) error {
 	var several []workqueue.RunID
 	for id, r := range f.runs {
@@ -186,8 +185,7 @@ func (p *waitPlanes) countWaits() {
 	}
 }
 
-// countLeftOut finds the steps whose failure caused items to be skipped: the first required steps upstream, through
-// any number of steps.
+// countLeftOut finds the steps whose failure caused items to be skipped: the first required steps upstream.
 func (p *waitPlanes) countLeftOut(by map[workqueue.Step]*waitPlanes) {
 	if p.skipped.Empty() {
 		return

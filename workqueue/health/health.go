@@ -26,8 +26,7 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// Facts is the system's health according to the database, as of about one moment: the conditions by the rules, and
-// what servers derive further conditions from.
+// Facts is the system's health according to the database, at about one moment, and what servers judge further by.
 type Facts struct {
 	At         time.Time // the database's clock
 	Conditions []Condition
@@ -136,8 +135,7 @@ FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::jsonb[]) AS f (kind, 
 ORDER BY 1, 2
 ON CONFLICT (kind, subject) DO UPDATE SET seen_at = tranche_now(), said = excluded.said`
 
-	// A condition that another server has seen since this look began stays. Rows are locked in the order of
-	// keepConditions.
+	// A condition that another server has seen since this look began stays. Locks as in keepConditions.
 	forgetConditions = `
 DELETE FROM health_condition h
 USING (SELECT h.kind, h.subject FROM health_condition h
@@ -146,8 +144,7 @@ USING (SELECT h.kind, h.subject FROM health_condition h
 WHERE h.kind = gone.kind AND h.subject = gone.subject`
 )
 
-// KeepConditions saves conditions that exist, keeping an earlier since; and deletes those that a look, begun at a
-// time of the database's clock, found gone.
+// KeepConditions saves existing conditions, keeping an earlier since, and deletes those that a look found gone.
 func (s Store) KeepConditions(ctx context.Context, there []KeptCondition, gone []ConditionKey, begun time.Time) error {
 	if len(there) == 0 && len(gone) == 0 {
 		return nil

@@ -74,8 +74,7 @@ WHERE until IS NULL OR until > tranche_now()`
 DELETE FROM health_ack WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= tranche_now()
 RETURNING kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)), subject, state, by, until, reason`
 
-	// If another mark was set since the rows were deleted, the later one wins. One call gives all its marks one
-	// time.
+	// If another mark was set since the rows were deleted, the later one wins. One call has one time.
 	putMarks = `
 INSERT INTO health_ack AS m (kind, subject, state, by, at, until, reason, severity, count)
 SELECT $1, u.subject, $3, $4, t.now, t.now + nullif($5::interval, '0'), $6, u.severity, u.count
@@ -86,8 +85,7 @@ ON CONFLICT (kind, subject) DO UPDATE SET state = excluded.state, by = excluded.
     worse_at = NULL, seen_at = excluded.seen_at
 RETURNING at, until`
 
-	// A mark that was set again meanwhile is left alone, and one that got worse after the look began stays so. Rows
-	// are locked in the order of the key.
+	// Skips marks set again meanwhile; one that got worse after the look began stays worse. Locks in key order.
 	noteMarks = `
 UPDATE health_ack m SET seen_at = CASE WHEN f.seen THEN tranche_now() ELSE m.seen_at END,
     worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, tranche_now()) WHEN m.worse_at < $6 AND NOT f.seen
@@ -115,8 +113,7 @@ type SeenMark struct {
 	Forget bool // it has been gone for long: delete the mark
 }
 
-// NoteMarks saves what a look, begun at a time of the database's clock, found: that conditions exist, are worse than
-// when they were muted, or are gone.
+// NoteMarks saves what a look found: that conditions exist, are worse than when they were muted, or are gone.
 func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time) error {
 	var noted, forgotten markColumns
 	for i := range marks {
@@ -177,8 +174,7 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *tim
 	return at, until, nil
 }
 
-// DropMarks deletes the marks of a condition or, without a subject, of all of its kind. It reports whether there
-// were any.
+// DropMarks deletes the marks of a condition or, without a subject, of all of its kind. found: there were any.
 func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (found bool, err error) {
 	var subjects []string
 	if key.Subject != "" {

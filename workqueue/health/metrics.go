@@ -33,8 +33,7 @@ type RunMetrics struct {
 	Oldest float64 // age of the run created first
 }
 
-// EndpointMetrics is an endpoint that has a pace, or work of runs in progress; it counts the work of runs that are
-// not held. Nil: unknown, or none.
+// EndpointMetrics is an endpoint with a pace or work, and the work of runs that are not held. Nil: unknown or none.
 type EndpointMetrics struct {
 	Endpoint  string // or another target of a step, like http:HOST
 	Ready     int64  // claimable items
@@ -97,9 +96,8 @@ const statementLimit = 2 * time.Second
 
 const limitStatements = `SELECT set_config('statement_timeout', $1, true)`
 
-// Metrics reads the metrics in one transaction that locks nothing. Its cost does not grow with the database: partial
-// indexes find runs in progress, live slices and blocks with ready items; letters are counted up to a bound;
-// finished runs are not read.
+// Metrics reads the metrics in one transaction that locks nothing. Its cost does not grow with the database: it uses
+// partial indexes, bounded counts, and no finished runs.
 func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	r := &Metrics{}
 	tx, err := s.db.Pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -174,8 +172,7 @@ FULL JOIN live USING (endpoint)
 FULL JOIN ready USING (endpoint)
 ORDER BY coalesce(ready.items, 0) + coalesce(live.requests, 0) > 0 DESC, endpoint`
 
-	// collector_key_due, once for each possible key version and priority; collector_key_flushing and
-	// collector_op_parked.
+	// collector_key_due for each key version and priority; collector_key_flushing and collector_op_parked.
 	collectorMetrics = `
 SELECT c.name,
     coalesce(extract(epoch FROM tranche_now() - least(d.oldest_at, f.oldest_at)), 0)::float8,
@@ -195,8 +192,7 @@ CROSS JOIN LATERAL (
         SELECT FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL ORDER BY seq LIMIT $1) few) p
 WHERE c.state <> 'deleting' ORDER BY c.name`
 
-	// schedule_due, schedule_occurrence_waiting, schedule_occurrence_run; the last occurrence of each schedule by
-	// the primary key, backwards.
+	// schedule_due, schedule_occurrence_waiting and _run; the last occurrence by the primary key, backwards.
 	scheduleMetrics = `
 SELECT s.overdue, s.oldest, (
         SELECT count(*) FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule

@@ -54,8 +54,7 @@ func (n *Node) gone() time.Time {
 	return n.ExpiresAt
 }
 
-// Stalled returns the node with the longest stall of the streams, or nil if they answer any live node that reaches
-// NATS.
+// Stalled returns the node with the longest stall of the streams, or nil if they answer any.
 func Stalled(nodes iter.Seq[*Node]) (first *Node) {
 	for n := range nodes {
 		switch {

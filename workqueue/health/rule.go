@@ -100,8 +100,7 @@ type Rule struct {
 	Severity Severity
 	Waits    bool // it becomes critical after waitsLong times Limits.Waiting
 
-	// Items says in a few words what items wait for, with {to} for their target; empty: items never wait for it.
-	// Normal: they also wait for it when all is well.
+	// Items says in a few words what items wait for, with {to} for the target; empty: never. Normal: also if all is well.
 	Items  string
 	Normal bool
 	Behind bool // they wait for requests in flight to end
@@ -115,8 +114,7 @@ type Rule struct {
 	Title, Detail, Remedy, Link string
 	Cases                       map[string]Rule
 
-	// Name, Of and Counts describe the kind: its name, what its conditions are about, and what they count. Many is
-	// what alerts say of several.
+	// Name, Of and Counts are the kind's name, subject and unit of counting. Many is what alerts say of several.
 	Name, Of, Counts, Many string
 
 	Stops  Reach
@@ -171,8 +169,7 @@ func (k Kind) Advice(name string) Advice {
 	return Advice{Do: strings.ToLower(remedy[:1]) + remedy[1:]}
 }
 
-// Say explains items by the rule of a kind. Templates may use row and the group's run, step, endpoint, target and
-// servers. It clears When, which the caller sets.
+// Say explains items by the rule of a kind, whose templates may use row and the group's fields. It clears When.
 func (g *MissingGroup) Say(k Kind, row Row) {
 	all := Row{"run": g.run.String(), "step": g.Step, "endpoint": g.Endpoint,
 		"target": workqueue.TargetText(g.Endpoint), "servers": servers(g.Endpoint)}
@@ -249,8 +246,7 @@ func (k Kind) Condition(at time.Time, row Row) Condition {
 		Of: row.number("of"), Resets: row["bad"] != nil, Undated: !dated || row["undated"] != nil}
 }
 
-// sayer returns a function that renders a rule's templates. An error in a template, which would be a bug, becomes
-// the text: the condition is still reported.
+// sayer renders a rule's templates. A template's error, which is a bug, becomes the text.
 func sayer(at time.Time, row Row) func(text string) string {
 	words := template.FuncMap{
 		"ago":    func(t time.Time) string { return Ago(at.Sub(t)) },

@@ -117,8 +117,7 @@ const (
 	scheduleTimeout = time.Minute
 	// startTimeout is how long a run's start may be retried before that is reported.
 	startTimeout = 5 * time.Minute
-	// GapTold is how long a database rewind with lost commits is reported; a takeover without known losses, for an
-	// hour.
+	// GapTold is how long a database rewind with lost commits is reported, moveTold one without.
 	GapTold  = 24 * time.Hour
 	moveTold = time.Hour
 )

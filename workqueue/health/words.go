@@ -80,8 +80,7 @@ func Ago(d time.Duration) string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
-// OneLine makes foreign text, like a run's name, safe in a line: no line breaks, invisible characters or changes of
-// direction.
+// OneLine makes foreign text, like a run's name, safe in a line: without breaks, invisible or bidi characters.
 func OneLine(text string, most int) string {
 	return Clip(strings.Map(func(r rune) rune {
 		switch {

@@ -62,8 +62,7 @@ SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at
 FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = $1`
 
-// SessionCredential finds a web session by the hash of its cookie. One idle for longer than idle has expired. It
-// returns ErrNoCredential if there is none.
+// SessionCredential finds a web session by the hash of its cookie, unless idle for longer, or returns ErrNoCredential.
 func (s Store) SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (Credential, error) {
 	return scanCredential(s.db.Pool.QueryRow(ctx, sessionCredential, hash[:], useNote, idle, ProviderTime))
 }
@@ -88,8 +87,8 @@ WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
     AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, ` + vouchedFor + ` + $3::interval)
         > tranche_now()`
 
-// StandingCredentials returns the hashes whose token or session is still valid. It uses separate connections, so
-// that it answers while all others are taken.
+// StandingCredentials returns the hashes that are still valid. It uses the session connections, which are never all
+// taken.
 func (s Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error) {
 	standing, err := pg.Collect(ctx, s.db.Sessions, pgx.RowTo[[]byte], standingCredentials, hashes, idle, ProviderTime)
 	if err != nil {

@@ -47,8 +47,7 @@ DELETE FROM web_session WHERE hash IN (
     SELECT hash FROM web_session WHERE expires_at < tranche_now() ORDER BY expires_at LIMIT 100
     FOR UPDATE SKIP LOCKED)`
 
-// BeginWebSession saves a web session, with an audit entry, and deletes some expired ones. It returns
-// ErrNoCredential if the token is no longer valid.
+// BeginWebSession saves a web session and an audit entry. For an invalid token it returns ErrNoCredential.
 func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential, error) {
 	out := Credential{Hash: n.Hash[:], Token: n.Token, State: TokenActive}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -190,8 +189,7 @@ func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {
 
 const revokeWebSessions = `DELETE FROM web_session WHERE user_name = $1` // as few as there are logins
 
-// RevokeWebSessions ends all web sessions of a user, with an audit entry, and returns their number. The error wraps
-// ErrNotFound if there were none.
+// RevokeWebSessions ends all web sessions of a user, with an audit entry, and returns their number.
 func (s Store) RevokeWebSessions(ctx context.Context, user, actor string) (ended int64, err error) {
 	if !pg.ValidText(user) {
 		return 0, fmt.Errorf("no one is logged in as %q: %w", user, workqueue.ErrNotFound)

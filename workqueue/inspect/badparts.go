@@ -12,8 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// BadPart is a part that makes items of a run fail at a later step. A re-run would give them the same part, so the
-// step that made it must be reset.
+// BadPart is a part that makes items fail at a later step. A re-run cannot help: the step that made it must be reset.
 type BadPart struct {
 	Run  workqueue.RunID
 	Step string // fails
@@ -51,8 +50,7 @@ WHERE s.run_id = ANY ($1) AND s.needs <> '{}' AND get_bit(b.failed, p.ordinal % 
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
 ORDER BY s.run_id, s.step`
 
-// ReadBadParts finds the parts of runs that later steps report as bad. All advice on failures uses it to choose
-// between a re-run and a reset.
+// ReadBadParts finds the parts of runs that later steps report as bad. It decides between a re-run and a reset.
 func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (all []BadPart, err error) {
 	var b BadPart
 	var step workqueue.Step

@@ -185,8 +185,7 @@ FROM wanted w
 JOIN ranked r ON r.slice_id = w.slice_id AND r.id = w.id AND r.place <= $9
 ORDER BY w.nth, r.ordinal`
 
-// Errors groups the failed items of a run by step, error code and the shape of their messages. The error wraps
-// ErrNotFound if the run does not exist.
+// Errors groups the failed items of a run by step, error code and the shape of their messages.
 func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
 	entry := database.Kept[errorsCache](s.db).of(id)
 	if err := entry.lock(ctx); err != nil { // one computation at a time for a run
@@ -276,8 +275,7 @@ func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []E
 	return err
 }
 
-// errorsCache keeps the error groups of recently viewed runs. They hold while no block of the run changes: recorded
-// errors stay, and the block says whether they count.
+// errorsCache keeps the error groups of recent runs while no block changes: recorded errors stay.
 type errorsCache struct {
 	mu      sync.Mutex
 	entries map[workqueue.RunID]*cachedErrors

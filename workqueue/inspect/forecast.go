@@ -104,8 +104,7 @@ type stepOf struct {
 	step workqueue.Step
 }
 
-// readNetwork reads the work of runs, what they share, and the cost of their requests; planned, unless nil, is a run
-// that has not started.
+// readNetwork reads the work of runs, what they share, and the cost of their requests, and of planned unless nil.
 func readNetwork(
 	ctx context.Context, from pg.Querier, ids []workqueue.RunID, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
@@ -250,8 +249,7 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// readRequests measures the cost of each step's requests: its own, or else those of the same step in other runs of
-// its plan.
+// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
 func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	type profile struct{ plan, step, endpoint string }
 	own, earlier := make([][]forecast.Request, len(f.Steps)), map[profile][]forecast.Request{}

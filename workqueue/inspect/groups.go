@@ -93,10 +93,9 @@ func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, e
 
 const inOrder = `SELECT EXISTS (SELECT FROM run_order WHERE run_id = $1)`
 
-// GroupsBy counts the items of a run, as of one moment, by the value of a field of their payloads, or by lane if
-// field is empty. One statement reads all planes. The first call for a field also reads the payloads; they are never
-// rewritten. The error wraps ErrNotFound if the run does not exist, and is a *GroupingError if the items cannot be
-// grouped.
+// GroupsBy counts the items of a run, as of one moment, by the value of a field of their payloads, or by lane if field
+// is empty. One statement reads all planes. The first call for a field also reads the payloads; they are never
+// rewritten. The error may be a *GroupingError.
 func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) (*PayloadGroups, error) {
 	out, err := s.PayloadFields(ctx, run)
 	if err != nil {
@@ -150,7 +149,6 @@ func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank
 }
 
 // GroupPlane returns, for some blocks, a byte for each item: its group in [Store.GroupsBy], or 50 for other values.
-// It returns the same errors as GroupsBy.
 func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string, from workqueue.Block, blocks int,
 ) (*Planes, error) {
 	known, err := s.PayloadFields(ctx, run)

@@ -204,8 +204,7 @@ const LastRun = "last"
 
 const lastRun = `SELECT id FROM batchrun ORDER BY id DESC LIMIT 1` // the primary key, backwards
 
-// Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null if the reference cannot start
-// an ID.
+// Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null if ref cannot start one.
 const matchingRuns = `
 SELECT id FROM batchrun WHERE name = $1
 UNION

@@ -105,8 +105,7 @@ const itemsByKey = `
 SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND item_key = $2 AND ordinal > $4
 ORDER BY ordinal LIMIT $3`
 
-// Point reads of primary keys, and the block's live slices by work_slice_block. An item of an open run may have no
-// block so far.
+// Point reads of primary keys, and the block's live slices by work_slice_block. An open run's item may have none.
 const itemSteps = `
 SELECT s.step, s.name, s.kind, s.endpoint, s.optional, ` + NeedNames + `, s.needs,
     s.barrier AND NOT s.barrier_passed, s.gate_since IS NOT NULL,
@@ -155,8 +154,7 @@ LEFT JOIN work_result p ON p.run_id = w.run_id AND p.step = w.step AND p.ordinal
 WHERE w.run_id = $1 AND w.block = $2 AND w.step = ANY ($5) AND get_bit(w.mask, $3) = 1
 ORDER BY w.step, w.created_at, w.id`
 
-// Items returns the items with a key: one, unless the run allows duplicate keys. The error wraps ErrNotFound if the
-// run or the key does not exist.
+// Items returns the items with a key: one, unless the run allows duplicate keys.
 func (s Store) Items(ctx context.Context, id workqueue.RunID, key string) ([]ItemView, error) {
 	items, _, err := s.ItemsAfter(ctx, id, key, NoOrdinal)
 	return items, err
@@ -294,8 +292,7 @@ func overall(steps []ItemStep) workqueue.Outcome {
 	return outcome
 }
 
-// relate says what steps wait for, why they are skipped, and which results may be recomputed. Steps come in order:
-// each after those it needs.
+// relate sets what steps wait for, why they are skipped, and which results may be recomputed. Needed steps come first.
 func relate(steps []ItemStep) {
 	at := map[workqueue.Step]*ItemStep{}
 	for i := range steps {

@@ -71,8 +71,7 @@ func stateNames() []string {
 	return []string{"waiting", "held", "ready", "scheduled", "in_flight", "done", "failed", "skipped", "stale"}
 }
 
-// ItemsIn lists the items of a range of ordinals, as of one moment. The error wraps ErrNotFound if the run or step
-// does not exist.
+// ItemsIn lists the items of a range of ordinals, as of one moment.
 func (s Store) ItemsIn(ctx context.Context, r ItemRange) (*ItemRows, error) {
 	r.Limit = pg.Limit(r.Limit, DefaultItemRows, MaxItemRows)
 	out := &ItemRows{Items: []ItemRow{}}

@@ -170,8 +170,7 @@ type LeaderView struct {
 // HealthLeader reads the current or last leader, if any.
 const HealthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`
 
-// TaskPulse is what the leader reports of a leader task with each heartbeat. Times are ages, so that clocks are
-// never compared.
+// TaskPulse is what the leader reports of a leader task with each heartbeat. Times are ages.
 type TaskPulse struct {
 	Name      string        `json:"name"`
 	Runs      int64         `json:"runs"`
@@ -235,8 +234,7 @@ type EndpointLoad struct {
 	Scheduled int64
 }
 
-// batchrun_active finds the runs, work_block's primary key their blocks, work_block_ready the blocks with ready
-// items, work_slice_live the live slices.
+// batchrun_active, work_block's primary key, work_block_ready, and work_slice_live for live slices.
 const endpointLoads = `
 SELECT s.endpoint, bool_and(s.kind = 'direct'), count(DISTINCT r.id),
     coalesce(sum(r.items - coalesce(o.settled, 0) - coalesce(b.ready, 0) - coalesce(w.in_flight, 0)
@@ -347,16 +345,14 @@ func (s Store) Ping(ctx context.Context) error {
 // TakesWrites is an expression for whether the database takes writes. It also works in a read-only transaction.
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
-// AwaitsStandby is an expression for whether commits wait for a synchronous standby. Other roles' sessions are
-// hidden, so only the role's own count.
+// AwaitsStandby is an expression for whether commits wait for a synchronous standby. It sees only the role's own.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
         AND clock_timestamp() - query_start > interval '5 s')`
 
 const takesWrites = `SELECT ` + TakesWrites + `, ` + AwaitsStandby
 
-// Writable reports whether the database takes writes, and whether commits wait for a standby. An error means that it
-// does not answer.
+// Writable reports whether the database takes writes, and whether commits wait for a standby.
 func (s Store) Writable(ctx context.Context) (is, waits bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is, &waits); err != nil {
 		return false, false, fmt.Errorf("ask PostgreSQL: %w", err)

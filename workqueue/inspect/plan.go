@@ -117,8 +117,7 @@ func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, mo
 	return plans, false, nil
 }
 
-// Plan returns one version of a saved plan; version 0 is the newest. The error wraps ErrNotFound if it does not
-// exist.
+// Plan returns one version of a saved plan; version 0 is the newest.
 func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("plan %q: %w", name, workqueue.ErrNotFound)

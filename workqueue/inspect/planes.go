@@ -66,8 +66,7 @@ type Planes struct {
 // planeItems is a point read.
 const planeItems = `SELECT items FROM batchrun WHERE id = $1`
 
-// Planes returns a layer of some blocks, as of one moment. The error wraps ErrNotFound if the run or step does not
-// exist.
+// Planes returns a layer of some blocks, as of one moment.
 func (s Store) Planes(ctx context.Context, req PlanesRequest) (*Planes, error) {
 	var out *Planes
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
@@ -135,8 +134,7 @@ SELECT items, state IN ('completed', 'cancelled'), hashtextextended(r.xmin::text
     SELECT bit_xor(hashtextextended(s.xmin::text, s.step + 1)) FROM run_step s WHERE s.run_id = r.id), 0)
 FROM batchrun r WHERE r.id = $1`
 
-	// marksOfBlocks reads every row of the run's work_block but none of its planes, and live slices by
-	// work_slice_live.
+	// marksOfBlocks reads the run's work_block without the planes; slices by work_slice_live.
 	marksOfBlocks = `
 WITH live AS MATERIALIZED (
     SELECT step, block, ` + liveMark + ` AS mark FROM work_slice
@@ -173,8 +171,8 @@ type BlockStates struct {
 	States [][]byte // an ItemState for each item
 }
 
-// States calls f with each existing block in order, as of one moment. An empty step name means all steps together.
-// The argument of f is valid only until f returns.
+// States calls f with each block in order, as of one moment. An empty name means all steps. f's argument is valid only
+// until f returns.
 func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, blocks []workqueue.Block,
 	f func(BlockStates) error,
 ) error {
@@ -209,8 +207,7 @@ func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, 
 	return nil
 }
 
-// ItemsOf returns the number of items of a run. The error wraps ErrNotFound if the run or one of the steps does not
-// exist.
+// ItemsOf returns the number of items of a run.
 func (s Store) ItemsOf(ctx context.Context, run workqueue.RunID, steps []string) (items int64, err error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {
@@ -227,8 +224,7 @@ func (s Store) ItemsOf(ctx context.Context, run workqueue.RunID, steps []string)
 	return items, nil
 }
 
-// planeColumn is the planes of one block at the steps of its run, as of one moment. Steps that were not read are
-// empty.
+// planeColumn is the planes of one block at the steps of its run, as of one moment. Unread steps are empty.
 type planeColumn struct {
 	graph *plane.Graph
 	block workqueue.Block
@@ -256,8 +252,8 @@ func (o orEmpty) ScanBits(b pgtype.Bits) (err error) {
 }
 
 const (
-	// liveMark is a number over slices that changes when one is made, ends or is postponed. All other moves of items
-	// also change a row of work_block.
+	// liveMark is a number over slices that changes when one is made, ends or is postponed. Other moves change
+	// work_block.
 	liveMark = `bit_xor(uuid_hash_extended(id, (state = 'scheduled')::int::bigint))`
 
 	// blockMark is a number that changes with every update of the row of block b: the transaction that wrote it.

@@ -76,8 +76,7 @@ type placeFacts struct {
 	outcome, live bitfield.Set
 }
 
-// readTrails writes a byte for each item; over several steps, the most attempts, the longest time or the latest
-// move.
+// readTrails writes a byte for each item; over several steps, the most, the longest or the latest.
 func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.View,
 	blocks []workqueue.Block,
 	at func(workqueue.Block) []byte,
@@ -177,8 +176,7 @@ func (r *trailReader) finish(at trailPlace) {
 	}
 }
 
-// finishAges encodes the ages. An item with no outcome and in no slice last moved when the generation began, at the
-// latest.
+// finishAges encodes the ages. One without outcome or slice last moved when the generation began.
 func (t *trail) finishAges(since float64) {
 	moved := t.outcome.Or(t.live)
 	rest := TimeCode(since)

@@ -133,8 +133,7 @@ const (
 
 const rateWindow = 10 * time.Second
 
-// Only uncompleted runs are counted from planes: a range of work_block's primary key for each. Items of an open run
-// without a block count as missing.
+// Only uncompleted runs are counted from planes: a key range each. Items without a block count as missing.
 const runSummaries = `
 SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce(r.hold, ''), r.hold_detail, r.held_at,
     r.held_by, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, r.generation,

@@ -68,8 +68,7 @@ WHERE s.id = ANY (ARRAY(
 ORDER BY s.root, s.created_at, s.id`
 )
 
-// ReadBisections returns the outcome of a run's chunks that failed entirely, in all its generations, listing at most
-// limit of them. It reads every slice of the run.
+// ReadBisections returns the outcome of all chunks of a run that failed, listing limit. It reads every slice.
 func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID, limit int) (Bisections, error) {
 	out := Bisections{Kinds: map[RootKind]int{}, Roots: []Bisection{}}
 	families, err := readFamilies(ctx, db, familiesOfRun, run)
@@ -260,8 +259,7 @@ const (
 )
 
 const (
-	// familiesOfEndpoint reads the newest entries of the index on endpoint and end, and the pieces by
-	// work_slice_block.
+	// familiesOfEndpoint reads the newest entries of the index on endpoint and end; pieces by work_slice_block.
 	familiesOfEndpoint = `
 WITH newest AS MATERIALIZED (
     SELECT n.run_id, n.step, n.block, n.root, n.cause FROM work_slice n
@@ -297,9 +295,8 @@ type ChunkCap struct {
 	Reason   string
 }
 
-// CheckTooBig checks whether chunks of an endpoint fail because of their size: several failed entirely at a size at
-// which nothing worked lately, and all their pieces worked. Then it limits chunks to the largest size that worked,
-// for an hour. Any node may call it at any time.
+// CheckTooBig checks whether chunks of an endpoint fail because of their size: several failed at a size at which
+// nothing worked, and their pieces worked. Then chunks have the size that worked for an hour. Any node may call it.
 func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, error) {
 	out := ChunkCap{Endpoint: endpoint}
 	families, err := readFamilies(ctx, s.db.Pool, familiesOfEndpoint, endpoint, capWindow, capNewest)
@@ -319,8 +316,7 @@ func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, erro
 	return out, nil
 }
 
-// tooBig returns how many chunks were too big, the size of their smallest failed piece and of the largest that
-// worked; no chunks if size is not to blame.
+// tooBig returns how many chunks were too big, if any, their smallest failed piece and the largest that worked.
 func tooBig(families []family, endpoint string, worked int) (roots, failed, works int) {
 	all := make([]Bisection, len(families))
 	for i := range families {

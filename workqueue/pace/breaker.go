@@ -178,12 +178,10 @@ func NoteChange(ctx context.Context, tx pgx.Tx, endpoint string, c Change) error
 const (
 	// breakerWindow bounds the age of the evidence.
 	breakerWindow = time.Minute
-	// breakerNewest is how many of the last ended slices are judged, and breakerRead how many are read to find them,
-	// since some do not count.
+	// breakerNewest is how many ended slices are judged, and breakerRead how many are read to find them.
 	breakerNewest = 10
 	breakerRead   = 30
-	// breakerPlaces is how many different chunks, or disjoint pieces, must have failed: fewer may be that many bad
-	// items.
+	// breakerPlaces is how many different chunks, or disjoint pieces, must have failed: fewer may be bad items.
 	breakerPlaces = 5
 	// breakerShare is the least share of failures, in tenths.
 	breakerShare = 8
@@ -308,8 +306,7 @@ func (b Blame) spared(origin workqueue.Cause, failedProbes int) bool {
 	return !b.proven && (!last || failedProbes < PatientProbes)
 }
 
-// operatorTrust is how long a breaker closed by an operator stays closed. It would otherwise reopen immediately,
-// since the failures continue.
+// operatorTrust is how long a breaker closed by an operator stays closed, even if failures continue.
 const operatorTrust = 10 * time.Minute
 
 // overrideBreaker locks the pace's row after the setting's, as everywhere. The reason of a closed breaker names who

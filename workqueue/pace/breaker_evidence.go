@@ -202,8 +202,7 @@ type Failing struct {
 	Why   workqueue.SlotError
 }
 
-// TellsOfAnOutage reports whether an outage may be the cause. A service that permanently refuses a single item has
-// handled it, and an overloaded one is up.
+// TellsOfAnOutage reports whether an outage may be the cause: not an overload, nor a permanent error of one item.
 func (f *Failing) TellsOfAnOutage() bool {
 	return !workqueue.Throttled(f.Why.Code) && (f.Why.Retry || f.Slice.Mask.Count() > 1)
 }
@@ -235,6 +234,5 @@ func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.Slice
 	return spared, nil
 }
 
-// GoodFlushNote is the precision of the time when a service last handled a flush, so that not every flush writes the
-// collector's row.
+// GoodFlushNote is the precision of the time when a service last handled a flush, to save writes.
 const GoodFlushNote = 500 * time.Millisecond

@@ -108,9 +108,8 @@ SELECT endpoint, 'chunk_cap', chunk_cap::text, '', 'cleared by ' || $2::text FRO
 RETURNING before`
 )
 
-// ChangeEndpoint changes settings of an endpoint, with an audit entry, and returns all of them. Limits apply from
-// the next claim on every node; nodes send the concurrency to the services. The endpoint need not exist: the
-// settings wait for it.
+// ChangeEndpoint changes settings of an endpoint, with an audit entry, and returns all of them. Limits apply from the
+// next claim on every node; nodes send the concurrency to the services. The endpoint need not exist.
 func (s Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor string) (EndpointSetting, error) {
 	if err := change.validate(); err != nil {
 		return EndpointSetting{}, err
@@ -217,8 +216,7 @@ type Bucket struct {
 	Calls  bool // its tokens are requests instead of items
 }
 
-// Fill adds what has come in since the bucket was saved. A new bucket starts with one token: the first chunk goes
-// immediately, followed by no more than the rate.
+// Fill adds what has come in since the bucket was saved. A new bucket starts with one token.
 func (b *Bucket) Fill(age *float64) {
 	if age == nil {
 		b.Tokens = 1
@@ -239,10 +237,10 @@ func (b *Bucket) Open() bool {
 // callBurst is the part of a second whose requests may go together; it is at least one request.
 const callBurst = 0.1
 
-// callsLate is the fraction of a request that the bucket holds beyond that. Each claim comes late by milliseconds,
-// or hundreds of them under load; without the fraction that time would be lost each time, and a rate of 50 a minute
-// would yield 44. It is below one, so no interval admits an additional request. But after a pause two requests may
-// be a tenth of the usual interval apart.
+// callsLate is the fraction of a request that the bucket holds beyond that. Each claim comes late by milliseconds, or
+// hundreds of them under load; without the fraction that time would be lost each time, and a rate of 50 a minute would
+// yield 44. It is below one, so no interval admits an additional request. After a pause two requests may be close
+// together.
 const callsLate = 0.9
 
 // FillCalls adds what has come in to a bucket of requests. A request needs a whole token: no minute has more

@@ -58,9 +58,8 @@ type Observation struct {
 // PacedEndpoint is what happened at one endpoint.
 type PacedEndpoint struct {
 	Endpoint string
-	// InFlightAuto and ChunkAuto: some step there has an automatic limit, or chunk size. ChunkTime is the least
-	// target time of such steps; 0: none. ChunkMax is their largest permitted size, or without such steps the
-	// largest of any.
+	// InFlightAuto and ChunkAuto: some step there has an automatic limit, or chunk size. ChunkTime is the least target
+	// time of such steps; 0: none. ChunkMax is the largest size of theirs, or of any.
 	InFlightAuto, ChunkAuto bool
 	ChunkTime               time.Duration
 	ChunkMax                int
@@ -170,8 +169,7 @@ const endedSince = `
 SELECT EXISTS (SELECT FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL (
     SELECT FROM work_slice s WHERE s.endpoint = e.endpoint AND s.ended_at > $2 LIMIT 1) s)`
 
-// EndedSince reports whether anything ended at the endpoints since a time of the database. It is cheaper than
-// Observe.
+// EndedSince reports whether anything ended at the endpoints since a time of the database.
 func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) (ended bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended); err != nil {
 		return false, fmt.Errorf("look for what ended at %d endpoints: %w", len(names), err)
@@ -182,9 +180,8 @@ func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) 
 // DatabaseTime reads the database's clock.
 const DatabaseTime = `SELECT tranche_now()`
 
-// Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation;
-// the zero time means the last second. refused are the error codes of services that refuse excess work. It only
-// reads, without locks.
+// Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation; the
+// zero time means the last second. refused are the error codes of services that refuse excess work.
 func (s Store) Observe(ctx context.Context, since time.Time, refused []string) (Observation, error) {
 	o := Observation{Since: since}
 	if err := s.db.Pool.QueryRow(ctx, DatabaseTime).Scan(&o.Until); err != nil {
@@ -248,8 +245,7 @@ SELECT $1, u.what, u.before, u.after, u.reason
 FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY AS u (what, before, after, reason, n)
 ORDER BY u.n`
 
-// SavePace saves what an endpoint's controller has decided and learned, and the changes with their reasons. It locks
-// only that row. Leader work.
+// SavePace saves a controller's decisions and changes, locking one row. Leader work.
 func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint string, p LearnedPace,
 	changes []Change,
 ) error {
@@ -321,8 +317,8 @@ func timeText(seconds float64) string {
 }
 
 // measured is how long p's target worked on slices, newest first, by the index on endpoint and end: of the a.most
-// slices that ended last before a.ago, the newest tenth that it answered. For a host or source, only requests of the
-// same kind count: of steps with the same settings.
+// slices that ended last before a.ago, the newest tenth that it answered. For a host or source, steps must have the
+// same settings.
 const measured = `(
     SELECT m.worked / m.items AS each, m.worked, m.ended_at - make_interval(secs => m.took) AS began, m.ended_at FROM (
         SELECT s.run_id, s.step, s.took, CASE WHEN p.config IS NULL THEN s.took ELSE s.worked END AS worked,

@@ -63,8 +63,7 @@ func (e *NothingToAcceptError) Error() string {
 }
 
 // Accept marks failures of a run as accepted: they stay failed, but need no attention. Already accepted ones keep
-// their accepter. A re-run or reset ends the acceptance. The run may be in progress or have ended. A dry run does
-// everything and rolls back.
+// their accepter. A re-run or reset ends the acceptance. A dry run does everything and rolls back.
 func (s Store) Accept(ctx context.Context, req AcceptRequest) (Acceptance, error) {
 	if err := req.validate(); err != nil {
 		return Acceptance{}, fmt.Errorf("accept: %w", err)
@@ -93,8 +92,7 @@ func (req *AcceptRequest) validate() error {
 	return checkReason(req.Reason)
 }
 
-// acceptance is one in progress. It finds the items first, then locks the steps, blocks, the tracker's batch and the
-// run.
+// acceptance is one in progress. It finds the items, then locks steps, blocks, tracker batch and run.
 type acceptance struct {
 	*AcceptRequest
 	redo
@@ -135,8 +133,7 @@ WITH taken AS (
 )
 SELECT step, block, failed, items FROM taken`
 
-	// lockBatch serializes with completion, which locks this row first: either it sees what is accepted here, or
-	// this sees the completed run.
+	// lockBatch serializes with completion, which locks this row first, so that one sees the other.
 	lockBatch = `SELECT id FROM tracker_batch WHERE id = $1 FOR NO KEY UPDATE`
 
 	acceptedOfRun = `
@@ -170,8 +167,7 @@ func (a *acceptance) do(ctx context.Context, graphs *plane.GraphCache) error {
 	return a.finish(ctx, before)
 }
 
-// choose finds the items without locks: for a large run that takes seconds, while claims continue. It returns the
-// versions of the blocks before.
+// choose finds the items without locks, while claims continue, and returns the earlier block versions.
 func (a *acceptance) choose(ctx context.Context, graphs *plane.GraphCache) (versions map[partOfRun]string, err error) {
 	if a.steps, err = control.ReadSteps(ctx, a.tx, a.run); err != nil {
 		return nil, err
@@ -219,8 +215,7 @@ const versionsOfBlocks = `
 SELECT step, block, xmin::text FROM work_block
 WHERE run_id = $1 AND step = ANY($2) AND ($3::int[] IS NULL OR block = ANY($3))`
 
-// versions reads the versions of some blocks, or all. It returns none if the error of a failed item does not matter
-// to the selection.
+// versions reads the versions of some blocks, or all. None if the items' errors do not matter.
 func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (map[partOfRun]string, error) {
 	found := map[partOfRun]string{}
 	if !a.Select.byError() {

@@ -146,8 +146,7 @@ func (c *blockPlan) first() (items bitfield.Set) {
 	return items
 }
 
-// holdBack holds the items outside the sample and returns their number. place is the next item's position in the
-// sequence that is sampled.
+// holdBack holds the items outside the sample and returns their number. place is the next position to sample.
 func (c *blockPlan) holdBack(sample *plane.Sample, place *int64) (held int64) {
 	items := c.first()
 	var rest bitfield.Set

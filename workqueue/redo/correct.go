@@ -32,8 +32,7 @@ type CorrectRequest struct {
 	DryRun  bool   // change nothing, and return what would be done
 	Reason  string
 	Actor   string
-	// Items yields the items from the first until io.EOF, each time it is called: a transaction ended by a deadlock
-	// is retried.
+	// Items yields the items from the first until io.EOF, each time it is called: a transaction may be retried.
 	Items func() (next func(*Correction) error, err error)
 }
 

@@ -18,8 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Evidence narrows a selection by facts about items and their newest parts, or selects alone. Empty fields do not
-// narrow.
+// Evidence narrows a selection by facts about items and their newest parts, or selects alone.
 type Evidence struct {
 	States      []workqueue.Outcome // done or failed: the part is a result or an error
 	Service     string              // that answered, as "name", "name@version" or "name@version instance"
@@ -77,8 +76,7 @@ func (e *Evidence) audit(detail map[string]any) {
 
 const (
 	// pathHolds is an SQL condition on d, a JSON text and a path: the first value that the path yields exists and is
-	// neither false nor null. So the path may be a predicate, a filter or a field name. JSON may have escapes that
-	// text in PostgreSQL cannot hold.
+	// neither false nor null. So it may be a predicate, a filter or a field. Text cannot hold all escapes of JSON.
 	pathHolds = `coalesce(jsonb_path_query_first(
         (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
          ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,

@@ -19,8 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// lockLanes locks the lanes of all wanted items, after slices and before blocks, and returns the blocks of their
-// heads, which may not be wanted.
+// lockLanes locks the lanes of all wanted items, between slices and blocks, and returns the blocks of their heads.
 func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 	if !r.graph.Ordered {
 		return nil, nil
@@ -51,8 +50,7 @@ func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 	return more, nil
 }
 
-// waitInLane holds everything that a column would make ready: which item of a lane goes first is decided when all
-// are there.
+// waitInLane holds everything that a column would make ready: the first of a lane is chosen later.
 func (c *blockPlan) waitInLane() {
 	for s := range c.moves {
 		m := &c.moves[s]
@@ -60,8 +58,7 @@ func (c *blockPlan) waitInLane() {
 	}
 }
 
-// stillAt is the given items that are ready or in progress at some step. Blocks by their primary key, slices by
-// work_slice_block.
+// stillAt is the given items that are ready or in progress at some step. By primary key and work_slice_block.
 const stillAt = `
 SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal)
 WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3::smallint[])
@@ -252,10 +249,9 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
     ON g.batch_id = $1 AND g.grp = u.ordinal / 8192 AND get_bit(g.pending, u.ordinal % 8192) = 1`
 )
 
-// RepairLanes advances stalled lanes: their head is final or missing, and items wait. Recording a head and making
-// the next item ready are one transaction, so there should be none; but a stalled lane would mean a run that never
-// ends. It returns the number of lanes advanced. A run that is idle for other reasons, or fails, does not block
-// others. Leader work.
+// RepairLanes advances stalled lanes: their head is final or missing, and items wait. Recording a head and making the
+// next item ready are one transaction, so there should be none; but a stalled lane would mean a run that never ends.
+// It returns the number of lanes advanced. A failing run does not block others. Leader work.
 func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, error) {
 	var at lanePlace
 	return settle.New(s.db).OverRuns(ctx, "move on lanes that stand", func(after workqueue.RunID) (p settle.Progress,
@@ -276,8 +272,7 @@ type lanePlace struct {
 	lane int64
 }
 
-// repairLanes checks the next few lanes of a run. There are more to check while none was advanced: a run in which
-// something moves is not at rest.
+// repairLanes checks the next few lanes of a run. There are more to check while none was advanced.
 func (s Store) repairLanes(
 	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
 ) (p settle.Progress, err error) {

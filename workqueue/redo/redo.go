@@ -180,8 +180,7 @@ func (r *redo) hold(ctx context.Context) error {
 
 const redoPart = 64
 
-// move decides and writes what happens to the items. It counts them first, since a canary's sample is spread over
-// all.
+// move decides and writes what happens to the items. It first counts them, for a canary's sample.
 func (r *redo) move(ctx context.Context) error {
 	r.sums = make([]stepSum, len(r.steps))
 	var sample *plane.Sample

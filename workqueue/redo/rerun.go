@@ -164,8 +164,7 @@ func (r *rerun) nothing(some bool) error {
 	return e
 }
 
-// set changes the settings of the steps with items to rerun; without any, of the named one, so that invalid settings
-// are reported.
+// set changes the settings of the steps with items to rerun, or else of the named one, to report errors.
 func (r *rerun) set(ctx context.Context, step *control.StepSettings) error {
 	steps := r.redo.named
 	if len(steps) == 0 {

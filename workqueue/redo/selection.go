@@ -178,8 +178,7 @@ func (m blockMasks) add(o workqueue.Ordinal) {
 	m[block].Add(bit)
 }
 
-// find returns the items currently selected at each of some steps; whether they can be redone is decided under
-// locks. items is the number of items in the run.
+// find returns the items selected at each of some steps, before locks. items is the run's number of items.
 func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (found map[workqueue.Step]blockMasks, err error) {
 	found, err = sel.findRanged(ctx, tx, run, items, steps)

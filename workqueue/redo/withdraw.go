@@ -41,8 +41,8 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	moreLiveOf = `SELECT EXISTS (SELECT` + liveOf + `)`
 
-	// A late answer finds the items missing from its slice, or the slice ended: they count as answered. A scheduled
-	// slice was not sent, and will be claimed by its mask.
+	// A late answer finds the items missing from its slice, or the slice ended. A scheduled slice will be claimed by its
+	// mask.
 	withdrawSlices = `
 UPDATE work_slice s
 SET remaining = s.remaining & ~u.mask,
@@ -127,8 +127,7 @@ type newCanary struct {
 	sampling bool // it does start
 }
 
-// rearm opens the next generation: the tracker first and the run's row last, by lock order. It returns the run's
-// hold.
+// rearm opens the next generation: tracker first, run last, by lock order. It returns the run's hold.
 func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*control.RunHold, error) {
 	if len(r.moved) > 0 { // else the run is in progress, and what was corrected is done anyway
 		if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {

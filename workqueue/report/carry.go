@@ -41,8 +41,7 @@ const carriedPlanes = `
 SELECT o.block, o.size, o.settled, o.failed FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o
 WHERE r.id = $1 ORDER BY o.block`
 
-// NewCarried finds the items of an ended run that are in some states, failed or missing. A run in progress is a
-// *StateError: its missing items would be done twice.
+// NewCarried finds failed or missing items of an ended run. A run in progress is a *StateError: it would do them, too.
 func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome) (*Carried, error) {
 	c := &Carried{db: s.db, run: id}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -88,8 +87,7 @@ const carriedPage = 512
 
 const sameGeneration = `SELECT generation = $2 FROM batchrun WHERE id = $1`
 
-// end is io.EOF. If the run was restarted meanwhile, that is an error: some yielded items are done there, too, or
-// have outdated payloads.
+// end is io.EOF. If the run was restarted meanwhile, that is an error: its items may be done, or outdated.
 func (c *Carried) end(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -146,8 +144,7 @@ func (c *Carried) read(ctx context.Context) (err error) {
 	return err
 }
 
-// chainedRun reads a run and those that it continues as one, newest first: a later run's item overrides the same
-// key's earlier ones.
+// chainedRun reads a run and those that it continues as one, newest first: later items override earlier ones.
 type chainedRun struct{ runs []*keyedRun }
 
 // By primary keys. A run continues only earlier ones, so it ends.
@@ -222,8 +219,7 @@ func (c *chainedRun) earlier() (ids []workqueue.RunID) {
 	return ids
 }
 
-// Together is the counts of a run and those that it continues. An item of an earlier run that a later one took
-// has its state there.
+// Together is the counts of a run and those that it continues. An item counts where it was last taken.
 type Together struct {
 	Runs    []workqueue.RunID `json:"runs" doc:"the earlier runs, the latest first"`
 	Items   int64             `json:"items"`
@@ -232,8 +228,7 @@ type Together struct {
 	Missing int64             `json:"missing"`
 }
 
-// What run $2 did not take of run $1; its keys are looked up in work_queue_key. Of duplicate keys, the first here
-// matches the first there, as in a comparison.
+// What run $2 did not take of run $1, by work_queue_key. Duplicate keys match in order.
 const leftBehind = `
 WITH planes AS (
     SELECT o.block, o.settled & ~o.failed AS done, o.failed
@@ -250,8 +245,7 @@ SELECT r.items - t.items, coalesce((SELECT sum(bit_count(done)) FROM planes), 0)
     coalesce((SELECT sum(bit_count(failed)) FROM planes), 0)::bigint - t.failed
 FROM batchrun r, taken t WHERE r.id = $1`
 
-// readTogether counts a run together with those that it continues; nil if it continues none, or that run was
-// deleted.
+// readTogether counts a run together with those that it continues; nil if it continues none.
 func readTogether(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) (*Together, error) {
 	if run.FromRun == nil {
 		return nil, nil

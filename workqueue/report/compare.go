@@ -38,8 +38,7 @@ func Changes() []Change {
 	}
 }
 
-// Comparison compares a run with an earlier one, key by key. Of duplicate keys, the first here is compared with the
-// first there, and so on.
+// Comparison compares a run with an earlier one, key by key. Duplicate keys are compared in order.
 type Comparison struct {
 	Against workqueue.RunID `json:"against"`
 	Changes []ChangeCount   `json:"changes" doc:"each of the kinds, with 0 too"`
@@ -250,8 +249,7 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	return r.readPlanes(ctx)
 }
 
-// ComparedPlans is two different plans, and what is compared anyway: the outcome of each key, and the results of
-// final steps with the same name in both.
+// ComparedPlans is two plans that differ, and what is compared: outcomes, and results of final steps in both.
 type ComparedPlans struct {
 	Here      ComparedPlan `json:"here"`
 	There     ComparedPlan `json:"there"`
@@ -287,8 +285,8 @@ func (r *keyedRun) resultNames() []string {
 	return names
 }
 
-// alike makes all runs of a comparison read the results of their common steps, in one order. It returns how the two
-// plans differ, nil if they do not.
+// alike makes all runs of a comparison read the results of their common steps, in one order. Nil: the plans are the
+// same.
 func alike(here, there *chainedRun) *ComparedPlans {
 	common := here.runs[0].resultNames()
 	for _, r := range slices.Concat(here.runs, there.runs) {

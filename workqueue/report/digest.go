@@ -40,9 +40,8 @@ type Digests struct {
 const digestRun = `
 SELECT r.state, r.generation, r.items, r.sealed_at IS NOT NULL FROM batchrun r WHERE r.id = $1`
 
-// Digests reads all of a run, in pages of 1024 items, in constant memory: 1M items with results of 130 bytes take 2
-// to 3 s. A run in progress has only a digest of items, since its results still change. The error wraps ErrNotFound
-// if the run does not exist.
+// Digests reads all of a run, in pages of 1024 items, in constant memory: 1M items with results of 130 bytes take 2 to
+// 3 s. A run in progress has only a digest of items, since its results still change.
 func (s Store) Digests(ctx context.Context, id workqueue.RunID) (Digests, error) {
 	d, err := s.digests(ctx, id)
 	if err != nil {

@@ -117,9 +117,8 @@ func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 	return r.readRates(ctx, tx)
 }
 
-// unprocessed classifies items neither done nor failed by the first state that holds at one of their steps: in
-// flight, scheduled, ready, or held; the rest wait. It reads the planes of each block, and live slices by
-// work_slice_live.
+// unprocessed classifies items neither done nor failed by the first state that holds at one of their steps: in flight,
+// scheduled, ready, or held; the rest wait. It reads planes, and work_slice_live.
 const unprocessed = `
 WITH planes AS (
     SELECT o.block, o.settled | o.failed AS final, p.ready, p.held
@@ -347,8 +346,7 @@ type HistoryEntry struct {
 	Text string    `json:"text,omitempty" doc:"the note, the reason, or the title of the alert"`
 }
 
-// The audit log and events by their indexes on runs, breakers by endpoint_change_endpoint, services by the run's
-// slices. Retention keeps alert messages few.
+// By the indexes on runs, endpoint_change_endpoint, and the run's slices. Alert messages are few.
 const runHistory = `
 WITH run AS MATERIALIZED (
     SELECT created_at, coalesce(finished_at, tranche_now()) AS until FROM batchrun WHERE id = $1)

@@ -11,8 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// GenerationReport is one generation of a run: its start, or a re-run. Seconds is the sum of the four that follow
-// it.
+// GenerationReport is one generation of a run: its start, or a re-run. Seconds sums up the next four.
 type GenerationReport struct {
 	Generation workqueue.Generation `json:"generation"`
 	StartedAt  time.Time            `json:"started_at"`

@@ -163,8 +163,7 @@ SELECT NOT EXISTS (
             SELECT FROM deleted_run g WHERE g.run_id = runs.run_id AND g.purged_at IS NULL))
     AND EXISTS (SELECT FROM work_result_00 WHERE run_id = $1)`
 
-	// While the lock is awaited, readers and writers of the partition wait, too: so only briefly, then it is tried
-	// again.
+	// While the lock is awaited, readers and writers of the partition wait, too: so only briefly.
 	waitBriefly = `SET LOCAL lock_timeout = '50ms'`
 
 	lockPartition = `LOCK TABLE work_result_00 IN ACCESS EXCLUSIVE MODE`
@@ -182,8 +181,7 @@ type Emptying struct {
 	Busy    bool // an emptiable one is in use: retry later
 }
 
-// Empty truncates the partitions of a run being deleted if they contain no rows of runs that stay.
-// [Store.DeletePiece] deletes the rest. Leader work.
+// Empty truncates the partitions of a run being deleted if no other rows stay; see [Store.DeletePiece]. Leader work.
 func (s Store) Empty(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (out Emptying, err error) {
 	for _, table := range []string{"work_result", "work_queue"} {
 		emptied, err := s.emptyOne(ctx, lease, run, table)

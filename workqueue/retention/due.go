@@ -130,8 +130,7 @@ func (k RetentionKind) statements() retained {
 	}[k]
 }
 
-// retentionReadTimeout bounds a search for what is past the limits of a kind, which may read all of it. A dead
-// connection is dropped after it.
+// retentionReadTimeout bounds a search for what is past the limits of a kind, which may read all of it.
 const retentionReadTimeout = 5 * time.Minute
 
 // KindDue is what is past the limits of a kind.
@@ -144,8 +143,7 @@ type KindDue struct {
 	Newest *time.Time    `json:"newest,omitempty" doc:"when the newest of them ended"`
 }
 
-// RetentionCutoff returns the time before which things of a kind are deleted, by the database's clock; nil if none
-// are.
+// RetentionCutoff returns the time before which things of a kind are deleted; nil if none are.
 func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, error) {
 	if r.None() {
 		return nil, nil
@@ -201,8 +199,7 @@ func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind Rete
 	})
 }
 
-// DeleteOld deletes up to limit things of a kind that ended before a time, in one transaction, and returns how many.
-// Leader work.
+// DeleteOld deletes up to limit things of a kind that ended before a time in one transaction. Leader work.
 func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind RetentionKind, before time.Time, limit int,
 ) (n int64, err error) {
 	statement := kind.statements().remove

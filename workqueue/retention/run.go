@@ -39,8 +39,7 @@ INSERT INTO retention_size (run_id, generation, bytes)`
 	writeSizes = `
 ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = excluded.bytes`
 
-	// Approximate: items, results and their rows in tables and indexes, corrections, and half a kilobyte a slice.
-	// Blocks have the sums.
+	// Approximate: items, results and their rows and index entries, corrections, and half a kilobyte a slice.
 	measureRuns = runsToSize + `
 SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
     + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
@@ -57,8 +56,7 @@ RETURNING bytes`
 	dropSizes = `
 DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = z.run_id)`
 
-	// The oldest, but a run only after those that continue it, with which reports combine it. Deletion checks the
-	// conditions again.
+	// The oldest, but a run only after those that continue it, with which reports combine it.
 	runsPastLimits = `
 SELECT r.id FROM batchrun r
 WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened) AND r.finished_at < $1
@@ -66,8 +64,7 @@ WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.op
     AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
 ORDER BY r.finished_at, r.id LIMIT $2`
 
-	// Locks the steps first, like every operation on a run. If another holds one, it uses the run, which is left
-	// alone.
+	// Locks the steps first, like every operation on a run. If one is locked, the run is in use.
 	lockStepsToDelete = `
 WITH free AS MATERIALIZED (SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE SKIP LOCKED)
 SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
@@ -90,8 +87,7 @@ RETURNING name, plan, items, generation, finished_at`
 )
 
 // MeasureRuns estimates the size of up to limit finished runs not measured so far, and returns which, also after an
-// error. It reads all their blocks and slices, which may exceed a transaction's time: see [TookTooLong] and
-// [Store.GuessRun]. Leader work.
+// error. If that exceeds a transaction's time: see [TookTooLong] and [Store.GuessRun]. Leader work.
 func (s Store) MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int) (took []workqueue.RunID, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if took, err = pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], unmeasuredRuns, limit); err != nil || len(took) == 0 {
@@ -106,8 +102,7 @@ func (s Store) MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int
 	return took, nil
 }
 
-// GuessRun sets a finished run's size without reading its rows, and returns it; 0 without effect if the run is no
-// longer finished. It counts as measured. Leader work.
+// GuessRun sets and returns a finished run's size without reading rows, or 0 if it is not finished. Leader work.
 func (s Store) GuessRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (bytes int64, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, guessRun, []workqueue.RunID{run}).Scan(&bytes)

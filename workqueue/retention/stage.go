@@ -13,10 +13,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// The rows of a run, in order of deletion. Each statement takes a range, so that no batch reads rows that earlier
-// ones deleted: $1 is the run, $2 the step, $3 to $4 the ordinals or blocks. All use a primary key or the index of
-// slices by block. The start of the next range after $3 is found in the same way, so a table with few or no rows of
-// the run costs one lookup.
+// The rows of a run, in order of deletion. Each statement takes a range, so that no batch reads rows that earlier ones
+// deleted: $1 is the run, $2 the step, $3 to $4 the ordinals or blocks. All use a primary key or the index of slices
+// by block. The start of the next range after $3 is found in the same way, so few rows cost one lookup.
 const (
 	nextRunParts = `
 SELECT min(ordinal) FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
@@ -68,8 +67,7 @@ DELETE FROM work_order WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3 AND o
 DELETE FROM tracker_group WHERE batch_id = $1 AND $2::int = 0 AND grp >= $3 AND grp < $4`
 )
 
-// Tables with few rows for most runs are deleted by a number of rows, $2. Each uses an index that starts with the
-// run.
+// Tables with few rows for most runs, $2 rows at a time. By indexes that start with the run.
 const (
 	deleteRunQuarantine = `
 DELETE FROM quarantine WHERE id = ANY (ARRAY(SELECT id FROM quarantine WHERE run_id = $1 LIMIT $2))`
@@ -104,8 +102,7 @@ type stage struct {
 	steps           bool  // for each step
 }
 
-// A block has 17 slices with chunks of 500 items, and 8192 with chunks of one. Deleting a block or a tracker group
-// costs as much as several items.
+// A block has 17 slices of 500 items, or 8192 of one. Deleting a block costs as much as several items.
 const (
 	slicesOfBlock = 256
 	worthOfBlock  = 16

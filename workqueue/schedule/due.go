@@ -168,8 +168,7 @@ WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= tranche_now() A
 ORDER BY f.state <> 'queued', f.start_at, f.due_at, f.schedule
 LIMIT $1`
 
-// WaitingFires returns fires whose start has come, and those being started. The caller knows which of the latter it
-// is starting.
+// WaitingFires returns fires whose start has come, and those being started. The caller knows its own.
 func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -193,8 +192,7 @@ SELECT extract(epoch FROM least(
     (SELECT min(end_deadline) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL))
     - tranche_now())::float8`
 
-// NextScheduleTime returns the time until a schedule needs action, by the database's clock; 0: now. ok is false if
-// none will.
+// NextScheduleTime returns the time until a schedule needs action; 0: now. ok is false if none will.
 func (s Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()

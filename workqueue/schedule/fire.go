@@ -167,8 +167,7 @@ WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
 RETURNING f.attempts`
 
-// BeginFire records that the leader starts a fire's run now. ok is false if it must not: it was started, is not due,
-// or its schedule is paused or deleted.
+// BeginFire records that the leader starts a fire's run. ok is false if it was started, is not due, or is paused.
 func (s Store) BeginFire(
 	ctx context.Context, lease workqueue.Lease, key FireKey,
 ) (claim FireClaim, ok bool, err error) {
@@ -193,8 +192,7 @@ type FireEnd struct {
 	Run    workqueue.RunID // of FireStarted
 	Reason string          // human-readable
 	Again  time.Duration   // of FireWaiting and FireQueued: when to check it again
-	// StartAt is the exact time for that: of fires that wait for the same time, the earliest due goes first. Nil:
-	// after Again.
+	// StartAt is the exact time for that, by which fires are ordered with their due times. Nil: after Again.
 	StartAt     *time.Time
 	EndDeadline *time.Time // new deadline of its run; nil: unchanged
 }
@@ -213,8 +211,7 @@ SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
 
-// EndFire saves the result of a fire: of an attempt to start it or, with Attempt 0, of one that waits. If the fire
-// has changed state, nothing is saved and ok is false.
+// EndFire saves the result of starting a fire or, with Attempt 0, of waiting. ok is false if its state changed.
 func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, claim.Lease, func(ctx context.Context, tx pgx.Tx) error {
 		ok, err = writeFireEnd(ctx, tx, &claim, &end)

@@ -23,8 +23,7 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// NextTime returns the first due time of a schedule after a time; false: none. It is called with the database's
-// time, regardless of the node's clock.
+// NextTime returns the first due time of a schedule after a time; false: none. after is the database's time.
 type NextTime func(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error)
 
 // Text is a schedule to be saved.
@@ -116,17 +115,15 @@ UPDATE schedule SET state = $2, next_due = $3, changed_by = $4, changed_at = tra
 UPDATE schedule SET deleted_at = tranche_now(), changed_by = $2, changed_at = tranche_now(), next_due = NULL
 WHERE name = $1`
 
-	// Includes one being started: its run starts before this, or not at all. Otherwise a dead leader would leave it
-	// to the next schedule with this name.
+	// Includes one being started, whose run starts before this or not at all, so that no later schedule inherits it.
 	dropFires = `
 UPDATE schedule_occurrence SET state = 'skipped', reason = 'the schedule was deleted', ended_at = tranche_now()
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`
 )
 
-// SetSchedule pauses, resumes or deletes a schedule. A paused one starts only requested runs; due times meanwhile
-// are skipped, not missed. Resumed, it continues with its first due time after now, and with fires that waited.
-// Deleting skips waiting fires and keeps the history; applied again, the schedule has the next version. Runs
-// continue. next computes the first due time.
+// SetSchedule pauses, resumes or deletes a schedule. A paused one starts only requested runs; due times meanwhile are
+// skipped, not missed. Resumed, it continues with its first due time after now, and with fires that waited. Deleting
+// skips waiting fires and keeps the history; applied again, the schedule has the next version. Runs continue.
 func (s Store) SetSchedule(
 	ctx context.Context, name, state string, next NextTime, actor string,
 ) (workqueue.ControlledDocument, error) {
@@ -159,8 +156,7 @@ INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_b
 SELECT $1, t.now, 'now', $2, 'due', $3, t.now FROM (SELECT tranche_now() AS now) t
 RETURNING ` + fireColumns
 
-// RunScheduleNow makes a schedule start a run now, in addition to its due times, even if it is paused. The leader
-// starts it; the policy on overlapping runs applies.
+// RunScheduleNow starts an additional run, even of a paused schedule. The policy on overlapping runs applies.
 func (s Store) RunScheduleNow(ctx context.Context, name, actor string) (fire Fire, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := kind().Find(ctx, tx, name) // a deletion comes before or after

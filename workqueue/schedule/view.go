@@ -49,8 +49,7 @@ const (
 )
 
 const (
-	// The last fire by the primary key, backwards; waiting ones by schedule_occurrence_waiting; runs in progress by
-	// batchrun_active and schedule_occurrence_run.
+	// Fires by the primary key and schedule_occurrence_waiting; runs by batchrun_active and schedule_occurrence_run.
 	scheduleColumns = `s.name, s.version, s.state, s.zone,
     coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
     coalesce(nullif(s.spec->>'plan', ''), s.spec->>'endpoint', ''), s.next_due, s.last_due,
@@ -219,8 +218,7 @@ UPDATE schedule_occurrence SET late_at = tranche_now(), late_action = $4
 WHERE schedule = $1 AND due_at = $2 AND kind = $3 AND state = 'started' AND late_at IS NULL
 RETURNING run_id`
 
-// NoteLate records what was done about a late run, once, with an event. ok is false if that was already recorded.
-// Leader work.
+// NoteLate records what was done about a late run, once, with an event. ok is false if it was before. Leader work.
 func (s Store) NoteLate(ctx context.Context, lease workqueue.Lease, key FireKey, did string) (ok bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var run workqueue.RunID

@@ -34,8 +34,7 @@ func (c Created) args() []any {
 	return times
 }
 
-// learnStreams fills in streams that an earlier version did not record: seeing them for the first time does not mean
-// that they were lost.
+// learnStreams fills in streams that an earlier version did not record: they were not lost.
 const learnStreams = `
 UPDATE stream_epoch SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
 WHERE name = 'streams' AND (stage_created IS NULL OR flow_created IS NULL)`
@@ -53,12 +52,10 @@ WHERE (p.work_created, p.reply_created, p.stage_created, p.flow_created) IS DIST
 const readEpoch = `
 SELECT epoch, work_created, reply_created, stage_created, flow_created FROM stream_epoch WHERE name = 'streams'`
 
-// readSameEpoch returns a row only if the streams are unchanged, and locks nothing: every node checks twice a
-// second.
+// readSameEpoch returns a row only if the streams are unchanged, without a lock: nodes check twice a second.
 const readSameEpoch = readEpoch + ` AND (work_created, reply_created, stage_created, flow_created) = ($1, $2, $3, $4)`
 
-// ObserveStreams records the creation times of the streams as a node sees them, and returns the current epoch.
-// advanced: this call found them changed.
+// ObserveStreams records the streams' creation times and returns the epoch. advanced: this call found them changed.
 func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch, advanced bool, err error) {
 	times := seen.args()
 	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&current.Epoch, &current.Work, &current.Reply,
@@ -89,8 +86,7 @@ func wrapObserve(err error) error {
 	return nil
 }
 
-// AdvanceStreams opens a new epoch although the creation times are unchanged: messages that the server had
-// acknowledged are lost.
+// AdvanceStreams opens a new epoch for unchanged creation times: acknowledged messages are lost.
 func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
 	_, err := s.db.Pool.Exec(ctx, `UPDATE stream_epoch SET epoch = epoch + 1 WHERE name = 'streams' AND epoch = $1`, from)
 	if err != nil {
@@ -172,8 +168,7 @@ func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait boo
 const publishAgain = `
 UPDATE run_event SET published_at = NULL WHERE published_at > tranche_now() - $1::interval`
 
-// PublishAgain republishes recent events, because the stream that took them will be deleted. Each keeps its ID, by
-// which readers recognize it. Leader work.
+// PublishAgain republishes recent events, with their IDs, because their stream will be deleted. Leader work.
 func (s Store) PublishAgain(ctx context.Context, lease workqueue.Lease, lately time.Duration) error {
 	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, publishAgain, lately)

@@ -15,8 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// HeldError means that another session leads, and for how long unless it prolongs its lease; or that another has
-// precedence.
+// HeldError means that another session leads, with the time left of its lease, or has precedence.
 type HeldError struct {
 	Left      time.Duration
 	Outranked bool
@@ -40,9 +39,8 @@ const (
 UPDATE leader SET expires_at = tranche_now() + $3
 WHERE name = $1 AND session_id = $2 AND NOT ` + outranked + ` RETURNING epoch`
 
-	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about
-	// to commit, so nothing of the old epoch is committed in the new one. The UPDATE repeats the condition, since
-	// another node may have been first.
+	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about to
+	// commit, so nothing of the old epoch is committed in the new one. The UPDATE repeats the condition.
 	takeLease = `
 WITH free AS MATERIALIZED (
     SELECT name FROM leader WHERE name = $1 AND expires_at <= tranche_now() AND NOT ` + outranked + ` FOR UPDATE),
@@ -88,8 +86,7 @@ func (s Store) Lead(ctx context.Context, session workqueue.SessionID, ttl time.D
 
 const setPrecedence = `UPDATE node_session SET precedence = $2 WHERE id = $1`
 
-// SetPrecedence sets a session's precedence over other leaders, initially 0. A node that can no longer lead must
-// reset it: otherwise none would lead.
+// SetPrecedence sets a session's precedence over other leaders, initially 0. A node unable to lead must reset it.
 func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error {
 	if _, err := s.db.Sessions.Exec(ctx, setPrecedence, session, precedence); err != nil {
 		return fmt.Errorf("set the precedence of session %s: %w", session, err)
@@ -140,8 +137,7 @@ const stalledTimeout = 10 * time.Second
 // client sends something. So such a transaction is ended from outside.
 
 // stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows
-// that others wait for, with their progress. Only the nodes' database user may end them. It ignores application
-// names, since a URL may set them per node.
+// that others wait for, with their progress. Only the nodes' database user may end them.
 const stalledClients = `
 SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)

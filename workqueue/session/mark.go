@@ -100,8 +100,7 @@ WHERE ended_at IS NULL AND expires_at > tranche_now()`
 	lockScheduled = `
 SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE state = 'scheduled' ORDER BY id FOR UPDATE) locked`
 
-	// renameScheduled gives scheduled slices new IDs. Under the old ones they may have been sent and answered, and
-	// JetStream accepts no second request under an ID.
+	// renameScheduled gives scheduled slices new IDs: the old ones may have been sent, and JetStream drops duplicates.
 	renameScheduled = `UPDATE work_slice SET id = gen_random_uuid() WHERE state = 'scheduled'`
 
 	tellRuns = `
@@ -120,8 +119,7 @@ RETURNING from_at, to_at, lost, runs`
 
 // PassGap handles a database that is behind a mark or was taken over by another server: it ends sessions and the
 // epoch, so that everything in flight is reissued. It records the gap with an event and, if commits were lost, an
-// event in each run in progress. Of several nodes calling it, one does this; the rest get nil. What was lost is
-// unknown.
+// event in each run in progress. Of several nodes, one does this; the rest get nil.
 func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		gap = nil

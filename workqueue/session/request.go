@@ -36,9 +36,8 @@ type Answer struct {
 }
 
 const (
-	// A request with an answer is free after a day. One without an answer or a change is free once its node is dead,
-	// or if its own node asks: that node knows that it is not working on it. If a node presumed dead still commits,
-	// the claim refuses.
+	// A request with an answer is free after a day. One without an answer or a change is free once its node is dead, or
+	// if its own node asks. If a node presumed dead still commits, the claim refuses.
 	claimRequest = `
 INSERT INTO api_request AS r (user_name, key, operation, fingerprint, claim, session_id)
 VALUES ($1, $2, $3, $4, $5, $6)

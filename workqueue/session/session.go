@@ -39,8 +39,7 @@ func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duratio
 	return id, nil
 }
 
-// An expired session stays expired even if it was not swept: its node may have been asleep, and others may have
-// acted on its silence.
+// An expired session stays expired even if it was not swept: others may have acted on its silence.
 const beatSession = `
 UPDATE node_session
 SET heartbeat_at = tranche_now(), expires_at = tranche_now() + $2, stats = $3

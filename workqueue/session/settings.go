@@ -25,8 +25,8 @@ const (
 	MaxEventAge = 10 * 366 * 24 * time.Hour
 )
 
-// StreamValues are the settings of the JetStream streams. Zero means the default: of the leader's version for sizes
-// and age, and three replicas in a cluster, else one.
+// StreamValues are the settings of the JetStream streams. Zero is the default; of replicas, three in a cluster, else
+// one.
 type StreamValues struct {
 	Replicas   int           `json:"replicas"`
 	WorkBytes  int64         `json:"work_bytes"`

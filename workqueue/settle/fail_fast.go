@@ -52,8 +52,7 @@ func (s *settlement) watch(h *plane.HeldSlice, code string) {
 }
 
 const (
-	// Serializes recorders of a step, so that its first outcomes are counted exactly. Only rows of batchrun are
-	// locked after these.
+	// Serializes recorders of a step, so that its first outcomes are counted exactly. Only batchrun is locked later.
 	lockFailFast = `
 SELECT g.run_id, g.step, st.name, g.failures, g.within, g.seen, g.codes
 FROM run_fail_fast g JOIN run_step st USING (run_id, step)
@@ -101,8 +100,7 @@ func (g *failFastLimit) take(news *outcomes) (tripped string) {
 	return ""
 }
 
-// checkFailFast counts the outcomes of steps with fail-fast limits and holds the runs whose limits are reached,
-// except runs that end here.
+// checkFailFast counts outcomes for fail-fast limits and holds the runs that reached theirs, unless they end here.
 func (s *settlement) checkFailFast(ctx context.Context, tx pgx.Tx, ended []workqueue.RunID) error {
 	if len(s.firstOutcomes) == 0 {
 		return nil
@@ -181,8 +179,7 @@ func HoldForFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (held 
 	return true, ledger.AddEvent(ctx, tx, run, generation, workqueue.EventPaused, detail)
 }
 
-// AnswerFailFast ends a run's reached fail-fast limits: they have held it, or a caller who reruns items has seen the
-// failures.
+// AnswerFailFast ends a run's reached fail-fast limits: they have held it, or a re-run followed.
 func AnswerFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	return pg.Later(ctx, tx, endTripped, run)
 }

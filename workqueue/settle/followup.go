@@ -13,8 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// FollowUp is what to check after a transaction. It only saves time: the leader checks everything within a second
-// anyway.
+// FollowUp is what to check after a transaction. It only saves time: the leader checks everything each second.
 type FollowUp struct {
 	Endpoints []string          // where slices failed entirely, or a probe ended: for pace.Store.CheckBreaker
 	Halved    []string          // where pieces of failed chunks ended: for pace.Store.CheckTooBig
@@ -125,8 +124,7 @@ WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.r
 )
 
 // MarkSent records that requests are in the stream. It need not be durable: if a crash of the database loses a mark,
-// the claimed slice is reissued. It returns the slices that were locked, to be marked later unless their reply has
-// ended them by then.
+// the claimed slice is reissued. It returns the locked slices, to be marked later unless they have ended.
 func (s Store) MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error) {
 	ids, seqs, epochs := make([]workqueue.SliceID, len(sent)), make([]int64, len(sent)), make([]int64, len(sent))
 	for i, t := range sent {

@@ -85,8 +85,7 @@ func (s *settlement) rows() (rows []plane.BlockID) {
 	return rows
 }
 
-// readPlanes is a statement after the locks, so it sees what they waited for. Empty planes, which most are, come as
-// NULL.
+// readPlanes is a statement after the locks, so it sees what they waited for. Empty planes come as NULL.
 const readPlanes = `
 SELECT b.run_id, b.step, b.block, b.size, nullif(b.done, B'0'::bit(8192)), nullif(b.failed, B'0'::bit(8192)), b.skipped
 FROM work_block b JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block)

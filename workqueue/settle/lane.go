@@ -93,8 +93,7 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 	return nil
 }
 
-// queueUp locks the lanes of items with outcomes and finds the next item of each. The blocks of these are locked
-// with the rest.
+// queueUp locks the lanes of items with outcomes and finds the next item of each.
 func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 	if len(s.ordered) == 0 {
 		return nil
@@ -149,8 +148,7 @@ func (s *settlement) followed() (rows []plane.BlockID) {
 	return rows
 }
 
-// advance moves lanes whose heads are now final: the next items become ready or, if failures stop lanes in this run,
-// the lane is stopped.
+// advance moves lanes whose heads are final: the next item becomes ready, or a failure stops the lane.
 func (s *settlement) advance(batch *pgx.Batch) {
 	for run, lanes := range s.lanes {
 		stops := s.ordered[run].Stops
@@ -232,8 +230,7 @@ func (m *LaneMoves) Release(f *Follower) {
 }
 
 const (
-	// releaseFollowers makes held items ready. The blocks are locked; the condition checks again that the items were
-	// held.
+	// releaseFollowers makes held items ready. The blocks are locked; the condition repeats the check.
 	releaseFollowers = `
 UPDATE work_block b SET ready = b.ready | u.bits, held = nullif(b.held & ~u.bits, B'0'::bit(8192))
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)

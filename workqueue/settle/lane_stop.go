@@ -54,8 +54,7 @@ FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
     ORDER BY o.lane, o.ordinal LIMIT $5) n
 ORDER BY n.ordinal`
 
-	// unholdBlocks removes items from the held planes of locked blocks; the condition checks again that they were
-	// held.
+	// unholdBlocks removes items from the held planes of locked blocks, checking again that they were held.
 	unholdBlocks = `
 UPDATE work_block b SET held = nullif(b.held & ~u.bits, B'0'::bit(8192))
 FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[]) AS u (run_id, step, block, bits)
@@ -79,9 +78,8 @@ func (s *settlement) unheldArgs() []any {
 	return append(plane.Columns(rows), pgbits.Slice(bits))
 }
 
-// EndStopped fails the items that wait in stopped lanes with [workqueue.CodeStopped], without trying them. It
-// returns their number, also if ctx ended first: each transaction takes a bounded number. An error in one run does
-// not block other runs. Leader work.
+// EndStopped fails the items that wait in stopped lanes with [workqueue.CodeStopped], without trying them. It returns
+// their number, also if ctx ended first. An error in one run does not block other runs. Leader work.
 func (s Store) EndStopped(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.OverRuns(ctx, "end what waits in stopped lanes", func(after workqueue.RunID) (p Progress, err error) {
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -99,8 +97,7 @@ type Progress struct {
 	More bool // there may be more to do for it
 }
 
-// OverRuns calls do for one run after another, repeatedly while there is more to do and it does not fail. It returns
-// the total done and all errors.
+// OverRuns calls do for each run while there is more to do without error. It returns the total and all errors.
 func (s Store) OverRuns(ctx context.Context, what string, do func(after workqueue.RunID) (Progress, error),
 ) (total int, failed error) {
 	var after workqueue.RunID

@@ -14,9 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// maxLosses is how many times in a row a request that was acknowledged but not answered is reissued without penalty.
-// A service that acknowledges and never answers looks just like a stream that loses replies: after that the deadline
-// decides.
+// maxLosses is how many times in a row a request that was acknowledged but not answered is reissued without penalty. A
+// service that acknowledges and never answers looks just like a stream that loses replies: then the deadline decides.
 const maxLosses = 3
 
 // Unanswered is a slice sent a while ago without a complete reply.
@@ -86,8 +85,7 @@ const slicesLost = heldColumns + `
 WHERE s.id = ANY($1) AND s.state = 'sent' AND ` + mayBeLost + `
 ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
 
-// ReleaseLost reissues slices sent in an epoch whose request and reply no longer exist. A slice answered meanwhile
-// is left alone. Leader work.
+// ReleaseLost reissues unanswered slices of an epoch whose request and reply no longer exist. Leader work.
 func (s Store) ReleaseLost(
 	ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, epoch int64,
 ) (int, error) {
@@ -99,17 +97,15 @@ func (s Store) ReleaseLost(
 			Message: "the request was taken out of its stream, and no reply to it is there"})
 }
 
-// A service that is silent beyond a slice's deadline may hang on an item. Or its answer was lost, it was
-// disconnected, or NATS or the nodes were unavailable. Only the first is the item's fault, and one silence does not
-// show which it is. The difference is that the endpoint's services then kept answering other requests; see
-// [Store.Blamed].
+// A service that is silent beyond a slice's deadline may hang on an item. Or its answer was lost, it was disconnected,
+// or NATS or the nodes were unavailable. Only the first is the item's fault, and one silence does not show which it
+// is. The difference is that the services kept answering other requests: [Store.Blamed].
 
 func silent() workqueue.SlotError {
 	return workqueue.SlotError{Code: "deadline", Message: "no reply came before the deadline", Retry: true}
 }
 
-// sentTogether is how much earlier a request may have been sent and still count as concurrent: requests sent
-// together are marked in several transactions.
+// sentTogether is how much earlier a concurrent request may have been sent, since marks are written separately.
 const sentTogether = time.Second
 
 // othersAnswered uses work_slice_ended. Requests that nodes abandoned for services count as unanswered. A reply may
@@ -166,15 +162,14 @@ func (s Store) ExpireWithoutPenalty(ctx context.Context, lease workqueue.Lease, 
 	return s.expire(ctx, lease, ids, workqueue.CauseSilence, silent())
 }
 
-// ReleaseUnsent reissues overdue slices whose requests are neither in the stream nor with a service: their items are
-// not to blame. Leader work.
+// ReleaseUnsent reissues overdue slices whose requests are neither in the stream nor with a service, without blame.
+// Leader work.
 func (s Store) ReleaseUnsent(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "unsent",
 		Message: "the request was not in the stream at the deadline"})
 }
 
-// ReleaseAcknowledged reissues overdue slices that a service acknowledged: its answer was lost, and the items are
-// not to blame. Leader work.
+// ReleaseAcknowledged reissues overdue slices that a service acknowledged: its answer was lost. Leader work.
 func (s Store) ReleaseAcknowledged(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "lost",
 		Message: "a service acknowledged the request, but no reply came before the deadline"})

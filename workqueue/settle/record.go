@@ -48,8 +48,7 @@ type Answer struct {
 	Failure  *workqueue.SlotError // the chunk failed entirely; applies to the items without a slot
 	Took     float64              // seconds that the service worked on the chunk; 0: unknown
 	Worked   float64              // seconds that a host or source took for all its requests; 0: neither
-	// Unreadable: a message of the reply could not be read; Failure says why. The slice ends immediately, since the
-	// items of that message are unknown.
+	// Unreadable: a message could not be read; Failure says why. The slice ends, since that message's items are unknown.
 	Unreadable bool
 }
 

@@ -64,8 +64,7 @@ func (s Store) releaseAsLeader(ctx context.Context, lease workqueue.Lease, state
 	return len(set.ended), nil
 }
 
-// sparedOf returns the slices that fail because their endpoint is down. Slices released for Tranche's own reasons
-// fail nothing.
+// sparedOf returns the slices that fail because their endpoint is down.
 func sparedOf(
 	ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice, cause workqueue.Cause, e workqueue.SlotError,
 ) (map[workqueue.SliceID]bool, error) {
@@ -85,15 +84,13 @@ func sparedOf(
 
 const releaseBatch = 2000
 
-// ReleaseDeadSessions reissues slices that dead nodes claimed and had not sent. It returns their number, also if ctx
-// ended first. Leader work.
+// ReleaseDeadSessions reissues slices that dead nodes claimed and had not sent. It returns their number. Leader work.
 func (s Store) ReleaseDeadSessions(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.sweep(ctx, lease, slicesOfDeadSessions, workqueue.CauseSession, workqueue.SlotError{Code: "session",
 		Message: "the node that had claimed the slice is gone"})
 }
 
-// ReleaseLostStreams reissues slices sent through lost streams. It returns their number, also if ctx ended first.
-// Leader work.
+// ReleaseLostStreams reissues slices sent through lost streams. It returns their number. Leader work.
 func (s Store) ReleaseLostStreams(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.sweep(ctx, lease, slicesOfLostStreams, workqueue.CauseStreams, workqueue.SlotError{Code: "streams",
 		Message: "the stream that carried the request or its reply was lost"})
@@ -155,8 +152,7 @@ type Handed struct {
 	UpTo     int64
 }
 
-// HandedOut records that requests up to these stream positions are with services: their slices get their full time
-// from now. Leader work.
+// HandedOut records that requests up to these stream positions are with services: their time starts now. Leader work.
 func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed, epoch int64) error {
 	if len(at) == 0 {
 		return nil
@@ -233,8 +229,7 @@ func (s Store) Extend(ctx context.Context, lease workqueue.Lease, ids []workqueu
 	})
 }
 
-// CodePostponed marks a scheduled slice that could not be published, unlike one that failed. The next claim clears
-// it.
+// CodePostponed marks a scheduled slice that could not be published. The next claim clears it.
 const CodePostponed = "postponed"
 
 // Postpone returns a claimed slice that its node could not publish: it is claimed again under the same ID after the
@@ -262,8 +257,8 @@ SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = tranch
         SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
 WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
 
-// GiveUpClaim expires a claimed slice that may or may not have been published: the leader's next sweep reissues it
-// under a new ID.
+// GiveUpClaim expires a claimed slice that may or may not have been published: the next sweep reissues it with a new
+// ID.
 func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
 	if _, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session); err != nil {
 		return fmt.Errorf("give up the claim of slice %s: %w", id, err)
@@ -275,9 +270,8 @@ const giveUpClaim = `
 UPDATE work_slice SET deadline = tranche_now() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 // Split replaces a slice with pieces because its request would exceed the server's limit. The masks must be disjoint
-// and together equal the slice's. The first piece stays claimed by the session; the rest become claimable, since
-// only a claim checks the limits for another request. It returns the first piece, or nil if the session no longer
-// has the slice.
+// and together equal the slice's. The first piece stays claimed by the session; the rest become claimable, since only
+// a claim checks the limits for another request. It returns the first piece, or nil if the session lost it.
 func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
 	timeout time.Duration,
 ) (first *workqueue.Slice, err error) {
@@ -328,8 +322,7 @@ func partition(whole bitfield.Set, masks []bitfield.Set) bool {
 	return whole.Empty()
 }
 
-// EndSession ends a session normally and, in the same transaction, releases what it claimed and has not sent. It
-// returns the number of released slices.
+// EndSession ends a session, releases in one transaction what it claimed and has not sent, and returns the number.
 func (s Store) EndSession(ctx context.Context, id workqueue.SessionID) (int, error) {
 	var set *settlement
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {

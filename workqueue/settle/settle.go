@@ -66,8 +66,7 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	return s.acknowledge(ctx, tx, batch)
 }
 
-// Large results are locked after the slices that they answer, and before all else that is settled. A holder of one
-// waits for nothing.
+// Large results are locked after the slices that they answer, before all else. A holder waits for nothing.
 const recordLarge = `
 WITH locked AS MATERIALIZED (SELECT id FROM large_result WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
 UPDATE large_result l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
@@ -125,8 +124,7 @@ SELECT count(*) FROM (
     JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block) USING (run_id, step, block)
     ORDER BY b.run_id, b.step, b.block FOR NO KEY UPDATE OF b) locked`
 
-// Bits that are already ready or final cannot have been in flight: the condition prevents overwriting after a bug
-// elsewhere, and the row count reveals it.
+// Ready or final bits cannot have been in flight: the condition and row count reveal a bug elsewhere.
 const updateBlocks = `
 UPDATE work_block b
 SET done = b.done | u.done, failed = b.failed | u.failed
@@ -215,8 +213,7 @@ func (s *settlement) blockArgs() []any {
 	return append(plane.Columns(s.alone), pgbits.Slice(done), pgbits.Slice(failed))
 }
 
-// acknowledge reports final items to the tracker, run by run in ID order and in one round trip with the batch, and
-// completes the runs whose last items these were.
+// acknowledge reports final items to the tracker by run ID, in the batch's round trip, and completes finished runs.
 func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	var acks []tracker.BatchAcks
 	for _, id := range lockOrder(s.final) {
@@ -256,9 +253,8 @@ SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
        coalesce(sum(bit_count(o.accepted)), 0)::bigint AS accepted
 FROM (` + plane.OutcomePlanes + `) o`
 
-	// completeRuns visits the runs in the given order and finds each by its key. That holds even for a plan cached
-	// while the table was empty: the LIMIT and = ANY change nothing, and no index on runs in progress matches the
-	// state as written here.
+	// completeRuns visits the runs in the given order and finds each by its key. That holds even for a plan cached while
+	// the table was empty: the LIMIT and = ANY change nothing, and no partial index matches.
 	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.failed,
@@ -269,8 +265,7 @@ WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
 RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )
 
-// Complete completes the generation of runs, in ascending order, in the transaction in which their trackers reported
-// the last acknowledgement.
+// Complete completes the generation of runs, in ascending order, in the transaction of their last acknowledgement.
 func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Completion, error) {
 	if len(runs) == 0 {
 		return nil, nil
@@ -302,8 +297,7 @@ func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Comple
 	return completed, nil
 }
 
-// Settled counts what one transaction settled for one endpoint: final outcomes of items at a step, and ended
-// requests or local chunks.
+// Settled counts what one transaction settled for one endpoint: items at a step, and requests or local chunks.
 type Settled struct {
 	Endpoint     string // or another target, like http:HOST
 	Done, Failed int64  // items, permanently

@@ -15,8 +15,7 @@ import (
 )
 
 // settlement collects what one transaction decides about its locked slices and writes it together: parts, failed
-// attempts, slices, planes, the tracker, completions. Recording a reply and releasing a lost slice differ only in
-// its contents.
+// attempts, slices, planes, the tracker, completions. Replies and releases differ only in its contents.
 type settlement struct {
 	parts    *pg.CopyRows
 	failed   pg.CopyRows // errors that are final

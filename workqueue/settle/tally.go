@@ -86,15 +86,13 @@ func unanswered() workqueue.SlotError {
 func (t *tally) left() bitfield.Set { return t.Remaining.AndNot(t.retry) }
 
 // complete reports whether no message of the reply is missing: the last one came, and as many slots were accepted as
-// it announced, or it held all slots itself. Slots for foreign items and second slots for an item are announced but
-// not accepted.
+// it announced, or it held all slots itself. Foreign and duplicate slots are announced but not accepted.
 func (t *tally) complete() bool {
 	left := t.left()
 	return t.unreadable || t.Answered >= 0 && (t.whole || t.Mask.Count()-left.Count() >= t.Answered)
 }
 
-// failing reports whether and how the slice fails entirely: all its items are to be retried, or those without a slot
-// fail together.
+// failing reports whether and how the slice fails entirely: all items are to be retried, or those without a slot fail.
 func (t *tally) failing() (f pace.Failing, fails bool) {
 	f = pace.Failing{Slice: t.HeldSlice, How: pace.EndedFailed}
 	left := t.left()
@@ -125,8 +123,7 @@ func (t *tally) worst() workqueue.SlotError {
 	return t.refusals[0].err
 }
 
-// closeAll decides the fate of the slices after all answers were taken. The recent outcomes of their endpoints are
-// read only if one failed.
+// closeAll decides the fate of the slices after all answers were taken. It reads recent outcomes only if one failed.
 func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.HeldSlice,
 	tallies map[workqueue.SliceID]*tally,
 ) error {
@@ -204,8 +201,7 @@ func (t *tally) close(set *settlement, spared bool) {
 	set.end(t.HeldSlice, state, t.service, why)
 }
 
-// closeRefused passes on the items to be retried, or fails those without attempts left. Throttled ones get a
-// separate slice.
+// closeRefused passes on the items to be retried, or fails those without attempts left. Throttled ones go separately.
 func (t *tally) closeRefused(set *settlement, spared bool) {
 	var again, later, spare bitfield.Set
 	spent := t.Failures+1 >= t.Policy.MaxAttempts

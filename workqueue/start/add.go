@@ -31,8 +31,7 @@ type AddRequest struct {
 	Digest []byte // of the submitted items, if there is a key
 	Actor  string
 	Unit   string // what LoadItem.Line counts, for errors; empty: lines
-	// Items yields the items from the first until io.EOF, each time it is called: a transaction ended by a deadlock
-	// is retried.
+	// Items yields the items from the first until io.EOF, each time it is called: a transaction may be retried.
 	Items func() (next func(*LoadItem) error, err error)
 }
 
@@ -219,8 +218,7 @@ func (a *adder) note(ctx context.Context, tx pgx.Tx) error {
 		Before: map[string]any{"items": a.open.items}, After: after})
 }
 
-// explain turns a duplicate key into an error with both of its places. Earlier batches of the same add were rolled
-// back, so it searches the source for them.
+// explain turns a duplicate key into an error with both places, searching the source for earlier batches.
 func (a *adder) explain(ctx context.Context, err error) error {
 	dup, ok := errors.AsType[*duplicateInBatchError](err)
 	if !ok {

@@ -28,8 +28,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Content is what a load contains beyond its plan and parameters. The same idempotency key with other content is a
-// conflict.
+// Content is what a load contains beyond its plan and parameters. With another one, a key is a conflict.
 type Content struct {
 	Said  map[string]string // what was requested, under the users' names
 	Items bool              // compare the items, too; not where each reading may find others
@@ -240,9 +239,8 @@ type companion struct {
 const (
 	// maxCompanions bounds the loads of a transaction.
 	maxCompanions = 32
-	// quickCommit is the duration of a commit on an idle PostgreSQL. Beyond it, concurrent loads gather for three
-	// times the excess of the last commit, longestGather at most: sharing transactions reduces the total work, and
-	// work in progress goes first.
+	// quickCommit is the duration of a commit on an idle PostgreSQL. Beyond it, concurrent loads gather for three times
+	// the excess of the last commit, longestGather at most, since sharing transactions reduces the total work.
 	quickCommit   = 5 * time.Millisecond
 	longestGather = 100 * time.Millisecond
 )
@@ -250,8 +248,7 @@ const (
 // errApart means that the load must be done separately.
 var errApart = errors.New("the load is done by itself")
 
-// asksNothing reports whether a load needs no answers from its statements, so the transaction waits only for its
-// COMMIT.
+// asksNothing reports whether a load needs no answers, so that its transaction waits only for COMMIT.
 func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 	r := &l.req
 	return r.Order == nil && r.Sealing == nil && r.FromRun == (workqueue.RunID{}) &&

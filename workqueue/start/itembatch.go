@@ -75,8 +75,7 @@ SELECT u.run, u.ordinal, u.key_ordinal, u.key, u.payload
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS u (run, ordinal, key_ordinal, key, payload)`
 )
 
-// put writes a batch to work_queue. With DuplicateSkip it first removes items with known keys; the remaining ones
-// get the ordinals after those written.
+// put writes a batch to work_queue. With DuplicateSkip it removes known keys first and renumbers the rest.
 func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	if l.req.OnDuplicate == DuplicateSkip {
 		if err := l.skipKnown(ctx, tx, b); err != nil {

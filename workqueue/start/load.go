@@ -204,8 +204,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) 
 
 const specOfRun = `SELECT spec FROM batchrun WHERE id = $1`
 
-// Spec returns the plan with which a run was started, unchanged. The error wraps ErrNotFound if the run does not
-// exist.
+// Spec returns the plan with which a run was started, unchanged.
 func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMessage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()

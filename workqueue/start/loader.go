@@ -60,9 +60,8 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 		Completions: l.completions}, nil
 }
 
-// undo deletes what a failed load has written. A commit whose answer was lost may have succeeded: if the run turns
-// out to be sealed, the load has not failed. What cannot be determined or deleted is returned as a
-// *CleanupPendingError.
+// undo deletes what a failed load has written. A commit whose answer was lost may have succeeded: then the run is
+// sealed. What cannot be determined or deleted is returned as a *CleanupPendingError.
 func (l *loader) undo(ctx context.Context, failed error) error {
 	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), database.LoadTimeout)
 	defer cancel()
@@ -87,8 +86,7 @@ const (
 	undoPause = 300 * time.Millisecond
 )
 
-// begin runs the transaction that inserts the run's row. If PostgreSQL does not confirm how it ended, the row may
-// appear even after it was looked for.
+// begin inserts the run's row. If PostgreSQL does not confirm it, the row may appear after a look for it.
 func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.Context, pgx.Tx) error) error {
 	var inside error // an error before the commit: nothing appears then
 	err := l.store.InTxWithin(ctx, limit, func(ctx context.Context, tx pgx.Tx) error {
@@ -273,8 +271,7 @@ func (l *loader) account(b *itemBatch) {
 	l.skipped += b.skipped
 }
 
-// insertRun inserts runs that are loading or, if the number of items is known, already running as sealRun would set
-// them.
+// insertRun inserts runs that are loading or, if the number of items is known, already running.
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
@@ -349,8 +346,7 @@ const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
 WHERE feature_level < $1 AND ended_at IS NULL AND expires_at > tranche_now() ORDER BY started_at LIMIT 1`
 
-// refuseOldNodes keeps a run from starting while a node is alive that would take its steps for requests and complete
-// it after the first, or not continue a lane.
+// refuseOldNodes refuses a run while a node is alive that would mistake its steps for requests, or forget its lanes.
 func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
 	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)
@@ -368,8 +364,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 		Fix: "stop that node, or start this version in its place, and start the run again"}
 }
 
-// holdLoading locks the run's row FOR SHARE, so that a sweep that deletes the load waits for this batch or makes it
-// fail, and no orphans remain.
+// holdLoading locks the run's row FOR SHARE, so that a sweep waits for this batch or fails it.
 func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
 	const hold = `SELECT 1 FROM batchrun WHERE id = $1 AND state = 'loading' FOR SHARE`
 	tag, err := tx.Exec(ctx, hold, l.run)

@@ -62,8 +62,7 @@ SET state = 'running', opened = true, seal_deadline = tranche_now() + $2::interv
 WHERE id = $1 AND state = 'loading'
 RETURNING seal_deadline`
 
-// makeGate inserts the row that serializes adds and the seal of an open run: its entry in run_add with an empty key,
-// which no add has.
+// makeGate inserts the row that serializes adds and the seal of an open run: in run_add, with an empty key.
 const makeGate = `INSERT INTO run_add (run_id, key, digest, ordinal, items) VALUES ($1, '', '', 0, 0)`
 
 // OpenRun makes a run without items that takes them until it is sealed. It is running from the start: full blocks
@@ -231,8 +230,7 @@ ORDER BY id`
 )
 
 // ReportOverdue marks open runs past their seal deadline, each once, with an event. It returns them and those marked
-// before that must still be sealed or cancelled, also because abandoned. Leader work: the caller seals or cancels
-// them.
+// before that must still be sealed or cancelled. Leader work: the caller seals or cancels them.
 func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]OverdueRun, error) {
 	var out []OverdueRun
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -338,8 +336,7 @@ FROM run_step st, unnest($2::int[], $3::bigint[]) WITH ORDINALITY AS u (size, by
 WHERE st.run_id = $1
 ORDER BY st.step, u.n`
 
-// fill inserts blocks and tracker groups for items from an ordinal up to another. The range starts with a block, and
-// ends with one unless the run ends there.
+// fill inserts blocks and tracker groups for a range of items, which starts and, unless last, ends with a block.
 func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	if from == to {
 		return nil

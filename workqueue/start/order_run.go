@@ -128,8 +128,8 @@ func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 
 // lineUp inserts the lanes of the items from ordinal $2 up to $3, whose blocks are inserted next; in existing lanes
 // they queue behind the rest. It returns the heads of all these lanes. Rows are locked by lane, as everywhere: a
-// recorder that finds no successor for its item either did so before, so the lane has no head here, or waits until
-// it sees the new blocks.
+// recorder that finds no successor for its item either did so before, so the lane has no head here, or waits and sees
+// the new blocks.
 const lineUp = `
 INSERT INTO work_lane AS l (run_id, lane, head)
 SELECT run_id, lane, min(ordinal) FROM work_order WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3

@@ -31,8 +31,7 @@ RETURNING version, created_at`
 	deletePlan = `UPDATE plan SET deleted_at = tranche_now() WHERE name = $1 AND deleted_at IS NULL`
 )
 
-// ApplyPlan saves a plan under the next version of its name. Versions never change and their numbers are never
-// reused, even after a deletion.
+// ApplyPlan saves a plan under the next version of its name. Numbers are never reused.
 func (s Store) ApplyPlan(
 	ctx context.Context, doc workqueue.Document, actor string,
 ) (workqueue.AppliedDocument, error) {
@@ -43,8 +42,7 @@ func (s Store) ApplyPlan(
 		})
 }
 
-// DeletePlan deletes all versions of a plan. Runs keep what they started with. The plan may be applied again, under
-// the next version.
+// DeletePlan deletes all versions of a plan. Runs keep what they started with. Applied again, it has the next version.
 func (s Store) DeletePlan(ctx context.Context, name, actor string) (workqueue.ControlledDocument, error) {
 	return planKind().Set(ctx, s.db, name, workqueue.DocumentDeleted, actor,
 		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, _ *workqueue.ControlledDocument) error {

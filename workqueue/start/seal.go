@@ -96,8 +96,7 @@ const (
 	erasuresUntilCommit = erasures + ` FOR SHARE`
 )
 
-// Erasures is how many times items of a run were erased. It is read before the run's items are, for a run that
-// continues it.
+// Erasures is how many times items of a run were erased. A run that continues it reads it before the items.
 func (s Store) Erasures(ctx context.Context, run workqueue.RunID) (int, error) {
 	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], erasures, run)
 	if err != nil {
@@ -143,8 +142,7 @@ func (r *LoadRequest) queueFailFast(batch *pgx.Batch, run workqueue.RunID) {
 	}
 }
 
-// paced reports whether the endpoints of all steps have known paces. If a database that lost recent commits lost
-// one, a claim inserts it.
+// paced reports whether the endpoints of all steps have known paces. A claim inserts a lost one.
 func (l *loader) paced() bool {
 	for i := range l.req.Steps {
 		if _, known := database.Kept[knownPaces](l.store).Load(l.req.Steps[i].Endpoint); !known {

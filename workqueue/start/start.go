@@ -33,9 +33,8 @@ const (
 UPDATE batchrun SET state = 'cancelled', finished_at = tranche_now()
 WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL AND NOT opened`
 
-	// The end of the next batch to delete, after those already deleted, so that no batch reads their dead rows. It
-	// is found separately: joining the items with themselves is quadratic if there are no statistics, as for a run
-	// just loaded. By the primary key.
+	// The end of the next batch to delete, after those already deleted, so that no batch reads their dead rows. Separate,
+	// since a self-join is quadratic without statistics. By the primary key.
 	nextItems = `
 SELECT max(ordinal) FROM (
     SELECT ordinal FROM work_queue WHERE run_id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) n`
@@ -77,8 +76,7 @@ const (
 // inTransaction runs a function in a transaction, which may check a lease.
 type inTransaction func(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
 
-// ClearLoad deletes the row and items of a failed load. It leaves a sealed run alone and reports it; a run that does
-// not exist counts as deleted.
+// ClearLoad deletes the row and items of a failed load. It leaves a sealed run alone and reports it.
 func (s Store) ClearLoad(ctx context.Context, run workqueue.RunID) (sealed bool, err error) {
 	return clearLoad(ctx, run, s.db.InTx)
 }
@@ -106,8 +104,7 @@ func clearLoad(ctx context.Context, run workqueue.RunID, do inTransaction) (seal
 	return sealed, nil
 }
 
-// clearRows deletes rows of a run in batches. A batch that took too long was rolled back, and is retried with fewer
-// rows, since the same number would never finish.
+// clearRows deletes rows of a run in batches. One that took too long was rolled back, and is retried smaller.
 func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next, remove string) error {
 	after, rows := workqueue.Ordinal(-1), firstClear
 	for {
@@ -135,8 +132,7 @@ func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next,
 	}
 }
 
-// tooLong reports whether a transaction was interrupted by its time limit: ours, or a time-out of the database or
-// its URL (57014).
+// tooLong reports whether a transaction was interrupted by its time limit, here or in the database (57014).
 func tooLong(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return errors.Is(err, context.DeadlineExceeded) || ok && pg.Code == "57014"

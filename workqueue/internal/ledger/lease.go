@@ -18,8 +18,7 @@ const (
 SELECT 1 FROM leader
 WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > tranche_now()`
 
-	// HoldLease prevents a takeover of the lease until the commit that follows immediately. See
-	// [session.Store.AsLeader].
+	// HoldLease prevents a takeover of the lease until the commit, see [session.Store.AsLeader].
 	HoldLease = LeaseHolds + ` FOR KEY SHARE`
 )
 

@@ -24,8 +24,7 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Rows returns the rows of a query, for pgx functions that read rows and close them: those return the query's error,
-// too.
+// Rows returns the rows of a query, for pgx functions that read rows and close them, and return the query's error.
 func Rows(ctx context.Context, from Querier, sql string, args ...any) pgx.Rows {
 	rows, _ := from.Query(ctx, sql, args...)
 	return rows
@@ -39,8 +38,7 @@ func Collect[T any](
 	return pgx.CollectRows(Rows(ctx, from, sql, args...), read)
 }
 
-// One reads the row of a query. The error is pgx.ErrNoRows if there is none, pgx.ErrTooManyRows if there are
-// several.
+// One reads the row of a query. The error is pgx.ErrNoRows if there is none, or ErrTooManyRows.
 func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	return pgx.CollectExactlyOneRow(Rows(ctx, from, sql, args...), read)
 }
@@ -59,8 +57,7 @@ func Limit(asked, usual, most int) int {
 	return min(asked, most)
 }
 
-// Arena keeps copies of bytes in a few reused pieces of memory. Most bounds a piece, except for a single larger
-// copy.
+// Arena keeps copies of bytes in a few reused pieces of memory. Most bounds a piece, unless one copy is larger.
 type Arena struct {
 	piece []byte
 	Most  int
@@ -203,8 +200,7 @@ func (c *CopyRows) Bytes(v []byte) {
 // Null adds a NULL column.
 func (c *CopyRows) Null() { c.Buf = append(c.Buf, 0xff, 0xff, 0xff, 0xff) }
 
-// Columns returns the rows as arrays, one for each column, for a statement that uses unnest. They share the rows'
-// memory.
+// Columns returns the rows as arrays, one per column, for unnest. They share the rows' memory.
 func (c *CopyRows) Columns(n int) (columns [][][]byte) {
 	columns = make([][][]byte, n)
 	for rest := c.Buf[len(copyHeader):]; len(rest) > 0; {

@@ -10,8 +10,7 @@ import (
 )
 
 // Later queues a statement in a transaction: it is sent with the next one, or the COMMIT, and runs before it. Its
-// result is not checked: an error fails the transaction, but touching no row does not. args must not change
-// afterwards.
+// result is not checked: only an error fails the transaction. args must stay unchanged.
 func Later(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	if p, ok := tx.(*pipelined); ok && !p.closed {
 		p.waiting = append(p.waiting, &pgx.QueuedQuery{SQL: sql, Arguments: args})
@@ -56,8 +55,7 @@ type pipelined struct {
 
 var _ pgx.Tx = (*pipelined)(nil)
 
-// Begin starts a transaction in which each statement sees what others have committed, regardless of the database's
-// default.
+// Begin starts a transaction in which each statement sees other commits, regardless of the default.
 const Begin = "begin isolation level read committed"
 
 // NewPipelined returns a transaction on a connection that sends the statement settings after BEGIN, if not empty.

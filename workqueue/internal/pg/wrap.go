@@ -21,8 +21,7 @@ type Wrapped struct {
 		SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	}
 	Settings string // as for [NewPipelined]
-	// Begins: the transaction must set its isolation level, see [Begin]. A failing statement then costs its
-	// connection.
+	// Begins: the transaction must set its isolation level, see [Begin]. A failure then costs the connection.
 	Begins bool
 }
 

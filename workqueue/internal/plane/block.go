@@ -81,8 +81,7 @@ type Chunking struct {
 	Rates   [3]float64
 }
 
-// Size is the most items of a chunk: the step's size, within what was learned of the endpoint, and half a second's
-// worth of each rate.
+// Size is the most items of a chunk: the step's, within what was learned, and half a second of each rate.
 func (c *Chunking) Size() int {
 	n := c.Chunk
 	if c.Auto {
@@ -103,8 +102,7 @@ func (c *Chunking) Size() int {
 	return max(n, 1)
 }
 
-// AskedAt is an SQL expression on work_slice: when its request was sent, or null. A reply may be recorded before the
-// request is marked as sent.
+// AskedAt is an SQL expression on work_slice: when its request was sent, or null. A reply may come before the mark.
 const AskedAt = `coalesce(sent_at, CASE WHEN state = 'recorded' THEN greatest(created_at, not_before) END)`
 
 // Sample is a sample of a sequence of items: one from each stretch, so that every part is covered, at varying
@@ -138,8 +136,7 @@ func (s Sample) OfBlock(b workqueue.Block, size int) bitfield.Set {
 	return chosen
 }
 
-// scatter maps neighbouring numbers to unrelated values: the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast
-// splittable pseudorandom number generators", 2014).
+// scatter maps neighbouring numbers to unrelated values: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
 func scatter(n uint64) uint64 {
 	n += 0x9e3779b97f4a7c15
 	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9

@@ -13,8 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Graph is the steps of a run and their needs. It never changes. A step needs only steps with smaller numbers, so
-// the numbers are a topological order.
+// Graph is the steps of a run and their needs. It never changes. The numbers are a topological order.
 type Graph struct {
 	Steps []GraphStep
 	Lines
@@ -99,8 +98,7 @@ func (g *Graph) Inputs(step workqueue.Step) []workqueue.StepInput {
 	return all
 }
 
-// GraphCache caches the graphs of a store's recent runs, so that commits need not read them. The zero value is ready
-// for use.
+// GraphCache caches the graphs of a store's recent runs, so that commits need not read them. The zero value is ready.
 type GraphCache struct {
 	mu  sync.Mutex
 	all map[workqueue.RunID]*Graph
@@ -210,13 +208,12 @@ const (
 	// spacedKey replaces the key between spaces.
 	spacedKey = `replace(p.error_message, ' ' || q.item_key COLLATE "default" || ' ', ' {key} ')`
 
-	// ErrorKeyed is an SQL expression on a part p to be written and its item q, for work_result.error_keyed: the
-	// start of the error message with {key} in place of the item's key, where that is a separate word or quoted;
-	// NULL if it does not occur. Keys of one character stay, since they are common words, and so do keys of digits
-	// and punctuation, which # replaces. A key is never used as a pattern: it is replaced by a character that
-	// messages lose, one general pattern finds that, and the remaining places get the key back. Since that is slow,
-	// a key that occurs only between spaces, or once between characters other than letters and quotes, is replaced
-	// directly.
+	// ErrorKeyed is an SQL expression on a part p to be written and its item q, for work_result.error_keyed: the start of
+	// the error message with {key} in place of the item's key, where that is a separate word or quoted; NULL if it does
+	// not occur. Keys of one character stay, since they are common words, and so do keys of digits and punctuation, which
+	// # replaces. A key is never used as a pattern: it is replaced by a character that messages lose, one general pattern
+	// finds that, and the remaining places get the key back. Since that is slow, a key only between spaces, or once
+	// between neither letters nor quotes, is replaced directly.
 	ErrorKeyed = `nullif(CASE
     WHEN p.error_message IS NULL OR ` + keyPlace + ` = 0 OR char_length(q.item_key) < 2
         OR q.item_key !~ '[^[:digit:][:punct:][:space:]]'
@@ -231,19 +228,16 @@ const (
         '["''\u0060“«]\u0001["''\u0060”»]|(?<!` + wordCharacter + `)\u0001(?!` + wordCharacter + `)', '{key}', 'g'),
         chr(1), q.item_key COLLATE "default") END, left(p.error_message, 1000))`
 
-	// messageKeyed is an SQL expression on work_result p: the start of the error message with {key} for the item's
-	// key.
+	// messageKeyed is an SQL expression on work_result p: the start of the message with {key} for the key.
 	messageKeyed = `coalesce(p.error_keyed, left(p.error_message, 1000), '')`
 
-	// MessageAlike is messageKeyed with 0 for every digit: shapes treat digits alike, so the many messages that
-	// differ only in digits become equal early. It is compared byte by byte. replace takes a third of the time of
-	// translate.
+	// MessageAlike is messageKeyed with 0 for every digit, so that messages that differ only in digits become equal
+	// early. It is compared byte by byte. replace takes a third of the time of translate.
 	MessageAlike = `replace(replace(replace(replace(replace(replace(replace(replace(replace(` + messageKeyed + `,
     '1', '0'), '2', '0'), '3', '0'), '4', '0'), '5', '0'), '6', '0'), '7', '0'), '8', '0'), '9', '0') COLLATE "C"`
 
-	// shape and shaped enclose an SQL expression to replace what differs from item to item with #. In this order:
-	// quoted text, also unterminated, UUIDs, words with a letter after a digit, words of at least 7 hexadecimal
-	// digits, and numbers, dates, times and lists of them.
+	// shape and shaped enclose an SQL expression to replace what differs from item to item with #. In order: quoted text,
+	// UUIDs, words with a letter after a digit or 7 hexadecimal digits, and numbers, dates and times, or lists.
 	shape  = `left(regexp_replace(left(`
 	shaped = `, 1000),
     '"[^"]*(?:"|$)|\u0060[^\u0060]*\u0060|“[^”]*”|«[^»]*»|\Y''[^'']*''\Y' ||
@@ -256,7 +250,6 @@ const (
 	// KeyedGroup is MessageGroup of such a message.
 	KeyedGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + KeyedShape + `), 8)`
 
-	// MessageGroup is the ID of a group of errors on work_result p: of a step, a code and a shape. Views, selections
-	// and reports share it.
+	// MessageGroup is the ID of a group of errors on work_result p: of a step, a code and a shape.
 	MessageGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + shape + messageKeyed + shaped + `), 8)`
 )

@@ -28,8 +28,7 @@ const (
     FROM work_block b JOIN run_step s USING (run_id, step) WHERE b.run_id = r.id GROUP BY b.block`
 )
 
-// ResultSteps returns the steps whose parts are the results of a run: those that no other step needs. needs is the
-// needed steps of each.
+// ResultSteps returns the steps whose parts are the results of a run: those that no other step needs.
 func ResultSteps(steps []workqueue.Step, needs [][]workqueue.Step) []workqueue.Step {
 	var results []workqueue.Step
 	for _, step := range steps {
@@ -121,8 +120,7 @@ const (
          CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = t.run_id AND o.step = t.step OFFSET 0) st`
 )
 
-// HasReady is a condition on a run_step st: it has claimable items. It is a lookup in a partial index, written so
-// that no plan collects all entries.
+// HasReady is a condition on a run_step st: it has claimable items. No plan collects all index entries.
 const HasReady = `
     coalesce((SELECT true FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready
               LIMIT 1), false)`
@@ -133,8 +131,7 @@ const HasDue = `
               AND s.not_before <= (SELECT tranche_now()) LIMIT 1), false)`
 
 // ReadyAuto is the steps with ready items at an endpoint e and an automatic limit, the most urgent first, then the
-// oldest. It finds one at a time by the index work_block_turn, only as many as requested, however many blocks each
-// has.
+// oldest. It finds one at a time by the index work_block_turn, only as many as requested.
 const ReadyAuto = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
 
 // ReadyFixed is [ReadyAuto] for steps with a fixed limit.
@@ -155,8 +152,8 @@ const readyTail = `
             ORDER BY b.turn, b.run_id, b.step LIMIT 1) n)
     SELECT run_id, step FROM turn)`
 
-// DueAt is the steps with due slices at an endpoint e, by the index work_slice_waiting; while the endpoint is down,
-// any waiting slice serves as a probe.
+// DueAt is the steps with due slices at an endpoint e, by the index work_slice_waiting; while it is down, any waiting
+// slice.
 const DueAt = `(
     SELECT run_id, step FROM (
         SELECT s.run_id, s.step FROM work_slice s
@@ -180,8 +177,7 @@ const Unheld = `
 r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)`
 
 // PlanOnce applies to the transaction, or batch. Its statements are planned once, since planning takes longer than
-// running them, and step through indexes row by row, regardless of table sizes at planning: they end when they have
-// found enough.
+// running them, and step through indexes, regardless of table sizes: they end early.
 const PlanOnce = `
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
        set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),

@@ -23,8 +23,7 @@ const (
 	maxBackoff = 5 * time.Minute
 	// breakerPause is the pause of items that failed because their endpoint is down. The breaker holds them longer.
 	breakerPause = 2 * time.Second
-	// CountedIssues is how often items are issued before refusals for overload, or lost replies, count as their
-	// failure: nothing is retried indefinitely.
+	// CountedIssues is how often items are issued before overload or lost replies count as their failure.
 	CountedIssues = 50
 	// throttledPause is the shortest pause after a refusal for overload, even if the step's backoff is shorter.
 	throttledPause = 100 * time.Millisecond

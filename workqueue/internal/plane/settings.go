@@ -67,8 +67,7 @@ func SettingColumns() string {
 	return strings.Join(names, ", ")
 }
 
-// SettingParameters returns the expressions for [SettingColumns] from parameters $first and up, which are
-// [SettingValues].
+// SettingParameters returns expressions for [SettingColumns] from $first on, which are [SettingValues].
 func SettingParameters(first int) string {
 	var list []string
 	for i, c := range settingColumns() {
@@ -81,8 +80,7 @@ func SettingParameters(first int) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingArrays returns the parameters from $first that [SettingRow] fills, for unnest. PostgreSQL has no arrays of
-// arrays: lists become arrays of their text.
+// SettingArrays returns the parameters of [SettingRow] for unnest. Lists are text: there are no arrays of arrays.
 func SettingArrays(first int) string {
 	var list []string
 	for i, c := range settingColumns() {
@@ -94,8 +92,7 @@ func SettingArrays(first int) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingElements returns the expressions for [SettingColumns] from an unnest of [SettingArrays], with a prefix like
-// "u.".
+// SettingElements returns the expressions for [SettingColumns] from an unnest of [SettingArrays], like "u.".
 func SettingElements(prefix string) string {
 	var list []string
 	for _, c := range settingColumns() {
