@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/streams"
 )
 
-// unconnected says why there is no connection to NATS. Names that are not known may be those of servers to come.
+// unconnected says why NATS is not connected. Unknown names may belong to servers still to come.
 func (w *Wait) unconnected(err error) obstacle {
 	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.Where())}
 	if err != nil {
@@ -70,7 +70,7 @@ func refusedUser(err error) bool {
 	return false
 }
 
-// untrusted reports whether the certificate of the other side is not to be trusted, and says why.
+// untrusted reports whether an error is about the peer's certificate, and sets why.
 func untrusted(err error, why *string) bool {
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		err = bad.Err
@@ -84,7 +84,7 @@ func untrusted(err error, why *string) bool {
 	return unknown || invalid || other
 }
 
-// byJetStream says what JetStream's answer means for the start.
+// byJetStream interprets an error of JetStream.
 func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	here := "NATS at " + w.At
 	if cluster := w.NC().ConnectedClusterName(); cluster != "" {
@@ -135,7 +135,7 @@ func (w *Wait) conflict(err error) (obstacle, bool) {
 	return obstacle{}, false
 }
 
-// DatabaseRemedy adds to what PostgreSQL says permanently what can be done about it.
+// DatabaseRemedy adds a remedy to a permanent error of PostgreSQL.
 func DatabaseRemedy(err error) error {
 	remedy, why := "", ""
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -158,7 +158,7 @@ func DatabaseRemedy(err error) error {
 	return fmt.Errorf("%w; %s", err, remedy)
 }
 
-// CheckScheme refuses URLs of other things.
+// CheckScheme refuses URLs with other schemes.
 func CheckScheme(flag, urls string, takes ...string) error {
 	for one := range strings.SplitSeq(urls, ",") {
 		scheme, _, ok := strings.Cut(strings.TrimSpace(one), "://")

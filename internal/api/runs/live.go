@@ -34,7 +34,6 @@ type runEventsInput struct {
 	Last   string   `header:"Last-Event-ID" doc:"of the last event that was seen, to go on there"`
 }
 
-// asker is who a stream is counted for.
 func asker(ctx context.Context) string {
 	if who, ok := access.From(ctx); ok {
 		return who.Name
@@ -42,7 +41,6 @@ func asker(ctx context.Context) string {
 	return kernel.Anonymous
 }
 
-// stopping says of an error that it is about the server.
 func stopping(err error) error {
 	if errors.Is(err, live.ErrClosed) {
 		return kernel.Away("this tranche serve is stopping; ask again soon")
@@ -66,7 +64,7 @@ func (s *Routes) watchRuns() (err error) {
 	return err
 }
 
-// Close ends all streams of events, which go on indefinitely else.
+// Close ends all event streams, which otherwise run indefinitely.
 func (s *Routes) Close() {
 	s.hubs.Close()
 	s.topics.Close()
@@ -128,7 +126,7 @@ func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 	return watcher, kernel.Seen(stopping(err), "tranche run show "+in.ID.String())
 }
 
-// unique is the steps, each once; all of them together when none is named.
+// unique removes duplicate steps; without any it means all of them together.
 func unique(steps []string) (all []string) {
 	met := map[string]bool{}
 	for _, s := range steps {
@@ -149,7 +147,7 @@ const (
 	topicHealth = "health"
 )
 
-// RunsTopic is the data of the event runs. The name is that of its schema.
+// RunsTopic is the data of the event runs. The schema has its name.
 type RunsTopic struct { //nolint:revive // as above
 	Runs []inspect.RunSummary `json:"runs" doc:"the newest 50, and all that have not ended, up to 500; newest first"`
 }
@@ -294,10 +292,10 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 		r, w := humago.Unwrap(hc)
 		header := w.Header()
 		header.Set("Content-Type", mimeBinary)
-		header.Set("Cache-Control", "private, no-cache") // to be kept, and asked for each time
+		header.Set("Cache-Control", "private, no-cache") // to be cached, but revalidated each time
 		header.Set("Tranche-Items", strconv.FormatInt(planes.Items, 10))
 		header.Set("Tranche-Blocks", strconv.Itoa(planes.Blocks))
-		header.Set("ETag", `W/"`+hex.EncodeToString(sum[:12])+`"`) // weak: of the bytes, zipped or not
+		header.Set("ETag", `W/"`+hex.EncodeToString(sum[:12])+`"`) // weak: it covers the bytes, zipped or not
 		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
@@ -333,22 +331,22 @@ func (s *Routes) getTimeline(ctx context.Context, in *timelineInput) (*report.Ti
 	return timeline, kernel.Seen(err, "tranche run show "+in.ID.String())
 }
 
-// timelineAge is how old a timeline may be: every page that shows a run asks for it again and again.
+// timelineAge is the maximum age of a timeline: each page that shows a run polls it.
 const timelineAge = 2 * time.Second
 
-// recent makes something once for all who ask for it within a while.
+// recent caches a value that several callers need within a while, and builds it once.
 type recent[K comparable, V any] struct {
 	mu  sync.Mutex
 	all map[K]*made[V]
 }
 
 type made[V any] struct {
-	turn  chan struct{} // who has it looks whether it is there, or makes it
+	turn  chan struct{} // the holder checks whether it exists, or builds it
 	there bool
 	value V
 }
 
-// get returns what was made no longer than age ago, or makes it. What went wrong for someone else is retried.
+// get returns a value no older than age, or builds it. Another caller's failure is retried.
 func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (out V, err error) {
 	m := r.of(key)
 	select {

@@ -14,9 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// RerunSettings says which items to run again, by one of Failed, Keys, Codes, Groups and Ranges, and how.
-// Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
-// takes 16 MiB at most.
+// RerunSettings selects items to rerun by exactly one of Failed, Keys, Codes, Groups and Ranges. Ranges also narrow
+// Failed, Codes or Groups; evidence narrows everything, and may be used alone. As JSON it is limited to 16 MiB.
 type RerunSettings struct {
 	Step   string `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
 	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
@@ -33,7 +32,7 @@ type RerunSettings struct {
 	Reason            string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// Rerun is a re-run that was set going, or would be.
+// Rerun is the result of a rerun, also of a dry run.
 type Rerun struct {
 	Run    workqueue.RunID `json:"run"`
 	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
@@ -104,8 +103,7 @@ func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunR
 	return req
 }
 
-// unchanged is what a change answers for an error: where to look for what was not found, and, of keys that the run does
-// not have, that the others were left alone, too.
+// unchanged adds to an error where to look for what was not found and, for unknown keys, that nothing was changed.
 func unchanged(err error, see string) error {
 	if _, ok := errors.AsType[*redo.UnknownKeysError](err); ok {
 		err = fmt.Errorf("%w; nothing was changed", err)
@@ -113,9 +111,9 @@ func unchanged(err error, see string) error {
 	return kernel.Seen(err, see)
 }
 
-// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
-// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
-// takes 16 MiB at most.
+// ResetSettings selects items whose results of a step are discarded, by exactly one of All, Keys, Codes, Groups and
+// Ranges. Ranges also narrow Codes and Groups; evidence narrows everything, and may be used alone. As JSON it is
+// limited to 16 MiB.
 type ResetSettings struct {
 	Step string `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All  bool   `json:"all,omitempty" doc:"all items"`
@@ -128,7 +126,7 @@ type ResetSettings struct {
 	Reason  string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// Reset is a reset that was done, or would be.
+// Reset is the result of a reset, also of a dry run.
 type Reset struct {
 	Run     workqueue.RunID `json:"run"`
 	DryRun  bool            `json:"dry_run" doc:"nothing was changed"`
@@ -164,9 +162,9 @@ func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Res
 		s.warningsOf(ctx, in.ID)}, nil
 }
 
-// AcceptSettings says which failures are accepted, by one of Failed, Keys, Codes, Groups and Ranges. Beside
-// Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes
-// 16 MiB at most.
+// AcceptSettings selects failures to accept by exactly one of Failed, Keys, Codes, Groups and Ranges. Ranges also
+// narrow Failed, Codes or Groups; evidence narrows everything, and may be used alone. As JSON it is limited to 16
+// MiB.
 type AcceptSettings struct {
 	Step   string `json:"step,omitempty" maxLength:"64" doc:"failures of this step; absent: of every step"`
 	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
@@ -177,7 +175,7 @@ type AcceptSettings struct {
 	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; needed, but to withdraw"`
 }
 
-// Accepted is what was accepted, or withdrawn, or would be.
+// Accepted is the result of accepting or withdrawing, also of a dry run.
 type Accepted struct {
 	Run      workqueue.RunID `json:"run"`
 	DryRun   bool            `json:"dry_run" doc:"nothing was changed"`

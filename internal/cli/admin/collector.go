@@ -211,7 +211,7 @@ func collectorCounts(c *client.CollectorView) string {
 	return t.String()
 }
 
-// collectorWhy is what keeps its operations waiting, and what helps.
+// collectorWhy describes why operations wait, and what helps.
 func collectorWhy(c *client.CollectorView) string {
 	var text strings.Builder
 	for _, why := range c.Why {
@@ -394,13 +394,13 @@ type opChoice struct {
 	All  bool     `help:"All of them."`
 }
 
-// Validate refuses a choice that is none, or two: what is meant must be spelled out.
+// Validate requires exactly one selection.
 func (c *opChoice) Validate() error {
 	return chosenOnce(c.All, len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != "",
 		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")
 }
 
-// tell says how many operations a command was about; ids of which there were none are a mistake.
+// tell reports how many operations were affected; given IDs that match none are an error.
 func (c *opChoice) tell(term *cli.Console, n int64, did, none string, err error) error {
 	if err == nil && len(c.IDs) > 0 && n == 0 {
 		return fmt.Errorf("no operation with such an id %s; see: tranche collector ops %s", none, cli.EscapeControl(c.Name))

@@ -58,7 +58,7 @@ func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	}).Print(term, list.Endpoints, err)
 }
 
-// callsText says what waits of calls, where they are read apart from other requests.
+// callsText describes waiting calls, if they have a separate lane.
 func callsText(e *client.Endpoint) string {
 	apart := func(l client.Listener) bool { return l.Lane }
 	if !slices.ContainsFunc(e.Listeners, apart) && e.CallsBacklog == 0 && e.CallsProcessing == 0 {
@@ -68,7 +68,7 @@ func callsText(e *client.Endpoint) string {
 		cli.Count(int64(e.CallsProcessing)))
 }
 
-// doers says who does the work: instances of services, or nodes.
+// doers names the instances of services, or nodes, that do the work.
 func doers(e *client.Endpoint) string {
 	switch kind, _ := workqueue.TargetKind(e.Name); {
 	case kind == workqueue.KindEndpoint:
@@ -89,7 +89,7 @@ func listeners(all []client.Listener) string {
 	return fmt.Sprintf("%d: %s", len(all), strings.Join(services(all, true), ", "))
 }
 
-// services are the names of those who listen, with their versions or without.
+// services lists the listening services, with or without versions.
 func services(all []client.Listener, versions bool) []string {
 	var names []string
 	for i := range all {
@@ -211,14 +211,14 @@ func instancesText(all []client.Listener, room int) string {
 	return "\n" + list.Text(all, room) + notes.String()
 }
 
-// instanceNotes says what stands out of an instance, in lines of their own.
+// instanceNotes lists an instance's peculiarities, on separate lines.
 func instanceNotes(l *client.Listener) string {
 	var notes []string
 	switch {
 	case l.Reason == "":
 	case l.State == string(wire.StateWaiting):
 		notes = append(notes, "waits: "+l.Reason)
-	default: // it listens, and something is denied to it
+	default: // it is listening, and something is denied to it
 		notes = append(notes, l.Reason)
 	}
 	for _, n := range []struct {
@@ -244,7 +244,7 @@ func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *clien
 	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name))
 }
 
-// paceRows adds what limits an endpoint over all runs to its head.
+// paceRows adds an endpoint's limits over all runs to its head.
 func paceRows(t *cli.Table, e *client.Endpoint) {
 	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
 	if e.RequestRate > 0 {

@@ -74,7 +74,7 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	if err != nil {
 		return err
 	}
-	var set client.RetentionSettings // of a kind that is not known here, the server says what there are
+	var set client.RetentionSettings // for an unknown kind the server's error lists the kinds
 	for _, k := range list.Kinds {
 		if k.Kind == r.Kind {
 			set = client.RetentionSettings{Age: k.Age, MaxCount: k.MaxCount, MaxBytes: k.MaxBytes}
@@ -97,7 +97,7 @@ func (r *retentionSet) change(set *client.RetentionSettings) {
 	if r.MaxBytes != nil {
 		set.MaxBytes = int64(*r.MaxBytes)
 	}
-	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
+	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // no limit remains
 }
 
 func keptText(k *client.RetentionKind) string {
@@ -149,7 +149,7 @@ type eraseCommand struct {
 	Yes    bool   `short:"y" help:"Erase; without it only what would be erased is said."`
 }
 
-// Run erases, when someone means it: nothing brings it back.
+// Run erases only with --yes, because it is irreversible.
 func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
 	err := cli.Say(term, erasedText)(cl.Erase(ctx, set))

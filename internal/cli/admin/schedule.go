@@ -67,7 +67,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}).Print(term, list.Schedules, err)
 }
 
-// whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.
+// whenText drops zero parts of an interval: every 1h, not every 1h0m0s.
 func whenText(when string) string {
 	if strings.HasPrefix(when, "every ") {
 		when = cli.ShortTime(when)
@@ -177,7 +177,7 @@ func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client
 	}).Print(term, list.Fires, err)
 }
 
-// whyFire says why a fire is as it is, and when it goes on if that is known.
+// whyFire explains a fire's state, and when it continues if known.
 func whyFire(fire *client.Fire, now time.Time) string {
 	state, why := schedulestore.FireState(fire.State), fire.Reason
 	switch {

@@ -53,7 +53,7 @@ func (s *size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// eventAge is a time, or a number of days.
+// eventAge is a duration, or a number of days.
 type eventAge time.Duration
 
 func (a *eventAge) UnmarshalText(text []byte) error {

@@ -34,7 +34,7 @@ func (w *whichRuns) settings() client.ControlSettings {
 	return client.ControlSettings{Reason: w.Reason}
 }
 
-// do asks for the action and says what it did.
+// do performs the action and prints the result.
 func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
 	one func() (client.Controlled, error), text func(*client.Controlled) string,
@@ -55,7 +55,6 @@ func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 	return term.Printf("%s\n", text(&done))
 }
 
-// runsText names one run, or says how many: "run 0199…", "3 runs".
 func runsText(done *client.Controlled) string {
 	if done.Run != nil {
 		return "run " + *done.Run
@@ -177,7 +176,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})
 }
 
-// show tells what someone has to know before they approve.
+// show prints what an approver must know.
 func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step})
 	if err != nil || term.JSON {

@@ -84,7 +84,7 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	return text
 }
 
-// addReruns is what two re-runs did, one at a time; the warnings are those of the second.
+// addReruns merges the results of two reruns; the warnings are those of the second.
 func addReruns(sum, one *client.Rerun) client.Rerun {
 	both := *one
 	both.Items, both.Slices, both.Blocks = sum.Items+one.Items, sum.Slices+one.Slices, sum.Blocks+one.Blocks
@@ -123,7 +123,7 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, done.Run, func() error { return reset.tell(term, &done, resetText) })
 }
 
-// addResets is what two resets of a run did, one at a time; the warnings are those of the second.
+// addResets merges the results of two resets; the warnings are those of the second.
 func addResets(a, b *client.Reset) client.Reset {
 	sum := *b
 	sum.Examples = a.Examples
@@ -133,7 +133,6 @@ func addResets(a, b *client.Reset) client.Reset {
 	return sum
 }
 
-// addSteps adds up what became of the steps, by their names.
 func addSteps(a, b []client.StepReset) []client.StepReset {
 	return addByName(a, b, func(st *client.StepReset) string { return st.Step }, func(to, st *client.StepReset) {
 		to.Reset, to.Ready, to.Withdrawn = to.Reset+st.Reset, to.Ready+st.Ready, to.Withdrawn+st.Withdrawn
@@ -166,7 +165,7 @@ func resetText(done *client.Reset) string {
 	return b.String()
 }
 
-// resetSteps is a line for each step: what becomes of the items there.
+// resetSteps describes the items of each step, one line per step.
 func resetSteps(steps []client.StepReset) string {
 	var t cli.Table
 	for i := range steps {
@@ -275,7 +274,6 @@ func correctText(done *client.Corrected) string {
 	return text + "follow it with: tranche run watch " + done.Run
 }
 
-// pausedStill says that nothing comes of a change yet.
 func pausedStill(why, run string) string {
 	return fmt.Sprintf("the run is paused (%s): nothing is rerun until it is resumed: tranche run resume %s",
 		cli.EscapeControl(why), run)

@@ -85,10 +85,10 @@ func reportHead(r *client.ReportDocument) string {
 	return t.String()
 }
 
-// maxReportGroups bounds the groups of errors in a report that people read.
+// maxReportGroups limits the error groups in the text of a report.
 const maxReportGroups = 10
 
-// reportItems counts the items so that the lines below the first add up to it.
+// reportItems counts the items so that the lines after the first add up to it.
 func reportItems(r *client.ReportDocument, room int) string {
 	t := cli.NewTable("|>|", room)
 	t.Row("items", r.Items)
@@ -143,7 +143,7 @@ func reportCorrected(c *client.CorrectedReport) string {
 	return text + t.String()
 }
 
-// reportSteps accounts for each step, where there are several.
+// reportSteps lists the steps if there are several.
 func reportSteps(r *client.ReportDocument, room int) string {
 	if len(r.Steps) < 2 {
 		return ""
@@ -178,7 +178,7 @@ func reportTime(r *client.ReportDocument) string {
 		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + list.Text(r.Generations, 0)
 }
 
-// exactly writes a time of which milliseconds matter.
+// exactly formats a time with milliseconds.
 func exactly(s float64) string {
 	d := cli.Seconds(s)
 	if d > 0 && d < time.Second {
@@ -204,7 +204,7 @@ func reportRequests(r *client.ReportDocument) string {
 	return text + reportBisections(&r.Bisections)
 }
 
-// reportBisections tells what was found out about chunks that failed as a whole.
+// reportBisections describes what was learned from chunks that failed as a whole.
 func reportBisections(b *client.Bisections) string {
 	if len(b.Kinds) == 0 {
 		return ""
@@ -396,7 +396,7 @@ func groupOrigin(g *client.ErrorGroup) string {
 	return origin
 }
 
-// between names a time, or two and no date twice.
+// between formats a time range without repeating the date.
 func between(first, last time.Time) string {
 	from, to := cli.Moment(first), cli.Moment(last)
 	switch {
@@ -409,7 +409,7 @@ func between(first, last time.Time) string {
 	}
 }
 
-// errorLine is an item that failed; others have none.
+// errorLine returns "" for an item that did not fail.
 func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""

@@ -1,4 +1,4 @@
-// What happened to a run, in words.
+// The history of a run in words.
 import { inert } from "../format.js";
 
 const actions = {
@@ -9,7 +9,6 @@ const actions = {
 const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database lost recent commits" };
 const breakers = { open: "Breaker opened", closed: "Breaker closed" };
 
-/** headline says what an entry of a history is about. */
 export function headline(e) {
   switch (e.kind) {
     case "note": return "Note";
@@ -22,8 +21,8 @@ export function headline(e) {
   }
 }
 
-/** by is who did it, where that is a person. */
+/** by is the person who did it. */
 export const by = (e) => (["action", "note"].includes(e.kind) && e.who !== "tranche" ? e.who : "");
 
-/** more is what there is to say beyond the headline. */
+/** more is the text beyond the headline. */
 export const more = (e) => (e.kind === "event" ? "" : e.text ?? "");
