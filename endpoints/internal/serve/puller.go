@@ -53,7 +53,7 @@ type Puller struct {
 	Room     *Room
 	Consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
-	bound    bool // has bound before
+	bound    bool         // has bound before
 	Life     life
 	Watchdog *watchdog
 	// Heartbeat is the interval of the server's heartbeats on an open pull.
