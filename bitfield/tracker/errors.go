@@ -126,6 +126,7 @@ const (
 	DefaultKeep       = 7 * 24 * time.Hour // for which an ended tracker is kept
 )
 
+// Bounds of the ages.
 const (
 	MinAge = time.Second
 	MaxAge = 366 * 24 * time.Hour
