@@ -221,8 +221,8 @@ func (g *gathering) write(ctx context.Context, head *gatherHead, sequence uint64
 	return g.store.replace(ctx, g.store.subject(g.id, PartHead), sequence, body)
 }
 
-// parkOnce parks the message once, despite conflicts. It may still become the last one; then it is
-// removed with the rest.
+// parkOnce parks the message once, despite conflicts. It may still become the last one; then it is removed with the
+// rest.
 func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) error {
 	if slices.Contains(g.parts, name) {
 		return nil

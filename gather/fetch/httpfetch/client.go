@@ -3,12 +3,12 @@
 //
 //   - Loopback and private addresses are reached only if the operator's file allows them. The address is checked when
 //     the connection is made, so DNS changes, unusual notations and redirects do not matter.
-//   - A secret is sent only to the hosts that the operator's file names. Redirects to other hosts get neither secrets nor
-//     other headers of the plan. Errors contain no secrets; quoted responses are redacted.
+//   - A secret is sent only to the hosts that the operator's file names. Redirects to other hosts get neither secrets
+//     nor other headers of the plan. Errors contain no secrets; quoted responses are redacted.
 //   - Proxy settings of the environment are ignored.
 //   - Responses are limited in size and time. JSON is checked; other content keeps its content type.
-//   - An item that a service does not know or rejects fails alone. If the service does not answer at all, the chunk fails
-//     and no item is blamed.
+//   - An item that a service does not know or rejects fails alone. If the service does not answer at all, the chunk
+//     fails and no item is blamed.
 //   - After a Retry-After nothing is sent to that host until RestsUntil. Short pauses are waited for.
 //
 // The node does retries, by error codes, and enforces a host's budget over all nodes. A Client serves a whole node

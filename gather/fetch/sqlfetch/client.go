@@ -1,13 +1,13 @@
 // Package sqlfetch implements steps of kind sql: it queries other databases for a chunk's keys and maps the rows to
 // items by a key column.
 //
-//   - A query only reads. It runs as a table expression inside one of our statements, in a READ ONLY transaction that is
-//     always rolled back, by a role that is not superuser unless the operator allows it.
-//   - It ends, by statement_timeout and the chunk's context. The operator's file bounds a source's time, rows, bytes and
-//     connections, regardless of the plan. Rows that are too large are not transferred.
+//   - A query only reads. It runs as a table expression inside one of our statements, in a READ ONLY transaction that
+//     is always rolled back, by a role that is not superuser unless the operator allows it.
+//   - It ends, by statement_timeout and the chunk's context. The operator's file bounds a source's time, rows, bytes
+//     and connections, regardless of the plan. Rows that are too large are not transferred.
 //   - Errors contain no addresses or passwords of a database.
-//   - Errors that smaller chunks may avoid, such as a key that the query rejects, fail the chunk, which is halved. Errors
-//     of the query itself fail all items immediately. Temporary ones are retried.
+//   - Errors that smaller chunks may avoid, such as a key that the query rejects, fail the chunk, which is halved.
+//     Errors of the query itself fail all items immediately. Temporary ones are retried.
 //
 // The node does retries, by error codes. A Client serves a whole node and is safe for concurrent use.
 package sqlfetch
