@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// Document is a text that a person puts on record: a plan, a schedule, an alert or a collector. The caller has
-// validated it.
+// Document is a text to be saved: a plan, schedule, alert or collector. The caller has validated it.
 type Document struct {
 	Name   string
-	Spec   json.RawMessage // in full
-	Source string          // as people wrote it; valid UTF-8 without NUL
-	Newest int             // only if this is the newest version; 0: whatever that is
+	Spec   json.RawMessage // complete
+	Source string          // as the user wrote it; valid UTF-8 without NUL
+	Newest int             // only if this is the newest version; 0: any
 }
 
 // The states of a document. A plan is always active.
@@ -22,7 +21,7 @@ const (
 	DocumentDeleted = "deleted"
 )
 
-// AppliedDocument is the outcome of putting a document on record.
+// AppliedDocument is the outcome of saving a document.
 type AppliedDocument struct {
 	Name       string     `json:"name"`
 	Version    int        `json:"version"`
@@ -36,7 +35,7 @@ type AppliedDocument struct {
 	ChangedAt  time.Time  `json:"changed_at"`
 }
 
-// ControlledDocument is a document that someone has paused, resumed or deleted.
+// ControlledDocument is a document that was paused, resumed or deleted.
 type ControlledDocument struct {
 	Name      string     `json:"name"`
 	State     string     `json:"state" enum:"active,paused,deleted"`
@@ -47,10 +46,10 @@ type ControlledDocument struct {
 	Parked    int64      `json:"parked,omitempty" doc:"operations of a collector, in addition"`
 }
 
-// MovedError is returned for a document that was to follow a version which is not the newest one.
+// MovedError is returned if a document was based on a version that is not the newest.
 type MovedError struct {
 	Kind, Name     string
-	Wanted, Newest int // Newest is 0 when there is none
+	Wanted, Newest int // Newest is 0 if none exists
 }
 
 func (e *MovedError) Error() string {

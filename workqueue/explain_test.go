@@ -230,7 +230,7 @@ func TestExplain(t *testing.T) {
 				b.One(b.Load(storetest.Request(), 4))
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are out",
+			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are in flight",
 		},
 		"behind priority": {
 			make: func(b *bench) workqueue.RunID {
@@ -304,7 +304,7 @@ func TestExplain(t *testing.T) {
 			},
 			want: []told{{state: "ready", reason: health.ReasonProbing, owner: service, items: 6},
 				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
-			says: "a probe is out",
+			says: "a probe is in flight",
 		},
 		"backoff": {
 			make: func(b *bench) workqueue.RunID {
@@ -401,12 +401,13 @@ func TestExplain(t *testing.T) {
 				b.Open()
 				return run
 			},
-			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "is gone",
+			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}},
+			says: "claimed them and died",
 		},
 		"queued": {
 			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.Send(b.One(run)); return run },
 			want: []told{{state: "sent", reason: health.ReasonQueued, owner: service,
-				items: 4}}, says: "no service has taken them",
+				items: 4}}, says: "no service is known to have taken them",
 		},
 		"with a service": {
 			make: func(b *bench) workqueue.RunID {

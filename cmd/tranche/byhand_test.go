@@ -55,7 +55,7 @@ func TestControlOfRuns(t *testing.T) {
 		b.want(b.pipe(people, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), 0,
 			"started")
 	}
-	start("--name", "it") // no one listens yet
+	start("--name", "it") // no service listens yet
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
 		"go on with: tranche run resume")
 	b.want(b.tranche("run", "pause", "it"), 7, "paused already", "the service is sick")
@@ -242,8 +242,8 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 		"--in-flight", "2", "--wait"), cli.ExitHeld, "outcomes of step echo failed with NO_SUCH",
 		"let it go on with: tranche run resume", "go on with: tranche run watch")
 	b.want(b.tranche("run", "show", "wrong"), 0, "paused (fail_fast) by tranche")
-	b.want(b.tranche("run", "explain", "wrong"), 0, "its first outcomes plainly failed")
-	b.wantSoon([]string{"health"}, "run_fail_fast", "its first outcomes plainly failed")
+	b.want(b.tranche("run", "explain", "wrong"), 0, "its first results failed")
+	b.wantSoon([]string{"health"}, "run_fail_fast", "its first results failed")
 	b.want(b.tranche("run", "watch", "wrong", "--on-hold", "wait", "--max-wait", "1s"), cli.ExitMaxWait,
 		"has not ended within --max-wait 1s")
 	b.want(b.tranche("run", "resume", "--all"), 0, "no run was resumed", "paused by its fail-fast limit")
@@ -695,7 +695,7 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 		b.want(b.tranche("endpoints", "set", "echo", "--concurrency="+n), 2, "--concurrency", "or default")
 	}
 	b.want(b.tranche("endpoints", "set", "a b", "--concurrency", "1"), 7, "endpoint name")
-	b.want(b.tranche("endpoints", "show", "nope"), 7, "no one listens", "tranche endpoints")
+	b.want(b.tranche("endpoints", "show", "nope"), 7, "no service listens", "tranche endpoints")
 }
 
 // A letter that was requeued comes to the service, which answers the one who asked.

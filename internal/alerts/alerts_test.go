@@ -44,8 +44,8 @@ func TestAConditionIsToldOnce(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s: %s", told[i].Status, told[i].Severity, told[i].Title))
 	}
 	want := []string{
-		"begun warning: No one listens on endpoint e", "worse critical: No one listens on endpoint e",
-		"over warning: Over: No one listens on endpoint e",
+		"begun warning: No service listens on endpoint e", "worse critical: No service listens on endpoint e",
+		"over warning: Over: No service listens on endpoint e",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

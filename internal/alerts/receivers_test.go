@@ -111,7 +111,8 @@ func TestChats(t *testing.T) {
 	}
 	text := string(slack.bodies[1])
 	for _, part := range []string{
-		`{"text":"*\u003chttps://tranche.bank.example/`, `[critical] No one listens on endpoint \u0026lt;!channel\u0026gt;`,
+		`{"text":"*\u003chttps://tranche.bank.example/`,
+		`[critical] No service listens on endpoint \u0026lt;!channel\u0026gt;`,
 		"Waiting on",
 	} {
 		if !strings.Contains(text, part) {
@@ -261,8 +262,8 @@ func TestPrograms(t *testing.T) {
 	b.turn(d, lease)
 	text := testenv.Must(os.ReadFile(out))(t)
 	for _, part := range []string{
-		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No one listens on endpoint e\n",
-		`"title":"No one listens on endpoint e"`, `"text":"`,
+		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No service listens on endpoint e\n",
+		`"title":"No service listens on endpoint e"`, `"text":"`,
 	} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("the program has %s; want %q", text, part)

@@ -144,7 +144,7 @@ func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []coll
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
-	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "no one listens on endpoint " + endpoint +
+	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "no service listens on endpoint " + endpoint +
 		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
 }
 

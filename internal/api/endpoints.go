@@ -175,7 +175,7 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
-		return Endpoint{}, kernel.Seen(fmt.Errorf("no one listens on endpoint %q, and no running run uses it: %w", name,
+		return Endpoint{}, kernel.Seen(fmt.Errorf("no service listens on endpoint %q, and no running run uses it: %w", name,
 			workqueue.ErrNotFound), "tranche endpoints")
 	}
 	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}

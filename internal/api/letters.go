@@ -157,7 +157,7 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	}
 	meant := ""
 	if near := wire.Nearest(endpoint, listeners); near != "" {
-		meant = " (was " + near + " meant?)"
+		meant = " (did you mean " + near + "?)"
 	}
 	return fmt.Errorf("no dead letter is of endpoint %q%s, no service listens on it, and no running run uses it: %w",
 		endpoint, meant, workqueue.ErrNotFound)

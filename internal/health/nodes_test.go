@@ -66,7 +66,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	beat(other, nil)
 	w.goes(store.NATS, "JetStream")
 	if again := w.appears(store.NoListeners, "bills", store.Critical); !again.Since.Equal(unheard.Since) {
-		t.Errorf("no one listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
+		t.Errorf("no service listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
 	}
 	// A node that starts again knows of the silence only since then, and says nothing of it at first.
 	for _, session := range []workqueue.SessionID{one, other} {

@@ -9,10 +9,10 @@ import (
 
 // Kinds of conditions.
 const (
-	FailedItems    Kind = "failed_items" // of completed runs, that no one has run again or accepted
-	StaleSlices    Kind = "stale_slices" // past their deadline, and no leader has seen to them
-	NoListeners    Kind = "no_listeners" // runs have work for an endpoint or a function, and no one does it
-	OldestWaiting  Kind = "work_stuck"   // items, or requests, that no one has taken for long
+	FailedItems    Kind = "failed_items" // of completed runs, neither rerun nor accepted
+	StaleSlices    Kind = "stale_slices" // past their deadline, and not swept by a leader
+	NoListeners    Kind = "no_listeners" // runs have work for an endpoint or function without a listener
+	OldestWaiting  Kind = "work_stuck"   // items or requests not taken for long
 	DeadLetters    Kind = "dead_letters"
 	Quarantined    Kind = "quarantined"
 	BreakerOpen    Kind = "breaker_open"
@@ -22,36 +22,36 @@ const (
 	NodeLate       Kind = "node_unresponsive"
 	StreamLimit    Kind = "stream_limit"
 	Disk           Kind = "disk"
-	StreamSettings Kind = "stream_settings"      // the streams are not as they are set
-	RunHeld        Kind = "run_held"             // by someone
-	RunOverLimit   Kind = "run_over_limit"       // held: more of its items failed than may
-	RunApproval    Kind = "run_approval"         // its canary waits for someone
-	RunFailFast    Kind = "run_fail_fast"        // by its fail-fast limit: its first outcomes plainly failed
-	RunGate        Kind = "run_gate"             // a step of it waits for someone
-	RunOverdue     Kind = "run_overdue"          // not sealed in time
+	StreamSettings Kind = "stream_settings"      // the streams differ from their settings
+	RunHeld        Kind = "run_held"             // by an operator
+	RunOverLimit   Kind = "run_over_limit"       // held: too many of its items failed
+	RunApproval    Kind = "run_approval"         // its canary waits for approval
+	RunFailFast    Kind = "run_fail_fast"        // its fail-fast limit was reached
+	RunGate        Kind = "run_gate"             // a step waits for approval
+	RunOverdue     Kind = "run_overdue"          // past its seal deadline
 	RunWillBeLate  Kind = "run_deadline_at_risk" // in alerts only
 	RunCompleted   Kind = "run_completed"        // in alerts only
 
 	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
-	ScheduleOverdue Kind = "schedule_overdue" // a due time that no one takes, or whose run is not started
+	ScheduleOverdue Kind = "schedule_overdue" // a due time not taken, or whose run was not started
 	ScheduleLate    Kind = "run_past_window"  // a run has not ended by the end of its window
 
 	CollectorParked  Kind = "collector_parked"    // operations that are not retried
-	CollectorLate    Kind = "collector_late"      // operations that wait far longer than max_age
-	CollectorHangs   Kind = "flush_stuck"         // a flush that is in progress for far too long
-	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations cannot be had
+	CollectorLate    Kind = "collector_late"      // operations waiting far longer than max_age
+	CollectorHangs   Kind = "flush_stuck"         // a flush in progress for far too long
+	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations is unavailable
 
-	AlertFailing      Kind = "alert_failing" // a receiver of alerts has not been told for long
+	AlertFailing      Kind = "alert_failing" // a receiver of alerts has been unreachable for long
 	Database          Kind = "database"
-	DatabaseRewind    Kind = "database_rewind" // it lost recent commits, or another server took it over
+	DatabaseRewind    Kind = "database_rewind" // it lost recent commits, or another server took over
 	Connections       Kind = "database_connections"
 	NATS              Kind = "nats"
-	ResourceExhausted Kind = "resource_exhausted" // something was used up when the node last needed it
+	ResourceExhausted Kind = "resource_exhausted" // something was exhausted when the node last needed it
 	EventsWaiting     Kind = "events_waiting"
 	TokenExpiring     Kind = "token_expiring"
 )
 
-// What items wait for. Package api says those that need a look at NATS.
+// What items wait for. Package api adds those that need NATS to be queried.
 const (
 	ReasonSampling        Kind = "sampling"
 	ReasonNoNode          Kind = "no_node"
@@ -60,9 +60,9 @@ const (
 	ReasonNATSUnreachable Kind = "nats_unreachable"
 	ReasonUnwritable      Kind = "disk_full" // JetStream's store cannot be written, for that or another reason
 	ReasonNATSRefused     Kind = "nats_refused"
-	ReasonNATSStalled     Kind = "nats_stalled" // reachable, and the streams do not answer: no quorum, or no leader
+	ReasonNATSStalled     Kind = "nats_stalled" // reachable, but the streams do not answer: no quorum, or no leader
 	ReasonSettingUp       Kind = "setting_up"
-	ReasonProbing         Kind = "probing" // the breaker is open and a probe is out
+	ReasonProbing         Kind = "probing" // the breaker is open and a probe is in flight
 	ReasonStepLimit       Kind = "step_limit"
 	ReasonBudget          Kind = "endpoint_budget"
 	ReasonAdaptive        Kind = "adaptive_limit"
@@ -95,30 +95,29 @@ const (
 	ReasonLane            Kind = "in_lane"
 	ReasonUnplaced        Kind = "open_run"
 	ReasonCancelled       Kind = "cancelled"
-	ReasonStray           Kind = "inconsistent" // a fault of ours
+	ReasonStray           Kind = "inconsistent" // a bug
 )
 
-// MaxCounted is how far letters and messages are counted.
+// MaxCounted bounds the counts of letters and messages.
 const MaxCounted = 10_000
 
-// Since when something counts, and for how long it is told of. None of these is a timeout that anybody waits for.
+// When something counts, and how long it is reported. None of these is a time-out of a wait.
 const (
-	failedWindow  = 14 * 24 * time.Hour // how far back failed runs are told of
-	straysWindow  = 24 * time.Hour      // the same for quarantined messages
-	refusedWindow = 24 * time.Hour      // refused adds that were noted within it are told of
-	tokenWindow   = 7 * 24 * time.Hour  // so long before its end a token is told of
+	failedWindow  = 14 * 24 * time.Hour // age of reported failed runs
+	straysWindow  = 24 * time.Hour      // of reported quarantined messages
+	refusedWindow = 24 * time.Hour      // of reported refused adds
+	tokenWindow   = 7 * 24 * time.Hour  // how long before its end a token is reported
 	eventTimeout  = time.Minute         // for an event to be published
-	alertTimeout  = 10 * time.Minute    // for which a receiver may fail
+	alertTimeout  = 10 * time.Minute    // how long a receiver may fail
 	staleGrace    = 15 * time.Second    // a leader sweeps every second
-	// hungAfter is how much longer than its time-out a flush may be in progress before it is told of: its key is free
+	// hungAfter is how much longer than its time-out a flush may take before it is reported: its key is freed
 	// [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
 	hungAfter = time.Minute
-	// scheduleTimeout is how long after its time a due time may be taken: a new leader is there within seconds.
+	// scheduleTimeout is how long after its time a due time may be taken: a new leader takes seconds.
 	scheduleTimeout = time.Minute
-	// startTimeout is how long a run may be tried to be started before anybody is told.
+	// startTimeout is how long a run's start may be retried before that is reported.
 	startTimeout = 5 * time.Minute
-	// GapTold is for how long the health tells of a gap in which something was lost; of a server that took over without
-	// a loss that is known, it does for an hour.
+	// GapTold is how long a database rewind with lost commits is reported, moveTold one without.
 	GapTold  = 24 * time.Hour
 	moveTold = time.Hour
 )
@@ -681,7 +680,7 @@ var rules = []Rule{
 		Advice: []Advice{{"check the database, and report the output", "tranche doctor"}}},
 }
 
-// items is what items that wait for a target say, in a few words.
+// items is what items waiting for a target say, in a few words.
 func (r *Rule) items(target string) string {
 	return strings.NewReplacer("{to}", workqueue.TargetText(target), "{name}", target).Replace(r.Items)
 }

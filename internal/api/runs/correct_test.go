@@ -80,7 +80,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=first&param=year%3D2026").Run
-	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it has ended")
+	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it ends")
 	b.Answer(first, "", func(o workqueue.Ordinal) []byte {
 		if o == 0 {
 			return []byte("1")

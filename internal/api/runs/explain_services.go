@@ -326,7 +326,7 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 // tellUnheard adds the endpoints that the group's flow calls and that have no listeners, and returns their names.
 func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
-		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which no one listens (%d waiting there)", g.Endpoint, ask.endpoint,
+		g.Why += fmt.Sprintf("; %s calls endpoint %s, which has no listener (%d waiting there)", g.Endpoint, ask.endpoint,
 			ask.requests)
 		names = append(names, ask.endpoint)
 		asked := health.MissingGroup{Endpoint: ask.endpoint}

@@ -140,7 +140,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 		if !heard {
 			meant := ""
 			if near := wire.Nearest(name, listeners); near != "" {
-				meant = " (was " + near + " meant?)"
+				meant = " (did you mean " + near + "?)"
 			}
 			warnings = append(warnings, "no service listens on endpoint "+name+meant+"; the run goes on as soon as one does: "+
 				"start it, or compare its name with those of: tranche endpoints")

@@ -96,7 +96,7 @@ func TestAnExplanationReadsWell(t *testing.T) {
 		Groups: []client.MissingGroup{{
 			State: "sent", Reason: string(health.NoListeners), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
 			Owner: client.OwnerOperator, Who: "whoever runs the services of endpoint statement",
-			Why: strings.Repeat("no one listens on it ", 12), Since: &since, Next: "someone takes them", When: &next,
+			Why: strings.Repeat("no service listens on it ", 12), Since: &since, Next: "someone takes them", When: &next,
 			Advice: []client.Advice{{Do: "start a service", Command: "tranche  endpoints show statement"}},
 		}, {
 			State: "ready", Reason: string(health.RunHeld), Items: 3, Owner: client.OwnerOperator, Who: "whoever",

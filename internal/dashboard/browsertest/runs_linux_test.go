@@ -494,7 +494,7 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 40, 1
 	run := s.load(req, 1000, plainItem)
 	p.visit("/runs/" + run.String())
-	p.says("hold", "its first outcomes plainly failed")
+	p.says("hold", "first results failed")
 	p.says("hold", "bad_payload")
 	p.until("what changes nothing is the first button, and to go on the last one before the menu",
 		`(([first, ...all]) => first.dataset.test === "errors" && all.at(-2).dataset.test === "resume")(
@@ -505,7 +505,7 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	p.until("to leave it is chosen", `document.activeElement.dataset.test === "confirm-no"`)
 	p.click("confirm-no")
 	p.lacks("fail-fast-dialog")
-	p.says("hold", "its first outcomes plainly failed")
+	p.says("hold", "first results failed")
 	p.click("errors")
 	p.says("groups", "bad_payload")
 	p.visit("/runs/" + run.String())

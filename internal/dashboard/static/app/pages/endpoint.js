@@ -105,7 +105,7 @@ function Instances({ endpoint: e }) {
     { key: "errors", title: "Errors", align: "right", render: (l) => html`<span class=${"num" + (l.errors > 0 ? " bad-text" : "")}>${errorShare(l)}</span>` },
   ];
   return html`<${Card} title="Instances" flush class="cells" test="instances">
-    <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="No one listens"><p>Requests wait until a service does.</p><//>`} />
+    <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="No service listens"><p>Requests wait until a service does.</p><//>`} />
   <//>`;
 }
 
