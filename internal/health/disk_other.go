@@ -2,5 +2,5 @@
 
 package health
 
-// spaceAt is for systems that can be asked.
+// spaceAt returns nil: unsupported here.
 func spaceAt(string) *diskSpace { return nil }
