@@ -44,7 +44,6 @@ const (
 	beginEvery = 200 * time.Millisecond
 )
 
-// maxAddresses limits the tracked addresses.
 const maxAddresses = 4096
 
 // ThrottledError is returned for too many attempts.
@@ -129,7 +128,6 @@ func (t *throttle) none(address netip.Addr) error {
 	return nil
 }
 
-// end releases a reserved attempt.
 func (t *throttle) end(address netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +137,6 @@ func (t *throttle) end(address netip.Addr) {
 	}
 }
 
-// try counts an attempt, or returns a ThrottledError.
 func (t *throttle) try(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -230,7 +227,6 @@ type failing struct {
 	way     string
 }
 
-// failures are failed logins not yet in the audit log.
 type failures struct {
 	mu      sync.Mutex
 	by      map[failing]*identity.FailedLogin
@@ -238,7 +234,6 @@ type failures struct {
 	written time.Time
 }
 
-// failed records a failed login.
 func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.failures.mu.Lock()
 	defer g.failures.mu.Unlock()
@@ -315,7 +310,6 @@ func (g *Gate) writeFailures() {
 	}
 }
 
-// putBack returns unwritten failures to be written next time.
 func (g *Gate) putBack(taken map[failing]*identity.FailedLogin) {
 	f := &g.failures
 	f.mu.Lock()

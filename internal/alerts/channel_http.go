@@ -49,7 +49,6 @@ func (h *hook) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Del
 	return r.sender.Send(ctx, &httpfetch.Webhook{ID: m.ID, URL: h.URL, Secret: h.Secret, Body: body})
 }
 
-// chat is a chat channel, whose URL is a secret.
 type chat struct {
 	Secret string `json:"secret"`
 
@@ -130,5 +129,4 @@ func teamsBody(m *Message) any {
 	}}}
 }
 
-// heading is the severity and the title.
 func (m *Message) heading() string { return "[" + string(m.Severity) + "] " + m.Title }

@@ -78,7 +78,6 @@ func (e *email) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.De
 	return httpfetch.Delivery{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
 }
 
-// refusal is an address refused by the server.
 type refusal struct {
 	address string
 	err     error

@@ -33,7 +33,6 @@ const (
 	afterKill = time.Second
 )
 
-// path returns the path of an allowed program.
 func (p *program) path(r *Receivers) (string, error) {
 	if path, ok := r.programs[string(*p)]; ok {
 		return path, nil
@@ -90,7 +89,6 @@ func ending(err error) string {
 	return "it cannot be run"
 }
 
-// bounded keeps the first maxOutput bytes written to it.
 type bounded struct{ kept []byte }
 
 func (b *bounded) Write(p []byte) (int, error) {

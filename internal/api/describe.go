@@ -130,7 +130,6 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	return all
 }
 
-// flows reports whether an operation answers with events; the number of open streams is limited.
 func flows(op *huma.Operation) bool {
 	answer := op.Responses["200"]
 	return answer != nil && answer.Content["text/event-stream"] != nil

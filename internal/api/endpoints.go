@@ -186,7 +186,6 @@ func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, err
 	return e, err
 }
 
-// doers adds the services with their backlog, or the nodes, that do the work.
 func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
 	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindDirect {
 		return s.backlog(ctx, e)

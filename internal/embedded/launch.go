@@ -29,7 +29,6 @@ const (
 	knockTimeout = 5 * time.Second
 )
 
-// launch starts a server on the complete cluster and waits until it accepts connections.
 func (p *Postgres) launch(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		at := p.currentAddress()
@@ -75,7 +74,6 @@ func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt 
 	return false
 }
 
-// awaitReady waits for a working connection, or shuts the server down.
 func (p *Postgres) awaitReady(ctx context.Context, proc *process, at address) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -199,7 +197,6 @@ func candidates() []string {
 
 var versionLine = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+).*)`)
 
-// inspect reports whether dir has programs that run here.
 func inspect(ctx context.Context, dir string) (Install, bool) {
 	in := Install{Dir: dir}
 	if err := exec.CommandContext(ctx, in.program("initdb"), "--version").Run(); err != nil {
@@ -222,7 +219,6 @@ const (
 	lastResort = 5 * time.Second
 )
 
-// process is a run of a PostgreSQL server, our child.
 type process struct {
 	cmd     *exec.Cmd
 	log     string

@@ -343,7 +343,6 @@ func (l *natsLog) fatal() string {
 	return l.first
 }
 
-// Fatalf does not end the process.
 func (l *natsLog) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	if l.first == "" {

@@ -2,5 +2,4 @@
 
 package health
 
-// spaceAt returns nil: unsupported here.
 func spaceAt(string) *diskSpace { return nil }

@@ -13,7 +13,6 @@ const (
 	leaderGrace = 2 * time.Second // a lease changes hands within that time
 )
 
-// say makes a condition from what this server sees.
 func (f *facts) say(kind health.Kind, row health.Row) health.Condition {
 	return kind.Condition(f.at, row)
 }

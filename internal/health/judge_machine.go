@@ -19,7 +19,6 @@ const (
 	connectionsFull = 0.97
 )
 
-// machine judges what only this server sees.
 func (f *facts) machine() (all []health.Condition) {
 	switch {
 	case f.refused != "":
@@ -42,7 +41,6 @@ func (f *facts) machine() (all []health.Condition) {
 	return append(all, f.room()...)
 }
 
-// natsRefuses reports that NATS refuses a node's user, or denies it permissions it needs.
 func (f *facts) natsRefuses(host, node, refused string) health.Condition {
 	return f.say(health.NATS, health.Row{"case": "refused", "subject": host, "node": node, "refused": refused})
 }
@@ -85,7 +83,6 @@ const (
 	diskReserve  = 1 << 30
 )
 
-// store reports streams that cannot be written.
 func (f *facts) store() []health.Condition {
 	if len(f.db.Faults) == 0 {
 		return nil
@@ -142,7 +139,6 @@ func (f *facts) roomFor(growth uint64) (severity health.Severity, why string) {
 	return "", ""
 }
 
-// growth is how much the streams may still grow on this server's disk.
 func (f *facts) growth() (bytes uint64) {
 	if !f.limits.StoresStreams {
 		return 0
@@ -155,7 +151,6 @@ func (f *facts) growth() (bytes uint64) {
 	return bytes
 }
 
-// diskSpace is the space of a file system.
 type diskSpace struct{ free, size uint64 }
 
 // FreeAt is the number of free bytes at a directory; false: unknown.
@@ -167,7 +162,6 @@ func FreeAt(dir string) (bytes int64, known bool) {
 	return int64(min(space.free, math.MaxInt64)), true
 }
 
-// share is the free share.
 func (d *diskSpace) share() float64 {
 	if d.size == 0 {
 		return 1
@@ -175,7 +169,6 @@ func (d *diskSpace) share() float64 {
 	return float64(d.free) / float64(d.size)
 }
 
-// size formats bytes.
 func size(n uint64) string {
 	const step = 1024
 	if n < step {
@@ -187,7 +180,6 @@ func size(n uint64) string {
 
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
 
-// fill is the usage of a limited resource.
 type fill struct {
 	subject string // a stream, or the account
 	what    string
@@ -198,13 +190,11 @@ type fill struct {
 
 func (f *fill) share() float64 { return float64(f.used) / float64(f.limit) }
 
-// streamPrefix is the prefix of our streams' names.
 const streamPrefix = "TRANCHE_"
 
 // accountSubject stands for the account's limits.
 const accountSubject = "the account"
 
-// streams reads the usage of the streams' and the account's limits.
 func (w *Watch) streams(ctx context.Context) (fills []fill, known bool) {
 	if !w.cfg.NC.IsConnected() {
 		return nil, false

@@ -20,7 +20,6 @@ const (
 	asksAtOnce = 8
 )
 
-// unheard is a target with work and without listeners.
 type unheard struct {
 	health.WorkingEndpoint
 	like string // a similar endpoint with listeners that may have been meant; may be empty

@@ -18,7 +18,6 @@ const (
 	forgetMarkAfter = 90 * 24 * time.Hour
 )
 
-// divide separates muted conditions.
 func divide(marks []health.KeptMark, all []health.Condition) (open, muted []health.Condition) {
 	said := make(map[health.ConditionKey]*health.KeptMark, len(marks))
 	for i := range marks {
@@ -47,7 +46,6 @@ func begunAgain(m *health.KeptMark, c *health.Condition) bool {
 	return (m.State == health.Acknowledged || c.Severity == health.Critical) && c.Since.After(m.At)
 }
 
-// worse reports whether a condition is worse than when it was muted.
 func worse(m *health.KeptMark, c *health.Condition) bool {
 	return m.State == health.Muted &&
 		(c.Count > m.Count || !health.Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
@@ -178,7 +176,6 @@ func (f *facts) keep(c *health.Condition, before health.KeptCondition) (row heal
 	return row, news
 }
 
-// ownOnly reports whether only this server can see a condition.
 func (f *facts) ownOnly(k health.ConditionKey) bool {
 	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.ResourceExhausted)
 }
@@ -189,7 +186,6 @@ func worded(c *health.Condition, kept json.RawMessage) bool {
 	return json.Unmarshal(kept, &known) != nil || known.Severity != c.Severity
 }
 
-// others are other servers' recent reports about themselves.
 func (f *facts) others() (all []health.Condition) {
 	if f.db == nil {
 		return nil

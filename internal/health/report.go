@@ -90,7 +90,6 @@ func newReport(at time.Time, conditions, muted []health.Condition, more map[heal
 	return r
 }
 
-// kindsOf summarises conditions by kind, in order of each kind's first.
 func kindsOf(conditions []health.Condition, more map[health.Kind]int64) (all []KindSummary) {
 	for i := range conditions {
 		c := &conditions[i]
@@ -115,7 +114,6 @@ func kindsOf(conditions []health.Condition, more map[health.Kind]int64) (all []K
 	return all
 }
 
-// many formats a count with thousands separators.
 func many(n int64, noun string) string {
 	number, rest, _ := strings.Cut(health.Count(n, noun), " ")
 	for at := len(number) - 3; at > 0; at -= 3 {
@@ -159,7 +157,6 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 
 func underWay(r inspect.RunSummary) bool { return r.State == "running" && r.Hold == nil }
 
-// standing returns the worst condition that blocks a run.
 func standing(all []health.Condition, r *inspect.RunSummary, asks []string) *inspect.Blocker {
 	for i := range all {
 		c := &all[i]

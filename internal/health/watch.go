@@ -159,7 +159,6 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 	return older, w.flight
 }
 
-// fly checks for all waiting callers.
 func (w *Watch) fly(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout+restTimeout)
 	defer cancel()
@@ -210,7 +209,6 @@ func (w *Watch) Again() {
 // Wait waits until no check is in progress, seconds at most.
 func (w *Watch) Wait() { w.flying.Wait() }
 
-// facts is the result of a check's reads.
 type facts struct {
 	host  string
 	at    time.Time     // the database's clock, or ours without it
@@ -239,7 +237,6 @@ const (
 	wholeListed  = 10_000
 )
 
-// look reads the facts and judges them.
 func (w *Watch) look(ctx context.Context) *Report {
 	f := w.gather(ctx)
 	conditions := judge(f)

@@ -62,7 +62,6 @@ func (l *lane) push(a *add) {
 	}
 }
 
-// work commits until the queue is empty.
 func (l *lane) work() {
 	for {
 		adds := l.take()
@@ -140,7 +139,6 @@ func (l *lane) tryCommit(adds []*add) error {
 	return nil
 }
 
-// lineCounter passes bytes on and maps offsets to lines.
 type lineCounter struct {
 	from  io.Reader
 	read  int64

@@ -80,7 +80,6 @@ func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reade
 	return p.add(ctx, collector, ops, release, p.await)
 }
 
-// read returns operations and a function that releases their room.
 func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 	b := &body{from: from, room: &p.room}
 	ops, err := Read(b)
@@ -98,7 +97,6 @@ func (p *Producers) Add(
 	return p.add(ctx, collector, ops, func() {}, p.await)
 }
 
-// maxSample limits the operations that a dry run shows.
 const maxSample = 10
 
 // TryFrom is AddFrom as a dry run. sample has the first operations as they would be stored. A collector's query is
@@ -242,7 +240,6 @@ func (*OverloadedError) Error() string {
 		MaxHeld>>20)
 }
 
-// isText reports whether PostgreSQL can store a text.
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // isData reports whether PostgreSQL rejected the data: error classes 22 and 23.
@@ -282,7 +279,6 @@ func (r *room) take(n int) bool {
 
 func (r *room) give(n int) { r.held.Add(-int64(n)) }
 
-// body reserves room for what is read from it. release frees it once nothing of it is held.
 type body struct {
 	from io.Reader
 	room *room

@@ -29,7 +29,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// hub polls one run for all its watchers.
 type hub struct {
 	hubs  *Hubs
 	run   workqueue.RunID
@@ -59,7 +58,6 @@ type hub struct {
 	hurry   chan struct{}      // a view must be loaded
 }
 
-// document is the run's newest JSON document.
 type document struct {
 	json  []byte
 	seq   uint64
@@ -81,7 +79,6 @@ func newHub(hubs *Hubs, run workqueue.RunID, items int64) *hub {
 	}
 }
 
-// enter adds a watcher and starts the loops if needed.
 func (h *hub) enter(names []string) *Watcher {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +123,6 @@ func (h *hub) start() {
 	}()
 }
 
-// leave removes a watcher. Without watchers the loops stop.
 func (h *hub) leave(names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +149,6 @@ func (h *hub) idle() bool {
 	return h.watchers == 0
 }
 
-// remembers is the number of item states held.
 func (h *hub) remembers() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,13 +192,11 @@ func (h *hub) fail(err error) {
 	}
 }
 
-// wake wakes the watchers. The caller holds the lock.
 func (h *hub) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// next is the number of the next event. The caller holds the lock.
 func (h *hub) next() uint64 {
 	h.seq++
 	return h.seq
@@ -247,7 +240,6 @@ func (h *hub) knows(names []string) bool {
 	return true
 }
 
-// gone reports whether the run no longer exists.
 func gone(err error) bool { return errors.Is(err, workqueue.ErrNotFound) }
 
 // Source is what a hub needs of the store.
@@ -368,7 +360,6 @@ func (h *Hubs) join(run workqueue.RunID, items int64, views []string) (*hub, *Wa
 	return one, w, nil
 }
 
-// remembered is the number of item states held. The caller holds the lock.
 func (h *Hubs) remembered() (items int64) {
 	for _, one := range h.hubs {
 		items += one.remembers()
@@ -385,7 +376,6 @@ func (h *Hubs) shed() {
 	}
 }
 
-// forget drops a hub without recent watchers.
 func (h *Hubs) forget(one *hub) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

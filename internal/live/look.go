@@ -22,7 +22,6 @@ const (
 	maxSettled = 256
 )
 
-// look runs the polling loop.
 func (h *hub) look(ctx context.Context, kick chan<- struct{}) {
 	for {
 		begun := time.Now()
@@ -63,7 +62,6 @@ func poke(kick chan<- struct{}) {
 	}
 }
 
-// lookOnce reads the changed blocks.
 func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
 	marks, err := h.readMarks(ctx)
 	if err != nil {
@@ -143,7 +141,6 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 	return err
 }
 
-// conclude ends a successful poll.
 func (h *hub) conclude(marks *inspect.RunMarks, names []string, changed bool, fresh []*view) (moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,7 +196,6 @@ func (h *hub) rests() bool {
 	return h.ended && len(h.resting) == 0
 }
 
-// report publishes the beginning and end of an outage.
 func (h *hub) report(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

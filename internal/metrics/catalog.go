@@ -22,7 +22,6 @@ const (
 	typeHistogram = "histogram"
 )
 
-// catalog creates metrics and records them.
 type catalog struct {
 	all    []Metric
 	leader bool // the following ones are the leader's
@@ -60,19 +59,16 @@ type row[From any] struct {
 	values     func(from From, put func(value float64, labels ...string))
 }
 
-// table is metrics read from the same source.
 type table[From any] struct {
 	descs []*prometheus.Desc
 	typ   prometheus.ValueType
 	rows  []row[From]
 }
 
-// gauges makes a table of gauges.
 func gauges[From any](c *catalog, rows []row[From]) *table[From] {
 	return newTable(c, typeGauge, prometheus.GaugeValue, rows)
 }
 
-// totals makes a table of counters.
 func totals[From any](c *catalog, rows []row[From]) *table[From] {
 	return newTable(c, typeCounter, prometheus.CounterValue, rows)
 }
@@ -90,14 +86,12 @@ func newTable[From any](c *catalog, name string, typ prometheus.ValueType, rows 
 	return t
 }
 
-// Describe implements prometheus.Collector.
 func (t *table[From]) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range t.descs {
 		to <- desc
 	}
 }
 
-// collect emits the values of all rows.
 func (t *table[From]) collect(to chan<- prometheus.Metric, from From) {
 	for i, r := range t.rows {
 		r.values(from, func(value float64, labels ...string) {

@@ -175,7 +175,6 @@ func timings() map[core.Timing][2]string {
 	}
 }
 
-// counted creates the recorded metrics.
 func (m *Metrics) counted() []prometheus.Collector {
 	c := &m.catalog
 	m.items = c.counters("tranche_items_finished_total",

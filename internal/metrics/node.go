@@ -29,7 +29,6 @@ type Sources struct {
 // Bind sets the sources. Before that their metrics are missing.
 func (m *Metrics) Bind(s Sources) { m.sources.Store(&s) }
 
-// newBuild exposes the running version.
 func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
 	const name = "tranche_build_info"
 	const help = "1, with versions as labels."
@@ -40,7 +39,6 @@ func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// nodeSays is a node's own state.
 type nodeSays struct {
 	orchestrator.Stats
 
@@ -50,7 +48,6 @@ type nodeSays struct {
 	certificates     map[string]time.Time // expiry by owner
 }
 
-// node exposes it.
 type node struct {
 	m              *Metrics
 	gauges, totals *table[*nodeSays]
@@ -181,7 +178,6 @@ func perTask(value func(*inspect.TaskPulse) float64) func(*orchestrator.Leading,
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (n *node) Describe(to chan<- *prometheus.Desc) {
 	n.gauges.Describe(to)
 	n.totals.Describe(to)
@@ -189,7 +185,6 @@ func (n *node) Describe(to chan<- *prometheus.Desc) {
 	n.leaderTotals.Describe(to)
 }
 
-// Collect implements prometheus.Collector.
 func (n *node) Collect(to chan<- prometheus.Metric) {
 	s := n.m.sources.Load()
 	if s == nil {

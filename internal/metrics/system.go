@@ -24,7 +24,6 @@ const (
 	maxStreams   = 20
 )
 
-// seen is one reading.
 type seen struct {
 	db         *healthstore.Metrics // nil: it could not be read
 	streams    []streamUse
@@ -37,13 +36,11 @@ type seen struct {
 	collectors map[string]*healthstore.CollectorMetrics
 }
 
-// streamUse is the usage of a stream.
 type streamUse struct {
 	name                   string
 	bytes, messages, limit float64 // limit: of bytes; 0: none
 }
 
-// system exposes what the leader sees of the whole system.
 type system struct {
 	m       *Metrics
 	every   time.Duration
@@ -66,13 +63,11 @@ func newSystem(m *Metrics, config *Config) *system {
 	return s
 }
 
-// Describe implements prometheus.Collector.
 func (s *system) Describe(to chan<- *prometheus.Desc) {
 	s.always.Describe(to)
 	s.read.Describe(to)
 }
 
-// Collect implements prometheus.Collector.
 func (s *system) Collect(to chan<- prometheus.Metric) {
 	from := s.m.sources.Load()
 	if from == nil {
@@ -186,7 +181,6 @@ func (s *system) lookAtStreams(ctx context.Context, from *Sources) (all []stream
 	return all
 }
 
-// callsIn counts the waiting calls in the lanes, by endpoint.
 func callsIn(ctx context.Context, from *Sources) map[string]uint64 {
 	if !from.NC.IsConnected() {
 		return nil

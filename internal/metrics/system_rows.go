@@ -137,7 +137,6 @@ func endpointRows() []row[*seen] {
 	}
 }
 
-// perEndpoint exposes a value of each endpoint that has one.
 func perEndpoint(value func(*endpointSum) *float64) func(*seen, func(float64, ...string)) {
 	return func(s *seen, put func(float64, ...string)) {
 		for name, e := range s.endpoints {
@@ -183,7 +182,6 @@ func (m *Metrics) sumEndpoints(now *seen) map[string]*endpointSum {
 	return all
 }
 
-// add adds an optional value.
 func add[N int64 | float64](to **float64, value *N) {
 	if value == nil {
 		return
@@ -231,7 +229,6 @@ func (m *Metrics) sumCollectors(all []healthstore.CollectorMetrics) map[string]*
 	return sums
 }
 
-// besideRows are the metrics of the rest of the database.
 func besideRows() []row[*seen] {
 	type m = healthstore.Metrics
 	return []row[*seen]{

@@ -34,7 +34,6 @@ var ErrSilent = errors.New("the server gives no heartbeat for an open pull")
 // errAbandoned ends a pull for those who still listen after Abandon.
 var errAbandoned = errors.New("the pull was given up")
 
-// state is explained in the package comment.
 type state int
 
 const (
@@ -126,7 +125,6 @@ func (p *Pull) messagesCame() int {
 // Abandon gives up the pull. What arrives anyway is accepted for a while.
 func (p *Pull) Abandon() { p.end(errAbandoned, nil) }
 
-// on handles a message of the inbox.
 func (p *Pull) on(msg *nats.Msg) {
 	status := statusOf(msg)
 	switch {
@@ -290,7 +288,6 @@ func (p *Pull) drain() {
 	p.close()
 }
 
-// status is a status message of the server.
 type status struct {
 	code, description string
 	left              amount // requested, but not going to be sent

@@ -84,7 +84,6 @@ func untrusted(err error, why *string) bool {
 	return unknown || invalid || other
 }
 
-// byJetStream interprets an error of JetStream.
 func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	here := "NATS at " + w.At
 	if cluster := w.NC().ConnectedClusterName(); cluster != "" {

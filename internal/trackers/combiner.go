@@ -123,7 +123,6 @@ func (c *combiner) mark(call *ackCall, busy bool) {
 	}
 }
 
-// run executes a transaction and reports each call's result.
 func (c *combiner) run(calls []*ackCall) {
 	c.acknowledge(slices.Clone(calls))
 	for _, call := range calls {
@@ -141,7 +140,6 @@ func (c *combiner) run(calls []*ackCall) {
 	}
 }
 
-// wait waits until no transaction is in progress.
 func (c *combiner) wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +194,6 @@ func fail(calls []*ackCall, err error) {
 	}
 }
 
-// share distributes the results to the calls.
 func share(calls []*ackCall, done []tracker.Acked) {
 	for _, call := range calls {
 		for i, did := range done[:len(call.want.acks)] {

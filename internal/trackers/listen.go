@@ -36,7 +36,6 @@ const (
 	requestTimeout = 30 * time.Second
 )
 
-// listener answers requests over core NATS.
 type listener struct {
 	operations map[string]operation // by the last part of their subjects
 
@@ -101,7 +100,6 @@ func (l *listener) answer(msg *nats.Msg, out any, err error) {
 	}
 }
 
-// operation handles the requests of a subject.
 type operation func(ctx context.Context, body []byte, by Caller) (any, error)
 
 func (s *Service) operations() map[string]operation {
@@ -111,7 +109,6 @@ func (s *Service) operations() map[string]operation {
 	}
 }
 
-// asked decodes a request and calls do.
 func asked[In, Out any](do func(ctx context.Context, in In, by Caller) (Out, error)) operation {
 	return func(ctx context.Context, body []byte, by Caller) (any, error) {
 		var in In
@@ -158,7 +155,6 @@ func memberOf(field string) string {
 	}), ".")
 }
 
-// jsonName is the JSON name of a Go kind.
 func jsonName(kind string) string {
 	switch {
 	case strings.HasPrefix(kind, "int"):

@@ -91,7 +91,6 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-// failure returns an operation's error as a problem with its headers.
 func (s *Kernel) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))

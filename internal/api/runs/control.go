@@ -129,13 +129,11 @@ func controlled(action string, run *workqueue.RunID, done controlstore.Controlle
 // Sizing is a number, or auto: nodes determine it. In JSON 500 or "auto".
 type Sizing struct{ workqueue.Adaptive }
 
-// Schema describes both forms.
 func (Sizing) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number, or auto", Examples: []any{500, "auto"}}
 }
 
-// given returns nil for 0, which is not a size.
 func (s Sizing) given() *workqueue.Adaptive {
 	if s.Adaptive == (workqueue.Adaptive{}) {
 		return nil
@@ -203,7 +201,6 @@ func (c *RunChanges) change() (controlstore.RunChange, error) {
 	return out, err
 }
 
-// maxFailed normalises a threshold; nil stays nil.
 func maxFailed(text *string) (*string, error) {
 	if text == nil {
 		return nil, nil //nolint:nilnil // not given

@@ -87,14 +87,12 @@ func (s *Routes) lookAtConsumers(ctx context.Context, names []string) map[string
 	return all
 }
 
-// flows selects the endpoints whose handlers are cut into stages.
 func (v *servicesSeen) flows(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !slices.ContainsFunc(v.listeners[name], func(l wire.Listener) bool { return l.Stages > 0 })
 	})
 }
 
-// apply refines what the database says of groups by what services do.
 func (v *servicesSeen) apply(groups []health.MissingGroup) {
 	for i := range groups {
 		g := &groups[i]
@@ -154,7 +152,6 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	g.When = when
 }
 
-// slip adds the endpoint that may have been meant.
 func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
 	row["like"] = wire.Nearest(g.Endpoint, v.heard)
 	row["owner"] = string(health.OwnerOperator)

@@ -311,7 +311,6 @@ func nothingToCarry(id workqueue.RunID, states []string) error {
 		"what it has is in: tranche run show %s", id, strings.Join(states, ", "), id)}
 }
 
-// digestOf returns a digest of corrections, independent of their order and format.
 func digestOf(fixes map[string]string) string {
 	if len(fixes) == 0 {
 		return ""

@@ -101,7 +101,6 @@ func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, e
 	return out, explainCut(err)
 }
 
-// errCut ends a file that was sent in part.
 var errCut = errors.New("the rest of the file was not sent")
 
 // cutItems is the beginning of a file, without its end.
@@ -115,7 +114,6 @@ func (c cutItems) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// items returns the file, or its beginning.
 func (in *previewInput) items() (io.Reader, error) {
 	from := in.Body()
 	if kind, params, err := mime.ParseMediaType(in.Kind()); err == nil && kind == "multipart/form-data" {
@@ -152,7 +150,6 @@ func (b *previewBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// preview reads rows to their end, or to the cut.
 func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
 	twins := duplicateFinder{first: map[string]int{}}
@@ -222,7 +219,6 @@ func (t *duplicateFinder) warning(item *row.Item, unit string) string {
 		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
 }
 
-// addColumns adds new names of a valid object's members.
 func addColumns(columns []string, object []byte) []string {
 	dec := jsontext.NewDecoder(bytes.NewReader(object))
 	if _, err := dec.ReadToken(); err != nil {
@@ -243,7 +239,6 @@ func addColumns(columns []string, object []byte) []string {
 	return columns
 }
 
-// explainCut adapts errors about a partial file.
 func explainCut(err error) error {
 	switch {
 	case err == nil:
@@ -289,7 +284,6 @@ type DryRunStep struct {
 	Services     int            `json:"services" doc:"instances that listen; of other kinds, nodes that can do it"`
 }
 
-// dryRun does what load does, but stores nothing.
 func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	intent, err := s.intend(r, in)
 	if err != nil {

@@ -29,7 +29,6 @@ const ours = intake.ExportPrefix
 
 const maxFields = 2000
 
-// exportCell is a value in a table: as JSON for programs, as text for people.
 type exportCell struct {
 	raw   json.RawMessage // nil: text is the value
 	text  string
@@ -43,7 +42,6 @@ type exportRow struct {
 	payload, result map[string]json.RawMessage // nil: without fields
 }
 
-// formats is the set of formats that have a column.
 type formats uint8
 
 const (
@@ -114,7 +112,6 @@ var itemColumns = []exportColumn{
 	}},
 }
 
-// payloadColumn is included on request only.
 const payloadColumn = "payload"
 
 // few is the type of an optional text with few different values.

@@ -106,7 +106,6 @@ func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []strin
 		"the program that has it", function, st.Name)}
 }
 
-// heldWarning says why nothing of a run is claimed, and what releases it.
 func heldWarning(run *inspect.RunView) string {
 	why := "it is paused"
 	if run.Hold.Detail != "" {

@@ -63,10 +63,8 @@ func (d *demoStory) coloured(term *cli.Console) bool {
 	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)
 }
 
-// amount is a number, or all.
 type amount int
 
-// UnmarshalText implements encoding.TextUnmarshaler for kong.
 func (a *amount) UnmarshalText(text []byte) error {
 	if string(text) == "all" {
 		*a = demo.AllPDFs

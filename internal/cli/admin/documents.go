@@ -28,7 +28,6 @@ type controlDocument = func(
 	cl *client.Client, ctx context.Context, name string, options ...client.CallOption,
 ) (client.ControlledDocument, error)
 
-// kind is a kind of document with commands of these types.
 type kind interface{ documents() *documents }
 
 type applyDocument[K kind] struct {

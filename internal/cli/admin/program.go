@@ -42,7 +42,6 @@ func (m *manPages) Run(line *kong.Context, term *cli.Console, built buildinfo.In
 	return nil
 }
 
-// pageName is tranche, or tranche-run.
 func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " ", "-") }
 
 // page formats a command's manual page with man(7) macros. It includes subcommands; the top page only lists them.
@@ -237,7 +236,6 @@ func oneValue(v strictyaml.Value) (text string, ok bool) {
 	return v.Plain()
 }
 
-// Validate refuses names that are not flags of serve.
 func (c *file) Validate(app *kong.Application) error {
 	var known []string
 	for _, flag := range serveFlags(app) {
@@ -252,7 +250,6 @@ func (c *file) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve implements kong.Resolver.
 func (c *file) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
 	v, ok := c.settings[flag.Name]
 	if !ok || parent.Command == nil || parent.Command.Name != "serve" {

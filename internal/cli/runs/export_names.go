@@ -29,13 +29,11 @@ type fileNames struct {
 	taken    map[uint64]struct{} // hashes of lower case names: 8 bytes each
 }
 
-// named is the item of a file.
 type named struct {
 	key, step, contentType string
 	ordinal                int
 }
 
-// nameField matches a template's placeholder.
 var nameField = regexp.MustCompile(`\{[^}]*\}`)
 
 func newFileNames(template string) (*fileNames, error) {
@@ -132,7 +130,6 @@ func escapeName(text string) string {
 	return b.String()
 }
 
-// safeName makes part of a path valid on all systems.
 func safeName(part string) string {
 	if part == "" {
 		part = "%00"
@@ -164,7 +161,6 @@ func isDevice(part string) bool {
 	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))
 }
 
-// extension is the file extension of a content type.
 func extension(contentType string) string {
 	base, _, err := mime.ParseMediaType(contentType)
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {

@@ -19,7 +19,6 @@ type runForecast struct {
 	Without   []string `help:"Suppose that another run were not there." placeholder:"RUN"`
 }
 
-// changes are the changes to forecast.
 func (r *runForecast) changes() []string {
 	all := append([]string{}, r.Set...)
 	for _, given := range r.Instances {
@@ -102,7 +101,6 @@ func ends(f *client.Forecast, say func(time.Time) string) string {
 	return say(*f.P50) + " (" + band(f) + ")"
 }
 
-// band formats the range of a run's end.
 func band(f *client.Forecast) string {
 	low, high := clock(*f.P10), clock(*f.P90)
 	if low == high {
@@ -123,7 +121,6 @@ func clock(t time.Time) string {
 	return t.Format("Jan 2 15:04")
 }
 
-// spanText formats a range of durations: 40 to 55 min.
 func spanText(s *client.Span) string {
 	low, high := s.P10Seconds, s.P90Seconds
 	unit, by := "s", 1.0
@@ -143,7 +140,6 @@ func spanText(s *client.Span) string {
 	return from + " to " + to + " " + unit
 }
 
-// endsText is when a listed run ends or ended.
 func endsText(run *client.RunSummary) string {
 	f := run.Forecast
 	switch {

@@ -165,7 +165,6 @@ func resetText(done *client.Reset) string {
 	return b.String()
 }
 
-// resetSteps describes the items of each step, one line per step.
 func resetSteps(steps []client.StepReset) string {
 	var t cli.Table
 	for i := range steps {
