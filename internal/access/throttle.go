@@ -29,11 +29,11 @@ type ThrottleConfig struct {
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100
-	// Between logins of an address, and of all together; 429 until then.
+	// DefaultLoginEvery is the time between logins of an address, DefaultLoginTotalEvery of all; 429 until then.
 	DefaultLoginEvery      = 3 * time.Second
 	DefaultLoginTotalEvery = 200 * time.Millisecond
 	DefaultUnknownBurst    = 50
-	// Between an address's requests with an unknown token or cookie; 429 until then.
+	// DefaultUnknownEvery is the time between an address's requests with an unknown token or cookie; 429 until then.
 	DefaultUnknownEvery = time.Second
 )
 

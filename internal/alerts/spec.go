@@ -19,9 +19,9 @@ import (
 const (
 	MaxBytes = 16 << 10 // of YAML
 
-	// How long a condition must hold, or be over, before it is reported (`wait`).
+	// DefaultWait is how long a condition must hold, or be over, before it is reported (`wait`).
 	DefaultWait = workqueue.Duration(10 * time.Second)
-	// Between two messages about the same group (`interval`); critical ones do not wait.
+	// DefaultInterval is the time between two messages about the same group (`interval`); critical ones do not wait.
 	DefaultInterval = workqueue.Duration(5 * time.Minute)
 )
 

@@ -18,11 +18,11 @@ import (
 
 // Defaults of Config.
 const (
-	// A caller of `/health` gets a report of the last 3 s. If a newer check takes long, it gets a previous report up to
-	// 15 s old.
+	// DefaultEvery is the maximum age of a report of `/health`. If a newer check takes long, a caller gets a previous
+	// report up to 15 s old.
 	DefaultEvery = 3 * time.Second
-	// Not a wait: the time without progress of a run with work, and of requests that no service takes, before it is
-	// reported; after six times that it is critical.
+	// DefaultWaiting is no wait, but the time without progress of a run with work, and of requests that no service
+	// takes, before it is reported; after six times that it is critical.
 	DefaultWaiting  = 10 * time.Minute
 	DefaultDiskFree = 10 << 30
 )

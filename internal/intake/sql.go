@@ -25,7 +25,7 @@ import (
 const (
 	DefaultSQLRows  = 10_000_000
 	DefaultSQLBytes = 8 << 30
-	// The limit for reading a query to its end. Beyond it there is an error and no run.
+	// DefaultSQLTime limits reading a query to its end. Beyond it there is an error and no run.
 	DefaultSQLTime = 30 * time.Minute
 )
 

@@ -259,8 +259,8 @@ var (
 
 // Defaults of Config.
 const (
-	// Between polls of a running run, and of one that has ended; longer when polls are slow: `easeFactor` times their
-	// duration.
+	// DefaultPollInterval is the time between polls of a running run, DefaultRestedInterval of one that has ended;
+	// longer when polls are slow: `easeFactor` times their duration.
 	DefaultPollInterval   = 250 * time.Millisecond
 	DefaultRestedInterval = time.Second
 	// DefaultSettle is how long a block must rest before it is sent in full, for clients that read it between two polls.

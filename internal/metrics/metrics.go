@@ -36,9 +36,9 @@ import (
 // Defaults of Config.
 const (
 	DefaultEndpoints = 250
-	// Between two readings, however many scrapes there are; longer if readings are slow.
+	// DefaultEvery is the time between two readings, however many scrapes there are; longer if readings are slow.
 	DefaultEvery = 10 * time.Second
-	// For a whole reading: scrapers usually wait for ten seconds.
+	// DefaultTimeout limits a whole reading: scrapers usually wait for ten seconds.
 	DefaultTimeout = 5 * time.Second
 )
 

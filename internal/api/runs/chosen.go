@@ -73,6 +73,7 @@ func (o *OrdinalRanges) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	return err
 }
 
+// Schema describes the ranges.
 func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
 	most, two, zero := redo.MaxRanges, 2, 0.0
 	return &huma.Schema{Type: huma.TypeArray, MaxItems: &most, Examples: []any{[][2]int{{0, 99}}},

@@ -129,6 +129,7 @@ func controlled(action string, run *workqueue.RunID, done controlstore.Controlle
 // Sizing is a number, or auto: nodes determine it. In JSON 500 or "auto".
 type Sizing struct{ workqueue.Adaptive }
 
+// Schema describes both forms.
 func (Sizing) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number, or auto", Examples: []any{500, "auto"}}
