@@ -20,7 +20,7 @@ import (
 
 // ThrottleConfig limits login attempts. A zero field means its default.
 type ThrottleConfig struct {
-	Burst, TotalBurst int           // initial attempts, per address and in total
+	Burst, TotalBurst int           // attempts in a burst, per address and in total
 	Every, TotalEvery time.Duration // time per further attempt
 }
 
@@ -102,7 +102,6 @@ func newAddressThrottle(burst int, every time.Duration) *throttle {
 	return t
 }
 
-// over returns a ThrottledError for an address without attempts left. It counts nothing.
 func (t *throttle) over(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,7 +220,6 @@ const (
 	byProvider = "provider"
 )
 
-// failing is the key by which failed logins are counted; the zero value is all others.
 type failing struct {
 	network netip.Prefix
 	way     string
@@ -259,7 +257,6 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.writeLater()
 }
 
-// throttled records an attempt that exceeded a limit, and returns err.
 func (g *Gate) throttled(address netip.Addr, way string, err error) error {
 	if err != nil {
 		g.failed(address, way, "there were too many before it, so it was not looked into")

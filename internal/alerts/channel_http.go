@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// hook is a URL and the secret that signs requests to it.
 type hook struct {
 	URL    string `json:"url"`
 	Secret string `json:"secret"`
@@ -97,7 +96,6 @@ func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Del
 	return out
 }
 
-// slackBody formats a message for Slack's incoming webhooks and compatible ones.
 func slackBody(m *Message) any {
 	escape := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	head := escape.Replace(m.heading())
@@ -107,7 +105,6 @@ func slackBody(m *Message) any {
 	return map[string]string{"text": "*" + head + "*\n" + escape.Replace(m.Text)}
 }
 
-// teamsBody formats a message for Teams workflows: an adaptive card.
 func teamsBody(m *Message) any {
 	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // only our own links
 	text := func(s, weight string) map[string]any {

@@ -137,7 +137,6 @@ func write(talk *smtp.Client, letter *mail.Msg) error {
 	return w.Close()
 }
 
-// letter formats a message as plain text mail, with the same message ID for each attempt.
 func (r *Receivers) letter(to []string, m *Message) (*mail.Msg, error) {
 	letter := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := errors.Join(letter.From(r.conns.SMTP.From), letter.To(to...)); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// program is a name of serve --alert-program.
 type program string
 
 func (p *program) check() (field string, err error) { return "", nil }

@@ -188,7 +188,6 @@ func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	return func(kind, subject string) bool { return muted[[2]string{kind, subject}] }
 }
 
-// runPrefix marks kinds in the store that are run changes.
 const runPrefix = "run:"
 
 func noted(told []seen) ([]alert.Condition, error) {

@@ -24,7 +24,6 @@ const (
 	schemeSession = "session"
 )
 
-// describe completes the document with what all operations share: tags, roles, security and error answers.
 func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	doc.Info.Description = introduction
 	doc.Info.License = &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}
@@ -233,7 +232,6 @@ func bodyExamples() map[string]any {
 	}
 }
 
-// describeExamples adds examples to bodies, and descriptions to parameters that mean the same everywhere.
 func describeExamples(doc *huma.OpenAPI) {
 	examples := bodyExamples()
 	for _, item := range doc.Paths {

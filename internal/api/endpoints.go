@@ -171,7 +171,6 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 	return *e, s.doers(ctx, e)
 }
 
-// unused returns an endpoint that no running run uses; nodes may still offer it.
 func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {

@@ -147,7 +147,7 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
-// Limits on idle connections: per address, or per /64 network in IPv6 (unlimited for a trusted proxy), and in total.
+// Limits on idle connections: per address, or per /64 network in IPv6 (up to the total for a trusted proxy), and total.
 const (
 	maxIdleEach = 128
 	maxIdle     = 1024

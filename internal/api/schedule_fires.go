@@ -78,7 +78,6 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
-// openFire opens the source of the items. The caller closes both.
 func (s *scheduleRoutes) openFire(
 	ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items,
 ) (

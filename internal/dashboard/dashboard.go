@@ -63,7 +63,6 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.serve(w, r)
 }
 
-// protect sets headers against foreign code, frames and readers.
 func (s *site) protect(header http.Header) {
 	header.Set("Content-Security-Policy", s.policy)
 	header.Set("X-Content-Type-Options", "nosniff")

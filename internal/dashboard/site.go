@@ -194,7 +194,6 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, whole, "", time.Time{}, bytes.NewReader(content))
 }
 
-// takesGzip parses Accept-Encoding; weight zero refuses.
 func takesGzip(accepted []string) bool {
 	for one := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
 		name, weight, _ := strings.Cut(one, ";")

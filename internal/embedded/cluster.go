@@ -178,7 +178,6 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// serverEnv is the environment without variables that affect PostgreSQL's programs, and with English messages.
 func serverEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -54,7 +54,6 @@ func (p *Postgres) launch(ctx context.Context) error {
 	}
 }
 
-// mend removes the obstacle of a failed start, and reports whether to retry.
 func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt int) bool {
 	said := proc.tail()
 	switch {
@@ -112,7 +111,6 @@ func knock(ctx context.Context, proc *process, at address) error {
 	return connect(ctx, at.url("postgres"), func(*pgx.Conn) error { return nil })
 }
 
-// refused distinguishes an authentication error from a server that is not up yet.
 func refused(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "28")

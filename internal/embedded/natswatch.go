@@ -120,7 +120,6 @@ func (n *NATS) hasStream(name string) bool {
 	return false
 }
 
-// revive starts a new server at the same address, retrying indefinitely.
 func (n *NATS) revive(ctx context.Context, why string) {
 	n.config.Log.Warn("restarting the NATS server", zap.String("because", why), zap.String("store", n.config.StoreDir))
 	pauses := backoff.Exponential{First: firstPause, Longest: longPause}

@@ -253,7 +253,6 @@ func checkSettings(settings map[string]string) error {
 	return nil
 }
 
-// writeSettings replaces our part of the configuration; extra overrides it.
 func (l layout) writeSettings(ctx context.Context, in Install, a account, at address, extra map[string]string) error {
 	path := filepath.Join(l.cluster, settingsFile)
 	// The probes below read the configuration too; a bad setting of an earlier start must not affect them.

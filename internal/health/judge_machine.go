@@ -92,7 +92,6 @@ func (f *facts) store() []health.Condition {
 		"since": first.Since, "faults": health.StoreText(f.db.Faults), "full": first.Detail != ""})}
 }
 
-// room judges the free space for this server's files, including their possible growth.
 func (f *facts) room() []health.Condition {
 	d := f.disk
 	if d == nil {

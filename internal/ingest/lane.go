@@ -30,7 +30,6 @@ type add struct {
 	err  error
 }
 
-// lane commits the adds of one collector, one transaction at a time.
 type lane struct {
 	of        *Producers
 	collector string
@@ -75,7 +74,6 @@ func (l *lane) work() {
 	}
 }
 
-// take takes the adds of the next transaction: the oldest ones of the same version.
 func (l *lane) take() []*add {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -122,7 +122,6 @@ func (p *Producers) TryFrom(ctx context.Context, collector string, from io.Reade
 type ending func(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func()) (
 	done collectorstore.AddedOps, gone bool, err error)
 
-// moves limits the changes of a collector's definition during an add.
 const moves = 5
 
 // add calls release once nothing of the operations is held any more.
@@ -302,7 +301,6 @@ func (b *body) release() { b.room.give(b.had) }
 // noteTimeout limits recording a collector's state during an add.
 const noteTimeout = 5 * time.Second
 
-// noted is the last recorded state of a collector's query.
 type noted struct {
 	refused bool
 	at      time.Time
@@ -336,7 +334,6 @@ func (p *Producers) noteRefused(ctx context.Context, name string, problem error)
 	})
 }
 
-// noteTaken stores, rate-limited, that it works.
 func (p *Producers) noteTaken(ctx context.Context, name string) {
 	if now, was := p.note(name, false); now {
 		p.keep(ctx, func(ctx context.Context) error { return p.definitions.NoteTaken(ctx, name, was) })

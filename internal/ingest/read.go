@@ -216,7 +216,6 @@ func (r *opReader) wrong(field, format string, args ...any) error {
 	return &OpError{Number: len(r.ops) + 1, Line: r.line(), Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// broken converts a JSON error. Errors of the reader stay unchanged.
 func (r *opReader) broken(err error) error {
 	if err == nil {
 		return nil

@@ -63,7 +63,6 @@ func (p *Producers) forget(name string, version int) {
 	}
 }
 
-// changed reports whether a collector has another version than the one refused.
 func (p *Producers) changed(ctx context.Context, name string, version int) bool {
 	p.forget(name, version)
 	newest, err := p.spec(ctx, name)

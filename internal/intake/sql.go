@@ -404,7 +404,6 @@ func arrayOf(element converter) converter {
 	}
 }
 
-// arrayItem reads the element of a literal at i and returns its end.
 func arrayItem(item, value []byte, i int) ([]byte, int) {
 	quoted := value[i] == '"'
 	if quoted {

@@ -48,9 +48,9 @@ type hub struct {
 	moves    uint64 // number of observed changes
 	ended    bool
 	document document
-	over     uint64 // when the end of the run was published; 0: not yet
+	over     uint64 // event number of the published end; 0: not yet
 	outage   *Database
-	outageAt uint64 // when that changed
+	outageAt uint64 // event number of its last change
 
 	stop    context.CancelFunc // stops the loops; nil: not running
 	stopped chan struct{}      // closed when they have ended
@@ -230,7 +230,6 @@ type OutageError struct{ Detail string }
 
 func (e *OutageError) Error() string { return e.Detail }
 
-// knows reports whether views are loaded. The caller holds the lock.
 func (h *hub) knows(names []string) bool {
 	for _, name := range names {
 		if !h.views[name].loaded {
@@ -399,14 +398,12 @@ func (h *Hubs) Close() {
 	}
 }
 
-// ring keeps a hub's newest changes, for watchers that lag or return.
 type ring struct {
 	entries []entry // oldest first
 	numbers int     // total of all entries
 	dropped uint64  // changes up to this one are dropped
 }
 
-// entry is the changes of one poll in one view.
 type entry struct {
 	seq     uint64
 	view    string

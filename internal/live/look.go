@@ -84,7 +84,6 @@ func (h *hub) readMarks(ctx context.Context) (inspect.RunMarks, error) {
 	return h.hubs.source.Marks(ctx, h.run)
 }
 
-// due lists what to read: the changed blocks, or all blocks for new views.
 func (h *hub) due(marks *inspect.RunMarks) (
 	names []string, blocks []workqueue.Block, fresh []*view, changed bool,
 ) {

@@ -79,7 +79,6 @@ func reverseCut(id string) string {
 	return id
 }
 
-// recalls reports whether all later changes of the views are known. The caller holds the lock.
 func (h *hub) recalls(seq uint64, views []string) bool {
 	for _, name := range views {
 		if seq < h.views[name].since {

@@ -100,7 +100,6 @@ func (t *table[From]) collect(to chan<- prometheus.Metric, from From) {
 	}
 }
 
-// one adapts the value of a metric with one series.
 func one[From any, N int | int64 | float64](value func(From) N) func(From, func(float64, ...string)) {
 	return func(from From, put func(float64, ...string)) { put(float64(value(from))) }
 }

@@ -85,7 +85,6 @@ func (s *system) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// look returns a recent reading, or makes one. Concurrent callers share it.
 func (s *system) look(from *Sources, epoch int64) seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,7 +49,6 @@ func conditionsByKind(s *seen, put func(float64, ...string)) {
 	}
 }
 
-// number adapts the database value of a metric with one series.
 func number[N int | int64 | float64](value func(*healthstore.Metrics) N) func(*seen, func(float64, ...string)) {
 	return one(func(s *seen) N { return value(s.db) })
 }

@@ -183,7 +183,6 @@ func (p *Pull) whole() bool {
 	return p.came.messages >= p.asked.messages-p.left || p.came.bytes >= p.asked.bytes
 }
 
-// owe updates the late amount. The caller holds mu.
 func (p *Pull) owe(now amount) {
 	if now != p.owed {
 		p.puller.config.Late(now.messages-p.owed.messages, now.bytes-p.owed.bytes)
@@ -242,7 +241,6 @@ func (p *Pull) becomeLingering() (then func()) {
 	}
 }
 
-// become changes the state, after the late amount was updated. The caller holds mu.
 func (p *Pull) become(next state) {
 	if p.patience != nil {
 		p.patience.Stop()
@@ -304,7 +302,6 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the server answered a pull with status %s, %s", e.Code, e.Description)
 }
 
-// statusOf returns a status message's status, or nil for a message of the stream.
 func statusOf(msg *nats.Msg) *status {
 	code := msg.Header.Get("Status")
 	if code == "" || len(msg.Data) > 0 || msg.Reply != "" {

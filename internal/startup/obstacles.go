@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/streams"
 )
 
-// unconnected says why NATS is not connected. Unknown names may belong to servers still to come.
 func (w *Wait) unconnected(err error) obstacle {
 	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.Where())}
 	if err != nil {

@@ -216,7 +216,6 @@ func parseID(text string) (span, error) {
 	return span{batch: id.Batch, first: id.Group, last: id.Group, lo: id.Index, hi: id.Index}, nil
 }
 
-// parseRange parses a range of items. It begins with the batch unless the call is about one.
 func parseRange(text string, about *uuid.UUID) (span, error) {
 	rest := text
 	var s span
@@ -277,7 +276,6 @@ func badRange(format string, args ...any) *trackerclient.Error {
 	return &trackerclient.Error{Code: trackerclient.CodeBadRange, Message: fmt.Sprintf(format, args...)}
 }
 
-// maxEchoed limits what an error repeats of a text.
 const maxEchoed = 80
 
 func echo(text string) string {

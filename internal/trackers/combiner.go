@@ -67,7 +67,6 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (trackerclient.Batches
 	}
 }
 
-// begin starts as many transactions as needed and allowed. The caller holds the lock.
 func (c *combiner) begin() {
 	for c.commits < maxCommits {
 		calls := c.take()

@@ -78,7 +78,6 @@ func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 	return operation(ctx, msg.Data, by)
 }
 
-// answer sends an answer. One too large for a message becomes an error.
 func (l *listener) answer(msg *nats.Msg, out any, err error) {
 	if msg.Reply == "" {
 		return // no answer wanted
@@ -147,7 +146,6 @@ func ReadBody(body []byte, into any) error {
 	return bad
 }
 
-// memberOf is the path of a member without embedded Go types.
 func memberOf(field string) string {
 	names := strings.Split(field, ".")
 	return strings.Join(slices.DeleteFunc(names, func(name string) bool {

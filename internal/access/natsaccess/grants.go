@@ -87,7 +87,6 @@ const (
 	longAckSubjects = "$JS.ACK.*.*.%s.*.*.*.*.>"
 )
 
-// ask lets a role call an endpoint, and the endpoint's service answer it.
 func (s *System) ask(r, callee *role, endpoint string) {
 	nodes, own, other := s.Accounts[0], s.account(accountOf(r)), s.account(accountOf(callee))
 	own.request(nodes, wire.WorkSubject(endpoint), false, 0)

@@ -143,7 +143,6 @@ func (o *operator) account(a *Account) (string, error) {
 	return claims.Encode(o.pair)
 }
 
-// claim makes an export private: importers need a token.
 func (e *Export) claim() *jwt.Export {
 	claim := &jwt.Export{Name: e.Subject, Subject: jwt.Subject(e.Subject), Type: kindOf(e.Stream), TokenReq: true}
 	if e.Stream {
@@ -156,7 +155,6 @@ func (e *Export) claim() *jwt.Export {
 	return claim
 }
 
-// imported signs an activation token by the exporting account.
 func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
 	activation := jwt.NewActivationClaims(o.public[a.Name])
 	activation.ImportSubject, activation.ImportType = jwt.Subject(i.Subject), kindOf(i.Stream)

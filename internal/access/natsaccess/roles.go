@@ -123,7 +123,6 @@ func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 	return all, serves, check(all, serves)
 }
 
-// check refuses ambiguous names, and callers of endpoints that no role serves.
 func check(all []*role, serves map[string]*role) error {
 	variables := map[string]string{Variable(NodeName): NodeName}
 	callers := map[string]string{}

@@ -117,7 +117,6 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	s.idempotent(s.mux, w, r, route.unstored)
 }
 
-// takeSlot reserves a slot for a request that reads much, and counts an unauthenticated one.
 func (s *Kernel) takeSlot(
 	w http.ResponseWriter, r *http.Request, route *Route, user string,
 ) (giveBack func(), err error) {

@@ -360,7 +360,6 @@ func BoundProblems(_ huma.Context, _ string, v any) (any, error) {
 	return v, nil
 }
 
-// echo returns a short value unchanged, else the beginning of its JSON.
 func echo(value any) any {
 	switch v := value.(type) {
 	case nil, bool, int, int64, float64:

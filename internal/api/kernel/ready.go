@@ -51,7 +51,6 @@ func (s *Kernel) MayChange() error {
 	return errNotReady
 }
 
-// noNATS returns the error for a node that cannot reach NATS or is refused by it.
 func (s *Kernel) noNATS() *UnavailableError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
 		return Away(refused + "; " + health.NATS.Advice("refused").Do)

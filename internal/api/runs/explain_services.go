@@ -109,7 +109,6 @@ func (v *servicesSeen) apply(groups []health.MissingGroup) {
 	}
 }
 
-// away refines a group while this node cannot reach NATS.
 func (v *servicesSeen) away(g *health.MissingGroup) {
 	const cannot = "this node cannot reach NATS"
 	if g.State == "sent" {
@@ -129,7 +128,6 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	g.Advice = []health.Advice{health.NATS.Advice("")}
 }
 
-// unsent refines a group that waits for a node or for requests in flight.
 func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	node := g.Owner == health.OwnerNode && g.Reason != health.ReasonSampling
 	if node && !v.ready && v.alone {
@@ -320,7 +318,6 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 	}
 }
 
-// tellUnheard adds the endpoints that the group's flow calls and that have no listeners, and returns their names.
 func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
 		g.Why += fmt.Sprintf("; %s calls endpoint %s, which has no listener (%d waiting there)", g.Endpoint, ask.endpoint,

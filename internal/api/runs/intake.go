@@ -97,7 +97,6 @@ func startContent(set *RunSettings) *start.Content {
 	return &start.Content{Said: said, Items: !set.elsewhere()}
 }
 
-// rowsOf opens the source of a start's items. The caller closes it.
 func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
 ) (*intake.Reader, error) {
 	config, err := s.IntakeConfig(r.Context(), settings.Format, settings.Key, look)

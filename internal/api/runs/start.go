@@ -318,7 +318,6 @@ const (
 	maxHeard = 10_000
 )
 
-// unheard warns of endpoints that no service listens on now, or just before.
 func (s *Starts) unheard(ctx context.Context, names []string) []string {
 	if s.NC.IsConnected() {
 		names = s.heard.others(names, time.Now())

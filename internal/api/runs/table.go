@@ -119,7 +119,6 @@ const payloadColumn = "payload"
 //nolint:gochecknoglobals // a constant
 var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
 
-// columnsIn returns the columns of formats. Outside Parquet all are optional texts.
 func columnsIn(in formats, payload bool) (all []exportColumn) {
 	for _, c := range itemColumns {
 		if c.in&in != 0 && (payload || c.name != payloadColumn) {
@@ -163,7 +162,6 @@ func jsonResult(item *export.Item) bool {
 	return item.State == workqueue.OutcomeDone && item.Large == nil && item.ContentType == "" && json.Valid(item.Result)
 }
 
-// resultCell returns JSON on one line, text unchanged, anything else in base64.
 func resultCell(item *export.Item) exportCell {
 	switch {
 	case item.State != workqueue.OutcomeDone:
@@ -176,7 +174,6 @@ func resultCell(item *export.Item) exportCell {
 	return textCell(resultText(item))
 }
 
-// flatColumns returns one column per field of payloads and results, and the columns about items.
 func flatColumns(payload, result []string) []exportColumn {
 	own := columnsIn(inFlat, false)
 	for i := range own {

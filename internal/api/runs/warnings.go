@@ -34,7 +34,6 @@ func warnings(run *inspect.RunView, obstacles []string) []string {
 	return append(append(overdue(run), obstacles...), strays(run)...)
 }
 
-// overdue warns of an open run past its seal deadline. The run continues.
 func overdue(run *inspect.RunView) []string {
 	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
 		return []string{}

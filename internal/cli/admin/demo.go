@@ -51,7 +51,6 @@ func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 	return err
 }
 
-// person returns the input of an interactive user, who may want to look around at the end.
 func (d *demoStory) person(term *cli.Console) io.Reader {
 	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil

@@ -34,7 +34,6 @@ func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	}).Print(term, page.Letters, err)
 }
 
-// shortDeadLetter is the time in an ID plus its counter: dead letters come in bursts.
 func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {

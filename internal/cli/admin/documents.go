@@ -66,7 +66,6 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	return text
 }
 
-// printSource prints a document's source; its state is printed separately, by notes.
 func printSource(term *cli.Console, source string, err error, notes func()) error {
 	if err != nil || term.JSON {
 		return term.Answered(err)

@@ -163,7 +163,6 @@ func typesText(plan, lang string, steps []stepInput) (string, error) {
 	return string(text), nil
 }
 
-// inputShape is a JSON Schema, reduced to keywords that make a type.
 type inputShape struct {
 	kind       string // "": anything
 	properties map[string]inputShape

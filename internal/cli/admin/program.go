@@ -107,7 +107,6 @@ func lowerFirst(s string) string {
 	return strings.ToLower(s[:1]) + s[1:]
 }
 
-// roff escapes text: lines must not be read as requests, nor hyphens become soft.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n\n", "\n.PP\n").Replace(text)
 	lines := strings.Split(text, "\n")

@@ -381,7 +381,6 @@ func linesOf(r io.Reader) *bufio.Scanner {
 	return lines
 }
 
-// fill reads the next request's lines; none at the end.
 func (l *ackLines) fill(code string) (*ackPiece, error) {
 	p := &ackPiece{set: client.Acknowledgement{Code: code}}
 	for len(p.idLines) < ackIDs && len(p.rangeLines) < ackRanges {

@@ -37,7 +37,6 @@ type chosen struct {
 	evidence
 }
 
-// failedAt selects items by their failure at another step.
 type failedAt struct {
 	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
 }

@@ -370,7 +370,6 @@ func (c *itemChoice) wanted(stdin io.Reader) (map[string]bool, error) {
 	return wanted, nil
 }
 
-// wants reports whether the item is to be exported, and marks it as seen.
 func (e *fileExport) wants(key string) bool {
 	if e.wanted == nil {
 		return true

@@ -101,13 +101,11 @@ func (f *fileNames) of(item *named) string {
 	return name
 }
 
-// reserve keeps files and directories from taking the name of the index.
 func (f *fileNames) reserve(index string) {
 	f.index = strings.ToLower(index)
 	f.take(index)
 }
 
-// take reserves a name; false if it, or one that differs by case alone, is taken.
 func (f *fileNames) take(name string) bool {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(strings.ToLower(name)))

@@ -405,7 +405,6 @@ func between(first, last time.Time) string {
 	}
 }
 
-// errorLine returns "" for an item that did not fail.
 func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""

@@ -187,7 +187,6 @@ func startedBy(at time.Time, by string) string {
 	return cli.Moment(at) + " by " + by
 }
 
-// tookText is how long the current generation took, named if there were several.
 func tookText(run *client.RunDocument) string {
 	took := cli.Span(cli.Seconds(run.Seconds))
 	if run.Generation > 1 {
@@ -357,7 +356,6 @@ func relationText(s *client.StepView) string {
 	return strings.Join(parts, "; ")
 }
 
-// seenText describes a step's input if it is not the item and all needs.
 func seenText(s *client.StepView) string {
 	if s.SeesItem && len(s.Inputs) == len(s.Needs) {
 		return ""

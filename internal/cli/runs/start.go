@@ -86,7 +86,6 @@ func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Ou
 	return cli.Upload(term, flag, name, ask)
 }
 
-// settings reads the plan if it is a file, and returns the run's settings.
 func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, err error) {
 	if cli.IsPlanFile(r.Plan) {
 		if plan, err = cli.ReadPlan(r.Plan, nil); err != nil {

@@ -175,7 +175,6 @@ func runLine(run client.RunDocument, steps bool) string {
 	return strings.Join(parts, "  ")
 }
 
-// perSecondOf is the unit of a run's rate: with several steps, each item counts at each step.
 func perSecondOf(run client.RunDocument) string {
 	if len(run.Steps) > 1 {
 		return " parts/s"
@@ -267,7 +266,6 @@ func waits(run *client.RunDocument) bool {
 
 const goOn = "go on with: tranche run watch "
 
-// left says why the watch ended before the run, and how to continue; the exit code is for scripts.
 func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
 	id, seen := run.ID, run.State != ""
 	if seen {
@@ -375,7 +373,6 @@ const (
 	minBarColumns = 78
 )
 
-// liveLines returns the run's line and, for several steps, a bar per step.
 func liveLines(run client.RunDocument, columns int) []string {
 	if len(run.Steps) < 2 || len(run.Steps) > maxBars || columns < minBarColumns {
 		return []string{barLine(run, columns)}
