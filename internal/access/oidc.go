@@ -239,7 +239,7 @@ const maxAttempt = 4096
 // maxNext limits the target page, as JSON: browsers keep no cookie above 4096 bytes.
 const maxNext = 1024
 
-// Attempt is a login in progress, kept sealed by the browser. It can end only in the browser where it began, in time.
+// Attempt is a login in progress, kept sealed by the browser. It can end only in its own browser, within AttemptTime.
 type Attempt struct {
 	State, Nonce, Verifier string
 

@@ -35,7 +35,7 @@ const (
 	// renewTime limits the work after the provider's answer. It continues when the turn is interrupted, because the
 	// refresh token may be used up.
 	renewTime = 2 * providerTime
-	// renewWriteTime limits storing the answer, whatever else ends; after that it is kept in memory for the next turn.
+	// renewWriteTime limits storing the answer, also at shutdown; after that it is kept in memory for the next turn.
 	renewWriteTime = 5 * time.Second
 )
 

@@ -205,7 +205,7 @@ func (t *throttle) makeRoom() {
 }
 
 // How failed logins are written to the audit log: the first immediately, the following ones summed up in a few rows
-// per pause, whatever an attacker does.
+// per pause, so that attacks cannot flood it.
 const (
 	failurePause = time.Minute
 	failureTime  = 5 * time.Second // for PostgreSQL to store them

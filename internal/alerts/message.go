@@ -184,7 +184,7 @@ func linkTo(public, path string) string {
 	return strings.TrimSuffix(public, "/") + path
 }
 
-// text describes for people what it is, why, since when, who must act and what helps.
+// text describes each condition: what, why, since when, who must act and what helps.
 func (m *Message) text() string {
 	var b strings.Builder
 	shown := int64(0)

@@ -237,7 +237,7 @@ func (s *adminRoutes) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // the provider, with our parameters
 }
 
-// ownPage returns a path on this server, whatever a link contains.
+// ownPage returns a path on this server, and / for any other link.
 func ownPage(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(path, "//") {
 		return "/"

@@ -28,7 +28,7 @@ const (
 	ExitOther  = 1
 	ExitUsage  = 2
 	ExitFailed = 3
-	// ExitHeld means that the watched run waits for a decision that nobody may make.
+	// ExitHeld means that the watched run waits for a decision while no user may be there to make it.
 	ExitHeld = 4
 	// ExitMaxWait means that the run did not end in time.
 	ExitMaxWait = 5

@@ -231,7 +231,7 @@ type facts struct {
 const (
 	// databaseTimeout limits reading PostgreSQL in a check; then it counts as unavailable.
 	databaseTimeout = 2 * time.Second
-	// wholeTimeout is the same with Whole, for which nobody waits at a screen. Alerts report nothing until a check
+	// wholeTimeout is the same with Whole, for which no user waits at a screen. Alerts report nothing until a check
 	// succeeds.
 	wholeTimeout = 5 * time.Second
 	wholeListed  = 10_000

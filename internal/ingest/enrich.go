@@ -140,7 +140,7 @@ func (e *enriching) fetcher() (fetch.Fetcher, error) {
 	return e.of.queries.Fetcher(e.spec.Enrich.SQL)
 }
 
-// askFor queries some values. If a query fails as a whole it is retried in halves, until the bad value is alone.
+// askFor queries some values. If a query fails entirely it is retried in halves, until the bad value is alone.
 func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []string, first map[string]int) error {
 	req := &fetch.Request{Step: e.name, Params: e.spec.Params, Items: make([]fetch.Item, len(values))}
 	for i, value := range values {

@@ -41,7 +41,7 @@ type Definitions interface {
 	NoteTaken(ctx context.Context, name string, mine bool) error
 }
 
-// Adder adds operations in one transaction and gets them flushed in time. A node implements it.
+// Adder adds operations in one transaction and schedules their flush. A node implements it.
 type Adder interface {
 	AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) ([]collectorstore.AddedOps, error)
 }

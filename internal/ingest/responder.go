@@ -81,8 +81,7 @@ const (
 
 // asked reports whether a message is a request that may be answered. NATS does not check reply subjects, so an answer
 // would be published there with this process's rights. A message relayed by a stream is no request either: the server
-// published it, maybe for a client that may not send requests. Neither gets an answer, because there is nobody to
-// answer.
+// published it, maybe for a client that may not send requests. Neither gets an answer.
 func asked(msg *nats.Msg) bool {
 	_, relayed := msg.Header[jetstream.StreamHeader] // present, even if empty: the server appends its own
 	return !relayed &&

@@ -298,7 +298,7 @@ func (h *partHeap) Pop() any {
 }
 
 // decimal is an exact number of any size: sign × 0.digits × 10^point. The zero value is zero. Its memory is that of
-// the number's text, whatever the exponent.
+// the number's text, for any exponent.
 type decimal struct {
 	sign   int
 	digits string // without zeros at either end

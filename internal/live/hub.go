@@ -6,7 +6,7 @@
 //
 // Guarantees: a client that starts to watch, then reads the planes, and then applies all changes in order, ends with
 // the true state. This holds even for changes that come and go between two polls: a block that comes to rest is sent
-// again in full. A disconnected watcher resumes where it was, or, after too long, is told to reread the planes. A
+// again in full. A disconnected watcher resumes where it was, or, after too long, must reread the planes. A
 // slow watcher gets merged changes, not a queue; memory for watchers is bounded. Database outages are reported, and
 // their ends. A watcher ends with its context or [Hubs.Close].
 //

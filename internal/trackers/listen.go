@@ -32,7 +32,7 @@ const (
 	maxAtWork = 4096
 	// maxHeld limits the bytes of these requests. What they name takes up to 25 times as much.
 	maxHeld = 16 << 20
-	// requestTimeout limits the work for a request; the caller is told if PostgreSQL takes longer.
+	// requestTimeout limits the work for a request; it fails if PostgreSQL takes longer.
 	requestTimeout = 30 * time.Second
 )
 

@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Limits on concurrent requests that read whole runs, page by page, or much of one run at once. Each holds a
+// Limits on concurrent requests that read whole runs, page by page, or much of one run. Each holds a
 // connection while it reads. So they get these shares of the store's connections, and one user half a share; the rest
 // is for other requests and for the node.
 const (
@@ -367,7 +367,7 @@ func ScansRunIf(parameter string, op huma.Operation) huma.Operation {
 	return noted(ReadsMany(op), metaScansRunIf, parameter)
 }
 
-// ReadsMany marks an operation that reads much of a run at once, to limit its concurrency.
+// ReadsMany marks an operation that reads much of a run, to limit its concurrency.
 func ReadsMany(op huma.Operation) huma.Operation { return noted(op, metaReadsMany, true) }
 
 // BroadIf marks an operation as broad if one of the parameters is present, since it then searches everything.

@@ -22,7 +22,7 @@ import (
 
 const (
 	// contractWait limits how long a start waits for its services to report what they read. Services that do not answer
-	// in time are not compared.
+	// by then are not compared.
 	contractWait = 2 * time.Second
 	// maxCompared limits the items compared with what services read.
 	maxCompared    = 100

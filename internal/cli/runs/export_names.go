@@ -20,7 +20,7 @@ const (
 	shardItems  = 1000
 )
 
-// fileNames makes file names from a template. A name is safe whatever the key: only ASCII letters and digits, -_.+=,@
+// fileNames makes file names from a template. A name is safe for any key: only ASCII letters and digits, -_.+=,@
 // and inner spaces are kept; the rest becomes %XX. No part of a path begins with a dot, ends in a dot or space, is a
 // device name, or exceeds 200 bytes. Names never differ by case alone: the second one gets its ordinal.
 type fileNames struct {
@@ -153,7 +153,7 @@ func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], p
 
 var device = regexp.MustCompile(`^(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|COM[0-9]|LPT[0-9])$`)
 
-// isDevice reports whether Windows treats a name as a device, whatever its extension.
+// isDevice reports whether Windows treats a name as a device, with any extension.
 func isDevice(part string) bool {
 	stem, _, _ := strings.Cut(part, ".")
 	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))

@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Reader reads the rows of a Parquet file by random access. The data is not trusted: whatever sizes and numbers it
-// claims, memory is bounded by one page per column, and those pages have bounds of their own.
+// Reader reads the rows of a Parquet file by random access. The data is not trusted: regardless of the sizes
+// it claims, memory is bounded by one page per column, and pages are bounded too.
 type Reader struct {
 	input    io.ReaderAt
 	size     int64
