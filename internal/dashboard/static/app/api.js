@@ -62,7 +62,6 @@ export function query(params) {
   return text ? "?" + text : "";
 }
 
-// segment escapes a name as one part of a path.
 export const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
 
 async function call(method, path, { body, headers = {}, signal } = {}) {
@@ -103,7 +102,6 @@ async function parse(answer) {
   }
 }
 
-// problem reads a problem document from an error response.
 export async function problem(answer) {
   const retryAfter = Number(answer.headers.get("Retry-After")) || 0;
   let body = {};

@@ -19,7 +19,6 @@ export function useKeys(list, deps = []) {
   }, deps);
 }
 
-// actionsHere are the keys added by the page.
 export const actionsHere = () => own.value;
 
 const typing = (el) => el?.closest?.("input:not([type=checkbox]):not([type=radio]),textarea,select,[contenteditable]");

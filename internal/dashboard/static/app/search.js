@@ -25,14 +25,12 @@ function local(words) {
   return all.filter((one) => fits(one.text, words));
 }
 
-// item opens an item of the current run.
 function item(text) {
   const { page, params } = route.value;
   if (!text || !["run", "errors", "item"].includes(page)) return [];
   return [{ kind: "Item", text, note: "of this run", open: () => go(itemPath(params.run, text)) }];
 }
 
-// remote searches runs, plans and endpoints.
 async function remote(text, words, signal) {
   const ask = (path) => api.get(path, { signal }).catch((err) => {
     if (err.name === "AbortError") throw err;

@@ -20,7 +20,6 @@ export function leave() { byProvider = false; }
 
 const rank = { viewer: 1, operator: 2, admin: 3 };
 
-// can reports whether the session's role includes a role.
 export function can(role) {
   return (rank[session.value.role] || 0) >= rank[role];
 }
@@ -31,7 +30,6 @@ export function mayNot(role) {
   return `Needs the role ${role}; you are ${session.value.role || "not logged in"}`;
 }
 
-// refresh queries the session.
 export async function refresh() {
   try {
     const answer = await fetch("/api/v1/session", { credentials: "same-origin", cache: "no-store" });

@@ -76,7 +76,6 @@ function Kind({ run, against, change: c }) {
     ${c.items > c.examples.length && html`<p class="muted card-note">and ${num(c.items - c.examples.length)} more</p>`}<//></div>`;
 }
 
-// results are the steps' results for an item, by step.
 const results = (found) => Object.fromEntries((found.items?.[0]?.steps ?? []).filter((s) => s.result !== undefined)
   .map((s) => [s.name, s.result]));
 

@@ -127,7 +127,6 @@ function fits(g, { q, step, code, service }) {
   return q.toLowerCase().split(/\s+/).every((word) => text.some((t) => t.toLowerCase().includes(word)));
 }
 
-// nameOf is a service without its instance: name@version.
 const nameOf = (service) => service.split(" ")[0];
 
 // byName counts a group's items by service, without instances, most first.

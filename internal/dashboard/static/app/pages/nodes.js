@@ -65,7 +65,6 @@ function Node({ node: n, leader }) {
   <//>`;
 }
 
-// Stats are the node's own counters, by name.
 function Stats({ stats }) {
   const entries = Object.entries(stats ?? {}).filter(([, v]) => typeof v === "number" || typeof v === "string");
   if (entries.length === 0) return null;

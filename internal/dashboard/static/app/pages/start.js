@@ -164,7 +164,6 @@ function EndpointChoice({ endpoints, value, onChange, error }) {
   </div>`;
 }
 
-// Chain shows the steps of an item.
 function Chain({ plan, endpoint }) {
   if (!plan && !endpoint) return null;
   return html`<${StepChain} steps=${plan ? stepsOf(plan) : [{ name: endpoint }]}/>`;

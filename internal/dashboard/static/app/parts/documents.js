@@ -8,7 +8,6 @@ import { Editor, Source } from "../plans/source.js";
 
 const titled = (kind) => kind[0].toUpperCase() + kind.slice(1);
 
-/** at is the path of a document's page. */
 export const at = (kind) => (d) => `/${kind}s?name=` + encodeURIComponent(d.name);
 
 /** Documents is the page of a kind, like /alerts: the list, with ?name= one document, and with ?edit=new the editor. */
@@ -39,7 +38,6 @@ export function Documents({ kind, icon, what, template, note, every, columns, On
   <//>`;
 }
 
-/** removal deletes a document after a confirmation. */
 export const removal = (kind, name, body, reload) => async () => {
   const done = await confirm({
     title: `Delete ${inert(name, 60)}?`, action: `Delete the ${kind}`, danger: true, test: "delete-dialog", body,
@@ -82,7 +80,6 @@ export function Document({ kind, name, load, editing, onApplied, reload, note, s
   <//>`;
 }
 
-/** SourceCard shows a document's source. */
 export function SourceCard({ kind, text = "" }) {
   return html`<${Card} flush title="Source" actions=${html`<${Copy} text=${text} label="Copy the source"/>`}><${Source} kind=${kind} text=${text}/><//>`;
 }

@@ -127,7 +127,6 @@ class Reader {
   }
 }
 
-/** member is a member's node, or undefined. */
 export function member(node, name) {
   return node?.kind === "object" ? node.members.find(([n]) => n === name)?.[1] : undefined;
 }
@@ -138,7 +137,6 @@ export function at(node, ...path) {
   return node;
 }
 
-/** size is the number of values in a container. */
 export const size = (node) => (node.members ?? node.items ?? []).length;
 
 // Indentation stops at this depth: a thousand levels would be a megabyte of spaces.

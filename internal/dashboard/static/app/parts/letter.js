@@ -52,13 +52,11 @@ function LetterFacts({ letter: l }) {
     </dl>`;
 }
 
-/** Fact is a named value, if there is one. */
 export function Fact({ name, value, code = false }) {
   if (value === undefined || value === null || value === "") return null;
   return html`<div><dt>${name}</dt><dd>${code ? html`<code><${Text} max=${300}>${value}<//></code>` : html`<${Text} max=${300}>${value}<//>`}</dd></div>`;
 }
 
-/** Headers are a message's headers, collapsed. */
 export function Headers({ headers }) {
   const all = Object.entries(headers ?? {}).flatMap(([name, values]) => values.map((v) => [name, v]));
   if (all.length === 0) return null;
@@ -66,7 +64,6 @@ export function Headers({ headers }) {
     <dl class="facts">${all.map(([name, v], i) => html`<div key=${i}><dt><bdi>${inert(name, 80)}</bdi></dt><dd><${Long} text=${v} most=${300} /></dd></div>`)}</dl></details>`;
 }
 
-/** Body is a message's body, as JSON or text if it is that. */
 export function Body({ body: b, full, onFull }) {
   if (!b || b.size === 0) return html`<p class="muted">It has no body.</p>`;
   return html`<section class="letter-body" aria-label="Body">

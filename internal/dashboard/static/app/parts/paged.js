@@ -45,7 +45,6 @@ function take(h, data, rowsOf, idOf) {
   h.stale = false;
 }
 
-/** More is the button at the end of a paged list. */
 export function More({ pages }) {
   if (!pages.more) return null;
   return html`<div class="more"><${Button} onClick=${pages.more} test="more">Show more<//></div>`;

@@ -4,10 +4,8 @@ import { html } from "../html.js";
 import { Badge } from "../ui.js";
 import { inert, num, percent, plural } from "../format.js";
 
-/** rate formats items per second. */
 export const rate = (perSecond) => (perSecond > 0 ? `${num(perSecond)}/s` : "–");
 
-/** millis formats the time per item. */
 export function millis(ms) {
   if (!(ms > 0)) return "–";
   if (ms < 1) return `${Math.max(1, Math.round(ms * 1000))} µs`;

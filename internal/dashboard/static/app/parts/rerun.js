@@ -114,7 +114,6 @@ function chunkHint(step, hint, chosen, put) {
   html` <button type="button" class="suggest" onClick=${() => put("chunk", String(hint.chunk))} data-test="suggest">Use ${num(hint.chunk)}</button>`}`;
 }
 
-// sizing formats a setting that nodes may tune.
 function sizing(settings, name) {
   return settings[name + "_auto"] ? `auto, up to ${num(settings[name])}` : num(settings[name]);
 }
@@ -140,7 +139,6 @@ function said(a) {
   return `Dry run: ${plural(a.items, "item")} would run again as generation ${a.generation}, in ${plural(a.slices, "request")}${held}. Nothing was changed.`;
 }
 
-// Tried shows the result of a dry run.
 function Tried({ answer: a }) {
   return html`<div class="tried" data-test="tried">
     <p>${said(a)}</p>

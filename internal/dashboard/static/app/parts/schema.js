@@ -26,7 +26,6 @@ export function typeText(doc, schema) {
   return form ?? (types.join(" or ") || "any value");
 }
 
-/** bounds describes the limits of a value. */
 export function bounds(schema) {
   const s = schema ?? {};
   const all = [];

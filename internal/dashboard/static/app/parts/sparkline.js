@@ -19,7 +19,6 @@ export function useHistory(stamp, values) {
   return held.current.lists;
 }
 
-/** Sparkline draws values as a line with base 0. */
 export function Sparkline({ values = [], label, width = 72, height = 20 }) {
   const most = Math.max(...values, 0);
   const step = width / (kept - 1);

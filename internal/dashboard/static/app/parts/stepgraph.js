@@ -5,7 +5,6 @@ import { inert } from "../format.js";
 
 const BOX = { wide: 132, high: 28, across: 36, down: 10 }; // pixels
 
-/** ranks assigns each step the column after all its needs. */
 export function ranks(steps) {
   const rank = new Map();
   const of = (step) => {
@@ -19,7 +18,6 @@ export function ranks(steps) {
   return rank;
 }
 
-/** columns groups the steps by rank, in plan order. */
 export function columns(steps) {
   const rank = ranks(steps);
   const out = [];

@@ -5,7 +5,6 @@ import { num } from "../format.js";
 /** sampleFrom is the number of items from which a sample goes first. */
 export const sampleFrom = 20;
 
-/** sampleOf is the sample's size for a number of items. */
 export const sampleOf = (items) => Math.max(5, Math.min(50, Math.ceil(items / 50)));
 
 // Codes about size or time, which smaller requests may avoid.

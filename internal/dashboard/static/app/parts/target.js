@@ -7,10 +7,8 @@ import { query } from "../api.js";
 
 const kinds = { http: "HTTP service", sql: "source", local: "local function" };
 
-/** endpointPath is the page of a target. */
 export const endpointPath = (name) => `/endpoint${query({ name })}`;
 
-/** targetText is a step's target as a link. */
 export function targetText({ endpoint, kind }) {
   const [prefix, ...rest] = endpoint.split(":");
   const word = rest.length > 0 ? kinds[prefix] : undefined;

@@ -30,7 +30,6 @@ function colour(line) {
     rest && html`<span class="y-note">${shown(rest)}</span>`}`;
 }
 
-// Source shows the text. Long lines scroll.
 export function Source({ text, kind = "plan" }) {
   return html`<div class="source" tabindex="0" role="region" aria-label=${"Text of the " + kind} data-test="source"><table><tbody>${lines(text).map((line, i) =>
     html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${colour(line)}</code></td></tr>`)}</tbody></table></div>`;

@@ -48,7 +48,6 @@ async function readMap(path, by, { signal }) {
   return { by, bytes };
 }
 
-/** Groups is the choice of a field, and its table. onShow(g) shows a band. */
 export function Groups({ groups, by, onBy, onShow }) {
   const { fields, found, error, reload } = groups;
   if (fields.length === 0 && !by) return null;

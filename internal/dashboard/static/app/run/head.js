@@ -7,13 +7,11 @@ import { mayResume, resume } from "../runs/actions.js";
 import { forecastText } from "../parts/forecast.js";
 import { duration, inert, num, percent, plural, short, timed } from "../format.js";
 
-/** ended reports whether a run is finished. */
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
 const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
   fail_fast: "Stopped: first results failed", canary: "Canary waits for approval" };
 
-/** Reason explains a run's state in a sentence if necessary. */
 export function Reason({ run }) {
   const { hold, open } = run;
   return html`
@@ -29,7 +27,6 @@ export function Reason({ run }) {
           class="muted"> · then: ${inert(open.on_overdue)}</span></span></p>`}`;
 }
 
-/** LiveBadge says whether the page is live. */
 export function LiveBadge({ state }) {
   const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"],
     waiting: ["warn", "Not live: too many windows"] }[state] ?? ["plain", state];
@@ -37,7 +34,6 @@ export function LiveBadge({ state }) {
     <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
 }
 
-/** Away reports that the database does not respond. */
 export function Away({ database }) {
   if (!database) return null;
   return html`<p class="run-reason warn" role="alert" data-test="database"><${Icon}
@@ -131,7 +127,6 @@ function cancel(run) {
   });
 }
 
-/** Numbers are the most important numbers. */
 export function Numbers({ run }) {
   const left = run.items - run.done - run.failed;
   const inFlight = run.steps.reduce((n, s) => n + s.slices_in_flight, 0);
@@ -182,7 +177,6 @@ function Elapsed({ run }) {
   return duration(run.seconds);
 }
 
-/** Warnings are the server's, as sentences. */
 export function Warnings({ run }) {
   // The head already shows a pause.
   const warnings = run.warnings.filter((w) => !(run.hold && run.state === "paused" && /paused/i.test(w)));

@@ -6,7 +6,6 @@ import { can, mayNot } from "../session.js";
 import { inert, num } from "../format.js";
 import { Supposed } from "../parts/forecast.js";
 
-/** fields are the API's settings of a step. */
 const fields = [
   { name: "chunk", text: "Items in a request", unit: "items", auto: true, least: 1, most: 8192, steps: [0.5, 2] },
   { name: "in_flight", text: "Requests in flight", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2] },
@@ -26,7 +25,6 @@ export function parse(field, text) {
   return { value };
 }
 
-/** shown formats a setting for its field. */
 export function shown(field, settings) {
   if (field.auto && settings[field.name + "_auto"]) return "auto";
   const value = settings[field.name] ?? 0;
@@ -136,7 +134,6 @@ export function supposing(run, step, field, now, text) {
   return `${step ? `${step.name}.` : ""}${field.name}=${value}`;
 }
 
-// nudges are a field's buttons: [label, value or null, title].
 function nudges(field, now, step) {
   if (field.free) return [];
   const number = Number(now === "auto" || now === "" ? (step?.settings[field.name] ?? 0) : now);

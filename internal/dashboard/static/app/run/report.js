@@ -82,7 +82,6 @@ function Workers({ title, all }) {
 // A report reads every request and every failed item, so for a large run it is made on demand.
 const SMALL = 250_000;
 
-/** ReportCard is the short report of an ended run. */
 export function ReportCard({ run, onOpen }) {
   const shown = ended(run) && run.items * run.step_count <= SMALL;
   const { data: r, error } = useLoad(shown ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.state]);

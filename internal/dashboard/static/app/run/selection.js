@@ -55,7 +55,6 @@ function count(plane, from, to) {
   return STATES.map((state) => ({ state, items: counts[state.value] })).filter((c) => c.items > 0);
 }
 
-// Items is the paged list.
 function Items({ run, step, from, to, page, paged }) {
   const [pages, setPages] = useState([""]);
   const [state, setState] = useState({ items: null, next: "", error: null });
@@ -91,7 +90,6 @@ function Picked({ run, item: i }) {
         max=${140}>${i.error.message}<//></span>`}</li>`;
 }
 
-// Few lists the first items, one per line.
 function Few({ run, items, more }) {
   return html`<ul class="few" data-test="selection-few">${items.map((i) => html`<li key=${i.ordinal}><i
       class=${"swatch state-" + numberOf(i.state)}></i>

@@ -55,7 +55,6 @@ function barrier(s) {
   return s.barrier_passed ? "barrier passed" : "barrier";
 }
 
-// about describes a step's target and needs.
 function about(s) {
   const needs = s.needs?.length ? `, after ${inert(s.needs.join(", "), 200)}` : "";
   return `${inert(s.endpoint, 80)} (${s.kind})${needs}: ${num(s.done)} of ${num(s.items)} done`;

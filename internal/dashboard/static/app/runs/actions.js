@@ -45,7 +45,6 @@ export const cancel = (run) => confirm({
   act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
 });
 
-// several applies an action to several runs, one at a time.
 export async function several(verb, runs) {
   const wrong = [];
   for (const run of runs) {
@@ -67,7 +66,6 @@ export const cancelSeveral = (runs) => confirm({
   act: () => several("cancel", runs),
 });
 
-// all pauses or resumes every run in progress.
 export const all = (verb, count) => confirm({
   title: verb === "pause" ? "Pause all runs?" : "Resume all runs?", test: verb + "-all-dialog",
   action: verb === "pause" ? "Pause all" : "Resume all",
@@ -83,7 +81,6 @@ export const all = (verb, count) => confirm({
   },
 });
 
-// actionsOf are the entries of a run's menu.
 export function actionsOf(run) {
   const ended = run.state === "completed" || run.state === "cancelled";
   const role = "operator";

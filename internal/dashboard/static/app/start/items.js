@@ -6,7 +6,6 @@ import { bytes, num, plural } from "../format.js";
 
 const most = 256 << 10; // bytes sent for the preview
 
-// DropZone takes a file by pointer or keyboard.
 export function DropZone({ file, onFile, error }) {
   const [over, setOver] = useState(false);
   const input = useRef(null);
@@ -60,7 +59,6 @@ export function usePreview(file, key) {
   return state;
 }
 
-// Preview shows the first rows, and a choice of the key column.
 export function Preview({ preview, keyColumn, onKey, error }) {
   const { data, loading, error: unread } = preview;
   const large = unread && /only be previewed whole/.test(unread.detail);

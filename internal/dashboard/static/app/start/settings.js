@@ -26,7 +26,6 @@ export const more = [
   ["priority", "Priority", "0", "greater goes first"],
 ];
 
-// path is the path to post to, with the settings in its query.
 export function path(form, file, { dryRun = false, key = "" } = {}) {
   const plain = {};
   for (const [name] of [...pacing, ...care, ...more]) plain[name] = form[name].trim();
@@ -60,6 +59,5 @@ export function placeOf(error) {
   return "";
 }
 
-// nameFrom derives a run's name from a file's.
 export const nameFrom = (file) => file.name.replace(/\.(csv|tsv|ndjson|jsonl|json|parquet)?(\.gz|\.zst)?$/i, "")
   .replaceAll(/[_\s]+/g, " ").trim().slice(0, 80);

@@ -38,7 +38,6 @@ export function Page({ title, tab, heading, crumbs = [], subtitle, actions, chil
   </div>`;
 }
 
-// Card is a panel with a heading.
 export function Card({ title, actions, children, test, flush = false, class: extra = "", label }) {
   return html`<section class=${"card " + (flush ? "flush " : "") + extra} data-test=${test}
       aria-label=${label ?? (typeof title === "string" ? title : undefined)}>
@@ -72,7 +71,6 @@ export function ErrorBox({ error, title, retry, test = "error" }) {
   </div>`;
 }
 
-// Skeleton is a placeholder while loading.
 export function Skeleton({ lines = 3, height }) {
   if (height) return html`<div class="skeleton block" aria-hidden="true" style=${{ height }}></div>`;
   return html`<div class="skeleton-lines" role="status" aria-label="Loading">${Array.from({ length: lines }, (_, i) =>

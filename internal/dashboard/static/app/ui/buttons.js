@@ -36,7 +36,6 @@ export function Button({
     ${children}</button>`;
 }
 
-// ButtonLink is a link that looks like a button.
 export function ButtonLink({ to, kind = "", small = false, icon, children, test, title, label }) {
   return html`<${Link} to=${to} class=${["btn", kind, small ? "small" : "", !children ? "bare" : ""].join(" ")}
     data-test=${test} title=${title} aria-label=${label}>${icon && html`<${Icon} name=${icon}/>`}${children}<//>`;

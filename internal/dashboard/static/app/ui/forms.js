@@ -24,7 +24,6 @@ export function Select({ value, onChange, options, label, test, ...rest }) {
   })}</select><${Icon} name="down" size=${12}/></span>`;
 }
 
-// Check is a labelled checkbox.
 export function Check({ checked, onChange, children, test, disabled }) {
   return html`<label class="check"><input type="checkbox" checked=${checked} disabled=${disabled} data-test=${test}
     onChange=${(e) => onChange(e.currentTarget.checked)}/><span>${children}</span></label>`;
