@@ -272,7 +272,6 @@ func (s sealer) seal(purpose string, plain []byte) []byte {
 	return s.aead.Seal(nil, nil, plain, []byte(purpose)) //nolint:gosec // nonces are random, made by the cipher
 }
 
-// open returns the plain data; false if it was not sealed with this key for this purpose.
 func (s sealer) open(purpose string, sealed []byte) ([]byte, bool) {
 	plain, err := s.aead.Open(nil, nil, sealed, []byte(purpose))
 	return plain, err == nil

@@ -138,7 +138,6 @@ func (c *seen) group() string {
 	return group
 }
 
-// kind is the condition's kind in the store, where run changes and health are distinct.
 func (c *seen) kind() string {
 	if c.change != "" {
 		return runPrefix + string(c.change)

@@ -133,7 +133,6 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 	return view, nil
 }
 
-// whoIsAway adds a reason the database does not know: that no service takes flushes.
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.NC.IsConnected() {
 		return []collectorstore.CollectorReason{{Code: "nats_unreachable",

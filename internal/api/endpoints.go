@@ -215,7 +215,6 @@ func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) 
 	return s.setter.ChangeEndpoint(ctx, change, in.Name)
 }
 
-// endpoints merges by name what runs, operators and services report, without backlogs.
 func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	loads, err := inspect.New(s.Store).EndpointLoads(ctx)
 	if err != nil {

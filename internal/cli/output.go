@@ -300,7 +300,6 @@ func (t *Table) String() string {
 	return b.String()
 }
 
-// fit narrows text columns, widest first, until a line fits the room.
 func (t *Table) fit(widths []int) {
 	const gap = 2
 	line := -gap

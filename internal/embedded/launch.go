@@ -163,7 +163,6 @@ func FindInstalls(ctx context.Context) ([]Install, error) {
 // BinariesVariable sets the directory of PostgreSQL's programs, which disables the search.
 const BinariesVariable = "TRANCHE_POSTGRES_BIN"
 
-// candidates lists the directories of packages, then those of PATH with links resolved.
 func candidates() []string {
 	if dir := os.Getenv(BinariesVariable); dir != "" {
 		return []string{dir}

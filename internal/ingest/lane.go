@@ -113,7 +113,6 @@ func (l *lane) commit(adds []*add) {
 	}
 }
 
-// isTheirs reports whether an error may be about some of the operations only.
 func isTheirs(err error) bool {
 	_, moved := errors.AsType[*collector.MovedError](err)
 	_, bad := errors.AsType[*workqueue.SettingError](err)

@@ -241,7 +241,6 @@ func (*OverloadedError) Error() string {
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// isData reports whether PostgreSQL rejected the data: error classes 22 and 23.
 func isData(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (strings.HasPrefix(said.Code, "22") || strings.HasPrefix(said.Code, "23"))

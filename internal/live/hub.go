@@ -202,7 +202,6 @@ func (h *hub) next() uint64 {
 	return h.seq
 }
 
-// ready waits until the watcher's views are loaded, and starts it there.
 func (h *hub) ready(ctx context.Context, w *Watcher, last string) error {
 	for {
 		h.mu.Lock()

@@ -162,7 +162,6 @@ func (m *Metrics) events() map[core.Event]*event {
 	}
 }
 
-// timings are the duration metrics, each with name and help: to add one, add a row.
 func timings() map[core.Timing][2]string {
 	return map[core.Timing][2]string{
 		core.TimingClaim: {"tranche_claim_duration_seconds", "Duration of claims with work."},

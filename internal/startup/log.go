@@ -85,7 +85,6 @@ func said(fields []zapcore.Field) (all string) {
 	return all
 }
 
-// again reports whether an equal line was written within sameLine; if not, it is recorded.
 func (s *seenLines) again(entry *zapcore.Entry, said string) bool {
 	key := entry.LoggerName + " " + entry.Message + said
 	s.mu.Lock()

@@ -115,7 +115,6 @@ func (a *Account) export(subject string, stream bool) *Export {
 // JetStream.
 const apiPrefix = "$JS.API."
 
-// localAPI returns the name of a JetStream API subject in another account; empty for other subjects.
 func localAPI(subject string) string {
 	rest, api := strings.CutPrefix(subject, apiPrefix)
 	if !api {

@@ -296,7 +296,6 @@ func (t *timedWriter) finish() {
 
 func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// noRoute is the route, in metrics, of requests refused before routing.
 const noRoute = "(none)"
 
 func noteRoute(w http.ResponseWriter, pattern string, open bool) {
@@ -358,7 +357,6 @@ func (b bulkRoom) Enter(r *http.Request, most int64) (leave func(), err error) {
 	return held.leave, nil
 }
 
-// heldBody is the received part of a body, with room reserved for it.
 type heldBody struct {
 	room  *semaphore.Weighted
 	bytes bytes.Buffer

@@ -246,7 +246,6 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 	}
 }
 
-// say is Say for a group whose requests have a deadline, which stays.
 func (v *servicesSeen) say(g *health.MissingGroup, k health.Kind, row health.Row) {
 	when := g.When
 	all := health.Row{"listens": v.listening(g.Endpoint)}

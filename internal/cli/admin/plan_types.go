@@ -171,7 +171,6 @@ type inputShape struct {
 	values     *inputShape // of unnamed members
 }
 
-// UnmarshalJSON treats what it does not know, such as true for a schema or several types, as anything.
 func (s *inputShape) UnmarshalJSON(text []byte) error {
 	var said struct {
 		Type       json.RawMessage       `json:"type"`

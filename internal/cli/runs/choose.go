@@ -30,7 +30,6 @@ type evidence struct {
 	Corrected   bool      `help:"Only items whose data was corrected."`
 }
 
-// chosen selects items to change, by a choice or by evidence, which narrows the choice.
 type chosen struct {
 	itemChoice
 	State []string `json:"states" enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`

@@ -153,7 +153,6 @@ func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], p
 
 var device = regexp.MustCompile(`^(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|COM[0-9]|LPT[0-9])$`)
 
-// isDevice reports whether Windows treats a name as a device, with any extension.
 func isDevice(part string) bool {
 	stem, _, _ := strings.Cut(part, ".")
 	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))
