@@ -25,7 +25,6 @@ type answerBox struct {
 	parts    map[uuid.UUID]*callPart
 }
 
-// callPart is one request of a call.
 type callPart struct {
 	first, end int // ordinals [first, end), without those at the end that did not fit
 	left       int // unanswered ordinals

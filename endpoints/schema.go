@@ -92,7 +92,6 @@ func scalar(kind reflect.Kind) string {
 	return ""
 }
 
-// member is a JSON field of a struct.
 type member struct {
 	name     string
 	level    int // of embedding

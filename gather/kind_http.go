@@ -74,7 +74,6 @@ func (j *JSON) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// host returns the URL's host and port in lower case.
 func (h *HTTP) host() string {
 	fixed, _, _ := strings.Cut(h.URL, "{")
 	u, err := url.Parse(fixed)
@@ -163,7 +162,6 @@ func (t *Templates) Secrets() []string {
 	return slices.Compact(names)
 }
 
-// variables returns what the step's templates may use.
 func (s *Step) variables() template.Variables {
 	return template.Variables{Item: s.SeesItem(), Parts: s.InputParts()}
 }

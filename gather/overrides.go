@@ -203,7 +203,6 @@ func OverrideFields() []string {
 	return names
 }
 
-// setting is a setting and its parser.
 type setting struct {
 	field string
 	read  func(text string) error
@@ -215,7 +214,6 @@ func (o *Overrides) settings() []setting {
 	return append(o.ofPlan(&Plan{}), stepSettings(&o.StepOverrides)...)
 }
 
-// ofPlan returns the settings of the whole plan.
 func (o *Overrides) ofPlan(p *Plan) []setting {
 	return []setting{
 		laid("priority", &o.Priority, &p.Priority, workqueue.WholeNumber),

@@ -260,7 +260,6 @@ func (s *Step) Kind() Kind {
 	}
 }
 
-// target returns the step's endpoint, host, source or function.
 func (s *Step) target() string {
 	switch s.Kind() {
 	case KindDirect:

@@ -190,7 +190,6 @@ func (s *Step) validate(prefix string) error {
 	return s.validateTogether(prefix)
 }
 
-// validateKind checks that exactly one kind is set, and its settings.
 func (s *Step) validateKind(prefix string) error {
 	var kinds []Kind
 	for _, k := range []struct {

@@ -155,7 +155,6 @@ func (w *work) add(ctx context.Context, tx pgx.Tx, i int) error {
 	return nil
 }
 
-// code returns the code of a step whose acks share one.
 func (w *work) code(s *step) string { return w.acks[s.of[0]].Code }
 
 // bits reports whether the newly acknowledged items must be known: if several acks share the statement, or items

@@ -150,7 +150,6 @@ func (k *Kit) Conn() *nats.Conn {
 	return nc
 }
 
-// ownTimeout bounds the kit's own actions.
 func (k *Kit) ownTimeout() time.Duration { return max(k.patience, DefaultTimeout) }
 
 func (k *Kit) own() (context.Context, context.CancelFunc) {

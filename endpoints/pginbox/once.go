@@ -85,7 +85,6 @@ func answer(ctx context.Context, w *endpoints.Work, slots []wire.Slot) error {
 	return nil
 }
 
-// broken returns the error for a chunk, or the context's if it ended.
 func broken(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, ctx.Err())
@@ -266,7 +265,6 @@ func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) 
 	return err
 }
 
-// row is an item's row.
 type row struct {
 	Ordinal                    int32
 	Result                     []byte

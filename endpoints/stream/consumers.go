@@ -185,7 +185,6 @@ func SetConsumer(
 	return nil
 }
 
-// subjectOf returns the subject that a consumer must read.
 func subjectOf(info *jetstream.ConsumerInfo) string {
 	switch info.Stream {
 	case wire.StreamReply:

@@ -101,7 +101,6 @@ func (s accounts) answer(ctx context.Context, chunk *endpoints.Chunk[Customer, A
 	return nil
 }
 
-// ids returns a chunk's accounts, in order.
 func ids[Out any](chunk *endpoints.Chunk[Customer, Out]) []int32 {
 	var ids []int32
 	for _, item := range chunk.Items() {
@@ -269,7 +268,6 @@ func (s *branches) branch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// gapError is missing data of the bank.
 type gapError string
 
 func (e gapError) Error() string { return string(e) }

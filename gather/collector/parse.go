@@ -88,7 +88,6 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	return &whole, nil
 }
 
-// document is a collector as written in YAML.
 type document struct {
 	collector.CollectorSpec
 

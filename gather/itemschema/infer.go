@@ -27,7 +27,6 @@ type column struct {
 	forms []form
 }
 
-// form is a recognized form of texts.
 type form struct {
 	is    func(string) bool
 	write func(map[string]any)

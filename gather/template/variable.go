@@ -39,7 +39,6 @@ type Variables struct {
 	Any   bool     // already checked: payloads and any step's parts may exist
 }
 
-// variable is a parsed name in a template.
 type variable struct {
 	name string   // as written
 	root string   // key, ordinal, item, parts, params, run, step, generation, secret, keys, items
@@ -47,7 +46,6 @@ type variable struct {
 	path []string // in a payload or part
 }
 
-// place is where a variable occurs.
 type place int
 
 const (

@@ -44,7 +44,6 @@ type bed struct {
 	finished chan finish
 }
 
-// finish is a completion event and its arrival time.
 type finish struct {
 	run    string
 	loaded time.Time // when the API answered the start
@@ -141,7 +140,6 @@ func (b *bed) startService() (err error) {
 	return err
 }
 
-// serve starts this program as a service.
 func (b *bed) serve(name string, args ...string) (*demokit.Child, error) {
 	self, err := os.Executable()
 	if err != nil {

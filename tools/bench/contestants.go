@@ -104,7 +104,6 @@ func prepare(ctx context.Context, pg *cluster, list []contestant, warm int) erro
 	return nil
 }
 
-// find returns a contestant's result, or nil.
 func find(results []result, name string) *result {
 	i := slices.IndexFunc(results, func(r result) bool { return r.Name == name })
 	if i < 0 {

@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// stopTimeout bounds stopping a child process.
 const stopTimeout = 30 * time.Second
 
 type cluster struct {
@@ -27,7 +26,6 @@ type cluster struct {
 	logs  string // of the processes; kept on failure
 }
 
-// openCluster starts a cluster with the settings of `tranche serve`.
 func openCluster(ctx context.Context, cfg config) (pg *cluster, err error) {
 	pg = &cluster{dir: cfg.dir}
 	defer func() {
@@ -177,7 +175,6 @@ func (pg *cluster) onConnection(ctx context.Context, contestant, schema string, 
 	return s, checkFloor(ctx, conn, n)
 }
 
-// floorProof counts the correct results.
 const floorProof = `SELECT count(*) FROM item JOIN part USING (run_id, ordinal) WHERE payload = result`
 
 func checkFloor(ctx context.Context, conn *pgx.Conn, n int) error {

@@ -16,7 +16,6 @@ import (
 	"time"
 )
 
-// machine describes the hardware and software.
 type machine struct {
 	CPU        string
 	Cores      int
@@ -186,10 +185,8 @@ type sample struct {
 	PeakStore  int64              // files of JetStream
 }
 
-// processes maps names to the IDs of measured processes.
 type processes map[string]int
 
-// watch is a running measurement.
 type watch struct {
 	pg    *cluster
 	procs processes
@@ -200,7 +197,6 @@ type watch struct {
 
 const walPosition = `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
 
-// startWatch reads all counters and starts the clock.
 func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, error) {
 	w := &watch{pg: pg, procs: procs}
 	var err error
@@ -212,7 +208,6 @@ func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, err
 	return w, nil
 }
 
-// stop ends the measurement of n items.
 func (w *watch) stop(ctx context.Context, n int) (sample, error) {
 	s := sample{Items: n, Seconds: time.Since(w.begun).Seconds(), CPU: w.readCPU()}
 	for name, before := range w.cpu {

@@ -249,7 +249,6 @@ func (l *lab) small(ctx context.Context, events *completions, endpoint string) (
 	return at.Sub(begun), err
 }
 
-// completions holds the events received and awaited.
 type completions struct {
 	mu   sync.Mutex
 	came map[string]chan time.Time

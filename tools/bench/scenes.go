@@ -103,7 +103,6 @@ func (r *lastReplies) take(run string) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// composeEndpoint combines an item's three parts.
 const composeEndpoint = "compose"
 
 const composePlan = gatherPlan + `- endpoint: compose
@@ -111,7 +110,6 @@ const composePlan = gatherPlan + `- endpoint: compose
   inputs: [accounts, transactions, branches]
 `
 
-// composed is the result of a composition.
 type composed struct {
 	Account, Transactions, Branch customer
 }

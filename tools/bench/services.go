@@ -43,7 +43,6 @@ func serveAs(args []string) (called bool, err error) {
 	return false, nil
 }
 
-// serving serves until SIGTERM.
 func serving(natsURL string, run func(context.Context, *nats.Conn) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -121,7 +120,6 @@ func thrice() []func(context.Context, *stage) error {
 	}
 }
 
-// manyEndpoint names an endpoint for [many].
 func manyEndpoint(i int) string { return fmt.Sprintf("many-%03d", i) }
 
 func runMany(ctx context.Context, nc *nats.Conn, count string) error {

@@ -205,7 +205,6 @@ const sizes = `SELECT
 	(SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'work%')::bigint,
 	(SELECT count(*) FROM pg_stat_activity WHERE usename = 'tranche_app')`
 
-// table prints the summary.
 func (c *cluster) table(context.Context) error {
 	c.story.Chapter("What it cost")
 	c.story.Say("%-38s %18s %16s", "what happened", "outcomes before", "was stalled")

@@ -64,7 +64,6 @@ func (c *cluster) askAt(n *node) {
 	c.shell.Env = append(c.shell.Env, "TRANCHE_URL="+n.url) // the last one counts
 }
 
-// nodeList is a subset of the output of tranche nodes.
 type nodeList struct {
 	Nodes []struct {
 		State   string `json:"state"`
@@ -136,7 +135,6 @@ const (
 	nextVersion  = "1.1.0"
 )
 
-// instance is one process of a service.
 type instance struct {
 	*demokit.Child
 	name, service string

@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// noted is a ledger entry.
 type noted struct {
 	key      string
 	interest int64
@@ -29,7 +28,6 @@ type proof struct {
 	torn    int // lines that a killed service did not finish
 }
 
-// readLedgers reads the ledgers of all instances of a service.
 func (c *cluster) readLedgers(service string) (*proof, error) {
 	p := &proof{answers: make(map[string]noted, c.settings.items)}
 	files, err := filepath.Glob(c.dir.File(ledgers, service+"-*.txt"))

@@ -158,7 +158,6 @@ func checkVersion(ctx context.Context, n *node) error {
 	return nil
 }
 
-// now returns the reply to a request so far.
 func (n *node) now(r *request) *answer {
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
@@ -221,7 +220,6 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 	return nil, fmt.Errorf("none of %d requests could be fetched beside the service", thefts)
 }
 
-// pull opens many pulls for a request.
 func (n *node) pull(inbox string) error {
 	want, err := json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond})
 	if err != nil {

@@ -167,7 +167,6 @@ func checkLane(ctx context.Context, n *node) error {
 	return nil
 }
 
-// callRequest turns a request into a call.
 func (n *node) callRequest(r *request) *request {
 	r.header.Set(wire.HeaderMode, "single")
 	r.header.Set(wire.HeaderReplyTo, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))

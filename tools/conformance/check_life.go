@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// slowly returns a request that takes d.
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 
 // checkInProgress repeats the check if the whole machine may have stalled.

@@ -303,7 +303,6 @@ func checkBinary(ctx context.Context, n *node) error {
 	return nil
 }
 
-// holds reports whether the binary result is n bytes that count up.
 func (s slot) holds(n int) bool {
 	if s.B == nil {
 		return false

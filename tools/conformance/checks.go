@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// need is a requirement of a check.
 type need int
 
 const (
@@ -25,7 +24,6 @@ type Check struct {
 	run         func(context.Context, *node) error
 }
 
-// mismatch is the error of a failed check.
 type mismatch struct{ expected, got string }
 
 func (m *mismatch) Error() string { return fmt.Sprintf("expected %s, got %s", m.expected, m.got) }
@@ -189,7 +187,6 @@ const (
 	May    Level = "may"
 )
 
-// levels returns the levels, strictest first.
 func levels() []Level { return []Level{Must, Should, May} }
 
 // Outcome is the outcome of a check.

@@ -28,7 +28,6 @@ const (
 	ackRemove  = "+TERM"
 )
 
-// acknowledgement is one that the service sent.
 type acknowledgement struct {
 	kind     string
 	text     string // whole text

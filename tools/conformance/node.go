@@ -385,7 +385,6 @@ type item struct {
 
 func (r *request) slice() string { return r.header.Get(wire.HeaderSlice) }
 
-// newRequest returns a valid request.
 func newRequest(items ...item) *request {
 	slice := uuid.NewString()
 	r := &request{items: items, header: nats.Header{
@@ -443,7 +442,6 @@ func (n *node) item(ordinal int) item {
 	return item{ordinal: ordinal, key: fmt.Sprintf("KEY-%d", ordinal), payload: payload}
 }
 
-// order is a payload of the contract.
 type order map[string]any
 
 // orders returns a request with one order per item.

@@ -27,7 +27,6 @@ type service interface {
 	output() string          // the end of its output
 }
 
-// starter starts a service connected to the server at url.
 type starter func(url string) (service, error)
 
 type process struct {

@@ -54,7 +54,6 @@ func (b *sampleBank) env(database string) ([]string, error) {
 	}, nil
 }
 
-// program returns a PostgreSQL client program that works on a database.
 func (b *sampleBank) program(ctx context.Context, database, name string, args ...string) (*exec.Cmd, error) {
 	env, err := b.env(database)
 	if err != nil {
@@ -92,7 +91,6 @@ func (b *sampleBank) pgbenchArgs() []string {
 	return []string{"-i", "-q", "-s", strconv.Itoa(scale)}
 }
 
-// makeAccounts has pgbench create the accounts, still without owners.
 func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	cmd, err := b.program(ctx, accountsDB, "pgbench", b.pgbenchArgs()...)
 	if err != nil {
@@ -126,7 +124,6 @@ func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) 
 	return books.Movements, err
 }
 
-// fill creates the ledger and the tables of a database.
 func (b *sampleBank) fill(ctx context.Context, database, sql string) error {
 	return b.with(ctx, database, "make the database "+database, func(conn *pgx.Conn) error {
 		return b.script(ctx, conn, bank.CreateLedger, sql)
@@ -231,10 +228,8 @@ func (b *sampleBank) books(ctx context.Context) (*bankBooks, error) {
 	return all, err
 }
 
-// ledgerMark is a position in each ledger, by database.
 type ledgerMark map[string]int64
 
-// ledgerCount counts the entries of a ledger after a mark.
 type ledgerCount struct {
 	Times    int64 // entries
 	Accounts int64 // distinct accounts

@@ -16,8 +16,7 @@ import (
 
 const (
 	// fifty is the number of accounts that lose their movements.
-	fifty = 50
-	// fiftyFile has their numbers.
+	fifty     = 50
 	fiftyFile = "fifty.txt"
 )
 
@@ -41,7 +40,6 @@ func (d *demo) runAll(ctx context.Context) error {
 	return d.shell.Typed(ctx, exitOK, "run", "errors", runName)
 }
 
-// tellRefusals says how many requests the branches service refused.
 func (d *demo) tellRefusals(ctx context.Context) error {
 	var said struct {
 		Refused int64 `json:"refused"`
@@ -162,18 +160,15 @@ func (d *demo) prove(ctx context.Context) error {
 
 const (
 	// lastYearFile is a file of another year and origin.
-	lastYearFile = "last-year.csv"
-	lastYear     = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
-	// failedFile goes to the department, correctedFile comes back.
+	lastYearFile  = "last-year.csv"
+	lastYear      = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
 	failedFile    = "failed.csv"
 	correctedFile = "corrected.csv"
-	// paperForm is a form that no longer exists.
-	paperForm = "paper"
+	paperForm     = "paper"
 	// One account in paperEach still has it.
 	paperEach = 100
 )
 
-// refuseFile shows that a file that does not fit the plan is refused.
 func (d *demo) refuseFile(ctx context.Context) error {
 	d.story.Chapter("A file that does not fit the plan starts nothing")
 	path := d.dir.File(lastYearFile)

@@ -171,7 +171,6 @@ func (d *demo) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// server is the demo's own tranche serve.
 type server struct {
 	*demokit.Child `json:"-"`
 
@@ -196,7 +195,6 @@ func (d *demo) end(ctx context.Context) error {
 	return d.linger(ctx, enter(d.config.Enter))
 }
 
-// invite says what can be seen and tried.
 func (d *demo) invite(ctx context.Context) error {
 	account := d.fifty()[2]
 	breaks, mends, err := d.bank.tryYourself(ctx, account)

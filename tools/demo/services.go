@@ -68,7 +68,6 @@ func placed(text, branches string) []byte {
 	return []byte(strings.NewReplacer("BRANCHES", branches, "ADDRESS", address).Replace(text))
 }
 
-// writeToken writes a new token for the demo's services and returns it.
 func writeToken(path string) (string, error) {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails

@@ -57,7 +57,6 @@ func (d *demo) startProcesses(ctx context.Context) error {
 	return nil
 }
 
-// service returns the command of one of the demo's services.
 func (d *demo) service(ctx context.Context, database string, env ...string) (*exec.Cmd, error) {
 	d.story.Command("tranche demo-service " + database)
 	cmd := d.shell.Command(context.WithoutCancel(ctx), "demo-service", database)
@@ -119,7 +118,6 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 	return nil
 }
 
-// applyPlan shows the plan and applies it.
 func (d *demo) applyPlan(ctx context.Context) error {
 	d.story.Chapter("The plan: gather from three services, compose, and post what someone has approved")
 	demokit.Stop(d.story.File(d.dir.File(planFile)))

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// readyTimeout limits the start of a child.
 const readyTimeout = 2 * time.Minute
 
 const maxSaid = 2 << 10 // bytes of a log in an error
@@ -97,7 +96,6 @@ func commandError(command string, want int, err error, said string) error {
 	return fmt.Errorf("run %s: %w", command, err)
 }
 
-// tail returns the end of a log.
 func tail(path string) string {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {
@@ -113,7 +111,6 @@ func tail(path string) string {
 	return string(text)
 }
 
-// lastLines returns the last lines, indented.
 func lastLines(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {

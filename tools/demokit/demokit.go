@@ -197,7 +197,6 @@ func (s *Story) Check(c Check) {
 	}
 }
 
-// tick is the interval of the display of seconds.
 const tick = time.Second
 
 // During runs fn. On a terminal it shows the seconds meanwhile.

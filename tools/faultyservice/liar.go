@@ -158,7 +158,6 @@ type question struct {
 	header nats.Header
 }
 
-// slot is an item's entry in a reply.
 type slot struct {
 	Ordinal int             `json:"i"`
 	Result  json.RawMessage `json:"d,omitempty"`
@@ -171,7 +170,6 @@ type slotError struct {
 	Retry   bool   `json:"retry"`
 }
 
-// slots returns the right results.
 func (q *question) slots() []slot {
 	all := make([]slot, len(q.Items))
 	for i, item := range q.Items {
@@ -197,7 +195,6 @@ func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 	return msg
 }
 
-// right returns the reply of an honest service.
 func (q *question) right(endpoint string) []*nats.Msg {
 	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.Items))}
 }

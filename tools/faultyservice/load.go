@@ -66,7 +66,6 @@ type clock struct {
 	timer   *time.Timer // for the next end
 }
 
-// stay is a chunk in progress.
 type stay struct {
 	end  time.Duration // virtual
 	over chan struct{}
@@ -139,7 +138,6 @@ func (c *clock) arm() {
 	})
 }
 
-// bucket is a token bucket of items.
 type bucket struct {
 	rate, burst float64
 

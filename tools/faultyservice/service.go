@@ -127,7 +127,6 @@ type (
 	item  = endpoints.Item[json.RawMessage, json.RawMessage]
 )
 
-// exitStatus is the exit code of WayExit.
 const exitStatus = 86
 
 // Service has the faults of its Config.

@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// object is a JSON object.
 type object = map[string]any
 
 // hinted returns the document with hints for the generator: each schema member's Go name and type on the server, so

@@ -51,7 +51,6 @@ func generate(root string) error {
 	return generateClient(root)
 }
 
-// document returns the document as stored.
 func document() ([]byte, error) {
 	text, err := api.Document().MarshalJSON()
 	if err != nil {

@@ -185,7 +185,6 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	return len(c.from.Items), err
 }
 
-// job returns the job that answers the requester.
 func (c *continuation) job() (*serve.Job, error) {
 	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
@@ -264,7 +263,6 @@ func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 	return true
 }
 
-// clear removes the state and its parked replies.
 func (c *continuation) clear() {
 	for n := range c.state.parts {
 		c.parts = append(c.parts, strconv.Itoa(n))

@@ -79,7 +79,6 @@ func (f *Flow) step(name string) {
 	}
 }
 
-// start returns the first stage's work.
 func (f *Flow) start(j *serve.Job) serve.Work {
 	w := &Work{Flow: f, Job: j, Total: len(j.Request.Items)}
 	w.Sheet = f.open(w)
@@ -232,7 +231,6 @@ func (a *asked) label() string {
 	return a.name
 }
 
-// asks returns the endpoints asked, without duplicates.
 func asks(questions []question) string {
 	var names []string
 	seen := map[string]bool{}

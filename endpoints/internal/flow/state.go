@@ -22,7 +22,6 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// stateVersion is the format version of a suspended chunk.
 const stateVersion = 1
 
 // MaxState bounds the state of a suspended chunk, as JSON.

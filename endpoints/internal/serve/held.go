@@ -112,7 +112,6 @@ func (a *Writer) Settle(n int, drop bool) {
 	}
 }
 
-// forget drops the answers since m.
 func (a *Writer) forget(m mark) {
 	h := &a.held
 	for _, body := range h.bodies[m.bodies:] {
@@ -174,7 +173,6 @@ func appendSlots(slots []wire.Slot, buf *bytes.Buffer) ([]wire.Slot, error) {
 // a slow server has not acknowledged only adds load.
 const pieceRoom = 4
 
-// largeResult is a result sent in pieces.
 type largeResult struct {
 	ordinal     int
 	contentType string // empty for JSON

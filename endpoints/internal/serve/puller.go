@@ -25,7 +25,6 @@ const (
 	failuresToTell = 10
 )
 
-// errReconnected ends a pull lost with its connection.
 var errReconnected = errors.New("the connection was lost")
 
 // Scope is the life of one Run. Stopping ends first, then Working, then Sending.
@@ -257,5 +256,4 @@ func (p *Puller) handle(scope Scope, id RequestID, msg jetstream.Msg) {
 	items, took = p.Deal(scope, id, msg)
 }
 
-// errNoConsumer means that the consumer is missing or unreachable.
 var errNoConsumer = errors.New("the consumer is not there or does not answer")

@@ -45,7 +45,6 @@ func (j *Job) Lane() Lane {
 	return Chunks
 }
 
-// verdict is the outcome of an attempt at a single request.
 type verdict struct {
 	failure *wire.SlotError // applies to unanswered items, if any
 	passing *wire.SlotError // retryable error; nil if a retry would not help

@@ -117,7 +117,6 @@ type window struct {
 	buckets  [latencyBuckets]int64
 }
 
-// pace is the throughput and latency of the last minute.
 type pace struct {
 	rate     float64 // answered items per second
 	p50, p99 time.Duration

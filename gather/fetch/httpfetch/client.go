@@ -287,7 +287,6 @@ func (s *step) checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// sameHost reports whether two URLs have the same origin.
 func sameHost(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
 }
@@ -299,7 +298,6 @@ func portOf(u *url.URL) string {
 	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 }
 
-// refusedRedirect returns the redirect that was not followed, or nil.
 func refusedRedirect(err error) *redirectError {
 	refused, _ := errors.AsType[*redirectError](err)
 	return refused

@@ -47,7 +47,6 @@ const (
 	CodeCharset        = "unsupported_charset" // JSON declared in an encoding other than UTF-8; permanent
 )
 
-// outcome is the outcome of one request.
 type outcome struct {
 	slot   wire.SlotError // no error if the code is empty
 	down   bool           // no answer: the service may be down
@@ -71,7 +70,6 @@ func (s *step) flawed(value []byte, maxDepth int) outcome {
 
 func (o outcome) failed() bool { return o.slot.Code != "" }
 
-// templateFailed returns the outcome for a template that cannot be expanded.
 func (s *step) templateFailed(what string, err error) outcome {
 	if long, ok := errors.AsType[*template.TooLongError](err); ok {
 		return failed(CodeURLTooLong, false, "%v", long)
@@ -154,7 +152,6 @@ func broken(err error) string {
 	return "the connection broke, or what came was no HTTP"
 }
 
-// statusFailed returns the outcome for a status other than success.
 func (s *step) statusFailed(status int, header http.Header, said string) outcome {
 	code, retry := codeOf(status)
 	wait, rest := retryAfter(header, time.Now())

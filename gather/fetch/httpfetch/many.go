@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
-// fetchMany sends one request for all items of a chunk.
 func (s *step) fetchMany(ctx context.Context, req *fetch.Request, mine *share) ([]fetch.Slot, error) {
 	values := s.values(req)
 	for i := range req.Items {

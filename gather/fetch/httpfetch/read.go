@@ -24,14 +24,12 @@ const (
 	// maxErrorBody bounds the bytes read of an error response: enough that quoting never cuts a secret in two.
 	maxErrorBody = 64 << 10
 	// firstRead is the initial buffer size for a response.
-	firstRead = 64 << 10
-	// maxContentType bounds a content type's length.
+	firstRead      = 64 << 10
 	maxContentType = 200
 )
 
 var errTooLarge = errors.New("larger than is allowed")
 
-// answer is a successful response.
 type answer struct {
 	data        []byte
 	contentType string // empty for JSON

@@ -188,10 +188,8 @@ func (s *step) request(ctx context.Context, values *template.Values) (*http.Requ
 	return r, outcome{}
 }
 
-// maxHeaderValue bounds the length of a header value.
 const maxHeaderValue = 8 << 10
 
-// asSlot returns an item's slot for its request's outcome.
 func (o outcome) asSlot(ordinal int) fetch.Slot {
 	if o.failed() {
 		e := o.slot
@@ -200,7 +198,6 @@ func (o outcome) asSlot(ordinal int) fetch.Slot {
 	return fetch.Slot{Ordinal: ordinal, Data: o.answer.data, ContentType: o.answer.contentType}
 }
 
-// asError returns a chunk's error for its request's outcome.
 func (o outcome) asError() error {
 	e := o.slot
 	return fetch.Clean(&e)
@@ -209,7 +206,6 @@ func (o outcome) asError() error {
 // heldBytes bounds the results of a chunk held without a sink.
 const heldBytes = 64 << 20
 
-// round sends a request for each item of a chunk.
 type round struct {
 	step  *step
 	req   *fetch.Request
@@ -226,7 +222,6 @@ type round struct {
 	stop   chan struct{} // closed when it does
 }
 
-// failedItem is an item whose request got no answer from the service.
 type failedItem struct {
 	ordinal int
 	why     outcome
@@ -385,7 +380,6 @@ func point(text []byte, pointer string) (value []byte, found bool) {
 	return text, true
 }
 
-// member returns an object's field or a list's element.
 func member(text []byte, name string) (value []byte, found bool) {
 	if isObject(text) {
 		times := 0

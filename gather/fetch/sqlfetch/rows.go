@@ -24,7 +24,6 @@ import (
 // chunkBytes bounds the values of a chunk in memory.
 const chunkBytes = 64 << 20
 
-// found is an item's query result.
 type found struct {
 	rows  int
 	data  []byte // the value; of many rows the list without its end
@@ -169,7 +168,6 @@ const (
 	CodeBadResult   = wire.CodeBadResult // the database returned invalid JSON
 )
 
-// verdict is the meaning of a query's error.
 type verdict struct {
 	code  string
 	retry bool
