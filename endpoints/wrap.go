@@ -171,8 +171,7 @@ func (w *Work) Answers() ([]wire.Slot, error) {
 	return slots, nil
 }
 
-// Errors returns the number of items answered with an error so far, including those whose payload did not fit the
-// input.
+// Errors returns how many items were answered with an error so far, including payloads that did not fit.
 func (w *Work) Errors() int {
 	a := &w.job.Answers
 	a.Mu.Lock()

@@ -126,8 +126,7 @@ type Templates struct {
 	Body    *template.Body // nil without a body
 }
 
-// Parse parses the templates, which may use the given variables. The error is a *FieldError with a field such as
-// headers.Accept.
+// Parse parses the templates with these variables. The error is a *FieldError, of a field such as headers.Accept.
 func (h *HTTP) Parse(variables template.Variables) (*Templates, error) {
 	variables.Many = h.WholeChunk
 	t := &Templates{Headers: map[string]*template.Text{}}

@@ -72,8 +72,7 @@ func (p *Plan) checkOrder() error {
 	return nil
 }
 
-// Ordered returns the plan with each step after those it needs, and otherwise in the given order. The plan must be
-// valid.
+// Ordered returns a valid plan with each step after those it needs, and otherwise in the given order.
 func (p *Plan) Ordered() *Plan {
 	out := p.clone()
 	rest, placed := out.Steps, map[string]bool{}

@@ -83,8 +83,7 @@ UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// ackNewSQL is ackSQL for one batch and also returns the cleared bits. They cost a kilobyte per group, so ackSQL
-// omits them.
+// ackNewSQL is ackSQL for one batch, and returns the cleared bits: a kilobyte per group, so ackSQL omits them.
 const ackNewSQL = ackMovedSQL + `g.grp, l.pending & l.mask AS cleared
 ), total AS MATERIALIZED (
     SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
@@ -97,8 +96,7 @@ UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// closeSQL continues from total, the number of emptied groups per batch. It locks batch rows in ascending order, as
-// described at ackSQL.
+// closeSQL continues from total, the emptied groups per batch. It locks batch rows in ascending order; see ackSQL.
 const closeSQL = `, batch AS MATERIALIZED (
     SELECT b.*
     FROM (SELECT * FROM total WHERE emptied > 0 ORDER BY batch_id) t CROSS JOIN LATERAL (

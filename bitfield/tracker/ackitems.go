@@ -157,8 +157,7 @@ func (w *work) add(ctx context.Context, tx pgx.Tx, i int) error {
 
 func (w *work) code(s *step) string { return w.acks[s.of[0]].Code }
 
-// bits reports whether the newly acknowledged items must be known: if several acks share the statement, or items
-// failed.
+// bits reports whether the new items must be known: several acks share the statement, or items failed.
 func (w *work) bits(s *step) bool { return s.whole == nil && (len(s.of) > 1 || w.code(s) != "") }
 
 func (w *work) items(s *step) (all []Ack) {

@@ -94,8 +94,7 @@ func addedBefore(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key s
 	return before, nil
 }
 
-// EventKind is how a batch ended. Events are rows of run_event with the batch as run, published on
-// tranche.event.<kind>.
+// EventKind is how a batch ended. Events are rows of run_event (run = batch), published on tranche.event.<kind>.
 type EventKind string
 
 // Kinds of events. A batch has one of them, once.
@@ -182,8 +181,7 @@ SET deleted_at = tranche_now(), key = NULL,
     webhook_state = CASE webhook_state WHEN 'due' THEN 'given_up' ELSE webhook_state END
 WHERE batch_id = ANY ($1) AND deleted_at IS NULL`
 
-// DeleteTracker deletes a tracker in any state, immediately. It will not complete and sends no event. Purge removes
-// its rows.
+// DeleteTracker deletes a tracker in any state. It will not complete and sends no event. Purge removes its rows.
 func DeleteTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 	var (
 		state State

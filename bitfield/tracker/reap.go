@@ -153,8 +153,7 @@ type Webhook struct {
 type WebhookRoom struct {
 	UnderWay        []Webhook // not returned again
 	AtOnce, PerHost int
-	// Kept of AtOnce is reserved for hosts without calls in progress, so that hanging hosts with many calls do not block
-	// others.
+	// Kept of AtOnce is reserved for hosts without calls in progress, so that hanging hosts do not block others.
 	Kept int
 }
 

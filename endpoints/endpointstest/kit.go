@@ -428,8 +428,7 @@ func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
 		})
 }
 
-// KillBeforeReply kills the next instance that is about to send a message of the endpoint's reply. Effects of its
-// handler remain.
+// KillBeforeReply kills the next instance about to send a message of the endpoint's reply. Handler effects remain.
 func (k *Kit) KillBeforeReply(endpoint string) *Kill {
 	return k.arm("replies as endpoint "+endpoint, func(_ *Instance, subject string, _ []byte) bool {
 		if subject == replySubjects+endpoint {

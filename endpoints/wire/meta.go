@@ -195,8 +195,7 @@ func HeaderSize(h nats.Header) int {
 	return n
 }
 
-// ReadMeta parses the headers of a request or reply. The error is always a *MalformedError; the readable IDs are
-// returned with it.
+// ReadMeta parses the headers of a request or reply. It returns readable IDs even with an error, a *MalformedError.
 func ReadMeta(h nats.Header) (Meta, error) {
 	meta, err := ParseMeta(h)
 	if err != nil {

@@ -310,8 +310,7 @@ type Letter struct {
 	ContentType string `json:"content_type"`
 }
 
-// ServeMail posts the statements of accounts, which are the parts of the named step, until ctx ends. The caller
-// closes the connections.
+// ServeMail posts the statements of accounts, the parts of the named step, until ctx ends.
 func ServeMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, statement string, log *zap.Logger) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "mail", Version: "1.0.0", Log: log})
 	if err != nil {

@@ -133,8 +133,7 @@ func (s sheet) rule(x1, y1, x2, y2, thick float64, c colour) {
 	s.Line(x1, y1, x2, y2)
 }
 
-// latin converts text to Windows-1252, the encoding of PDF's standard fonts. Missing characters become question
-// marks.
+// latin converts text to Windows-1252, the encoding of PDF's standard fonts; others become question marks.
 func latin(text string) string {
 	text, _ = encoding.ReplaceUnsupported(charmap.Windows1252.NewEncoder()).String(text) // it never fails
 	return strings.ReplaceAll(text, "\x1a", "?")

@@ -147,8 +147,7 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))
 }
 
-// checkFold requires strict processing in insertion order for folds: otherwise a failed update would follow a later
-// one.
+// checkFold requires strict insertion order for folds: a failed update would otherwise follow a later one.
 func checkFold(doc *strictyaml.Document, s *collector.CollectorSpec) error {
 	switch {
 	case s.Fold == "" && s.FoldBy != "":

@@ -85,8 +85,7 @@ const (
 var errTooManySteps = errors.New("checking an item against the schema takes too many steps; " +
 	"use fewer $refs in allOf, anyOf and oneOf")
 
-// meter makes a schema and its subschemas count their steps and stop a check that takes too many. Each kind of schema
-// checks its format first.
+// meter makes a schema and its subschemas count steps and stop a check that takes too many. Formats come first.
 func (s *Schema) meter(v reflect.Value, seen map[*jsonschema.Schema]bool) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -171,8 +170,7 @@ func size(v any) int {
 	return 0
 }
 
-// Check returns an item's faults by field, or nil if it is valid. It returns an error if the check takes too many
-// steps.
+// Check returns an item's faults by field, or nil if it is valid; an error if the check takes too many steps.
 func (s *Schema) Check(item []byte) ([]Fault, error) {
 	value, err := decode(item)
 	if err != nil {

@@ -243,8 +243,7 @@ func (e *Error) Error() string {
 // sourceWidth bounds the part of a source line that is shown.
 const sourceWidth = 100
 
-// window returns the part of the source line around the column, and the number of characters before the column. It
-// replaces terminal control characters.
+// window returns the source line around the column, without control characters, and the offset of the column in it.
 func (e *Error) window() (before int, shown string) {
 	line := []rune(e.Source)
 	column := min(max(e.Column-1, 0), len(line))

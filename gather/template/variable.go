@@ -198,8 +198,7 @@ func (v variable) fails(format string, args ...any) error {
 	return &Error{v.name, fmt.Sprintf(format, args...)}
 }
 
-// value returns a variable's value as JSON types, or there = false without one. An unset parameter is always an
-// error, as it is missing for all items.
+// value returns a variable's value as JSON types; there is false without one. An unset parameter is always an error.
 func (v variable) value(in *Values) (value any, there bool, err error) {
 	switch v.root {
 	case "run":

@@ -23,8 +23,7 @@ import (
 )
 
 const (
-	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers have grown, as
-	// after some uptime.
+	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers grown.
 	bedWarmItems = 20_000
 )
 
@@ -154,8 +153,7 @@ func (b *bed) subscribe() error {
 	return onCompletion(b.nc, func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
 }
 
-// onCompletion subscribes to completions like any client: messages published to a stream also reach plain
-// subscribers.
+// onCompletion subscribes to completions; messages published to a stream also reach plain subscribers.
 func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
 	_, err := nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()

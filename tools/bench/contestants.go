@@ -54,8 +54,7 @@ func chooseContestants(cfg config, pg *cluster) []contestant {
 	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })
 }
 
-// race measures all contestants in turn, round by round. It discards a warm-up round, which creates the WAL files and
-// touches memory.
+// race measures all contestants round by round, after a warm-up that creates the WAL files and touches memory.
 func race(ctx context.Context, pg *cluster, rounds int, list []contestant) ([]result, error) {
 	results := make([]result, len(list))
 	most := 0

@@ -70,8 +70,7 @@ func (pg *cluster) makeDir() (err error) {
 	return nil
 }
 
-// diskDir returns a directory for temporary files on a disk. /tmp is often in memory, where fsync costs nothing and
-// ten million items do not fit.
+// diskDir returns a temporary directory on a disk. /tmp may be in memory: too small, and with free fsyncs.
 func diskDir() string {
 	const kept = "/var/tmp" // it survives a restart, so it is not in memory
 	if info, err := os.Stat(kept); err == nil && info.IsDir() {

@@ -43,8 +43,7 @@ func poisonCases() []poisonCase {
 	}
 }
 
-// measureIsolation measures finding items that fail every chunk they are in: one run per case, all concurrent, with
-// default settings.
+// measureIsolation measures finding items that fail their chunk: one run per case, all concurrent, default settings.
 func measureIsolation(ctx context.Context, l *lab, t *table) error {
 	cases := poisonCases()
 	runs := make([]string, len(cases))

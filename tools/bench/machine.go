@@ -241,8 +241,7 @@ func (pg *cluster) walPosition(ctx context.Context) (at int64, err error) {
 	return at, nil
 }
 
-// peakTick is the interval for sampling peaks that the kernel does not record. A sample takes well under a
-// millisecond.
+// peakTick is the interval for sampling peaks that the kernel does not record. A sample takes under a millisecond.
 const peakTick = 200 * time.Millisecond
 
 type peaks struct {

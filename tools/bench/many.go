@@ -299,8 +299,7 @@ func (l *lab) cpu() map[string]float64 {
 	return used
 }
 
-// cores returns how many cores the idle nodes and PostgreSQL use, per node: the median of several samples, of which
-// about one in six meets autovacuum.
+// cores returns the cores that idle nodes and PostgreSQL use, per node: a median, as autovacuum disturbs samples.
 func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
 	if err := backoff.Sleep(ctx, manySettle); err != nil {
 		return 0, err

@@ -168,8 +168,7 @@ func goals() []goal {
 	}
 }
 
-// ratio compares our items per second with another contestant's, round by round, since longer disturbances of the
-// machine affect both.
+// ratio compares our items per second with another contestant's, round by round.
 type ratio struct {
 	spread
 

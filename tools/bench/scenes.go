@@ -25,8 +25,7 @@ const (
 
 type percentiles struct{ p50, p99, max time.Duration }
 
-// measureLatency starts runs one at a time on an idle node. A plain subscriber sees replies: NATS delivers them on
-// arrival, before JetStream has stored them.
+// measureLatency starts runs one at a time. Plain subscribers get replies on arrival, before JetStream stores them.
 func measureLatency(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
 	b, err := openBed(ctx, cfg, pg)
 	if err != nil {

@@ -94,8 +94,7 @@ func echo(_ context.Context, chunk *endpoints.Chunk[customer, customer]) error {
 
 type stage = endpoints.Stage[customer, customer, endpoints.None, endpoints.None]
 
-// thrice is a flow of three stages. The first two query the plain endpoint with the previous result; the last
-// answers.
+// thrice is a flow of three stages: two query the plain endpoint with the previous result, the last answers.
 func thrice() []func(context.Context, *stage) error {
 	again := endpoints.To[customer, customer](echoEndpoint)
 	return []func(context.Context, *stage) error{

@@ -45,8 +45,7 @@ type cluster struct {
 	began    time.Time
 }
 
-// show starts everything, injects the faults and checks the run. When ctx ends it stops everything and returns the
-// context's error.
+// show starts everything, injects the faults and checks the run. When ctx ends it stops everything.
 func show(ctx context.Context, s settings) error {
 	color := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
 	c := &cluster{

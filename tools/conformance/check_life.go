@@ -31,8 +31,7 @@ func checkInProgress(ctx context.Context, n *node) (err error) {
 	return err
 }
 
-// standstill measures the longest stall of this process, and thus probably of the machine, until the returned
-// function is called.
+// standstill measures this process's longest stall, probably the machine's, until longest is called.
 func standstill() (longest func() time.Duration) {
 	ended, found := make(chan struct{}), make(chan time.Duration)
 	go func() {

@@ -319,8 +319,7 @@ func (s slot) holds(n int) bool {
 	return true
 }
 
-// checkParts sends items with parts, without a requested part, and with parts only. The service must answer the last
-// in any way.
+// checkParts sends items with parts, without a requested part, and with parts only, to be answered in any way.
 func checkParts(ctx context.Context, n *node) error {
 	r := orders(order{"do": "part", "name": "accounts"}, order{"do": "part", "name": "logo"},
 		order{"do": "part", "name": "none"}, order{})

@@ -232,8 +232,7 @@ func checkBig(ctx context.Context, n *node) error {
 	return oneFinal(a)
 }
 
-// checkPieces requests a text that does not fit a message, bytes in several pieces, and small results. Services
-// without pieces must say so.
+// checkPieces requests a long text, bytes in several pieces, and small results. Services without pieces must say so.
 func checkPieces(ctx context.Context, n *node) error {
 	text, size := int(n.nc.MaxPayload()), 2*int(n.nc.MaxPayload())+1
 	r := orders(order{"do": "echo", "value": 1}, order{"do": "big", "n": text},

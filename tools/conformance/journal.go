@@ -35,8 +35,7 @@ type acknowledgement struct {
 	stored   time.Time // when the stream stored the request
 }
 
-// journal records what the service sends: replies as published, whether stored or not, and acknowledgements. It is
-// safe for concurrent use.
+// journal records the service's replies, stored or not, and acknowledgements. It is safe for concurrent use.
 type journal struct {
 	mu      sync.Mutex
 	changed chan struct{}

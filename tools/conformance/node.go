@@ -20,8 +20,7 @@ import (
 const (
 	// patience bounds one wait.
 	patience = 5 * time.Second
-	// impatience bounds later waits for replies and acknowledgements after one was missing; a silent service would
-	// otherwise take minutes.
+	// impatience bounds later waits after one was missing; a silent service would otherwise take minutes.
 	impatience = 3 * time.Second
 	// grace is how long to wait for a possibly incomplete reply to grow.
 	grace = 400 * time.Millisecond

@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 )
 
-// The databases, one for each service. statementsDB has the ledger of the composing node, mailDB that of the mail
-// service.
+// The databases, one per service. statementsDB has the composing node's ledger, mailDB the mail service's.
 const (
 	accountsDB     = "accounts"
 	transactionsDB = "transactions"
@@ -30,8 +29,7 @@ func databases() []string {
 	return []string{accountsDB, transactionsDB, branchesDB, statementsDB, mailDB}
 }
 
-// sampleBank is the demo's databases, filled by SQL. A bank of one size is always the same. Tables are unlogged. Not
-// safe for concurrent use.
+// sampleBank is the demo's databases. Banks of one size are identical. Not safe for concurrent use.
 type sampleBank struct {
 	url         func(database string) string
 	programs    string // the directory of psql and pgbench; otherwise they are looked up on the PATH
@@ -39,8 +37,7 @@ type sampleBank struct {
 	accounts    int
 }
 
-// env returns the environment that leads a PostgreSQL program or a service to a database. Unlike arguments, other
-// users cannot read it.
+// env leads a program to a database. Unlike arguments, the environment is not visible to other users.
 func (b *sampleBank) env(database string) ([]string, error) {
 	config, err := pgconn.ParseConfig(b.url(database))
 	if err != nil {
@@ -106,8 +103,7 @@ func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	return nil
 }
 
-// makeYear creates the year's movements, the owners and balances of the accounts, and the branches. It returns the
-// number of movements.
+// makeYear creates movements, owners, balances and branches. It returns the number of movements.
 func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.fill(ctx2, transactionsDB, createMovements) })
@@ -303,8 +299,7 @@ WHERE a.id = ANY($1::int[]) AND old.id = a.id RETURNING old.id, old.closing`
 	dropBranch = `
 UPDATE customer c SET branch = 991 FROM customer old
 WHERE c.account = ANY($1::int[]) AND old.account = c.account RETURNING old.account, old.branch`
-	// dropAmounts removes the amount of one movement per account. Movements have no key; ctid identifies one within the
-	// statement.
+	// dropAmounts removes one movement's amount per account. Movements have no key, but a ctid during the statement.
 	dropAmounts = `
 UPDATE movement m SET amount = NULL FROM (
     SELECT DISTINCT ON (account) ctid, account, amount FROM movement
@@ -328,8 +323,7 @@ func lostAmount() corruption {
 	return corruption{transactionsDB, bank.CodeBrokenMovement, dropAmounts, repairAmount}
 }
 
-// corruptThree damages three accounts far from each other, one per service: a balance, a branch, and the amount of a
-// movement.
+// corruptThree damages three accounts far from each other: a balance, a branch, and a movement's amount.
 func (b *sampleBank) corruptThree(ctx context.Context) (three []corruptedAccount, err error) {
 	n := b.accounts
 	for _, c := range []struct {
@@ -383,8 +377,7 @@ func (b *sampleBank) repair(ctx context.Context, all []corruptedAccount) error {
 
 const branchOf = `SELECT branch FROM customer WHERE account = $1`
 
-// tryYourself returns two statements for the database branches: the first assigns an account to a branch that does
-// not exist, the second undoes that.
+// tryYourself returns statements that assign an account to a branch that does not exist, and undo that.
 func (b *sampleBank) tryYourself(ctx context.Context, account int32) (breaks, mends string, err error) {
 	var branch int64
 	err = b.with(ctx, branchesDB, "look for a customer's branch", func(conn *pgx.Conn) error {

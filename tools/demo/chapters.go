@@ -113,8 +113,7 @@ func (d *demo) fifty() []int32 {
 	return accounts
 }
 
-// redo shows what fn adds to the ledgers and keeps it for the proof: want entries per database, all for these
-// accounts.
+// redo shows what fn adds to the ledgers and keeps it for the proof: want per database, only these accounts.
 func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
 	mark := demokit.Must(d.bank.mark(ctx))
 	demokit.Stop(fn())

@@ -124,8 +124,7 @@ type demo struct {
 	began     time.Time
 }
 
-// Run runs the demo and returns nil if everything was equal in the end. When ctx ends, it stops everything and
-// returns ctx's error.
+// Run runs the demo. It returns nil if everything was equal in the end, or ctx's error, after stopping everything.
 func Run(ctx context.Context, config Config) (err error) {
 	config, err = config.withDefaults()
 	if err != nil {

@@ -29,8 +29,7 @@ const (
 	tokenFile       = "branch.token"
 )
 
-// planText is the plan. Its step names are those that the function knows; BRANCHES stands for the URL of the branches
-// service.
+// planText is the plan; its step names are the function's. BRANCHES stands for the branches service's URL.
 const planText = `name: ` + planName + `
 items:
   schema:

@@ -40,8 +40,7 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 	return nil
 }
 
-// startProcesses starts the services, Tranche, and a node of the bank. The HTTP service comes first: Tranche's
-// connections file names its address.
+// startProcesses starts the services, Tranche and the bank's node; the HTTP service first, for its address.
 func (d *demo) startProcesses(ctx context.Context) error {
 	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
 	d.branches = d.startBranches(ctx)
@@ -98,8 +97,7 @@ func (d *demo) startServer(ctx context.Context) (err error) {
 	return nil
 }
 
-// startProcess starts a service that connects to NATS and waits until it is ready: until it listens on the endpoint
-// or, without one, until it says so.
+// startProcess starts a service that connects to NATS and waits until it listens or, without endpoint, says so.
 func (d *demo) startProcess(ctx context.Context, database, endpoint, how string) error {
 	began := time.Now()
 	env, into := []string{"NATS_URL=" + d.server.NATS, "TRANCHE_DATA_DIR=" + d.dir.Servers()}, any(nil)

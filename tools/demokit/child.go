@@ -29,8 +29,7 @@ type Child struct {
 	err    error
 }
 
-// StartChild starts the program in its own process group: we handle Ctrl-C at the terminal and stop the children in
-// order.
+// StartChild starts the program in its own process group, so that we handle Ctrl-C and stop children in order.
 func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -121,8 +120,7 @@ func lastLines(text string) string {
 	return "  " + strings.Join(lines, "\n  ")
 }
 
-// Start starts a child that is stopped at the end of the story. If into is not nil, Start decodes the JSON that the
-// child prints when it is ready into it.
+// Start starts a child that is stopped at the end of the story. Unless into is nil, it awaits its announcement.
 func (s *Story) Start(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (c *Child, err error) {
 	if into == nil {
 		c, err = StartChild(name, log, cmd)

@@ -256,8 +256,7 @@ func (c Check) Difference() string {
 	return text
 }
 
-// Environment returns the process's environment plus more, without variables that configure Tranche, NATS or
-// PostgreSQL.
+// Environment returns the environment plus more, without the settings of Tranche, NATS and PostgreSQL.
 func Environment(more ...string) []string {
 	leads := func(variable string) bool {
 		for _, prefix := range []string{"TRANCHE_", "NATS_", "PG"} {

@@ -154,8 +154,7 @@ func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint, ver
 	})
 }
 
-// Await retries try until it succeeds, the child about ends, or readyTimeout passes. The error includes that of the
-// last attempt.
+// Await retries try until it succeeds, the child about ends, or readyTimeout passes; then it returns try's error.
 func Await(ctx context.Context, what string, about *Child, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -24,8 +24,7 @@ import (
 type LiarConfig struct {
 	Endpoint string
 	Lie      Lie
-	// Poison is the items about which the liar always lies. Nil: it lies about the first attempt of every chunk, and is
-	// honest about the others.
+	// Poison is the items about which the liar always lies. Nil: it lies about each chunk's first attempt only.
 	Poison []int
 	Ledger *Ledger // nil: a new one, see Liar.Ledger
 }

@@ -42,8 +42,7 @@ func (l *Load) slowdown(c int) float64 {
 	return factor
 }
 
-// Peak returns the highest rate of a service with this load, in items per second for chunks of n items, and the
-// concurrency that reaches it, up to limit.
+// Peak returns the highest rate, in items per second for chunks of n items, and its concurrency, up to limit.
 func (l *Load) Peak(n, limit int) (rate float64, atOnce int) {
 	for c := 1; c <= limit; c++ {
 		r := float64(c*n) / (l.alone(n).Seconds() * l.slowdown(c))

@@ -39,8 +39,7 @@ func notWaiting() []string {
 // codeName matches Go names in code spans.
 var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
 
-// waits returns rows for the durations that the page mentions above the list. It fails if a duration has no comment,
-// or if a name on the page is not in the code.
+// waits returns rows for the durations that the page mentions. Durations need comments, and names must exist.
 func waits(root string) (string, error) {
 	packages, err := sources(root)
 	if err != nil {
@@ -128,8 +127,7 @@ type duration struct {
 	list  token.Pos // of its declaration
 }
 
-// durationsOf lists the durations of a package, in the order of its files: names with type Duration, or with a value
-// made of a unit of time or of another duration.
+// durationsOf lists a package's durations in order: by type, or by a value made of units of time or other durations.
 func durationsOf(files []*ast.File) (all []duration) {
 	specs := declarations{}
 	for _, file := range files {

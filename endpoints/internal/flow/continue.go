@@ -105,8 +105,7 @@ func (c *continuation) read() error {
 	return nil
 }
 
-// take finds the reply's chunk and runs its next stage if all replies have arrived. With an error, the message was
-// not handled.
+// take finds the reply's chunk and runs its next stage if all replies have arrived. An error: nothing was handled.
 func (c *continuation) take(ctx context.Context) (items int, err error) {
 	f := c.flow
 	if f.Recent.isDone(c.id) {

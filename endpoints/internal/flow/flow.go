@@ -45,8 +45,7 @@ type Flow struct {
 	Crash func(step string)
 }
 
-// repliesBeyond is how many replies are prefetched beyond the slots. Replies that calls wait for share the consumer
-// with the rest, and are handled first once fetched.
+// repliesBeyond is how many replies are prefetched beyond the slots, since replies for calls share the consumer.
 const repliesBeyond = 16
 
 // New makes a server run its chunks in stages.

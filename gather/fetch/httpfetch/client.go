@@ -87,8 +87,7 @@ func New(conns *connections.Connections, cfg Config) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.transports.close() }
 
-// RestsUntil returns until when a host asked not to be called, given its pacing key such as http:127.0.0.1:8081. It
-// does not if the time is zero or past.
+// RestsUntil returns until when a host (http:127.0.0.1:8081) asked not to be called; zero or past: not at all.
 func (c *Client) RestsUntil(paceKey string) time.Time { return c.rests.until(paceKey) }
 
 // Fetcher returns the fetcher of a step with these settings, the JSON of gather.HTTP. The error is a *wire.SlotError
@@ -141,8 +140,7 @@ func (s *step) checkSecrets() error {
 // redirects nor adds secrets. The caller must limit reading the response.
 func (c *Client) Transport() http.RoundTripper { return c.transports }
 
-// Explain returns why a request through Transport failed, without the URL that err contains. passes reports whether a
-// retry may succeed.
+// Explain returns why a request through Transport failed, without its URL, and whether a retry may succeed.
 func Explain(err error) (why string, passes bool) {
 	if _, refused := errors.AsType[*addressError](err); refused {
 		return (&addressError{}).Error(), false
@@ -168,8 +166,7 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// transports keeps one connection pool for hosts without settings, and one for each host with, so that client
-// certificates are shown only to their host.
+// transports pools connections, separately for each host with settings: only it may see its client certificate.
 type transports struct {
 	client *Client
 	plain  *http.Transport
@@ -303,8 +300,7 @@ func refusedRedirect(err error) *redirectError {
 	return refused
 }
 
-// addressError means that an address is not allowed. It omits the address, so that plan authors cannot explore the
-// operator's network.
+// addressError means that an address is not allowed. It omits it: plan authors must not explore the network.
 type addressError struct{}
 
 func (*addressError) Error() string {
@@ -312,8 +308,7 @@ func (*addressError) Error() string {
 		"those may be reached"
 }
 
-// special are non-public ranges that netip does not know. Some embed an IPv4 address, through which a private one
-// could be reached.
+// special are non-public ranges unknown to netip. Some embed an IPv4 address, perhaps a private one.
 var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("0.0.0.0/8"),       // this network
 	netip.MustParsePrefix("100.64.0.0/10"),   // carrier-grade NAT

@@ -46,8 +46,7 @@ func payload(item *fetch.Item) []byte {
 	return item.Payload
 }
 
-// refused returns the outcome of a chunk whose request failed. If smaller chunks or a retry may help, it is the
-// chunk's error. Otherwise each item gets it.
+// refused fails the chunk after a failed request if smaller chunks or a retry may help, else each item.
 func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	switch out.slot.Code {
 	case CodeThrottled, CodeOverloaded, CodeNoSecret, CodeAddress, CodeRedirect, CodeTLS, CodeUnauthorized, CodeForbidden,

@@ -139,8 +139,7 @@ func readAll(r *http.Response, limit int) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// contentType returns a response's media type, without and with parameters. A response without one is JSON if it is
-// valid as such.
+// contentType returns a media type without and with parameters. A response without one is JSON if valid as such.
 func contentType(h http.Header, body []byte) (kind, whole string, known bool) {
 	said := h.Get("Content-Type")
 	if said == "" {

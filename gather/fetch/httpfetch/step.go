@@ -231,8 +231,7 @@ func newRound(s *step, req *fetch.Request, mine *share) *round {
 	return &round{step: s, req: req, share: mine, most: max(3, s.Concurrency), stop: make(chan struct{})}
 }
 
-// run requests all items. It stops when the service no longer answers: then the chunk fails, and the remaining items
-// are not blamed.
+// run requests all items. When the service stops answering, the chunk fails, and remaining items are not blamed.
 func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
