@@ -141,7 +141,6 @@ func (w *Work) Answer(slot wire.Slot) error {
 	return nil
 }
 
-// checkAnswer checks that a slot has the form that Work.Answers returns.
 func checkAnswer(slot wire.Slot) error {
 	switch {
 	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):

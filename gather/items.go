@@ -79,7 +79,6 @@ const maxColumns = 10_000
 
 var errOnInvalid = fmt.Errorf("want %s or %s", InvalidReject, InvalidFail)
 
-// parseOnInvalid returns the stored form of on_invalid.
 func parseOnInvalid(text string) (string, error) {
 	switch text {
 	case "", InvalidReject:
@@ -229,7 +228,6 @@ func (i *Items) check(prefix string) error {
 	return nil
 }
 
-// checkItems validates the item settings against the rest of the plan.
 func (p *Plan) checkItems() error {
 	if err := p.Items.check("items."); err != nil {
 		return err
@@ -256,7 +254,6 @@ func (p *Plan) checkItems() error {
 	return nil
 }
 
-// byName parses NAME=VALUE pairs. checkPairs finds other forms.
 func byName(texts []string) map[string]string {
 	all := map[string]string{}
 	for _, text := range texts {

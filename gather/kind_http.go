@@ -92,7 +92,6 @@ func (h *HTTP) clone() *HTTP {
 	return &out
 }
 
-// defaultHTTP returns the settings that YAML overrides.
 func defaultHTTP() *HTTP {
 	return &HTTP{
 		Concurrency: DefaultHTTPConcurrency, Timeout: workqueue.Duration(DefaultHTTPTimeout), MaxBytes: DefaultHTTPMaxBytes,

@@ -30,7 +30,6 @@ func ParseOnFailure(text string) (string, error) {
 // Stops reports whether items after a failed one end.
 func (p *Plan) Stops() bool { return p.OnFailure == FailureStop }
 
-// checkOrder validates the order of items and its combination with other settings.
 func (p *Plan) checkOrder() error {
 	if p.OnFailure != "" && p.OnFailure != FailureStop {
 		return fieldError("on_failure", "%v; this is %.40q", errOnFailure, p.OnFailure)

@@ -272,7 +272,6 @@ func worded(field string, value **string, kept *string, parse func(string) (stri
 	}}
 }
 
-// listed is a setting with several values.
 func listed(field string, values *[]string, lay func([]string)) setting {
 	return setting{field: field, read: adding(values), lay: func() {
 		if len(*values) > 0 {
@@ -281,7 +280,6 @@ func listed(field string, values *[]string, lay func([]string)) setting {
 	}}
 }
 
-// stepSettings returns the step settings, parsed by field type.
 func stepSettings(o *workqueue.StepOverrides) (all []setting) {
 	for name, field := range o.Fields() {
 		all = append(all, setting{field: name, read: readField(field)})

@@ -37,7 +37,6 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 	}...)
 }
 
-// word reads a value that has several forms, and stores one of them.
 func word(into *string, parse func(string) (string, error), want error) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) (err error) {
 		said, ok := v.Plain()

@@ -234,7 +234,6 @@ func (s *Step) validateTarget(prefix string) error {
 	return nil
 }
 
-// checkInputs checks that inputs exist and are not repeated, and that a barrier has needs.
 func (s *Step) checkInputs(prefix string) error {
 	for n, input := range s.Inputs {
 		field := fmt.Sprintf("%sinputs[%d]", prefix, n)
@@ -279,7 +278,6 @@ func checkAllCodes(prefix string, s workqueue.StepSettings) error {
 	return checkCodes(prefix+"no_retry_codes", s.NoRetryCodes)
 }
 
-// validateTogether checks combinations of settings.
 func (s *Step) validateTogether(prefix string) error {
 	switch {
 	case s.ChunkAuto && s.ChunkTime == 0:
@@ -300,7 +298,6 @@ func (s *Step) validateTogether(prefix string) error {
 	return nil
 }
 
-// checkCodes allows valid error codes, without repetitions.
 func checkCodes(field string, codes []string) error {
 	if len(codes) > maxCodes {
 		return fieldError(field, "%d codes; at most %d are allowed", len(codes), maxCodes)

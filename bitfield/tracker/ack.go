@@ -227,7 +227,6 @@ func (f misfit) err(batch uuid.UUID) error {
 	return e
 }
 
-// scanAcks reads the rows of ackSQL, or of ackNewSQL with more columns.
 func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) error {
 	var (
 		batch      uuid.UUID

@@ -170,7 +170,6 @@ func (w *work) items(s *step) (all []Ack) {
 	return all
 }
 
-// attribute computes each ack's effect.
 func (w *work) attribute(out []Acked) {
 	for _, s := range w.steps {
 		if w.bits(s) {

@@ -332,7 +332,6 @@ func (i *Instance) nak() {
 	_ = i.kit.nc.FlushTimeout(handBackTimeout) // likewise
 }
 
-// delivered records a message from the server.
 func (i *Instance) delivered(subject, ack string) {
 	point, ok := pointOf(subject)
 	if !ok {
@@ -366,7 +365,6 @@ func (i *Instance) acknowledges(subject string, body []byte) (delivery, bool) {
 	return d, ok && string(body) == "+ACK"
 }
 
-// settled removes a delivery, unless the message is a heartbeat.
 func (i *Instance) settled(subject string, body []byte) {
 	if string(body) == "+WPI" {
 		return
@@ -394,7 +392,6 @@ const (
 	callSubjects  = "tranche.call."
 )
 
-// pointOf returns the stage that a delivered message starts.
 func pointOf(subject string) (Point, bool) {
 	if endpoint, ok := strings.CutPrefix(subject, workSubjects); ok {
 		return Point{Endpoint: endpoint}, true

@@ -224,7 +224,6 @@ func (p *Pending) Wait() *Reply {
 	return reply
 }
 
-// explain says why there is no reply.
 func (k *Kit) explain(r *Request) string {
 	text := fmt.Sprintf("endpointstest: in %s no reply of endpoint %s to a request with %d items",
 		k.patience, r.Endpoint, len(r.Keys))

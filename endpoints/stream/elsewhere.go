@@ -130,7 +130,6 @@ func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	_ = nc.ForceReconnect() // fails only if the connection is closed
 }
 
-// looked ends a round and reports whether to move.
 func (e *elsewhere) looked(silent string, found bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,7 +172,6 @@ func answersAt(nc *nats.Conn, server, question string) bool {
 		Leads(said.Cluster) == nil
 }
 
-// fromURLs returns the user or token in the connection's addresses.
 func fromURLs(servers []string) (user, password, token string) {
 	for _, server := range servers {
 		at, err := url.Parse(strings.TrimSpace(server))

@@ -77,7 +77,6 @@ type States struct {
 	WorkCreated, ReplyCreated, StageCreated, FlowCreated time.Time
 }
 
-// all returns the settings of all streams.
 func (c Config) all() []jetstream.StreamConfig {
 	c = c.WithDefaults()
 	return []jetstream.StreamConfig{c.work(), c.reply(), c.stage(), c.flow(), c.event(), c.dead()}

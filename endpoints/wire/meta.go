@@ -127,7 +127,6 @@ func ParseMeta(h nats.Header) (Meta, error) {
 	return m, nil
 }
 
-// readAsker parses the optional headers.
 func (m *Meta) readAsker(read *headerReader) {
 	m.Root, m.Deliveries = m.Slice, DefaultDeliveries
 	h := read.header

@@ -368,7 +368,6 @@ func (e *UnstoredError) Error() string {
 
 func (e *UnstoredError) Unwrap() error { return e.Err }
 
-// wireOperation is an Operation in a message.
 type wireOperation struct {
 	ID       string          `json:"id,omitempty"`
 	Key      string          `json:"key,omitempty"`

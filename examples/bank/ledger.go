@@ -24,7 +24,6 @@ type Ledger struct {
 	going bool // a writer is running
 }
 
-// page is the content of one statement.
 type page struct {
 	accounts []int32
 	done     chan struct{}

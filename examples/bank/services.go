@@ -291,7 +291,6 @@ func (s *branches) find(ctx context.Context, account int32) (Branch, error) {
 	return b, nil
 }
 
-// refusals returns the number of requests refused by the rate limit.
 func (s *branches) refusals(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]int64{"refused": s.refused.Load()})
 }
@@ -346,7 +345,6 @@ type limit struct {
 
 func newLimit(rate float64) *limit { return &limit{rate: rate, tokens: max(1, rate)} }
 
-// allow takes a token, if there is one.
 func (l *limit) allow(now time.Time) bool {
 	if l.rate == 0 {
 		return true

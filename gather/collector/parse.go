@@ -116,12 +116,10 @@ func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 	return nil
 }
 
-// isCode reports whether code has only the characters of names, and dots.
 func isCode(code string) bool {
 	return wire.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
 }
 
-// check validates names and combinations of fields.
 func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.Rule) error {
 	if s.Endpoint == "" {
 		return doc.Fail("endpoint", "it is missing; a collector needs the endpoint that its flushes ask")

@@ -18,7 +18,6 @@ type Guess struct {
 	fields map[string]*column
 }
 
-// column is the common shape of a field's values.
 type column struct {
 	seen  int
 	kinds []string // JSON Schema types

@@ -139,7 +139,6 @@ var errElsewhere = errors.New("a $ref may not leave the schema; put what it refe
 // Load implements jsonschema.URLLoader.
 func (nothingElse) Load(string) (any, error) { return nil, errElsewhere }
 
-// explain returns what is wrong with a schema, without its placeholder address.
 func explain(err error) string {
 	if errors.Is(err, errElsewhere) {
 		return errElsewhere.Error()
@@ -250,7 +249,6 @@ const (
 	maxProblem = 200
 )
 
-// faultsOf lists the causes of an error by field.
 func faultsOf(err *jsonschema.ValidationError) []Fault {
 	var all []Fault
 	collect(err, &all)

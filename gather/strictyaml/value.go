@@ -238,7 +238,6 @@ func (v Value) Kind() string {
 	return v.kind()
 }
 
-// kind is Kind without the value.
 func (v Value) kind() string {
 	switch v.node.(type) {
 	case *ast.NullNode:

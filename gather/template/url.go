@@ -159,7 +159,6 @@ func operatorOf(sign byte) (op operator, signed bool) {
 	return operator{separator: ","}, false
 }
 
-// parseExpression parses an expression. query reports whether a ? precedes it.
 func parseExpression(text string, variables Variables, query bool) (urlPiece, error) {
 	var piece urlPiece
 	if text == "" {

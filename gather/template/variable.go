@@ -55,7 +55,6 @@ const (
 	inText
 )
 
-// parse parses a name and checks that the variable exists.
 func (v Variables) parse(name string, at place) (variable, error) {
 	root, rest, dotted := strings.Cut(name, ".")
 	out := variable{name: name, root: root}
@@ -74,7 +73,6 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	return out, nil
 }
 
-// fielded parses a variable's fields and reports whether it exists.
 func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (known bool) {
 	switch out.root {
 	case "params", "secret":
@@ -92,7 +90,6 @@ func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (k
 	return at == inNamed && !dotted
 }
 
-// plain reports whether name is a variable without fields.
 func (v Variables) plain(name string, at place) bool {
 	switch name {
 	case "run", "step", "generation":
@@ -122,7 +119,6 @@ func fields(path string) []string {
 	return strings.Split(path, ".")
 }
 
-// known lists the variables allowed at a place.
 func (v Variables) known(at place) string {
 	var names []string
 	if v.Many {
@@ -323,7 +319,6 @@ func (v variable) null(in *Values) bool {
 	return ok && there && value == nil
 }
 
-// scalar formats a text, number or boolean; ok is false for other values.
 func scalar(value any) (text string, ok bool) {
 	switch v := value.(type) {
 	case string:

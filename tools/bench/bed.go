@@ -83,7 +83,6 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	return b, pg.checkpoint(ctx)
 }
 
-// openNode starts a node with default settings and no service. name is for its database.
 func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed, err error) {
 	b = &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
 	defer func() {
@@ -125,7 +124,6 @@ func (b *bed) startNode(
 	return c, dir, err
 }
 
-// another starts one more node with the database and NATS server of the first.
 func (b *bed) another(ctx context.Context) error {
 	c, _, err := b.startNode(ctx, "another tranche serve", &struct{}{}, "--nats", b.nc.ConnectedUrl())
 	if c != nil {
@@ -210,7 +208,6 @@ type started struct {
 	Items int64  `json:"items"`
 }
 
-// work is what a run does: an endpoint or a saved plan.
 type work struct {
 	endpoint, plan string
 }

@@ -177,7 +177,6 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 	return s, b.check(ctx, done.run, t.parts, t.input.n)
 }
 
-// gatherEndpoints are echo endpoints.
 func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
 
 // gatherPlan gets a part of each item from three endpoints, concurrently.

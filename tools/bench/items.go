@@ -33,7 +33,6 @@ func (s items) appendKey(b []byte, i int) []byte {
 	return appendPadded(b, s.number(i), 7)
 }
 
-// appendPayload appends an item's CSV fields as a JSON object.
 func (s items) appendPayload(b []byte, i int) []byte {
 	b = append(b, `{"id":"`...)
 	b = s.appendKey(b, i)

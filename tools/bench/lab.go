@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// lab is a node whose runs are started with the CLI and watched in the database.
 type lab struct {
 	*bed
 	db    *pgx.Conn

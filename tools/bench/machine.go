@@ -58,7 +58,6 @@ func oneMinute(loadavg string) string {
 	return first
 }
 
-// firstField returns the value of the first "name : value" line, or "unknown".
 func firstField(file, name string) string {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -142,7 +141,6 @@ func readStat(pid int) (procStat, bool) {
 	}, true
 }
 
-// processCPU returns a process's CPU seconds, or 0 if it is gone.
 func processCPU(pid int) float64 {
 	stat, _ := readStat(pid)
 	return stat.own
@@ -165,14 +163,12 @@ func treeCPU(root int) float64 {
 // peakRSS returns a process's peak resident memory in bytes, or 0 if it is gone.
 func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
 
-// statusBytes returns a size in /proc/<pid>/status, or 0.
 func statusBytes(pid int, name string) int64 {
 	value := firstField(filepath.Join("/proc", strconv.Itoa(pid), "status"), name)
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64) // 0 for "unknown"
 	return kib << 10
 }
 
-// sample is one measurement of a contestant.
 type sample struct {
 	Items      int
 	Seconds    float64

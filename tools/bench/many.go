@@ -193,7 +193,6 @@ func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, 
 	return l.cancel(ctx, large.Run)
 }
 
-// sampleRate samples a run's rate every second until ctx ends, and then returns the rates.
 func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	sampled := make(chan []float64, 1)
 	go func() {
@@ -238,7 +237,6 @@ func (l *lab) post(ctx context.Context, n int, one func(ctx context.Context, i i
 	return context.Cause(ctx)
 }
 
-// small times a small run from its POST to its completion event.
 func (l *lab) small(ctx context.Context, events *completions, endpoint string) (time.Duration, error) {
 	begun := time.Now()
 	run, err := l.start(ctx, work{endpoint: endpoint}, items{n: manySmall})

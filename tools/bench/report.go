@@ -176,7 +176,6 @@ type ratio struct {
 	goal float64 // 0: none
 }
 
-// ratios compares all measured contestants and lists the missing ones.
 func ratios(results []result) (found []ratio, missing []string) {
 	for _, g := range goals() {
 		ours, theirs := find(results, g.ours), find(results, g.against)

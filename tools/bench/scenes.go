@@ -74,7 +74,6 @@ func (b *bed) timeRuns(
 	return whole, last, nil
 }
 
-// lastReplies records when each run's last reply arrived.
 type lastReplies struct {
 	mu sync.Mutex
 	at map[string]time.Time
@@ -177,7 +176,6 @@ func measureHoles(ctx context.Context, l *lab, rep *report) error {
 	return nil
 }
 
-// refill resets items and waits until the run has completed again.
 func (l *lab) refill(
 	ctx context.Context, run string, keys []byte, args []string,
 ) (reset, again time.Duration, err error) {
@@ -318,7 +316,6 @@ func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, first bool) (
 	return own, nil
 }
 
-// delete deletes a run with the CLI and returns how long its rows remained.
 func (l *lab) delete(ctx context.Context, run finish) (seconds float64, err error) {
 	if err := backoff.Sleep(ctx, restedFor-time.Since(run.at)); err != nil {
 		return 0, err

@@ -114,7 +114,6 @@ func (c *cluster) startTranche(ctx context.Context) error {
 	return c.startPrometheus(ctx)
 }
 
-// look runs the page's commands for checking the state.
 func (c *cluster) look(ctx context.Context) error {
 	block := demokit.Must(c.deploy.block("export TRANCHE_URL"))
 	for _, words := range commands(block) {
@@ -173,7 +172,6 @@ func (c *cluster) letGo(ctx context.Context) error {
 	return nil
 }
 
-// prove compares every item with the ledgers, and runs doctor.
 func (c *cluster) prove(ctx context.Context) error {
 	c.story.Chapter("Every item, against what the services noted before they answered")
 	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
@@ -184,7 +182,6 @@ func (c *cluster) prove(ctx context.Context) error {
 	return c.askPrometheus(ctx)
 }
 
-// size reports the run's storage, as in docs/operate/sizing.md.
 func (c *cluster) size(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, c.db.primary.URL())
 	if err != nil {

@@ -125,7 +125,6 @@ func (c *cluster) restartNATS(ctx context.Context) error {
 	return nil
 }
 
-// replaceNodes migrates the schema and then replaces each node.
 func (c *cluster) replaceNodes(ctx context.Context) error {
 	c.shell.Program = c.settings.next
 	if err := c.typedFrom(ctx, c.deploy, "tranche migrate"); err != nil {

@@ -18,7 +18,6 @@ type node struct {
 	env       []string
 }
 
-// configureNodes reads each machine's settings.
 func (c *cluster) configureNodes() {
 	file := demokit.Must(c.deploy.block("# /etc/tranche/tranche.env"))
 	for i := range c.nodes {
@@ -29,7 +28,6 @@ func (c *cluster) configureNodes() {
 	}
 }
 
-// startNode starts a node with a program version and waits until it is ready.
 func (c *cluster) startNode(ctx context.Context, n *node, program string) (err error) {
 	shell := *c.shell
 	shell.Program = program
@@ -142,7 +140,6 @@ type instance struct {
 	env           []string
 }
 
-// configureServices reads each service's settings.
 func (c *cluster) configureServices() {
 	file := demokit.Must(c.deploy.block("# the environment of the service interest"))
 	for _, service := range []string{interestService, lettersService} {
@@ -175,7 +172,6 @@ func (c *cluster) listens(ctx context.Context, last *instance, version string) e
 	return c.shell.AwaitService(ctx, last.Child, last.endpoint(), version, want)
 }
 
-// endpoint returns the endpoint of the instance's service.
 func (i *instance) endpoint() string {
 	if i.service == interestService {
 		return "year-end-interest"

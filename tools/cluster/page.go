@@ -79,7 +79,6 @@ func (c *cluster) own(text string, machine int) string {
 	return c.place(strings.Join(lines, ""))
 }
 
-// environment returns the settings in a file of variables.
 func environment(file string) (env []string) {
 	for line := range strings.Lines(file) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {

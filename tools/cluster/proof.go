@@ -52,7 +52,6 @@ func (c *cluster) readLedgers(service string) (*proof, error) {
 	return p, nil
 }
 
-// checkStep compares a step's export with the items and its service's ledgers.
 func (c *cluster) checkStep(ctx context.Context, step, service string) error {
 	ledgers := demokit.Must(c.readLedgers(service))
 	file := c.dir.File(step + ".ndjson")
@@ -164,7 +163,6 @@ type result struct {
 	Receipt  string `json:"receipt"`
 }
 
-// runService runs a service until ctx ends.
 func runService(ctx context.Context, name string, log *zap.Logger) error {
 	nc, err := endpoints.Connect(nats.Name(name), endpoints.LogTo(log))
 	if err != nil {

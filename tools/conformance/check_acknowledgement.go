@@ -96,7 +96,6 @@ func checkBadBody(ctx context.Context, n *node) error {
 	return nil
 }
 
-// about adds the subject to a mismatch.
 func about(what string, err error) error {
 	if m, ok := errors.AsType[*mismatch](err); ok {
 		return &mismatch{m.expected + ", for " + what, m.got}
@@ -249,7 +248,6 @@ func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription)
 	return msg, err
 }
 
-// forget drops the acknowledgement that the suite sent for a request.
 func (n *node) forget(ctx context.Context, r *request) error {
 	if _, err := n.settled(ctx, r); err != nil {
 		return err

@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// repeated returns the headers that a reply repeats.
 func repeated() []string {
 	return []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep,
 		wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode}
@@ -122,7 +121,6 @@ func oneFinal(a *answer) error {
 	return nil
 }
 
-// checkTook checks an optional header.
 func checkTook(ctx context.Context, n *node) error {
 	asked := time.Now()
 	a := must(n.answered(ctx, n.sample(3)))

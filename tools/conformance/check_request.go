@@ -33,7 +33,6 @@ func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
 	return a, a.exactly(r)
 }
 
-// wholly is whole without the reply.
 func (n *node) wholly(ctx context.Context, r *request) error {
 	_, err := n.whole(ctx, r)
 	return err
@@ -115,7 +114,6 @@ func checkParams(ctx context.Context, n *node) error {
 	return nil
 }
 
-// checkInfo compares the handler's view with what was sent.
 func checkInfo(n *node, r *request, a *answer, params map[string]string) error {
 	if !n.contract {
 		return nil

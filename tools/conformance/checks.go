@@ -35,14 +35,12 @@ func differs(expected, format string, args ...any) error {
 // ended aborts a check. See [node.talk].
 type ended struct{ err error }
 
-// stop aborts the check if there is an error.
 func stop(err error) {
 	if err != nil {
 		panic(ended{err})
 	}
 }
 
-// must returns value, or aborts the check.
 func must[T any](value T, err error) T {
 	stop(err)
 	return value

@@ -119,7 +119,6 @@ func (j *journal) settled(sequence uint64) (acknowledgement, bool) {
 	return acknowledgement{}, false
 }
 
-// count returns the number of acknowledgements of a kind for a request.
 func (j *journal) count(sequence uint64, kind string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -207,7 +206,6 @@ func (m *message) id() string { return m.header.Get(wire.HeaderMsgID) }
 // answer is a reply assembled from its messages.
 type answer struct{ messages []*message }
 
-// slots returns the first slot of each ordinal.
 func (a *answer) slots() map[int]slot {
 	found := map[int]slot{}
 	for _, m := range a.messages {
@@ -296,7 +294,6 @@ func (a *answer) exactly(r *request) error {
 	return nil
 }
 
-// slot returns an ordinal's slot, or an error without one.
 func (a *answer) slot(ordinal int) (slot, error) {
 	s, ok := a.slots()[ordinal]
 	if !ok {

@@ -112,7 +112,6 @@ func (n *node) awaitListening(ctx context.Context) error {
 	}
 }
 
-// said returns the service's output as an error.
 func said(s service) error {
 	if s == nil || s.output() == "" {
 		return nil

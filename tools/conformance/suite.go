@@ -258,7 +258,6 @@ func (n *node) runAll(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// obeys asks the endpoint whether it implements the contract.
 func (n *node) obeys(ctx context.Context) bool {
 	a, err := n.answered(ctx, orders(order{"do": "hello"}))
 	if err != nil {

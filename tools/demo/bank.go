@@ -67,7 +67,6 @@ func (b *sampleBank) program(ctx context.Context, database, name string, args ..
 	return cmd, nil
 }
 
-// with runs fn on a connection to a database.
 func (b *sampleBank) with(ctx context.Context, database, what string, fn func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, b.url(database))
 	if err == nil {
@@ -169,7 +168,6 @@ func pipe(ctx context.Context, from, to *pgx.Conn) error {
 	return err
 }
 
-// bankBooks is what the bank itself adds up.
 type bankBooks struct {
 	Opening, Closing []int64 // of account i+1
 	yearTotals
@@ -239,7 +237,6 @@ SELECT count(*), count(DISTINCT account), count(*) FILTER (WHERE account <> ALL(
 FROM asked WHERE n > $1`
 )
 
-// mark returns the ends of the ledgers.
 func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
 	mark := ledgerMark{}
 	for _, database := range databases() {
@@ -256,7 +253,6 @@ func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
 	return mark, nil
 }
 
-// since counts the entries of each ledger after the mark, for these accounts and for others.
 func (b *sampleBank) since(ctx context.Context, mark ledgerMark, accounts []int32) (map[string]ledgerCount, error) {
 	since := map[string]ledgerCount{}
 	for _, database := range databases() {
@@ -280,7 +276,6 @@ type corruption struct {
 	breaks, repairs string
 }
 
-// corruptedAccount is a damaged account with its former value.
 type corruptedAccount struct {
 	corruption
 
@@ -288,7 +283,6 @@ type corruptedAccount struct {
 	old     int64
 }
 
-// noBranch is the number of a branch that does not exist.
 const noBranch = 991
 
 const (

@@ -54,7 +54,6 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 	return nil
 }
 
-// rerunFailed repairs the bank and reruns the three accounts, each from its failed step.
 func (d *demo) rerunFailed(ctx context.Context) error {
 	d.story.Chapter("The three repaired, and only those run again")
 	demokit.Stop(d.bank.repair(ctx, d.corrupted))
@@ -70,7 +69,6 @@ func (d *demo) rerunFailed(ctx context.Context) error {
 	})
 }
 
-// redoFifty damages movements of fifty accounts, resets their parts and repairs the movements.
 func (d *demo) redoFifty(ctx context.Context) error {
 	d.story.Chapter("A fault: fifty accounts' movements break, and are fetched again")
 	accounts := d.fifty()
@@ -233,7 +231,6 @@ func (d *demo) correctForms(ctx context.Context) error {
 	})
 }
 
-// send has someone inspect and approve the statements, and then sends them.
 func (d *demo) send(ctx context.Context) error {
 	d.story.Chapter("Someone looks, and then they are sent")
 	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"))

@@ -22,7 +22,6 @@ func prove(books *bankBooks, pdfs int, file string) ([]demokit.Check, error) {
 	return t.checks(pdfs), err
 }
 
-// verdict returns an error that names all differences.
 func verdict(file string, checks []demokit.Check) error {
 	return demokit.Verdict(fmt.Sprintf("the statements in %s do not agree with the bank", file), checks)
 }

@@ -61,7 +61,6 @@ http:
   allow_private: ["ADDRESS"]
 `
 
-// placed fills in the address of the branches service.
 func placed(text, branches string) []byte {
 	address := strings.TrimPrefix(branches, "http://")
 	return []byte(strings.NewReplacer("BRANCHES", branches, "ADDRESS", address).Replace(text))
@@ -78,7 +77,6 @@ func writeToken(path string) (string, error) {
 }
 
 const (
-	// tokenVariable has the token of the branches service.
 	tokenVariable = "BANK_BRANCH_TOKEN"
 	// databaseVariable has the nodes' database, for the composing node.
 	databaseVariable = "BANK_TRANCHE_DATABASE"

@@ -75,7 +75,6 @@ func (d *demo) startBranches(ctx context.Context) (url string) {
 	return at.URL
 }
 
-// startServer starts tranche serve on free ports, which it prints.
 func (d *demo) startServer(ctx context.Context) (err error) {
 	err = errors.Join(os.WriteFile(d.dir.File(connectionsFile), placed(connectionsText, d.branches), 0o600),
 		os.WriteFile(d.dir.File(planFile), placed(planText, d.branches), 0o600))

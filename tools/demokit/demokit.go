@@ -93,7 +93,6 @@ func Must[T any](value T, err error) T {
 	return value
 }
 
-// told runs a chapter and recovers [Stop]'s panic.
 func told(ctx context.Context, chapter func(context.Context) error) (err error) {
 	defer func() {
 		switch cause := recover().(type) {

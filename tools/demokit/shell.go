@@ -64,7 +64,6 @@ func quoted(args []string) string {
 	return strings.Join(typed, " ")
 }
 
-// expect returns an error unless err stands for the exit code.
 func expect(ctx context.Context, exit int, name string, err error) error {
 	var code *exec.ExitError
 	switch {

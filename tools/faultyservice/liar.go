@@ -235,7 +235,6 @@ func (q *question) lie(lie Lie, endpoint string) []*nats.Msg {
 	return honest
 }
 
-// moved returns the right results under other ordinals.
 func (q *question) moved(by int) []slot {
 	all := q.slots()
 	for i := range all {
@@ -244,7 +243,6 @@ func (q *question) moved(by int) []slot {
 	return all
 }
 
-// taken returns an error for each answered item.
 func (q *question) taken() []slot {
 	all := q.slots()
 	for i := range all {

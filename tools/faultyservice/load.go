@@ -153,7 +153,6 @@ func newBucket(t *Throttle) *bucket {
 	return &bucket{rate: t.PerSecond, burst: burst, tokens: burst, asOf: time.Now()}
 }
 
-// take returns how many of n items may pass now.
 func (b *bucket) take(n int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

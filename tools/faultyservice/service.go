@@ -232,7 +232,6 @@ func (s *Service) note(c *chunk, fault Fault) {
 	s.cfg.Ledger.add(e)
 }
 
-// throttle refuses the items over the rate and returns how many pass.
 func (s *Service) throttle(items []*item) (passed int, fault Fault) {
 	if s.bucket == nil {
 		return len(items), FaultNone

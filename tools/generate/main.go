@@ -96,7 +96,6 @@ func generateClient(root string) error {
 	return stamp(output, root)
 }
 
-// inputFiles returns what the client depends on besides the document.
 func inputFiles() []string {
 	return []string{
 		"oapi-codegen.yaml", "templates/client.tmpl", "templates/empty.tmpl", "templates/imports.tmpl",
@@ -127,7 +126,6 @@ func stampOf(root string, code []byte) (string, error) {
 	return fmt.Sprintf("\n// Of %x, is %x.\n", source.Sum(nil)[:16], sha256.Sum256(code)), nil
 }
 
-// stamp appends the stamp to a file.
 func stamp(file, root string) error {
 	code, err := os.ReadFile(file)
 	if err != nil {

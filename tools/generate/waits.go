@@ -91,7 +91,6 @@ func described(all []duration) error {
 	return nil
 }
 
-// sources parses the trees without their tests, by package.
 func sources(root string) (map[string][]*ast.File, error) {
 	packages, set := map[string][]*ast.File{}, token.NewFileSet()
 	for _, tree := range waiting() {
@@ -118,7 +117,6 @@ func sources(root string) (map[string][]*ast.File, error) {
 	return packages, nil
 }
 
-// duration is a named duration in the code: a constant, or a list of them in a variable.
 type duration struct {
 	name  string
 	value string // as pages write it; empty for lists
@@ -185,7 +183,6 @@ func words(general *ast.GenDecl, value *ast.ValueSpec) string {
 
 type declarations map[string]declared
 
-// declared is a package-level constant or variable.
 type declared struct {
 	type_ ast.Expr // nil if there is none
 	value ast.Expr
@@ -194,7 +191,6 @@ type declared struct {
 	list  token.Pos
 }
 
-// isTime reports whether a name is a duration, or a list of them.
 func (specs declarations) isTime(d declared) bool {
 	return d.type_ != nil && specs.mentionsTime(d.type_) || specs.mentionsTime(d.value)
 }
@@ -257,7 +253,6 @@ func operate(x constant.Value, op token.Token, y constant.Value) constant.Value 
 	}
 }
 
-// unit returns a unit of package time by its name, or 0.
 func unit(name string) time.Duration {
 	return map[string]time.Duration{
 		"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second,

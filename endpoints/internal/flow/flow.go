@@ -112,7 +112,6 @@ func (w *Work) questions() ([]question, *wire.SlotError) {
 	return q.Made, nil
 }
 
-// asks reports whether an unanswered item asks something.
 func (w *Work) asks() bool {
 	for _, asked := range w.Asked {
 		for _, ask := range asked.items {
@@ -179,7 +178,6 @@ func (q *Questioner) add(item *Item, query []byte) bool {
 	return true
 }
 
-// open ends the current request and starts another.
 func (q *Questioner) open(asked *asked) *wire.SlotError {
 	q.close(asked)
 	if len(q.Made) == wire.MaxRequests {
@@ -193,7 +191,6 @@ func (q *Questioner) open(asked *asked) *wire.SlotError {
 	return nil
 }
 
-// meta returns the headers of the next request.
 func (q *Questioner) meta(asked *asked) wire.Meta {
 	w, m := q.Work, q.Work.Job.Request.Meta
 	next := w.Stage + 1
@@ -222,7 +219,6 @@ func (q *Questioner) tooLarge(asked *asked, item *Item, size int) {
 			asked.name, size), false))
 }
 
-// label distinguishes targets of one endpoint.
 func (a *asked) label() string {
 	if a.name == a.endpoint {
 		return ""

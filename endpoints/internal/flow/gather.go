@@ -256,7 +256,6 @@ func isParkedHeader(name string) bool {
 	}
 }
 
-// collect reads the parked messages.
 func (g *gathering) collect(ctx context.Context, head *gatherHead, last StageReply) ([]StageReply, error) {
 	var all []StageReply
 	g.parts = append(g.parts, PartHead)

@@ -54,14 +54,12 @@ type suspendedError struct {
 	Retry   bool   `json:"retry"`
 }
 
-// suspendedRequest is a request whose reply is pending.
 type suspendedRequest struct {
 	Target   string `json:"target"`
 	Endpoint string `json:"endpoint"`
 	Keep     bool   `json:"keep,omitempty"`
 }
 
-// suspendedItem is an item that moves to the next stage.
 type suspendedItem struct {
 	Ordinal int    // "i"
 	Key     string // "k"
@@ -275,9 +273,7 @@ const (
 )
 
 var (
-	// errNoState means that the chunk has moved on or expired.
-	errNoState = errors.New("the chunk is not suspended, or no longer")
-	// errOtherWriter means that the message changed since it was read.
+	errNoState     = errors.New("the chunk is not suspended, or no longer")
 	errOtherWriter = errors.New("the message was changed by someone else")
 )
 
@@ -323,7 +319,6 @@ func (s *Store) write(ctx context.Context, id wire.FlowID, header nats.Header, b
 	return nil
 }
 
-// stored is a state as read.
 type stored struct {
 	header nats.Header
 	body   []byte

@@ -120,7 +120,6 @@ func unmade(err error) bool {
 	return stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer)
 }
 
-// explain says what is missing and how to fix it.
 func (p *Puller) explain(err error) string {
 	nc := p.nc
 	switch {
@@ -147,7 +146,6 @@ func (p *Puller) explain(err error) string {
 	}
 }
 
-// life is a puller's reported state. It is safe for concurrent use.
 type life struct {
 	Rebinds atomic.Int64
 

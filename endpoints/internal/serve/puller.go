@@ -140,7 +140,6 @@ func (p *Puller) rest(ctx context.Context, err error) {
 	_ = backoff.Sleep(ctx, backoff.Nth(firstBind, longestBind, p.failures-failuresToRest+1))
 }
 
-// recovered records that a pull delivered a message or stays alive.
 func (p *Puller) recovered() {
 	if p.failures > 0 {
 		p.failures = 0

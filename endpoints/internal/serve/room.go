@@ -67,7 +67,6 @@ func NewRoom(slots *Slots, byItem bool) *Room {
 	return r
 }
 
-// look wakes the waiting fetch.
 func (r *Room) look() {
 	select {
 	case r.freed <- struct{}{}:

@@ -49,7 +49,6 @@ type verdict struct {
 	fault   *wire.SlotError // error that the handler did not choose, if any
 }
 
-// judge evaluates the answers, which are all held.
 func (j *Job) judge(failure *wire.SlotError, undecided bool) (v verdict, err error) {
 	slots, err := j.Answers.HeldSlots()
 	if err != nil {

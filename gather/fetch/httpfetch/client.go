@@ -126,7 +126,6 @@ func (c *Client) parse(config []byte) (*step, error) {
 	return s, nil
 }
 
-// checkSecrets checks that this node has the step's secrets and may send them.
 func (s *step) checkSecrets() error {
 	for _, name := range s.templates.Secrets() {
 		if _, err := s.secretValue(name); err != nil {
@@ -339,7 +338,6 @@ func public(address netip.Addr) bool {
 		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkAddress returns an *addressError if an address is not allowed.
 func checkAddress(at netip.AddrPort, allowed []connections.Network) error {
 	if public(at.Addr()) || slices.ContainsFunc(allowed, func(n connections.Network) bool { return n.Contains(at) }) {
 		return nil

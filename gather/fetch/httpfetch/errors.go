@@ -58,7 +58,6 @@ func failed(code string, retry bool, format string, args ...any) outcome {
 	return outcome{slot: wire.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
 }
 
-// flawed returns the outcome for JSON that is ambiguous, if it is.
 func (s *step) flawed(value []byte, maxDepth int) outcome {
 	flaw := wire.FlawOf(value, maxDepth)
 	if flaw == nil {
@@ -113,7 +112,6 @@ func connecting(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// untrusted returns what is wrong with a certificate.
 func untrusted(err error) (why string, bad bool) {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "its certificate is signed by an authority that this node does not know; the operator's http.hosts can " +

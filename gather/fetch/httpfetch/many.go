@@ -108,7 +108,6 @@ func byName(text []byte) map[string][]byte {
 	return results
 }
 
-// keyText returns a key that may be written as a number.
 func keyText(text []byte) (key string, ok bool) {
 	var value any
 	d := json.NewDecoder(strings.NewReader(string(text)))
@@ -123,7 +122,6 @@ func keyText(text []byte) (key string, ok bool) {
 	return "", false
 }
 
-// resultOf returns an item's outcome. Results of other keys are ignored.
 func (s *step) resultOf(results map[string][]byte, item *fetch.Item) outcome {
 	host := s.templates.URL.Shown()
 	result, there := results[item.Key]

@@ -58,7 +58,6 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	return outcome{answer: &answer{body, whole}}
 }
 
-// unread returns the outcome for a body that could not be read completely.
 func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err error) outcome {
 	host := s.templates.URL.Shown()
 	const noGzip = "%s answers with what is said to be gzip (Content-Encoding) and is none, or is "
@@ -100,7 +99,6 @@ func notGzip(err error) bool {
 	return corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum)
 }
 
-// checkJSON rejects ambiguous JSON, with separate codes.
 func (s *step) checkJSON(h http.Header, body []byte) outcome {
 	host := s.templates.URL.Shown()
 	_, params, _ := mime.ParseMediaType(h.Get("Content-Type")) // already validated

@@ -253,7 +253,6 @@ func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 	return r.end(context.Cause(ctx))
 }
 
-// take returns the next item, or nil at the end of the round.
 func (r *round) take() *fetch.Item {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -95,7 +95,6 @@ func (s *step) limit() time.Duration {
 	return limit
 }
 
-// params returns the query's parameters: keys, items and run parameters.
 func (s *step) params(req *fetch.Request) ([][]byte, error) {
 	params := make([][]byte, 3)
 	params[0] = keyArray(req.Items)
