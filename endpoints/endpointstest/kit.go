@@ -189,6 +189,7 @@ const handBackTimeout = 2 * time.Second
 
 var errKilled = errors.New("the instance was killed")
 
+// Instance is a running instance of a service.
 type Instance struct {
 	kit      *Kit
 	config   endpoints.Config

@@ -116,6 +116,7 @@ const (
 	HeaderTTL         = "Nats-TTL"
 )
 
+// Values of headers.
 const (
 	EncodingZstd    = "zstd"
 	ContentTypeJSON = "application/json"
