@@ -47,6 +47,7 @@ type Config struct {
 // Way is how a chunk fails.
 type Way string
 
+// The ways to fail.
 const (
 	WayError  Way = "error"  // the handler returns an error: the chunk fails and may be retried
 	WayRefuse Way = "refuse" // the same, but permanent
