@@ -85,9 +85,8 @@ WHERE alert = $1 AND message = $2 AND NOT one_shot AND (ended_at IS NULL OR befo
 	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
-// Claim returns attempts to make now: at most one per rule and most in total, and none for rules in progress. It
-// counts them first, so an attempt is made once; if the leader dies before recording its result, it is repeated after
-// hold. Leader work.
+// Claim returns attempts to make now: at most one per rule and most in total, and none for rules in progress. It counts
+// them first: one not recorded, since the leader died, is repeated after hold. Leader work.
 func (s Store) Claim(
 	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
 ) (due []Attempt, err error) {
