@@ -89,7 +89,7 @@ func (e *UnansweredError) Error() string {
 	text := fmt.Sprintf("call endpoint %s: %d of %d items were answered: %v; does a service listen for it (tranche "+
 		"endpoints), and is it quick enough?", e.Endpoint, e.Answered, e.Items, e.Cause)
 	if e.Dropped > 0 {
-		text += fmt.Sprintf(" %d messages of answers were lost, because they came too fast: ask for fewer items at once",
+		text += fmt.Sprintf(" %d messages of replies were lost because they came too fast: request fewer items at a time",
 			e.Dropped)
 	}
 	return text

@@ -180,7 +180,7 @@ func (s *Service) Run(ctx context.Context) error {
 	go func() { done <- group.Wait() }()
 	<-serving.Done()
 	unlist()
-	s.config.Log.Info("draining: no more chunks are taken, those at work may end", zap.Int("chunks", s.atWork()),
+	s.config.Log.Info("draining: taking no more chunks, finishing those in progress", zap.Int("chunks", s.atWork()),
 		zap.Duration("within", s.config.DrainTimeout))
 	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
 	// Acknowledgements are sent without waiting for each. An error here means that the server is gone and will

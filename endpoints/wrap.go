@@ -134,7 +134,7 @@ func (w *Work) Answer(slot wire.Slot) error {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	if a.Closed || !w.inner.Items().ClaimFor(slot.Ordinal) {
-		return fmt.Errorf("answer item %d of endpoint %s: it is not there, or has been answered", slot.Ordinal,
+		return fmt.Errorf("answer item %d of endpoint %s: it does not exist or was already answered", slot.Ordinal,
 			w.job.Endpoint)
 	}
 	a.Write(slot)

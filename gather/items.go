@@ -200,7 +200,7 @@ func (i *Items) checkNames(prefix string) error {
 func checkColumn(field, name string) error {
 	const most = 512
 	if name == "" || len(name) > most || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
-		return fieldError(field, "%.40q is no name of a column: want 1 to %d bytes of text", name, most)
+		return fieldError(field, "invalid column name %.40q: want 1 to %d bytes of text", name, most)
 	}
 	return nil
 }

@@ -249,10 +249,10 @@ func (h *HTTP) validateHeaders(prefix string) error {
 		lower := strings.ToLower(name)
 		switch {
 		case !headerName(name):
-			return fieldError(strings.TrimSuffix(prefix, "."), "%.60q is no name of a header: use letters, digits and dashes",
+			return fieldError(strings.TrimSuffix(prefix, "."), "invalid header name %.60q: use letters, digits and dashes",
 				name)
 		case lower == "accept":
-			return fieldError(prefix+name, "say accept: TYPE beside url in its place; other answers are refused then")
+			return fieldError(prefix+name, "use accept: TYPE next to url instead; answers of other types are then refused")
 		case slices.Contains(reservedHeaders(), lower):
 			return fieldError(prefix+name, "this header says how a request is sent; it is not for plans to say")
 		case seen[lower]:

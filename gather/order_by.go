@@ -55,7 +55,7 @@ func (p *Plan) checkOrder() error {
 	}
 	if p.Canary > 0 {
 		return fieldError("canary", "it does not go with order_by: its sample is spread over all items, and would be "+
-			"worked on before what stands in front of it; leave one of the two out")
+			"processed before the items ahead of it; leave one of the two out")
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]

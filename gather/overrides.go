@@ -18,12 +18,12 @@ import (
 type Overrides struct {
 	Priority          *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
 	MaxFailed         *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
-	FailFast          *string `json:"fail_fast,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
+	FailFast          *string `json:"fail_fast,omitempty" doc:"pause when N of a step's first M outcomes fail permanently with one code (200/400); or off" example:"50/100" placeholder:"N/M|off"`
 	Canary            *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
-	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
+	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"release the rest automatically if no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
 	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one at a time, in their order" example:"customer.id" placeholder:"FIELD"`
-	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
+	Partitions *int    `json:"partitions,omitempty" doc:"with an order: hash values into N lanes; 0: one lane per value" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
 
 	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
@@ -33,7 +33,7 @@ type Overrides struct {
 	Columns   []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
 	Rename    []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
 	Types     []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
-	Sort      *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
+	Sort      *string         `json:"sort,omitempty" doc:"the field to order items by, regardless of input order" example:"balance" placeholder:"FIELD"`
 	Desc      *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
 
 	OnInvalid *string `json:"on_invalid,omitempty" doc:"for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent" example:"fail" placeholder:"WHAT"`

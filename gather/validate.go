@@ -207,7 +207,7 @@ func (s *Step) validateKind(prefix string) error {
 	case len(kinds) == 0:
 		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of request, http, sql and local")
 	case len(kinds) > 1:
-		return fieldError(prefix+string(kinds[1]), "%s stands beside it; a step has one of endpoint, direct, http, sql "+
+		return fieldError(prefix+string(kinds[1]), "%s is set, too; a step has one of endpoint, direct, http, sql "+
 			"and local: make two steps of it", kinds[0])
 	}
 	return s.validateTarget(prefix)
@@ -292,7 +292,7 @@ func (s *Step) validateTogether(prefix string) error {
 	}
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return fieldError(prefix+"no_retry_codes", "%q stands in retry_codes as well; leave it in one of them", code)
+			return fieldError(prefix+"no_retry_codes", "%q is in retry_codes, too; leave it in one of them", code)
 		}
 	}
 	return nil
@@ -304,7 +304,7 @@ func checkCodes(field string, codes []string) error {
 	}
 	for i, code := range codes {
 		if code == workqueue.NoCodes {
-			return fieldError(field, "%s is no code, and stands for an empty list only; leave it out beside others", code)
+			return fieldError(field, "%s is not a code, it means an empty list; leave it out when codes are listed", code)
 		}
 		if err := checkName(field, code, "."); err != nil {
 			return err

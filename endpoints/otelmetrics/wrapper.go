@@ -47,7 +47,7 @@ func Wrapper(provider metric.MeterProvider) (endpoints.Wrapper, error) {
 		return nil, err
 	}
 	items, err := meter.Int64Counter(Items, metric.WithUnit("{item}"),
-		metric.WithDescription("Items that were handled, by what became of them"))
+		metric.WithDescription("Handled items, by outcome"))
 	if err != nil {
 		return nil, err
 	}

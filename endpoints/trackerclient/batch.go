@@ -10,9 +10,9 @@ type BatchSettings struct {
 
 	OpenIdle   string `json:"open_idle,omitempty" doc:"expires when open and idle for so long; 24h when absent"`
 	SealedIdle string `json:"sealed_idle,omitempty" doc:"expires when sealed and idle for so long; 168h when absent"`
-	Keep       string `json:"keep,omitempty" doc:"how long it is kept once it has ended; 168h when absent"`
+	Keep       string `json:"keep,omitempty" doc:"how long it is kept after it ends; absent: 168h"`
 
-	Webhook *WebhookSettings `json:"webhook,omitempty" doc:"told when the batch has ended"`
+	Webhook *WebhookSettings `json:"webhook,omitempty" doc:"notified when the batch ends"`
 }
 
 // WebhookSettings configures the HTTP notification of a batch's end.
@@ -54,7 +54,7 @@ type Acknowledgement struct {
 
 // BatchesAcked is the effect of an acknowledgement.
 type BatchesAcked struct {
-	Newly            int64    `json:"newly" doc:"items that were pending until now; the others were not"`
+	Newly            int64    `json:"newly" doc:"items that were pending until now"`
 	CompletedBatches []string `json:"completed" doc:"the batches that this call, and no other, has completed"`
 }
 
@@ -84,7 +84,7 @@ type BatchSummary struct {
 
 	OpenIdle   string `json:"open_idle" doc:"expires when open and idle for so long"`
 	SealedIdle string `json:"sealed_idle" doc:"expires when sealed and idle for so long"`
-	Keep       string `json:"keep" doc:"how long it is kept once it has ended"`
+	Keep       string `json:"keep" doc:"how long it is kept after it ends"`
 
 	Webhook *WebhookView `json:"webhook,omitempty"`
 }

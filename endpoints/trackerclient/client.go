@@ -218,7 +218,7 @@ type BatchRequest struct {
 // GetRequest is the message on GetSubject.
 type GetRequest struct {
 	Batch   string `json:"batch" path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
-	Missing int    `json:"missing,omitempty" query:"missing" maximum:"10000" minimum:"0" doc:"so many pending ranges, too"`
+	Missing int    `json:"missing,omitempty" query:"missing" maximum:"10000" minimum:"0" doc:"pending ranges to include"`
 }
 
 // GroupsRequest is the message on GroupsSubject; groups follow After.

@@ -131,7 +131,7 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		return doc.Fail("name", "it is missing; give the collector a name, of A-Z a-z 0-9 _ -")
 	}
 	if wire.ValidateName(s.Name) != nil {
-		return doc.Fail("name", "%.80q is no name of a collector; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
+		return doc.Fail("name", "invalid collector name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
 			wire.MaxNameLength)
 	}
 	if size, err := json.Marshal(s.Params); err != nil || len(size) > maxParamsBytes {
@@ -207,7 +207,7 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 	}
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return doc.Fail("no_retry_codes", "%q stands in retry_codes, too", code)
+			return doc.Fail("no_retry_codes", "%q is in retry_codes, too", code)
 		}
 	}
 	return nil
@@ -304,9 +304,9 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	case err != nil:
 		return err
 	case e.Payload == nil:
-		return doc.Fail("enrich", "payload is missing: what is to be stored, as in {change: \"{item}\"}")
+		return doc.Fail("enrich", "payload is missing; say what to store, for example {change: \"{item}\"}")
 	case query == nil && e.By != "":
-		return doc.Fail("enrich.by", "there is no sql that asks for it; leave it out")
+		return doc.Fail("enrich.by", "there is no sql to use it; leave it out")
 	case query == nil && e.Optional:
 		return doc.Fail("enrich.optional", "there is no sql that could have no row; leave it out")
 	}

@@ -133,7 +133,7 @@ func (d *Document) parse(text string) (ast.Node, error) {
 		switch {
 		case doc.Body == nil || comment:
 		case root != nil:
-			return nil, d.fail(doc.Body.GetToken().Position, "a second document; there is to be one")
+			return nil, d.fail(doc.Body.GetToken().Position, "found a second document; want one")
 		default:
 			root = doc.Body
 		}

@@ -171,7 +171,7 @@ func parseExpression(text string, variables Variables, query bool) (urlPiece, er
 	}
 	switch {
 	case text[0] == '+' || text[0] == '#':
-		return piece, fmt.Errorf("{%s} would put a value there as it is, which could make another URL of it; write {%s}",
+		return piece, fmt.Errorf("{%s} would insert a value unescaped, which could change the URL; write {%s}",
 			text, text[1:])
 	case text[0] == '?' && query:
 		return piece, fmt.Errorf("{%s} writes a second ?; write {&%s}", text, names)
@@ -199,7 +199,7 @@ func (p *urlPiece) parseUses(text, names string, variables Variables, at place) 
 			return err
 		}
 		if !urlLiteral.MatchString(name) || strings.ContainsAny(name, "/?#&=;@:") {
-			return fmt.Errorf("{%s}: %q is no name of a variable", text, name)
+			return fmt.Errorf("{%s}: invalid variable name %q", text, name)
 		}
 		p.uses = append(p.uses, use{v, name, explode, at})
 	}
@@ -222,7 +222,7 @@ func (u *URL) Base() *url.URL {
 type TooLongError struct{ Bytes int }
 
 func (e *TooLongError) Error() string {
-	return fmt.Sprintf("the URL has %d bytes; at most %d are sent: put the values in the body, or ask for fewer at once",
+	return fmt.Sprintf("the URL has %d bytes; at most %d are sent: put the values in the body, or request fewer at a time",
 		e.Bytes, MaxURL)
 }
 

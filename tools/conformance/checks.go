@@ -127,7 +127,7 @@ func Checks() []Check { //nolint:funlen // a table, two lines a check
 			"Acknowledgement", "on replicated NATS requests rest for 15 s at the end of a pull",
 			needPrivate, checkLate},
 		{"discovery", "$SRV.INFO and $SRV.STATS list the service and its endpoint", Should, "Discovery",
-			"nodes do not list it, say that no one listens, and pace by less", 0, checkDiscovery},
+			"nodes do not list it, say that no service listens, and pace by less", 0, checkDiscovery},
 		{"results", "results of every kind of JSON arrive as they are", Must, "The reply",
 			"results are recorded other than the handler made them", needContract, checkResults},
 		{"error-slots", "errors permanently and errors to retry", Must, "The reply",

@@ -14,18 +14,18 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// AlertSummary is a rule as a list shows it.
+// AlertSummary is a rule in a list.
 type AlertSummary struct {
 	Name         string          `json:"name"`
 	Version      int             `json:"version"`
 	State        string          `json:"state" enum:"active,paused"`
 	Spec         json.RawMessage `json:"spec" doc:"with every setting; of secrets their names only"`
-	Holding      int64           `json:"holding" doc:"conditions that hold and were told"`
+	Holding      int64           `json:"holding" doc:"conditions that are active and were reported"`
 	Waiting      int64           `json:"waiting" doc:"messages that were not delivered yet"`
-	Failures     int             `json:"failures" doc:"attempts that failed since the receiver was last told something"`
+	Failures     int             `json:"failures" doc:"attempts that failed since the receiver was last notified"`
 	FailingSince *time.Time      `json:"failing_since,omitempty" doc:"when the first of them failed"`
 	Error        string          `json:"error,omitempty" doc:"why the last attempt failed, or whom it did not reach"`
-	ToldAt       *time.Time      `json:"told_at,omitempty" doc:"when the receiver was last told something"`
+	NotifiedAt   *time.Time      `json:"notified_at,omitempty" doc:"when the receiver was last notified"`
 	NextAt       time.Time       `json:"next_at" doc:"no attempt is made before"`
 	CreatedBy    string          `json:"created_by"`
 	CreatedAt    time.Time       `json:"created_at"`
@@ -33,13 +33,13 @@ type AlertSummary struct {
 	ChangedAt    time.Time       `json:"changed_at"`
 }
 
-// AlertView is a rule, whole.
+// AlertView is a rule, complete.
 type AlertView struct {
 	AlertSummary
 	Source string `json:"source" doc:"as it was applied"`
 }
 
-// MessageState says what became of a message.
+// MessageState is the state of a message.
 type MessageState string
 
 // The states of a message.
@@ -74,11 +74,11 @@ const (
 
 const (
 	alertColumns = `a.name, a.version, a.state, a.spec,
-    (SELECT count(*) FROM alert_condition c WHERE c.alert = a.name AND c.told IS NOT NULL AND c.ended_at IS NULL
-        AND NOT c.happened),
+    (SELECT count(*) FROM alert_condition c WHERE c.alert = a.name AND c.notified_severity IS NOT NULL
+        AND c.ended_at IS NULL AND NOT c.one_shot),
     (SELECT count(*) FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'),
-    a.failures, a.failing_since, a.error, a.told_at, a.next_at, a.created_by, a.created_at, a.changed_by, a.changed_at,
-    a.source`
+    a.failures, a.failing_since, a.error, a.notified_at, a.next_at, a.created_by, a.created_at, a.changed_by,
+    a.changed_at, a.source`
 
 	listAlerts = `
 SELECT ` + alertColumns + `
@@ -97,11 +97,11 @@ ORDER BY made_at DESC, id DESC LIMIT $3`
 
 func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
 	err = r.Scan(&v.Name, &v.Version, &v.State, &v.Spec, &v.Holding, &v.Waiting, &v.Failures, &v.FailingSince, &v.Error,
-		&v.ToldAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
+		&v.NotifiedAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
 	return v, err
 }
 
-// List lists rules by name. next is the name after which others follow; empty: none do.
+// List lists rules by name. next is the name to continue after; empty: none.
 func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, next string, err error) {
 	limit = pg.Limit(limit, DefaultAlerts, MaxAlerts)
 	if !pg.ValidText(after) {
@@ -122,7 +122,7 @@ func (s Store) List(ctx context.Context, after string, limit int) (list []AlertS
 	return list, next, nil
 }
 
-// Alert returns a rule on record. The error wraps ErrNotFound when there is none.
+// Alert returns a rule. The error wraps ErrNotFound if it does not exist.
 func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
@@ -137,7 +137,7 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	return &view, nil
 }
 
-// Messages lists what a rule has told, newest first, from before a time; nil: all. more says whether others follow.
+// Messages lists a rule's messages, newest first, made before a time; nil: all. more reports whether more follow.
 func (s Store) Messages(
 	ctx context.Context, name string, before *time.Time, limit int,
 ) (list []AlertMessage, more bool, err error) {

@@ -63,7 +63,7 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	switch {
 	case mayAppear(err) && c.origin.Delivered() <= len(missingDelays):
 		// The replica that answered may be behind, or the state is being rewritten.
-		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
+		c.log.Debug("a reply came for an unknown chunk; looking for it again", zap.Error(err))
 		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
 		f.Stale.Add(1)

@@ -60,7 +60,7 @@ func (w *Work) pass(failure *wire.SlotError) {
 	case w.failure == nil:
 		w.failure = failure
 	default:
-		w.Job.Log.Warn("a chunk has failed twice over; the first failure is told", zap.Error(failure))
+		w.Job.Log.Warn("a chunk failed twice; reporting the first failure", zap.Error(failure))
 	}
 }
 

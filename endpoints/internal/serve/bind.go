@@ -186,7 +186,7 @@ func (p *Puller) respond(id RequestID, what string, how func(jetstream.Msg) erro
 	made := p.Consumer.Current()
 	d := p.Room.delivery(id)
 	if !d.Made.Equal(made) {
-		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made again or does " +
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was recreated or does " +
 			"not answer; the request may be delivered again")
 		return
 	}

@@ -255,4 +255,4 @@ func (p *Puller) handle(scope Scope, id RequestID, msg jetstream.Msg) {
 	items, took = p.Deal(scope, id, msg)
 }
 
-var errNoConsumer = errors.New("the consumer is not there or does not answer")
+var errNoConsumer = errors.New("the consumer does not exist or does not answer")

@@ -231,7 +231,7 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 			return nil, nil, false
 		}
 		if stay.Late {
-			j.Log.Warn("a suspect takes its time; others are handled beside it")
+			j.Log.Warn("a suspect item is slow; handling others concurrently")
 		}
 		return stay.End, nil, true
 	}

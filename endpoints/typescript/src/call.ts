@@ -56,7 +56,7 @@ export class UnansweredError extends Error {
 /** No service listens; thrown immediately by direct calls. */
 export class NoListenersError extends Error {
   constructor(endpoint: string) {
-    super(`no one listens for direct requests to endpoint ${endpoint}`);
+    super(`no service listens for direct requests to endpoint ${endpoint}`);
     this.name = 'NoListenersError';
   }
 }

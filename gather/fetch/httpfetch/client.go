@@ -148,7 +148,7 @@ func Explain(err error) (why string, passes bool) {
 		return redirect.Error(), false
 	}
 	if timedOut(err) || errors.Is(err, context.DeadlineExceeded) {
-		return "it did not answer in time", true
+		return "it did not answer before its timeout", true
 	}
 	if why, bad := untrusted(err); bad {
 		return why, false
