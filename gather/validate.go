@@ -205,7 +205,7 @@ func (s *Step) validateKind(prefix string) error {
 	}
 	switch {
 	case len(kinds) == 0:
-		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of request, http, sql and local")
+		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of direct, http, sql and local")
 	case len(kinds) > 1:
 		return fieldError(prefix+string(kinds[1]), "%s is set, too; a step has one of endpoint, direct, http, sql "+
 			"and local: make two steps of it", kinds[0])
