@@ -221,7 +221,6 @@ func wellFormedCookie(text string) bool {
 // HashOf returns the stored hash of a secret. 160 random bits need neither salt nor stretching.
 func HashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
-// leastRedacted is the minimum length of a redacted part of a token.
 const leastRedacted = 12
 
 // Redact removes tokens, also truncated ones, from text to show or log.

@@ -244,7 +244,6 @@ type addOperationsInput struct {
 	kernel.Stream
 }
 
-// addOperations needs no other part of the node: operations wait in PostgreSQL.
 func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
 	out := AddedOperations{Collector: in.Document, DryRun: in.DryRun}
 	body := kernel.Whole(in.Body(), "the body", "nothing was added")

@@ -227,7 +227,6 @@ func NewTable(columns string, room int) *Table {
 	return t
 }
 
-// minCell is the minimum length of a cut cell.
 const minCell = 12
 
 // Row adds a row.
@@ -373,7 +372,6 @@ func EscapeControl(s string) string { return escape(s, "") }
 // InertText is EscapeControl that keeps line breaks and tabs.
 func InertText(s string) string { return escape(s, "\n\t") }
 
-// escape keeps printable characters and those in kept.
 func escape(s, kept string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {

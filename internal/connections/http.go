@@ -129,7 +129,6 @@ func (r *reader) host(at string, h *Host) (err error) {
 	return err
 }
 
-// authorities reads a file of certificates; nil without one.
 func (r *reader) authorities(at, file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // the system's are used

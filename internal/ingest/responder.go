@@ -64,7 +64,6 @@ func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 	return r, nil
 }
 
-// take is called for each message, one at a time.
 func (r *Responder) take(msg *nats.Msg) {
 	if !asked(msg) {
 		return
@@ -126,7 +125,6 @@ func (r *Responder) Close(ctx context.Context) error {
 	}
 }
 
-// drain returns when nothing more arrives.
 func (r *Responder) drain(ctx context.Context) {
 	closed := r.sub.StatusChanged(nats.SubscriptionClosed)
 	if !r.nc.IsConnected() || r.sub.Drain() != nil { // otherwise the end of the drain is not reported
@@ -144,14 +142,12 @@ func (r *Responder) drain(ctx context.Context) {
 	_ = r.sub.Unsubscribe()
 }
 
-// requestRoom limits the requests in progress.
 type requestRoom struct {
 	requests, bytes int64 // limits
 
 	taken, held atomic.Int64
 }
 
-// enter reserves room for a request, if available.
 func (r *requestRoom) enter(size int64) bool {
 	if r.taken.Add(1) > r.requests {
 		r.taken.Add(-1)

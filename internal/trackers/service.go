@@ -215,7 +215,6 @@ func (s *Service) Delete(
 	return trackerclient.BatchDeleted{Batch: batch.String()}, told(err)
 }
 
-// readBatch parses a batch's ID.
 func readBatch(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidLength {

@@ -209,7 +209,6 @@ func (c *Comparison) see(payload []byte, valid bool, err error) error {
 	return err
 }
 
-// verdict returns an error for a missing required field, and collects warnings.
 func (c *Comparison) verdict() error {
 	if c.items == 0 {
 		return nil

@@ -171,7 +171,6 @@ type tokenKeeper interface {
 	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
 }
 
-// with calls use with the keeper of the tokens.
 func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(tokenKeeper) error) error {
 	url, stop := p.Database, func() error { return nil }
 	if url == "env" { // in a container without a shell to expand it

@@ -29,13 +29,11 @@ type fileNames struct {
 	taken    map[uint64]struct{} // hashes of lower case names: 8 bytes each
 }
 
-// named is the item of a file.
 type named struct {
 	key, step, contentType string
 	ordinal                int
 }
 
-// nameField matches a template's placeholder.
 var nameField = regexp.MustCompile(`\{[^}]*\}`)
 
 func newFileNames(template string) (*fileNames, error) {
@@ -103,13 +101,11 @@ func (f *fileNames) of(item *named) string {
 	return name
 }
 
-// reserve keeps files and directories from taking the name of the index.
 func (f *fileNames) reserve(index string) {
 	f.index = strings.ToLower(index)
 	f.take(index)
 }
 
-// take reserves a name; false if it, or one that differs by case alone, is taken.
 func (f *fileNames) take(name string) bool {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(strings.ToLower(name)))
@@ -132,7 +128,6 @@ func escapeName(text string) string {
 	return b.String()
 }
 
-// safeName makes part of a path valid on all systems.
 func safeName(part string) string {
 	if part == "" {
 		part = "%00"
@@ -164,7 +159,6 @@ func isDevice(part string) bool {
 	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))
 }
 
-// extension is the file extension of a content type.
 func extension(contentType string) string {
 	base, _, err := mime.ParseMediaType(contentType)
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {

@@ -63,6 +63,7 @@ func Quote(name string) string {
 	return fmt.Sprintf("%q…", name[:cut])
 }
 
+// List quotes names for a message.
 func List(names []string) string {
 	var b strings.Builder
 	for i, name := range names {

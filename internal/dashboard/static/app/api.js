@@ -109,7 +109,7 @@ export async function problem(answer) {
   let body = {};
   try {
     body = JSON.parse(await answer.text());
-  } catch { /* not from the API: the status has to do */ }
+  } catch { /* not an answer of the API: use the status */ }
   return new ApiError(answer.status, { title: answer.statusText, ...body }, retryAfter);
 }
 
