@@ -27,7 +27,6 @@ func (b *bench) goLoad(req startstore.LoadRequest, next func(*startstore.LoadIte
 	return l
 }
 
-// wait returns when the load has ended.
 func (l *loading) wait() (startstore.Loaded, error) {
 	<-l.done
 	return l.run, l.err

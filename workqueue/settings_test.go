@@ -276,7 +276,6 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// planOf is a plan with a text of its own.
 func planOf(name, text string) workqueue.Document {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
 	return workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
@@ -284,8 +283,7 @@ func planOf(name, text string) workqueue.Document {
 
 func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 	b.Helper()
-	applied := testenv.Must(start.New(b.Store).ApplyPlan(b.Context(), plan, "ann"))(b)
-	return applied
+	return testenv.Must(start.New(b.Store).ApplyPlan(b.Context(), plan, "ann"))(b)
 }
 
 func TestADeletedPlanKeepsItsNumbers(t *testing.T) {

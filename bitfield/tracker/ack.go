@@ -324,12 +324,12 @@ LEFT JOIN batch l ON l.completed`
 // queueAckWhole acknowledges everything that is pending in whole groups by ackWholeSQL, like QueueAck, but without
 // masks: a billion items need one small message. A span that goes past the groups of the batch is a *GroupError when
 // the results are read, and then the transaction must be rolled back.
-func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code string, into *Acked) error {
+func queueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, code string, into *Acked) error {
 	m, err := mergeSpans(id, spans)
 	if err != nil {
 		return err
 	}
-	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
+	b.Queue(ackWholeSQL, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
 		QueryRow(func(row pgx.Row) error {
 			var (
 				generation *int

@@ -82,10 +82,10 @@ type verdict struct {
 // age, with an event; what ended is deleted after Keep. Of large batches it ends fewer. It is the leader's, in a
 // transaction that holds the lease.
 func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
-	return reapBy(ctx, tx, reapVerdictSQL, limit, reapGroups)
+	return reapOf(ctx, tx, limit, reapGroups)
 }
 
-func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit, groups int) (Reaped, error) {
+func reapOf(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) {
 	rows, err := tx.Query(ctx, reapCandidatesSQL, limit, groups)
 	if err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
@@ -98,7 +98,7 @@ func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit, groups int) (Re
 	for i := range due {
 		ids[i] = due[i].Batch
 	}
-	if rows, err = tx.Query(ctx, judge, ids); err != nil {
+	if rows, err = tx.Query(ctx, reapVerdictSQL, ids); err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
 	verdicts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[verdict])

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
-	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -436,7 +435,6 @@ steps:
     in_flight: 8
 `
 
-// written is a file with a text.
 func written(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -30,7 +30,6 @@ func handler(t *testing.T, config dashboard.Config) http.Handler {
 	return h
 }
 
-// ask sends one request; headers are pairs.
 func ask(h http.Handler, method, at string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "http://localhost/", nil)
 	r.URL.Path, r.URL.RawPath = at, ""
@@ -385,7 +384,6 @@ func TestDirectoryIsReadAnew(t *testing.T) {
 	}
 }
 
-// staticFiles are all of them, by name.
 func staticFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}

@@ -66,7 +66,6 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	return b
 }
 
-// keep runs f until the end of the test.
 func (b *bench) keep(f func(context.Context) error) {
 	b.Helper()
 	testenv.Keep(b, b.Errorf, "it", f)
@@ -97,7 +96,6 @@ func (b *bench) serve(endpoint string) {
 	b.keep(svc.Run)
 }
 
-// run starts a run of n items.
 func (b *bench) run(endpoint string, n int) workqueue.RunID {
 	b.Helper()
 	i := 0
@@ -123,7 +121,6 @@ func (b *bench) completed(run workqueue.RunID) {
 	})
 }
 
-// gathered is all that there is, by name.
 func (b *bench) gathered() map[string]*dto.MetricFamily {
 	b.Helper()
 	families := testenv.Must(b.m.Gatherer().Gather())(b)

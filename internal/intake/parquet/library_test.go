@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parquet-go/parquet-go"
-
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
@@ -92,7 +90,6 @@ func TestParquetGoReadsOtherValues(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parquet-go/parquet-go"
-
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -269,8 +267,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	defer func() { _ = file.Close() }()
 	base, peak := heap(), uint64(0)
 	dir := t.TempDir()
-	r, err := intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}})
-	testenv.NoError(t, err)
+	r := testenv.Must(intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}}))(t)
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("%d files are to be seen, %v", len(left), err)
 	}
@@ -294,7 +291,6 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	}
 }
 
-// heap is how many bytes are in use.
 func heap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats
