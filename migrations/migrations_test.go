@@ -225,7 +225,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 		}
 	}
 	var left int
-	err = conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
+	err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
 		AND relkind IN ('r', 'v') AND relname <> 'tranche_migration')
 		+ (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)`).Scan(&left)
 	if err != nil || left != 0 {

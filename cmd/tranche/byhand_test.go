@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
+	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
 	"github.com/tranchehq/tranche/endpoints"

@@ -82,7 +82,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 			t.Errorf("got %v; want %s …%s…", err, code, text)
 		}
 	}
-	_, err = ok.Add(t.Context(), wire.Operation{ID: "1", Key: "k"}, wire.Operation{})
+	_, err := ok.Add(t.Context(), wire.Operation{ID: "1", Key: "k"}, wire.Operation{})
 	refused(err, wire.CollectInvalid, "operation 2: key: it is missing")
 	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
 	refused(err, wire.CollectTooLarge, "takes at most")

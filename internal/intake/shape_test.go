@@ -241,7 +241,7 @@ func TestSortInAFile(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
+	_, _, err := linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
 	if large, ok := errors.AsType[*intake.TooLargeError](err); !ok {
 		t.Errorf("got %v, %v; want a TooLargeError", large, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parquet-go/parquet-go"
+
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
@@ -67,8 +69,8 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 	for name, c := range map[string]struct{ query, body, kind string }{
 		"good":                {"endpoint=echo", apitest.Three, ""},
 		"duplicates refused":  {"endpoint=echo", "id\n1\n2\n\n1\n2\n", ""},
-		"far duplicates":      {"endpoint=echo", many(60_000, "7"), ""},
-		"many":                {"endpoint=echo&chunk=500", many(60_000, ""), ""},
+		"far duplicates":      {"endpoint=echo", many(40_000, "7"), ""},
+		"many":                {"endpoint=echo&chunk=500", many(40_000, ""), ""},
 		"duplicates skipped":  {"endpoint=echo&on_duplicate=skip", "id\n1\n1\n2\n1\n", ""},
 		"duplicates allowed":  {"endpoint=echo&on_duplicate=allow", "id\n1\n1\n", ""},
 		"ndjson":              {"endpoint=echo", `{"id":1}` + "\n" + `{"id":2}`, ""},

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parquet-go/parquet-go"
+
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -273,6 +275,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	}
 	start := time.Now()
 	var item row.Item
+	var err error
 	n := 0
 	for ; err == nil; n++ {
 		if err = r.Next(&item); n%50_000 == 0 {
