@@ -320,12 +320,12 @@ LEFT JOIN batch l ON l.completed`
 // queueAckWhole acknowledges all pending items of whole groups, like QueueAck but without masks: a billion items need
 // one small message. A span beyond the batch's groups is a *GroupError when the results are read; then roll the
 // transaction back.
-func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code string, into *Acked) error {
+func queueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, code string, into *Acked) error {
 	m, err := mergeSpans(id, spans)
 	if err != nil {
 		return err
 	}
-	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
+	b.Queue(ackWholeSQL, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
 		QueryRow(func(row pgx.Row) error {
 			var (
 				generation *int

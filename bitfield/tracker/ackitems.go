@@ -264,7 +264,7 @@ func (w *work) queue(b *pgx.Batch) error {
 func (w *work) queueStep(b *pgx.Batch, s *step) error {
 	switch {
 	case s.whole != nil:
-		return queueAckWhole(b, ackWholeSQL, w.batch, s.whole, w.code(s), &s.acked)
+		return queueAckWhole(b, w.batch, s.whole, w.code(s), &s.acked)
 	case w.bits(s):
 		return queueAckNew(b, w.batch, w.items(s), &s.acked, &s.fresh)
 	}

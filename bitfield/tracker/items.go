@@ -37,10 +37,6 @@ INSERT INTO tracker_add (batch_id, key, first_group, groups, items) VALUES ($1, 
 // AddItems appends n pending items. With a key it does so once, and may be repeated, even after the seal; the same
 // key with another n is a *ConflictError. The tracker must be open, or it is a *StateError.
 func AddItems(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
-	return addBehind(ctx, tx, lockTrackerSQL, batch, n, key)
-}
-
-func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int64, key string) (Added, error) {
 	const op = "add items to"
 	if n < 1 || n > MaxAdd {
 		return Added{}, &RequestError{
@@ -54,7 +50,7 @@ func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n i
 		state State
 		items int64
 	)
-	if err := tx.QueryRow(ctx, lock, batch).Scan(&state, &items); err != nil {
+	if err := tx.QueryRow(ctx, lockTrackerSQL, batch).Scan(&state, &items); err != nil {
 		return Added{}, notFound(op, batch, err)
 	}
 	if before, err := addedBefore(ctx, tx, batch, n, key); err != nil || before.Existing {
