@@ -52,7 +52,6 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 type claimer struct {
 	*Dispatcher
 
-	reachable func(context.Context) bool
 	assigned  core.Lanes[Assignment] // what services do
 	fetch     func(Assignment)       // what the node does itself
 	resting   rests[dispatch.StepRef]
@@ -64,10 +63,8 @@ type claimer struct {
 }
 
 func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assignment)) *claimer {
-	return &claimer{Dispatcher: d, reachable: d.reachable, assigned: assigned, fetch: fetch,
-		resting: rests[dispatch.StepRef]{},
-		shut:    rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
-		turns: turns{}, elsewhere: elsewhere{}}
+	return &claimer{Dispatcher: d, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
+		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{}, turns: turns{}, elsewhere: elsewhere{}}
 }
 
 // idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that no one wakes.

@@ -81,17 +81,24 @@ type claims interface {
 	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
 }
 
+// link is the connection to NATS as far as it says that the server hears this node.
+type link interface {
+	IsConnected() bool
+	FlushWithContext(ctx context.Context) error
+}
+
 // Dispatcher brings work from PostgreSQL into the stream, or to what the node does itself.
 type Dispatcher struct {
 	node      *core.Core
 	cfg       Config
 	queue     queue
 	claims    claims
+	link      link
 	own       ownWork
 	endpoints core.Ensurer
 	streams   streamWatch
 	after     follower
-	reach     reach
+	doubted   atomic.Bool         // a publication was not answered, and the server has not been heard since
 	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
 }
 
@@ -99,7 +106,7 @@ type Dispatcher struct {
 func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch, after follower,
 	cfg Config,
 ) *Dispatcher {
-	return &Dispatcher{node: k, cfg: cfg, queue: dispatch.New(k.Store), claims: k.Settling, own: own,
+	return &Dispatcher{node: k, cfg: cfg, queue: dispatch.New(k.Store), claims: k.Settling, link: k.NC, own: own,
 		endpoints: endpoints, streams: streams, after: after, pending: semaphore.NewWeighted(maxPendingBytes)}
 }
 
@@ -107,30 +114,24 @@ func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch,
 // claimed.
 const reachWait = time.Second
 
-// reach is whether the NATS server is known to hear this node. A connection that stalls counts as connected until
-// nats.go's own pings are missed, minutes with its usual settings; what is claimed meanwhile would fail here, again and
-// again, instead of being published by a node that can.
-type reach struct{ doubted atomic.Bool }
-
-// doubt takes that a publication was not answered.
-func (r *reach) doubt() { r.doubted.Store(true) }
-
-// reachable reports whether the node may claim what it is to publish.
+// reachable reports whether the node may claim what it is to publish. A connection that stalls counts as connected until
+// nats.go's own pings are missed, minutes with its usual settings; what is claimed meanwhile would fail here repeatedly
+// instead of being published by a node that can.
 func (d *Dispatcher) reachable(ctx context.Context) bool {
-	if !d.node.NC.IsConnected() {
+	if !d.link.IsConnected() {
 		return false
 	}
-	if !d.reach.doubted.Load() {
+	if !d.doubted.Load() {
 		return true
 	}
 	asking, cancel := context.WithTimeout(ctx, reachWait)
 	defer cancel()
-	if err := d.node.NC.FlushWithContext(asking); err != nil {
+	if err := d.link.FlushWithContext(asking); err != nil {
 		d.node.Stats.Unreachable.Add(1)
 		d.node.Log.Debug("the NATS server gives no heartbeat; nothing is claimed", zap.Error(err))
 		return false
 	}
-	d.reach.doubted.Store(false)
+	d.doubted.Store(false)
 	return true
 }
 

@@ -19,52 +19,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// A node whose connection to NATS stands and carries nothing claims nothing more, once it has noticed: what it gives
-// back is there for the nodes that can publish it. It goes on when the server is heard again.
-func TestAStalledNodeClaimsNothing(t *testing.T) {
-	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t)}
-	nc, toNATS := testenv.DialThrough(t, b.NS)
-	stalled := b.Join(t, b.Store, nc, nodetest.Config(t))
-	b.Node = stalled.Node
-	nodetest.WantReady(t, b.Node)
-	l := nodetest.NewLedger(nodetest.Size)
-	close(l.Gate)
-	b.Serve(t, "statement", l.Handle)
-	toNATS.Stall()
-	run := b.Start(t, nodetest.Patient(), nodetest.Size)
-	noticed := func(times int64) func() bool {
-		return func() bool { return stalled.Stats().Unreachable >= times }
-	}
-	nodetest.Until(t, "it has noticed", noticed(1))
-	claims := stalled.Stats().Claims
-	if claims == 0 {
-		t.Fatal("it had claimed nothing")
-	}
-	nodetest.Until(t, "it has asked again and again", noticed(5))
-	if now := stalled.Stats().Claims; now != claims {
-		t.Errorf("it claimed %d times more", now-claims)
-	}
-	toNATS.Heal()
-	b.WantSound(t, l, run, nodetest.Size)
-	if err := stalled.Stop(); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-}
-
 // A server that reads nothing of what is written to it keeps the node from nothing else: its session lives on.
 func TestAServerThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t)}
 	cfg := nodetest.Config(t)
-	cfg.SessionTTL = 20 * time.Second
+	cfg.SessionTTL, cfg.Heartbeat = 20*time.Second, 100*time.Millisecond
 	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
 	nc, toNATS := testenv.DialThrough(t, b.NS, options...)
 	stalled := b.Join(t, b.Store, nc, cfg)
 	b.Node = stalled.Node
-	l := nodetest.NewLedger(nodetest.Size)
-	close(l.Gate)
-	b.Serve(t, "statement", l.Handle)
+	b.Serve(t, "statement", nodetest.Echo)
 	b.Outcome(t, b.Start(t, nodetest.Patient(), 10), 1) // it knows the endpoint now
 	toNATS.Stall()
 	req := nodetest.Patient()
