@@ -171,15 +171,16 @@ func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
 // A reply that ends half-way, an operation that never succeeds, and one that kills every request it is in.
 func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	t.Parallel()
+	const timeout = 1500 * time.Millisecond
 	b := setup(t)
 	b.Serve(t, "bad", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
 			switch item.Key {
 			case "op4":
 				item.Retry("flaky", "no")
-			case "op9":
+			case "op5":
 				select { // its reply comes when no one waits for it any more
-				case <-time.After(5 * time.Second):
+				case <-time.After(2 * timeout):
 				case <-ctx.Done():
 				}
 				return nil
@@ -191,16 +192,16 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	}, endpoints.Concurrency(4))
 	b.gather(t, "bad", func(s *collectorstore.CollectorSpec) {
 		// An innocent operation that a slow machine keeps waiting has more tries; others come through between two of them.
-		s.Timeout, s.MaxAttempts = collectorstore.Span(3*time.Second), 3
-		s.Backoff, s.MaxBackoff = collectorstore.Span(200*time.Millisecond), collectorstore.Span(200*time.Millisecond)
+		s.Timeout, s.MaxAttempts = collectorstore.Span(timeout), 3
+		s.Backoff, s.MaxBackoff = collectorstore.Span(100*time.Millisecond), collectorstore.Span(100*time.Millisecond)
 	})
-	b.addOps(t, "bad", 0, 20, 2)
+	b.addOps(t, "bad", 0, 8, 2)
 	// Others come through meanwhile: else what is not answered might be an outage, for which no one is to blame.
 	others := 0
 	nodetest.Until(t, "the operation that is never answered is parked", func() (met bool) {
 		var through bool
 		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
-			count(*) FILTER (WHERE op_id = 'op9' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
+			count(*) FILTER (WHERE op_id = 'op5' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
 			&met))
 		if through && !met {
 			others++
@@ -209,7 +210,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 		return met
 	})
 	b.Await(t, "all but the two bad ones succeed, and those are parked", `SELECT count(*) = 2
-		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op9')) FROM collector_op`)
+		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op5')) FROM collector_op`)
 	v, err := collectorstore.New(b.Store).Collector(t.Context(), "bad")
 	if err != nil || v.Parked != 2 || v.Waiting+v.Backoff != 0 {
 		t.Fatalf("the collector is %+v, %v", v, err)
