@@ -21,9 +21,7 @@ func TestParamsOfARunReachTheHandler(t *testing.T) {
 	req := nodetest.Request("statement")
 	req.Params = map[string]string{"year": "2026", "title": `<é "quoted">`}
 	run := b.Start(t, req, 1200)
-	if done, failed := b.Outcome(t, run, 1); done != 1200 || failed != 0 {
-		t.Fatalf("done %d, failed %d; want 1200 and 0", done, failed)
-	}
+	b.Want(t, run, 1, 1200, 0)
 	if n := odd.Load(); n != 0 {
 		t.Errorf("%d chunks came without the parameters", n)
 	}

@@ -21,8 +21,14 @@ import (
 // Runs starts, changes and redoes runs for people: what the store does, and what the nodes are told of it.
 type Runs struct {
 	node      *core.Core
+	loads     loads
 	events    core.Announcer
 	uncleared runSet // failed loads of which something may be left
+}
+
+// loads takes back what failed loads have left. See [start.Store].
+type loads interface {
+	ClearLoad(ctx context.Context, run workqueue.RunID) (sealed bool, err error)
 }
 
 // Start loads a run and sets nodes to work on it. See [start.Store.Load].
@@ -245,7 +251,7 @@ func (r *Runs) keepClear(ctx context.Context, pause time.Duration) {
 // clearUncleared takes back what failed loads of this node have left, until nothing more can come of them.
 func (r *Runs) clearUncleared(ctx context.Context) {
 	for run, since := range r.uncleared.all() {
-		sealed, err := start.New(r.node.Store).ClearLoad(ctx, run)
+		sealed, err := r.loads.ClearLoad(ctx, run)
 		switch {
 		case err != nil:
 			r.node.Log.Warn("clear a failed load; trying again", zap.Stringer("run", run), zap.Error(err))

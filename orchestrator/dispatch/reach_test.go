@@ -45,9 +45,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 		})
 	}
 	toNATS.Heal()
-	if done, failed := b.Outcome(t, loaded.Run, 1); done != large || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, loaded.Run, 1, large, 0)
 	if err := stalled.Stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
@@ -117,9 +115,7 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	step := &req.Steps[0]
 	step.InFlightAuto, step.InFlight, step.MaxAttempts, step.Chunk = true, 1024, 50, 20
 	run := b.Start(t, req, 1000) // four seconds of work, of which 16 requests are more than a second
-	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
-		t.Fatalf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 1000, 0)
 	inFlight, rate, _, changes := b.paceOf(t, "slow")
 	if inFlight > 20 || rate != 0 {
 		t.Errorf("%d in flight, rate %.0f: %s", inFlight, rate, strings.Join(changes, "; "))

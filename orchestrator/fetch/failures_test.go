@@ -52,9 +52,7 @@ func TestBreakerThrottlingAndBisection(t *testing.T) {
 		`SELECT EXISTS (SELECT FROM endpoint_pace WHERE endpoint = 'local:fragile' AND breaker = 'open')`)
 	busy.Store(true)
 	down.Store(false)
-	if done, failed := b.Outcome(t, run, 1); done != 2999 || failed != 1 {
-		t.Errorf("done %d, failed %d; want 2999 and 1", done, failed)
-	}
+	b.Want(t, run, 1, 2999, 1)
 	if got := b.ErrorOf(t, run, "C42"); got != "bad_document: it cannot be read" {
 		t.Errorf("C42 failed with %q", got)
 	}
@@ -151,9 +149,7 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 	if err != nil || reset.Items != n || len(reset.Requests) != n/100-1 {
 		t.Fatalf("reset %+v, %v; want %d items and the requests that are out", reset, err, n)
 	}
-	if done, failed := b.Outcome(t, run, 2); done != n || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 2, n, 0)
 	nodetest.Until(t, "the late answers have come, too", func() bool {
 		return b.Node.Stats().Stale+other.Stats().Stale >= n/100-1
 	})

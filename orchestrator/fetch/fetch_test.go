@@ -103,12 +103,8 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 	})
 	each := b.Start(t, local("each"), 400)
 	liar := b.Start(t, local("liar"), 400)
-	if done, failed := b.Outcome(t, each, 1); done != 398 || failed != 2 {
-		t.Errorf("each: done %d, failed %d", done, failed)
-	}
-	if done, failed := b.Outcome(t, liar, 1); done != 399 || failed != 1 {
-		t.Errorf("liar: done %d, failed %d", done, failed)
-	}
+	b.Want(t, each, 1, 398, 2)
+	b.Want(t, liar, 1, 399, 1)
 	for key, code := range map[string]string{"C7": wire.CodePanic, "C250": wire.CodeBadResult} {
 		if got := b.ErrorOf(t, each, key); !strings.HasPrefix(got, code+": ") {
 			t.Errorf("%s failed with %q, want %s", key, got, code)
@@ -197,9 +193,7 @@ func TestNodeThatLacksASource(t *testing.T) {
 		AND error_code = 'postponed' AND error_message LIKE '%there is no source ledger')`)
 	b.Join(t, b.Store, testenv.Conn(t, b.NS), with(has))
 	testenv.Advance(t, b.Pool, rest) // it is due
-	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 1000, 0)
 	if n := b.Number(t, `SELECT count(*) FROM work_slice WHERE state = 'recorded' AND worked IS DISTINCT FROM 3`); n != 0 {
 		t.Errorf("of %d slices it is not kept how long the source took for them", n)
 	}

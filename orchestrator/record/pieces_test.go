@@ -268,9 +268,7 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	b.Await(t, "the leader knows that a service had the request", `SELECT count(delivered_at) = 1 FROM work_slice`)
 	testenv.Advance(t, b.Pool, req.Steps[0].Timeout)
 	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return 3_000_000 })
-	if done, failed := b.Outcome(t, id, 1); done != 1 || failed != 0 {
-		t.Fatalf("done %d, failed %d; want 1 and none", done, failed)
-	}
+	b.Want(t, id, 1, 1, 0)
 	if _, all := b.result(t, id, "C0"); !bytes.Equal(all, pattern(3_000_000)) {
 		t.Errorf("the result has %d bytes, want those of the service that lived", len(all))
 	}

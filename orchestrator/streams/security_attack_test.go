@@ -411,9 +411,7 @@ func TestAttacksFailAcrossAccounts(t *testing.T) {
 	for _, a := range by {
 		testenv.NoError(t, a.nc.FlushTimeout(nodetest.Stuck))
 	}
-	if done, failed := g.Outcome(t, g.Start(t, nodetest.Request("statement"), 100), 1); done != 100 || failed != 0 {
-		t.Errorf("%d done, %d failed", done, failed)
-	}
+	g.Want(t, g.Start(t, nodetest.Request("statement"), 100), 1, 100, 0)
 	for _, each := range attacks() {
 		if each.harmed(by[each.role]) {
 			t.Errorf("%s could %s", each.role, each.name)

@@ -210,9 +210,7 @@ func TestDocumentedPermissionsAreEnough(t *testing.T) {
 	g := setupGuarded(t, documented(t))
 	nodetest.WantReady(t, g.Node)
 	for _, endpoint := range []string{"statement", "accounts"} {
-		if done, failed := g.Outcome(t, g.Start(t, nodetest.Request(endpoint), 1200), 1); done != 1200 || failed != 0 {
-			t.Errorf("%s: %d done, %d failed", endpoint, done, failed)
-		}
+		g.Want(t, g.Start(t, nodetest.Request(endpoint), 1200), 1, 1200, 0)
 	}
 	web := g.conn(t, "web")
 	for how, opts := range map[string][]endpoints.CallOption{

@@ -250,9 +250,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 		t.Errorf("the slice is %s with %s, %v", state1, code, err)
 	}
 	b.Serve(t, "statement", nodetest.Echo)
-	if done, failed := b.Outcome(t, run, 1); done != 4 || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 4, 0)
 	b.WantRight(t, run, 4)
 	b.Check(t)
 }
@@ -285,9 +283,7 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 	req := nodetest.Patient()
 	req.Steps[0].Chunk = 4
 	run := b.Start(t, req, 4)
-	if done, failed := b.Outcome(t, run, 1); done != 4 || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 4, 0)
 	letter := b.Buried(t, 1)[0]
 	if letter.State != deadletter.LetterReissued || letter.Cause != workqueue.CodeDeliveries || *letter.Run != run ||
 		letter.Service == "" || letter.Endpoint != "statement" {
