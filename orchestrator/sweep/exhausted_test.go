@@ -337,7 +337,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
 	req := nodetest.Patient()
 	req.Steps[0].Chunk = 5
-	run := b.Start(t, req, 2000)
+	run := b.Start(t, req, 500)
 	b.Sent(t, run, req.Steps[0].InFlight)
 	js := b.JS(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -373,8 +373,8 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	}
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
-	b.WantSound(t, l, run, 2000)
-	l.WantOnce(t, run, 2000)
+	b.WantSound(t, l, run, 500)
+	l.WantOnce(t, run, 500)
 	if n := b.Node.Stats().Exhausted; n != 0 || len(b.Letters(t)) != 0 {
 		t.Errorf("%d messages were removed", n)
 	}
