@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,16 +21,24 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
-// Without faults every item is executed exactly once, by three nodes and two services.
+// Without faults every item is executed exactly once, with the run's parameters, by three nodes and two services.
 func TestEveryItemIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	b.StartNode(t)
 	l := nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	b.Serve(t, "statement", l.Handle)
-	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	req := nodetest.Patient()
+	req.Params = map[string]string{"year": "2026", "title": `<é "quoted">`}
+	for range 2 {
+		b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+			if !maps.Equal(chunk.Params(), req.Params) {
+				t.Errorf("the parameters are %v", chunk.Params())
+			}
+			return l.Handle(ctx, chunk)
+		})
+	}
+	run := b.Start(t, req, nodetest.Size)
 	b.WantSound(t, l, run, nodetest.Size)
 	l.WantOnce(t, run, nodetest.Size)
 }

@@ -20,9 +20,7 @@ func TestAControllerComesBackAfterAnOutage(t *testing.T) {
 		before, after := s.rate(30, 60), s.rate(120, 200)
 		if after < 0.9*before {
 			t.Errorf("seed %d: %.0f items/s before the outage, %.0f from 30 s after it", seed, before, after)
-			for _, change := range changes {
-				t.Log(change)
-			}
+			logAll(t, changes)
 		}
 	}
 }
@@ -100,9 +98,7 @@ func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	got, wait := s.rate(60, 260), s.longestWait(60)
 	if got < 0.9*best || wait > 3 {
 		t.Errorf("%.0f items/s of %.0f, waits up to %.1f s", got, best, wait)
-		for _, change := range changes {
-			t.Log(change)
-		}
+		logAll(t, changes)
 	}
 }
 
@@ -210,9 +206,7 @@ func TestAnElectionTeachesNothing(t *testing.T) {
 					if soon := s.rate(105+lasts, 120+lasts); after < 0.95*before || soon < 0.85*before {
 						t.Errorf("seed %d, %.0f s: %.0f items/s before, %.0f from 5 s after the election on, %.0f from 20 s on",
 							seed, lasts, before, soon, after)
-						for _, change := range changes {
-							t.Log(change)
-						}
+						logAll(t, changes)
 						return
 					}
 				}
@@ -241,9 +235,7 @@ func TestAControllerLearnsTheRateOfAServiceThatRefuses(t *testing.T) {
 				t.Logf("seed %d: %.1f items/s of %.1f, %d changes, ends with %+v", seed, got, m.limit, len(changes), c.Settings())
 				if got < 0.9*m.limit {
 					t.Errorf("seed %d: %.1f items/s; %.1f are allowed", seed, got, m.limit)
-					for _, change := range changes {
-						t.Log(change)
-					}
+					logAll(t, changes)
 				}
 			}
 		})
@@ -258,9 +250,7 @@ func TestARateGoesWhenNothingIsRefusedAnyMore(t *testing.T) {
 	changes := s.run(c, 200)
 	if got := s.rate(150, 200); got < 0.9*8/0.055*100 {
 		t.Errorf("%.0f items/s", got)
-		for _, change := range changes {
-			t.Log(change)
-		}
+		logAll(t, changes)
 	}
 }
 
