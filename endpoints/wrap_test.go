@@ -323,7 +323,7 @@ func TestHoldIsBounded(t *testing.T) {
 		_ = next(ctx) // even so, nothing may be sent
 		return nil
 	}))
-	got := b.reply("huge", numbers(150))
+	got := b.reply("huge", numbers(130))
 	if got.holds(t, "huge", wire.CodeHeldTooLarge, nil); got.failure.Retry {
 		t.Errorf("the failure is %v", got.failure)
 	}
