@@ -103,6 +103,7 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service(func(c *Config) { c.DrainTimeout = 10 * time.Millisecond })
+	svc.grace = 10 * time.Millisecond
 	begun, finish := make(chan struct{}), make(chan struct{})
 	check(t, HandleEach(svc, "stuck", func(context.Context, number) (int, error) {
 		close(begun)
