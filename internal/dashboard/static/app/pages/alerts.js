@@ -35,7 +35,7 @@ const columns = [
   { key: "to", title: "By", hide: "narrow", render: (a) => html`<${Text} max=${20}>${by(a.spec)}<//>` },
   { key: "state", title: "State", render: (a) => html`<${State} of=${a}/>` },
   { key: "holding", title: "Holding", align: "right", hide: "narrow", render: (a) => html`<span class="num">${num(a.holding)}</span>` },
-  { key: "told", title: "Last told", align: "right", class: "nowrap", render: (a) => (a.told_at ? html`<${Time} at=${a.told_at}/>` : html`<span class="muted">never</span>`) },
+  { key: "told", title: "Last notified", align: "right", class: "nowrap", render: (a) => (a.notified_at ? html`<${Time} at=${a.notified_at}/>` : html`<span class="muted">never</span>`) },
 ];
 
 function State({ of: a }) {
