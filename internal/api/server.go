@@ -59,7 +59,7 @@ type Metrics interface {
 	http.Handler
 	kernel.Meter
 	// Watch is told, once, how to find out what a person must see to, and why the node is not ready.
-	Watch(report func(context.Context) (*health.Report, error), unready func(context.Context) map[string]bool)
+	Watch(judge *health.Watch, unready func(context.Context) map[string]bool)
 }
 
 // Trouble is the last thing that went wrong in the node.
@@ -243,7 +243,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.kernel.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
-		s.config.Metrics.Watch(s.health.Report, s.kernel.Unready)
+		s.config.Metrics.Watch(s.health, s.kernel.Unready)
 	}
 	s.admin.RegisterOIDC(mux)
 	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })

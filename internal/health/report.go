@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -123,6 +124,34 @@ func many(n int64, noun string) string {
 		number = number[:at] + "," + number[at:]
 	}
 	return number + " " + rest
+}
+
+// Foretold returns the runs in progress with their forecasts, the 50 most urgent, as of a moment. What stands has none.
+func (w *Watch) Foretold(ctx context.Context) ([]inspect.RunSummary, time.Time, error) {
+	runs, at, err := inspect.New(w.cfg.Store).Foretold(ctx)
+	if err == nil {
+		err = w.Stand(ctx, runs)
+	}
+	return runs, at, err
+}
+
+// Left returns how long a run takes still at least; 0: no one knows, or it stands.
+func (w *Watch) Left(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
+	runs, at, err := w.Foretold(ctx)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(runs, func(r inspect.RunSummary) bool { return r.ID == run })
+	if i >= 0 {
+		return runs[i].Left(at), nil
+	}
+	view, err := inspect.New(w.cfg.Store).Run(ctx, run) // it is less urgent
+	if err != nil {
+		return 0, err
+	}
+	runs = []inspect.RunSummary{view.RunSummary}
+	err = w.Stand(ctx, runs)
+	return runs[0].Left(view.At), err
 }
 
 // Stand sets, for those runs of a list that are in progress, why they stand, as far as a look of the last few seconds

@@ -77,7 +77,7 @@ type Metrics struct {
 	gatherer *prometheus.Registry // nil: someone else's
 	handler  http.Handler
 	sources  atomic.Pointer[Sources]
-	judge    atomic.Pointer[func(context.Context) (*health.Report, error)]
+	judge    atomic.Pointer[health.Watch]
 	unready  atomic.Pointer[func(context.Context) map[string]bool]
 
 	endpoints, collectors, reasons, requests *names
@@ -251,11 +251,9 @@ func (m *Metrics) Asked(route, role string, code int) {
 	m.asked.WithLabelValues(route, role, status).Inc()
 }
 
-// Watch has conditions counted that report tells of, and told why the node is not ready.
-func (m *Metrics) Watch(report func(context.Context) (*health.Report, error),
-	unready func(context.Context) map[string]bool,
-) {
-	m.judge.Store(&report)
+// Watch has told what judge finds and when it foretells that runs end, and why the node is not ready.
+func (m *Metrics) Watch(judge *health.Watch, unready func(context.Context) map[string]bool) {
+	m.judge.Store(judge)
 	m.unready.Store(&unready)
 }
 

@@ -271,7 +271,7 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
 		slots[i] = s.Cost.Slot
-		waiting := sp.arrived-sp.started-s.Retrying >= 2*s.Cost.Chunk
+		waiting := sp.arrived+sp.later-sp.started-s.Retrying >= 2*s.Cost.Chunk
 		if s.Cost.Level == 0 || !waiting || sp.places <= 0 || sp.limit == byRate || sp.limit == byEndpointRate {
 			continue
 		}

@@ -46,7 +46,8 @@ type Step struct {
 	Held           float64 // behind the canary; or, in a run without one, behind others of their lanes
 	Out            float64 // asked for and not answered
 	Retrying       float64 // wait to be asked for again
-	RetryDue       float64 // seconds until the last of those is due
+	RetryMean      float64 // seconds until those are due, on average
+	RetryDue       float64 // until the last of them is
 	Failed         float64 // share of what has settled, so that steps that need it leave it out
 
 	InFlight            int // requests at most

@@ -47,6 +47,8 @@ type stepPlay struct {
 	slot      float64 // seconds of a place that an item costs, its retries included
 	started   float64 // items that were asked for, once or more
 	arrived   float64 // items that may be
+	later     float64 // items that may be only at a time: those that wait to be tried again
+	laterAt   float64
 	total     float64
 	marks     []mark  // what ends last
 	ended     float64 // -1: not yet
@@ -182,7 +184,7 @@ func (n *Network) expect(p *play) {
 	for i := range n.Steps {
 		if sp := &p.steps[i]; sp.ended < 0 {
 			out := n.fed(p, i, func(need int) float64 { return n.Steps[need].Out })
-			sp.arrived = min(sp.arrived+out, sp.total)
+			sp.arrived = min(sp.arrived+out, sp.most())
 		}
 	}
 }
@@ -219,7 +221,10 @@ func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
 }
 
 // leave takes a step out of a play.
-func (s *stepPlay) leave() { s.started, s.arrived, s.ended = s.total, s.total, 0 }
+func (s *stepPlay) leave() { s.started, s.arrived, s.later, s.ended = s.total, s.total, 0, 0 }
+
+// most is how many items can have arrived now.
+func (s *stepPlay) most() float64 { return s.total - s.later }
 
 func (n *Network) begin(p *play, i int, l luck) {
 	s, out := &n.Steps[i], &p.steps[i]
@@ -231,17 +236,20 @@ func (n *Network) begin(p *play, i int, l luck) {
 		out.slot *= max(1-n.Steps[need].Failed, 0.01)
 	}
 	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
-	out.arrived = min(out.started+s.Ready+s.Retrying, s.Items)
+	if s.RetryMean > 0 {
+		out.later, out.laterAt = min(s.Retrying, s.Items-out.started), s.RetryMean
+	}
+	out.arrived = min(out.started+s.Ready+s.Retrying-out.later, out.most())
 	if s.Items <= s.Settled || !s.Cost.Known() {
 		out.leave()
 		return
 	}
 	held := s.Held
 	if !n.Runs[s.Run].Canary { // they are behind others of their lanes
-		held, out.arrived = 0, min(out.arrived+s.Held, s.Items)
+		held, out.arrived = 0, min(out.arrived+s.Held, out.most())
 	}
 	if len(s.Needs) == 0 {
-		out.arrived = max(s.Items-held, out.started)
+		out.arrived = max(out.most()-held, out.started)
 	}
 	for j, m := range s.marks() {
 		ago := 1.0
@@ -303,10 +311,13 @@ func (n *Network) release(p *play) {
 	}
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
-		if sp.ended >= 0 || sp.arrived >= sp.total || !p.runs[s.Run].free || !p.over(s.Needs) {
+		if sp.later > 0 && p.now >= sp.laterAt {
+			sp.arrived, sp.later = sp.arrived+sp.later, 0
+		}
+		if sp.ended >= 0 || sp.arrived >= sp.most() || !p.runs[s.Run].free || !p.over(s.Needs) {
 			continue
 		}
-		if sp.arrived = sp.total; s.Gate && !sp.waitedFor {
+		if sp.arrived = sp.most(); s.Gate && !sp.waitedFor {
 			sp.waitedFor = true
 			p.runs[s.Run].wait(p.now)
 		}
@@ -364,7 +375,7 @@ func (n *Network) allot(p *play) {
 		for i := range n.Steps {
 			sp := &p.steps[i]
 			inflow := 0.0
-			if sp.ended < 0 && sp.arrived < sp.total {
+			if sp.ended < 0 && sp.arrived < sp.most() {
 				inflow = n.fed(p, i, rate)
 			}
 			if pass > straight {
@@ -528,6 +539,9 @@ func (n *Network) next(p *play) float64 {
 	d := math.Inf(1)
 	for i := range n.Steps {
 		sp := &p.steps[i]
+		if sp.later > 0 && sp.ended < 0 {
+			d = min(d, max(sp.laterAt-p.now, 0))
+		}
 		switch left, waiting := sp.total-sp.started, sp.arrived-sp.started; {
 		case sp.ended > p.now:
 			d = min(d, sp.ended-p.now)
@@ -555,7 +569,7 @@ func (n *Network) advance(p *play, d float64) {
 			continue
 		}
 		waiting := sp.arrived - sp.started
-		sp.arrived = min(max(sp.arrived+n.fed(p, i, moved), sp.started), sp.total)
+		sp.arrived = min(max(sp.arrived+n.fed(p, i, moved), sp.started), sp.most())
 		if sp.rate > 0 {
 			if waiting > 1e-6 || n.Steps[i].most(&n.Endpoints[n.Steps[i].Endpoint]) <= sp.rate {
 				sp.backlog += d

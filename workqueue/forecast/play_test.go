@@ -55,8 +55,10 @@ func TestRetriesTakeTheirTime(t *testing.T) {
 	a := step("a", 0, 10_000, cost(1, 8))
 	a.Settled, a.Ready, a.Retrying, a.RetryDue = 5000, 0, 5000, 1
 	want(t, "half of the items", one(a), 63.5)
-	a.RetryDue = 600
-	want(t, "half of the items, later", one(a), 601)
+	a.RetryDue, a.RetryMean = 600, 300
+	want(t, "half of the items, later and later", one(a), 601)
+	a.RetryMean = 600
+	want(t, "half of the items, later all at once", one(a), 663)
 	b := step("b", 1, 10_000, cost(1, 8), 0)
 	b.Settled, b.Retrying, b.RetryDue = 5000, 5000, 1
 	done := step("a", 0, 10_000, cost(1, 8))

@@ -130,8 +130,7 @@ func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Watch implements api.Metrics.
-func (*Measured) Watch(func(context.Context) (*health.Report, error), func(context.Context) map[string]bool) {
-}
+func (*Measured) Watch(*health.Watch, func(context.Context) map[string]bool) {}
 
 // Asked implements kernel.Meter.
 func (m *Measured) Asked(route, role string, code int) {
