@@ -41,6 +41,7 @@ const (
 	borrowed      = 0.15 // how much it differs from that of an earlier run
 	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
 	batches       = 8    // in which the spread is looked for
+	fixedUnknown  = 0.1  // part of the time of a request that does not depend on its size, where nothing tells
 )
 
 // Known reports whether enough was measured.
@@ -216,7 +217,7 @@ func fixedShare(ended []Request, busy float64) float64 {
 	if busy > 0 {
 		return 1 - busy
 	}
-	return 0.1
+	return fixedUnknown
 }
 
 // marks are the items whose outcome may be the last: how many items before the end such a one is on average, and how

@@ -69,7 +69,11 @@ type Endpoint struct {
 	Workers     float64 // requests that its service works on at once, where others wait for it; 0: more than are sent
 	Level       float64 // requests in flight lately, of whatever runs; 0: not known
 	Down        string  // why nothing is sent to it
+	Speeds      []Speed // when its service is slower than it was measured
 }
+
+// Speed is a time, in seconds from now, in which a service has a share of its usual speed; 0: it does not answer.
+type Speed struct{ From, To, Share float64 }
 
 // Forecast says when a run will end. Its times are those that one in ten, half and nine in ten courses keep.
 type Forecast struct {

@@ -3,7 +3,6 @@ package forecast
 import (
 	"cmp"
 	"math"
-	"math/rand/v2"
 	"slices"
 )
 
@@ -62,80 +61,12 @@ type stepPlay struct {
 	moved     float64 // items that were asked for lately
 	was       float64 // rate of the last pass
 	stuck     bool    // nothing can move it
+	began     float64 // when the first item was asked for; -1: not yet
+	used      float64 // seconds of its places that were used
 }
 
 // mark is an item whose outcome comes so long after it was asked for.
 type mark struct{ item, delay float64 }
-
-// luck is what is drawn for a step: how costly it is, and where its slow requests and its retries are.
-type luck struct {
-	cost  float64   // standard normal
-	marks []float64 // exponential, of mean 1
-}
-
-const drawn = 12 // marks of a step at most
-
-// draw gives each round its luck. Over all rounds each step's costs are spread evenly (a Latin hypercube), so that few
-// rounds are enough.
-func draw(steps, count int, seed uint64) [][]luck {
-	source := rand.New(rand.NewPCG(seed, 0x7261))
-	all := make([][]luck, count)
-	for r := range all {
-		all[r] = make([]luck, steps)
-	}
-	for s := range steps {
-		for r, at := range source.Perm(count) {
-			l := luck{cost: math.Sqrt2 * math.Erfinv(2*(float64(at)+0.5)/float64(count)-1), marks: make([]float64, drawn)}
-			for i := range l.marks {
-				l.marks[i] = source.ExpFloat64()
-			}
-			all[r][s] = l
-		}
-	}
-	return all
-}
-
-// index finds the steps of an endpoint and of a run.
-type index struct {
-	byEndpoint, byRun [][]int
-	depth             int // steps of the longest chain
-}
-
-func (n *Network) index() *index {
-	x := &index{byEndpoint: make([][]int, len(n.Endpoints)), byRun: make([][]int, len(n.Runs))}
-	depth := make([]int, len(n.Steps))
-	for i := range n.Steps {
-		s := &n.Steps[i]
-		x.byEndpoint[s.Endpoint] = append(x.byEndpoint[s.Endpoint], i)
-		x.byRun[s.Run] = append(x.byRun[s.Run], i)
-		for _, need := range s.Needs {
-			depth[i] = max(depth[i], depth[need])
-		}
-		depth[i]++
-		x.depth = max(x.depth, depth[i])
-	}
-	return x
-}
-
-// start is the beginning of a play. Runs that are left out are as if they had ended.
-func (n *Network) start(x *index, lucks []luck, without []bool) *play {
-	p := &play{index: x, steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs)),
-		changed: make([]bool, len(n.Endpoints))}
-	for i := range n.Steps {
-		l := luck{}
-		if lucks != nil {
-			l = lucks[i]
-		}
-		n.begin(p, i, l)
-		if len(without) > 0 && without[n.Steps[i].Run] {
-			p.steps[i].leave()
-		}
-	}
-	for r := range n.Runs {
-		p.runs[r] = runPlay{waits: -1, free: !n.Runs[r].Canary}
-	}
-	return p
-}
 
 // exact is how many changes are played one by one at most; see [play.least].
 const exact = 200
@@ -146,6 +77,9 @@ func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	n.expect(p)
 	one := min(8*len(n.Steps)+32, exact)
 	for event := range one + 32*40 {
+		if lucks == nil {
+			p.note()
+		}
 		n.release(p)
 		n.allot(p)
 		if p.now == 0 {
@@ -225,79 +159,6 @@ func (s *stepPlay) leave() { s.started, s.arrived, s.later, s.ended = s.total, s
 
 // most is how many items can have arrived now.
 func (s *stepPlay) most() float64 { return s.total - s.later }
-
-func (n *Network) begin(p *play, i int, l luck) {
-	s, out := &n.Steps[i], &p.steps[i]
-	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1}
-	out.started = min(s.Settled+s.Out, s.Items)
-	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
-	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk, 1)
-	for _, need := range s.Needs { // what failed there is left out here
-		out.slot *= max(1-n.Steps[need].Failed, 0.01)
-	}
-	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
-	if s.RetryMean > 0 {
-		out.later, out.laterAt = min(s.Retrying, s.Items-out.started), s.RetryMean
-	}
-	out.arrived = min(out.started+s.Ready+s.Retrying-out.later, out.most())
-	if s.Items <= s.Settled || !s.Cost.Known() {
-		out.leave()
-		return
-	}
-	held := s.Held
-	if !n.Runs[s.Run].Canary { // they are behind others of their lanes
-		held, out.arrived = 0, min(out.arrived+s.Held, out.most())
-	}
-	if len(s.Needs) == 0 {
-		out.arrived = max(out.most()-held, out.started)
-	}
-	for j, m := range s.marks() {
-		ago := 1.0
-		if l.marks != nil {
-			ago = l.marks[j]
-		}
-		if at := s.Items - ago*m.item; at > s.Settled || m.item == 0 {
-			out.marks = append(out.marks, mark{at, m.delay})
-		}
-	}
-	out.ended = -1
-	before := s.Cost.Level / max(s.Cost.Slot, 1e-9) // items a second until now
-	out.pass(math.Inf(-1), out.started, -s.Out/max(before, 1e-9), before)
-	if s.Retrying > 0 {
-		out.marks = append(out.marks, mark{-1, s.RetryDue + s.Cost.typical()})
-	}
-	if late := s.Cost.Oldest; s.Out > 0 && late > quantile(s.Cost.Stays, 0.9) {
-		out.marks = append(out.marks, mark{-1, s.Cost.rest(late)})
-	}
-}
-
-// pass notes when the items between two were asked for, the first of them at a time, at a rate: their delays become
-// times. A mark that is passed has item -1.
-func (s *stepPlay) pass(from, to, at, rate float64) {
-	for i := range s.marks {
-		m := &s.marks[i]
-		if m.item < 0 || m.item <= from && from > 0 || m.item > to {
-			continue
-		}
-		began := at
-		switch {
-		case math.IsInf(from, -1):
-			began = max(at, -(to-m.item)/max(rate, 1e-9))
-		case rate > 0:
-			began = at + (m.item-from)/rate
-		}
-		m.item, m.delay = -1, max(began+m.delay, 0)
-	}
-}
-
-// end is when the last outcome is there, once all items have been asked for.
-func (s *stepPlay) end() float64 {
-	last := 0.0
-	for _, m := range s.marks {
-		last = max(last, m.delay)
-	}
-	return last
-}
 
 // release lets items go that waited for other steps, for a canary or for a person, who comes at once.
 func (n *Network) release(p *play) {
@@ -440,7 +301,7 @@ func (n *Network) allotEndpoint(p *play, e int) {
 	}
 	for _, sh := range all {
 		sp := &p.steps[sh.step]
-		sp.places, sp.rate = sh.gets, sh.gets/sp.slot
+		sp.places, sp.rate = sh.gets, sh.gets/sp.slot*at.speed(p.now)
 	}
 	if at.Rate > 0 {
 		n.shareRate(p, all, at.Rate)
@@ -450,18 +311,20 @@ func (n *Network) allotEndpoint(p *play, e int) {
 // wants is how many places a step would fill now, by itself.
 func (n *Network) wants(p *play, i int) float64 {
 	s, sp := &n.Steps[i], &p.steps[i]
-	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total {
+	speed := n.Endpoints[s.Endpoint].speed(p.now)
+	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total || speed == 0 {
 		return 0
 	}
+	slot := sp.slot / speed
 	places := float64(s.InFlight)
 	sp.limit = byInFlight
-	if most := s.most(&n.Endpoints[s.Endpoint]) * sp.slot; most < places {
-		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*sp.slot <= most {
+	if most := s.most(&n.Endpoints[s.Endpoint]) * slot; most < places {
+		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*slot <= most {
 			sp.limit = byRate
 		}
 	}
 	if sp.arrived-sp.started < 1e-6 {
-		return min(places, sp.inflow*sp.slot)
+		return min(places, sp.inflow*slot)
 	}
 	return places
 }
@@ -487,7 +350,7 @@ func (n *Network) shareRate(p *play, all []share, rate float64) {
 	}
 	for _, sh := range all {
 		sp := &p.steps[sh.step]
-		sp.rate, sp.places = sh.gets, sh.gets*sp.slot
+		sp.rate, sp.places = sh.gets, sh.gets*sp.slot/n.Endpoints[n.Steps[sh.step].Endpoint].speed(p.now)
 	}
 }
 
@@ -555,6 +418,15 @@ func (n *Network) next(p *play) float64 {
 			d = min(d, left/sp.rate)
 		}
 	}
+	for e := range n.Endpoints {
+		for _, s := range n.Endpoints[e].Speeds {
+			for _, at := range []float64{s.From, s.To} {
+				if at > p.now {
+					d = min(d, at-p.now)
+				}
+			}
+		}
+	}
 	if !(d >= 0) { // it is no number
 		return math.Inf(1)
 	}
@@ -578,6 +450,10 @@ func (n *Network) advance(p *play, d float64) {
 			if sp.total-to < 1e-6 {
 				to = sp.total
 			}
+			if sp.began < 0 {
+				sp.began = p.now
+			}
+			sp.used += sp.places * (to - sp.started) / sp.rate
 			sp.pass(sp.started, to, p.now, sp.rate)
 			sp.started, sp.moved = to, to-sp.started
 			sp.arrived = max(sp.arrived, to)
