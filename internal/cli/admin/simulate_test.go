@@ -14,7 +14,7 @@ import (
 const nightPlan = `
 steps:
   - {name: check, endpoint: checks, chunk: 100, in_flight: 8}
-  - {name: send, endpoint: mails, chunk: 100, in_flight: 8, needs: [check], barrier: true, approval: anyone}
+  - {name: send, endpoint: mails, chunk: 100, in_flight: 8, needs: [check], barrier: approve}
 `
 
 // A night is played without a server; what is missing or wrong is named, with the flag and what is accepted.
