@@ -84,11 +84,16 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 	out := &Rehearsal{Ends: span(c.played, func(p *play) float64 { return p.runs[0].ended }), BoundBy: n.bound(0, c.nominal)}
 	for _, i := range x.byRun[0] {
 		s, sp := &n.Steps[i], &c.nominal.steps[i]
-		step := RehearsedStep{Step: s.Name, Begins: max(sp.began, 0), BoundBy: "what it needs",
+		step := RehearsedStep{Step: s.Name, Begins: max(sp.began, 0),
 			Ends: span(c.played, func(p *play) float64 { return p.steps[i].ended })}
 		took := sp.ended - step.Begins
-		if sp.backlog > took/2 {
+		switch speeds := n.Endpoints[s.Endpoint].Speeds; {
+		case sp.backlog > took/2:
 			step.BoundBy = n.limitText(i, sp.limit)
+		case slices.ContainsFunc(speeds, func(v Speed) bool { return v.From < sp.ended && step.Begins < v.To }):
+			step.BoundBy = "its service, which does not answer or is slow for a while"
+		default:
+			step.BoundBy = "what it needs"
 		}
 		step.Idle = min(max(1-sp.used/max(took*float64(s.InFlight), 1e-9), 0), 1)
 		for m := range moments {
