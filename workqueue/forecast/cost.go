@@ -29,6 +29,7 @@ type Cost struct {
 	Fixed     float64   // of those, the part that does not depend on the number of items, as a share
 	Busy      float64   // the part for which the service worked, as a share; 0: not known
 	Level     float64   // requests in flight while there were any; 0: not known
+	Present   float64   // share of the time in which there were any
 	Oldest    float64   // for how long the oldest request in flight has been
 	Instances int       // that answered
 
@@ -41,6 +42,7 @@ const (
 	borrowed      = 0.15 // how much it differs from that of an earlier run
 	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
 	batches       = 8    // in which the spread is looked for
+	changed       = 16   // requests that tell that their times have changed, at least
 	fixedUnknown  = 0.1  // part of the time of a request that does not depend on its size, where nothing tells
 )
 
@@ -61,15 +63,20 @@ func (c *Cost) rest(age float64) float64 {
 // Measure finds what requests cost, of this run or of an earlier one.
 func Measure(requests []Request, earlier bool) Cost {
 	var c Cost
-	var ended []Request
-	instances := map[string]bool{}
-	items, firsts, again, took, timed := 0.0, 0.0, 0.0, 0.0, 0.0
+	var live, ended []Request
 	for _, r := range requests {
 		if r.Live {
 			c.Oldest = max(c.Oldest, -r.Began)
-			continue
+			live = append(live, r)
+		} else {
+			ended = append(ended, r)
 		}
-		ended = append(ended, r)
+	}
+	slices.SortFunc(ended, func(a, b Request) int { return cmp.Compare(a.Ended, b.Ended) })
+	ended = sinceChange(ended)
+	instances := map[string]bool{}
+	items, firsts, again, took, timed := 0.0, 0.0, 0.0, 0.0, 0.0
+	for _, r := range ended {
 		if r.First {
 			items, firsts = items+r.Items, firsts+1
 		} else {
@@ -86,9 +93,8 @@ func Measure(requests []Request, earlier bool) Cost {
 		return Cost{}
 	}
 	c.Requests, c.Instances, c.Chunk, c.Again = len(ended), len(instances), items/firsts, min(again/items, 9)
-	slices.SortFunc(ended, func(a, b Request) int { return cmp.Compare(a.Ended, b.Ended) })
 	var mean float64
-	c.Stays, mean = stays(requests)
+	c.Stays, mean = stays(slices.Concat(ended, live))
 	c.Slot = mean * float64(len(ended)) / items
 	for _, q := range c.Stays {
 		c.Vary += (q/mean - 1) * (q/mean - 1) / float64(len(c.Stays))
@@ -102,8 +108,33 @@ func Measure(requests []Request, earlier bool) Cost {
 		c.Spread += borrowed
 	} else {
 		c.Level = Level(requests)
+		_, c.Present = level(requests, levelWindow)
 	}
 	return c
+}
+
+// sinceChange leaves out the requests before one from which they take half as long again, or less, for their items.
+func sinceChange(ended []Request) []Request {
+	for len(ended) >= 2*changed {
+		half := len(ended) / 2
+		before, after := logs(ended[:half]), logs(ended[half:])
+		if by := math.Abs(before.mean - after.mean); by < 0.35 || by < 5*math.Hypot(before.chance, after.chance) {
+			break
+		}
+		ended = ended[half:]
+	}
+	return ended
+}
+
+// logs is the mean of the logarithms of what an item takes in a request, and by how much it may be off.
+func logs(requests []Request) (of struct{ mean, chance float64 }) {
+	n, square := float64(len(requests)), 0.0
+	for _, r := range requests {
+		x := math.Log(max(r.Ended-r.Began, 1e-6) / max(r.Items, 1))
+		of.mean, square = of.mean+x/n, square+x*x/n
+	}
+	of.chance = math.Sqrt(max(square-of.mean*of.mean, 0) / n)
+	return of
 }
 
 // points is how finely the times of requests are kept.
@@ -173,9 +204,14 @@ func spread(ended []Request) float64 {
 // Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times
 // as long as half of them take. Where many more are in flight now, something has just begun, and they count.
 func Level(requests []Request) float64 {
-	type edge struct{ at, by float64 }
 	quantiles, _ := stays(requests)
-	window := min(max(4*quantile(quantiles, 0.5), 2), levelWindow)
+	in, _ := level(requests, min(max(4*quantile(quantiles, 0.5), 2), levelWindow))
+	return in
+}
+
+// level is how many requests were in flight over so many seconds, while there were any, and for what share of them.
+func level(requests []Request, window float64) (mean, present float64) {
+	type edge struct{ at, by float64 }
 	var edges []edge
 	live := 0.0
 	for _, r := range requests {
@@ -197,9 +233,9 @@ func Level(requests []Request) float64 {
 		in += e.by
 	}
 	if busy == 0 {
-		return 0
+		return 0, 0
 	}
-	return max(sum/busy, 0.9*live)
+	return max(sum/busy, 0.9*live), min(busy/-edges[0].at, 1)
 }
 
 // fixedShare is the part of a request's time that does not depend on its size: by a line through requests of different
@@ -280,8 +316,8 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 		// Others that have ended, or are about to, used the same places.
 		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
 		least := 0.1
-		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places
-			least = 0.001
+		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places, and none while the next items are found
+			full, others, least = full*s.Cost.Present, 0, 0.001
 		}
 		slots[i] /= min(max(full, others, least), 1.25)
 	}
