@@ -108,7 +108,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"schema":{},"on_invalid":"fail","order_by":"a"}`: "on_invalid: it does not go with order_by",
 		`{"canary_auto_approve":true}`:                     "canary_auto_approve: there is no canary",
 		`{"max_failed":"some"}`:                            `max_failed: want a number of items`,
-		`{"fail_fast":"10/5"}`:                             `fail_fast: want failures of so many first outcomes`,
+		`{"fail_fast":"10/5"}`:                             `fail_fast: want failures N of the first M outcomes`,
 		`{"canary":1000001}`:                               "canary: 1000001",
 		`{"priority":99999999999}`:                         "priority: 99999999999",
 		`{"retry_codes":["A","A"]}`:                        `retry_codes: "A" stands twice`,

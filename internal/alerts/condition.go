@@ -14,31 +14,31 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// seen is a condition, and what it is about.
+// seen is a condition with what it is about.
 type seen struct {
 	store.Condition
 
-	key      string // its subject, and what else tells it from others of its kind
+	key      string // the subject, plus what distinguishes it within its kind
 	change   RunChange
 	plan     string
 	of       []string // endpoints
-	only     bool     // it is a change of a run only, and no condition of the health's
+	only     bool     // only a change of a run, not a health condition
 	happened bool
-	muted    bool // someone has muted it: it holds, and is not told
+	muted    bool // muted: it holds, but is not notified
 }
 
-// facts is what a look has read.
+// facts is what a check has read.
 type facts struct {
 	began     time.Time // by the database's clock
 	report    *health.Report
 	due       []alert.DueRun
-	left      map[workqueue.RunID]time.Duration // of runs that will be late; 0: not known any more
-	unknown   error                             // why an estimate could not be made
+	left      map[workqueue.RunID]time.Duration // remaining time of late runs; 0: no longer known
+	unknown   error                             // why an estimate failed
 	completed []alert.Completion
 	labels    map[workqueue.RunID]alert.Label
 }
 
-// all are the conditions that hold.
+// all returns the current conditions.
 func (f *facts) all() (all []seen) {
 	for _, c := range slices.Concat(f.report.Conditions, f.report.Muted) {
 		rule := c.Kind.Rule()
@@ -67,8 +67,7 @@ func (f *facts) all() (all []seen) {
 	return all
 }
 
-// willBeLate is a run of a schedule that, as fast as it goes, ends after its window. It begins when it is first seen to
-// be so.
+// willBeLate is a scheduled run that is estimated to end after its window. It begins when first seen.
 func (f *facts) willBeLate(r *alert.DueRun, left time.Duration) store.Condition {
 	row := store.Row{"subject": r.ID.String(), "since": f.began, "name": r.Name, "plan": r.Plan, "schedule": r.Schedule,
 		"deadline": r.EndDeadline}
@@ -87,7 +86,7 @@ func (f *facts) hasCompleted(c *alert.Completion) store.Condition {
 	return store.RunCompleted.Condition(f.began, row)
 }
 
-// told are the conditions that a rule tells of: what it tells of a run by itself it does not tell as health again.
+// told returns the conditions that a rule reports. A run change that it reports is not reported as health too.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
 	for i := range all {
 		if c := s.of(all[i]); s.tells(rule, &c) {
@@ -97,7 +96,7 @@ func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
 	return told
 }
 
-// of is a condition as a rule tells it: as a change of a run if it tells those, or else as health.
+// of returns a condition as a rule reports it: as a run change if the rule has it, else as health.
 func (s *Spec) of(c seen) seen {
 	if !c.only && !slices.Contains(s.Runs, c.change) {
 		c.change = ""
@@ -105,7 +104,7 @@ func (s *Spec) of(c seen) seen {
 	return c
 }
 
-// toldCompletion reports whether a condition is about failed items that the rule told when their run completed.
+// toldCompletion reports whether a condition is about failed items that the rule reported at the run's completion.
 func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
 	_, err := uuid.Parse(c.Subject)
 	return err == nil && c.Kind == store.FailedItems && slices.Contains(s.Runs, RunCompleted) &&
@@ -119,7 +118,7 @@ func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
 	if c.change != "" {
 		return slices.Contains(s.Runs, c.change) && (!c.happened || !c.Since.Before(rule.From))
 	}
-	if c.Kind == store.AlertFailing && c.Subject == s.Name { // it could not tell it, and would have one more to tell
+	if c.Kind == store.AlertFailing && c.Subject == s.Name { // it could not deliver it, and would have one more to deliver
 		return false
 	}
 	return s.Health != "" && c.Severity.Least(s.Health) && !s.toldCompletion(rule, c)
@@ -130,7 +129,7 @@ func (s *Spec) isAbout(c *seen) bool {
 		slices.ContainsFunc(c.of, func(e string) bool { return slices.Contains(s.Endpoints, e) })
 }
 
-// group is what a condition is told together with: others of its kind, and of runs those for the same endpoint.
+// group is the group of conditions reported together: of its kind and, for runs, of its endpoint.
 func (c *seen) group() string {
 	group := string(c.Kind)
 	if c.change != "" {
@@ -142,7 +141,7 @@ func (c *seen) group() string {
 	return group
 }
 
-// kind is the condition's in the store: what a rule tells of runs stands beside what it tells of health.
+// kind is the condition's kind in the store, where run changes and health are distinct.
 func (c *seen) kind() string {
 	if c.change != "" {
 		return runPrefix + string(c.change)
@@ -150,8 +149,8 @@ func (c *seen) kind() string {
 	return string(c.Kind)
 }
 
-// kinds are those by which the store may know a condition: as the rule tells it now, and as health, as a rule tells it
-// that did not ask for the change when it was noted.
+// kinds are the kinds under which the store may have a condition: as the rule reports it now, and as health, if the
+// rule did not have the run change at that time.
 func (s *Spec) kinds(c *seen) []string {
 	told := s.of(*c)
 	if c.only {
@@ -160,10 +159,10 @@ func (s *Spec) kinds(c *seen) []string {
 	return []string{told.kind(), string(c.Kind)}
 }
 
-// holds returns what tells whether a condition holds, be it none that the rule tells of. Of runs it is known only for
-// what it does tell.
+// holds returns a function that reports whether a condition holds, even if the rule does not report it. Run changes
+// are known only if the rule has them.
 func (s *Spec) holds(all []seen) func(kind, subject string) bool {
-	var known map[[2]string]bool // made when it is asked for, which is seldom
+	var known map[[2]string]bool // built on demand, which is rare
 	return func(kind, subject string) bool {
 		if change, ofRun := strings.CutPrefix(kind, runPrefix); ofRun && !slices.Contains(s.Runs, RunChange(change)) {
 			return true
@@ -180,7 +179,7 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 	}
 }
 
-// isMuted returns what tells whether someone has muted a condition.
+// isMuted returns a function that reports whether a condition is muted.
 func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	muted := map[[2]string]bool{}
 	for i := range all {
@@ -193,10 +192,10 @@ func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	return func(kind, subject string) bool { return muted[[2]string{kind, subject}] }
 }
 
-// runPrefix stands before a change of runs that is a kind in the store.
+// runPrefix marks kinds in the store that are run changes.
 const runPrefix = "run:"
 
-// noted makes rows of conditions.
+// noted converts conditions to rows.
 func noted(told []seen) ([]alert.Condition, error) {
 	rows := make([]alert.Condition, 0, len(told))
 	for i := range told {
@@ -218,7 +217,6 @@ func (c *seen) item() Item {
 	return of
 }
 
-// turn says whose turn it is.
 func turn(c *store.Condition) string {
 	switch c.Owner {
 	case store.OwnerService:

@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// Request is a request of a step, with its times in seconds from now: those that are over are negative.
+// Request is a request of a step. Times are seconds from now, negative in the past.
 type Request struct {
 	Items    float64
-	First    bool // its items were asked for the first time
-	Live     bool // it has not ended
+	First    bool // its items were requested for the first time
+	Live     bool
 	Began    float64
 	Ended    float64
-	Took     float64 // seconds that the service worked on it; negative: not known
-	Instance string  // who answered
+	Took     float64 // seconds that the service worked on it; negative: unknown
+	Instance string  // that answered
 }
 
-// Cost is what requests of a step cost.
+// Cost is the cost of a step's requests.
 type Cost struct {
-	Requests  int       // that ended
+	Requests  int       // ended
 	Chunk     float64   // items in a request
 	Slot      float64   // seconds of a place in flight for an item, with all that is tried again
 	Spread    float64   // how sure that is: a standard deviation, as a share
@@ -33,7 +33,7 @@ type Cost struct {
 	Oldest    float64   // for how long the oldest request in flight has been
 	Instances int       // that answered
 
-	served bool // Slot is the time of a worker of the service
+	served bool // Slot is a worker's time at the service
 }
 
 const (
@@ -51,7 +51,7 @@ func (c *Cost) Known() bool { return c.Requests >= leastRequests && c.Slot > 0 }
 
 func (c *Cost) typical() float64 { return quantile(c.Stays, 0.5) }
 
-// rest is for how much longer a request stays that has been in flight for so long.
+// rest is the expected remaining time of a request in flight of that age.
 func (c *Cost) rest(age float64) float64 {
 	at, _ := slices.BinarySearch(c.Stays, age)
 	if longer := c.Stays[at:]; len(longer) > 0 {
@@ -60,7 +60,7 @@ func (c *Cost) rest(age float64) float64 {
 	return age / 2
 }
 
-// Measure finds what requests cost, of this run or of an earlier one.
+// Measure derives the cost from requests of this run, or of an earlier one.
 func Measure(requests []Request, earlier bool) Cost {
 	var c Cost
 	var live, ended []Request
@@ -140,8 +140,8 @@ func logs(requests []Request) (of struct{ mean, chance float64 }) {
 // points is how finely the times of requests are kept.
 const points = 64
 
-// stays are the quantiles of how long requests stay in flight, and the mean. Those that have not ended count as well,
-// as far as they have come: otherwise the slow ones would be missing while a run is young (Kaplan and Meier).
+// stays returns the quantiles and mean of requests' time in flight. Unfinished ones count, too, with their time so
+// far: otherwise slow ones would be missing in a young run (Kaplan and Meier).
 func stays(requests []Request) (quantiles []float64, mean float64) {
 	sorted := slices.Clone(requests)
 	for i := range sorted {
@@ -152,7 +152,7 @@ func stays(requests []Request) (quantiles []float64, mean float64) {
 	slices.SortFunc(sorted, func(a, b Request) int {
 		return cmp.Compare(a.Ended-a.Began, b.Ended-b.Began)
 	})
-	left, before := 1.0, 0.0 // of all requests, those that take longer than before
+	left, before := 1.0, 0.0 // share of all requests that take longer than before
 	for i, r := range sorted {
 		stay := r.Ended - r.Began
 		mean += left * (stay - before)
@@ -171,7 +171,7 @@ func stays(requests []Request) (quantiles []float64, mean float64) {
 	return quantiles, mean
 }
 
-// spread is how much the cost of an item may differ from what was measured: by chance, and later by itself.
+// spread is how much an item's cost may differ from the measured one: by chance, and by later change.
 func spread(ended []Request) float64 {
 	var each []float64
 	for at := range batches {
@@ -201,8 +201,8 @@ func spread(ended []Request) float64 {
 	return min(math.Sqrt(chance+drift*drift)+few*few, 1)
 }
 
-// Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times
-// as long as half of them take. Where many more are in flight now, something has just begun, and they count.
+// Level is the recent number of requests in flight, ignoring pauses. Recent means a few times their median duration.
+// If many more are in flight now, something has just begun, and they count.
 func Level(requests []Request) float64 {
 	quantiles, _ := stays(requests)
 	in, _ := level(requests, min(max(4*quantile(quantiles, 0.5), 2), levelWindow))
@@ -238,8 +238,8 @@ func level(requests []Request, window float64) (mean, present float64) {
 	return max(sum/busy, 0.9*live), min(busy/-edges[0].at, 1)
 }
 
-// fixedShare is the part of a request's time that does not depend on its size: by a line through requests of different
-// sizes, or else what the service does not work.
+// fixedShare is the share of a request's time that does not depend on its size: from a line through requests of
+// different sizes, or else the time in which the service does not work.
 func fixedShare(ended []Request, busy float64) float64 {
 	n, sx, sy, sxx, sxy := 0.0, 0.0, 0.0, 0.0, 0.0
 	for _, r := range ended {
@@ -256,8 +256,8 @@ func fixedShare(ended []Request, busy float64) float64 {
 	return fixedUnknown
 }
 
-// marks are the items whose outcome may be the last: how many items before the end such a one is on average, and how
-// long it takes. They are those of slow requests, and of items that are tried again and again.
+// marks are the items that may finish last: how many items before the end such a one is on average, and its
+// duration. They come from slow requests, and from items retried repeatedly.
 func (s *Step) marks() []mark {
 	c, typical := &s.Cost, s.Cost.typical()
 	all := []mark{{0, typical}}
@@ -277,8 +277,8 @@ func (s *Step) marks() []mark {
 	return all
 }
 
-// Fit makes the network agree with what was measured: a service that requests wait for has no more workers than it was
-// seen to use, and places that stand empty between requests are part of what a request costs. Call it once.
+// Fit adjusts the network to what was measured: a service with waiting requests has no more workers than it was seen
+// to use, and idle places between requests are part of a request's cost. Call it once.
 func (n *Network) Fit() {
 	for e := range n.Endpoints {
 		n.fitWorkers(e)
@@ -297,7 +297,7 @@ func (n *Network) Fit() {
 	}
 }
 
-// fit returns what items of each step cost when the places that stand empty count. Some runs are left out.
+// fit returns the cost of each step's items, including idle places. Some runs are left out.
 func (n *Network) fit(x *index, without []bool) []float64 {
 	p := n.start(x, nil, without)
 	n.allot(p)
@@ -313,7 +313,7 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 			continue
 		}
 		full := s.Cost.Level * s.Cost.used() / sp.places
-		// Others that have ended, or are about to, used the same places.
+		// Requests that have ended, or will shortly, used the same places.
 		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
 		least := 0.1
 		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places, and none while the next items are found
@@ -324,7 +324,7 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 	return slots
 }
 
-// used is the part of the time in flight that Slot counts.
+// used is the share of the time in flight that Slot counts.
 func (c *Cost) used() float64 {
 	if c.served {
 		return c.Busy
@@ -333,8 +333,8 @@ func (c *Cost) used() float64 {
 }
 
 const (
-	queued    = 0.65 // a service that works on its requests for less of their time has them wait
-	queuedFor = 0.05 // seconds that they wait then
+	queued    = 0.65 // a service that works less than this share has requests waiting
+	queuedFor = 0.05 // for at least these seconds
 )
 
 func (n *Network) fitWorkers(e int) {

@@ -31,7 +31,7 @@ const (
 	maxRest   = 15 * time.Second
 	// measuredRequests is how many of the newest requests of an endpoint tell what requests cost.
 	measuredRequests = 1000
-	// staleAfter is for how long requests of a run tell how it goes.
+	// staleAfter is how long a run's requests are representative.
 	staleAfter = 15 * time.Minute
 )
 
@@ -74,8 +74,8 @@ LEFT JOIN LATERAL (
 ) w ON true
 ORDER BY r.other, r.id, st.step`
 
-// newestRequests are those of each endpoint that ended last, by work_slice_ended, and those in flight, by
-// work_slice_busy. One that waited for its time was in flight from then on.
+// newestRequests is the last ended ones of each endpoint, by work_slice_ended, and those in flight, by
+// work_slice_busy. A scheduled one counts as in flight from its time on.
 const newestRequests = `
 SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8, w.cause = 'ready', w.ended_at IS NULL,
     extract(epoch FROM least(greatest(w.created_at, CASE WHEN w.cause <> 'ready' THEN
@@ -214,7 +214,7 @@ func (f *foresight) plan(req *start.LoadRequest, items float64) {
 	}
 }
 
-// Foresee says when a run of so many items would end if it started now.
+// Foresee predicts when a run with that many items would end if it started now.
 func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64) (*forecast.Forecast, error) {
 	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, beside, req, items)
 	if err != nil {
@@ -223,13 +223,13 @@ func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64)
 	return &f.known[0].Forecast, nil
 }
 
-// standing says why no one knows when a run ends, or for whom it waits.
+// standing says why a run's end cannot be predicted, or whom it waits for.
 func standing(state, hold string, open bool) (whyNot, person string) {
 	switch {
 	case state == "loading":
 		return "its items are being loaded", ""
 	case state != "running":
-		return "it has ended", ""
+		return "it ended", ""
 	case open:
 		return "it takes items until it is sealed", ""
 	case control.Hold(hold) == control.HoldCanary:
@@ -265,8 +265,7 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// readRequests finds what requests of each step cost: its own, or else those of the same step of other runs of its
-// plan.
+// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
 func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	type profile struct{ plan, step, endpoint string }
 	own, earlier := make([][]forecast.Request, len(f.Steps)), map[profile][]forecast.Request{}
@@ -429,9 +428,9 @@ func (r *RunSummary) Left(now time.Time) time.Duration {
 	return 0
 }
 
-// Variant is what a forecast would be if some things were changed.
+// Variant is a forecast with some changes.
 type Variant struct {
-	Changes  []string                `json:"changes" nullable:"false" doc:"none: as it is"`
+	Changes  []string                `json:"changes" nullable:"false" doc:"empty: unchanged"`
 	Forecast forecast.Forecast       `json:"forecast"`
 	Steps    []forecast.StepForecast `json:"steps" nullable:"false" doc:"when each step ends, in seconds from at"`
 }

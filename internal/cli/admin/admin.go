@@ -1,5 +1,5 @@
-// Package admin has the commands that are not about runs: those about plans, schedules, alerts, collectors, trackers
-// and endpoints, those that look after the system itself, and what the program says of itself. Each noun has its file.
+// Package admin has the commands that are not about runs: plans, schedules, alerts, collectors, trackers, endpoints,
+// system administration, and the program itself. Each resource has its file.
 package admin
 
 import (
@@ -39,7 +39,7 @@ type Commands struct {
 	Man        manPages     `cmd:"" hidden:"" help:"Write the man pages."`
 }
 
-// chosenOnce refuses a command that names neither some things nor --all, or both: what is meant must be spelled out.
+// chosenOnce requires either some things or --all, not both or neither.
 func chosenOnce(all, some bool, which, either string) error {
 	switch {
 	case all && some:
@@ -50,7 +50,7 @@ func chosenOnce(all, some bool, which, either string) error {
 	return nil
 }
 
-// sizeText is a limit of bytes; 0: there is none.
+// sizeText formats a limit in bytes; 0: none.
 func sizeText(n int64) string {
 	if n == 0 {
 		return "-"
