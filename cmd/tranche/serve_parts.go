@@ -298,7 +298,7 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	return nil
 }
 
-// left is when a run ends as callers of the API are told; 0, as long as there is none.
+// left returns how long a run still takes, as the API forecasts it; 0 until the API has started.
 func (l *later) left(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
 	if r := l.Load(); r != nil {
 		return r.server.Watch().Left(ctx, run)
@@ -306,7 +306,7 @@ func (l *later) left(ctx context.Context, run workqueue.RunID) (time.Duration, e
 	return 0, nil
 }
 
-// health is what callers of the API get, but whole; nil, as long as there is none.
+// health returns the API's report, unabridged; nil until the API has started.
 func (l *later) health(ctx context.Context) (*health.Report, error) {
 	if r := l.Load(); r != nil {
 		return r.server.Watch().Report(ctx)

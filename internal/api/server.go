@@ -58,7 +58,7 @@ const (
 type Metrics interface {
 	http.Handler
 	kernel.Meter
-	// Watch is told, once, how to find out what a person must see to, and why the node is not ready.
+	// Watch sets, once, what finds conditions and forecasts, and the reasons why the node is not ready.
 	Watch(judge *health.Watch, unready func(context.Context) map[string]bool)
 }
 

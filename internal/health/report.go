@@ -126,7 +126,7 @@ func many(n int64, noun string) string {
 	return number + " " + rest
 }
 
-// Foretold returns the runs in progress with their forecasts, the 50 most urgent, as of a moment. What stands has none.
+// Foretold returns the 50 most urgent active runs with forecasts, and the time of the reading. Blocked runs have none.
 func (w *Watch) Foretold(ctx context.Context) ([]inspect.RunSummary, time.Time, error) {
 	runs, at, err := inspect.New(w.cfg.Store).Foretold(ctx)
 	if err == nil {
@@ -135,7 +135,7 @@ func (w *Watch) Foretold(ctx context.Context) ([]inspect.RunSummary, time.Time, 
 	return runs, at, err
 }
 
-// Left returns how long a run takes still at least; 0: no one knows, or it stands.
+// Left returns the least remaining duration of a run; 0: unknown, or it is blocked.
 func (w *Watch) Left(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
 	runs, at, err := w.Foretold(ctx)
 	if err != nil {
@@ -145,7 +145,7 @@ func (w *Watch) Left(ctx context.Context, run workqueue.RunID) (time.Duration, e
 	if i >= 0 {
 		return runs[i].Left(at), nil
 	}
-	view, err := inspect.New(w.cfg.Store).Run(ctx, run) // it is less urgent
+	view, err := inspect.New(w.cfg.Store).Run(ctx, run) // beyond the 50
 	if err != nil {
 		return 0, err
 	}

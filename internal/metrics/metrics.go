@@ -251,7 +251,7 @@ func (m *Metrics) Asked(route, role string, code int) {
 	m.asked.WithLabelValues(route, role, status).Inc()
 }
 
-// Watch has told what judge finds and when it foretells that runs end, and why the node is not ready.
+// Watch sets, once, what finds conditions and forecasts, and the reasons why the node is not ready.
 func (m *Metrics) Watch(judge *health.Watch, unready func(context.Context) map[string]bool) {
 	m.judge.Store(judge)
 	m.unready.Store(&unready)

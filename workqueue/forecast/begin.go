@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// luck is what is drawn for a step: how costly it is, and where its slow requests and its retries are.
+// luck is a step's random variations: its cost, and its slow requests and retries.
 type luck struct {
 	cost  float64   // standard normal
 	marks []float64 // exponential, of mean 1
@@ -13,8 +13,7 @@ type luck struct {
 
 const drawn = 12 // marks of a step at most
 
-// draw gives each round its luck. Over all rounds each step's costs are spread evenly (a Latin hypercube), so that few
-// rounds are enough.
+// draw draws each round's variations. Each step's costs form a Latin hypercube, so few rounds suffice.
 func draw(steps, count int, seed uint64) [][]luck {
 	source := rand.New(rand.NewPCG(seed, 0x7261))
 	all := make([][]luck, count)
@@ -33,11 +32,10 @@ func draw(steps, count int, seed uint64) [][]luck {
 	return all
 }
 
-// index finds the steps of an endpoint and of a run.
 type index struct {
 	byEndpoint, byRun [][]int
 	depth             int       // steps of the longest chain
-	trace             *[]moment // of a play without luck; nil: none is kept
+	trace             *[]moment // of the nominal course; nil: not recorded
 }
 
 func (n *Network) index() *index {
@@ -56,7 +54,7 @@ func (n *Network) index() *index {
 	return x
 }
 
-// start is the beginning of a play. Runs that are left out are as if they had ended.
+// start returns the initial state. Runs left out count as ended.
 func (n *Network) start(x *index, lucks []luck, without []bool) *play {
 	p := &play{index: x, steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs)),
 		changed: make([]bool, len(n.Endpoints))}
@@ -80,9 +78,9 @@ func (n *Network) begin(p *play, i int, l luck) {
 	s, out := &n.Steps[i], &p.steps[i]
 	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1, began: -1}
 	out.started = min(s.Settled+s.Out, s.Items)
-	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
+	// The rest may cost more or less than measured, varying more the fewer requests it is.
 	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk, 1)
-	for _, need := range s.Needs { // what failed there is left out here
+	for _, need := range s.Needs { // what failed there is skipped here
 		out.slot *= max(1-n.Steps[need].Failed, 0.01)
 	}
 	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
@@ -95,7 +93,7 @@ func (n *Network) begin(p *play, i int, l luck) {
 		return
 	}
 	held := s.Held
-	if !n.Runs[s.Run].Canary { // they are behind others of their lanes
+	if !n.Runs[s.Run].Canary { // they are behind others in their lanes
 		held, out.arrived = 0, min(out.arrived+s.Held, out.most())
 	}
 	if len(s.Needs) == 0 {
@@ -121,8 +119,7 @@ func (n *Network) begin(p *play, i int, l luck) {
 	}
 }
 
-// pass notes when the items between two were asked for, the first of them at a time, at a rate: their delays become
-// times. A mark that is passed has item -1.
+// pass records when the items between two were requested: delays become times. A passed mark has item -1.
 func (s *stepPlay) pass(from, to, at, rate float64) {
 	for i := range s.marks {
 		m := &s.marks[i]
@@ -140,7 +137,7 @@ func (s *stepPlay) pass(from, to, at, rate float64) {
 	}
 }
 
-// end is when the last outcome is there, once all items have been asked for.
+// end is the time of the last outcome, once all items are requested.
 func (s *stepPlay) end() float64 {
 	last := 0.0
 	for _, m := range s.marks {

@@ -15,8 +15,7 @@ func (n *Network) Clone() *Network {
 	return &Network{slices.Clone(n.Runs), slices.Clone(n.Steps), slices.Clone(n.Endpoints)}
 }
 
-// Around returns a run, which becomes the first, with the most urgent others of those that go on and ask the same
-// endpoints.
+// Around returns a network of a run, as its first, and the most urgent other active runs at the same endpoints.
 func (n *Network) Around(run, most int) *Network {
 	runs := []int{run}
 	for r := range n.Runs {
@@ -42,14 +41,14 @@ func (n *Network) Around(run, most int) *Network {
 	return out
 }
 
-// meet reports whether two runs ask the same endpoint.
+// meet reports whether two runs use the same endpoint.
 func (n *Network) meet(a, b int) bool {
 	return slices.ContainsFunc(n.Steps, func(s Step) bool {
 		return s.Run == a && slices.ContainsFunc(n.Steps, func(o Step) bool { return o.Run == b && o.Endpoint == s.Endpoint })
 	})
 }
 
-// Apply changes the network as if someone had changed a run: "STEP.in_flight=32", "STEP.chunk=200", "STEP.rate=50",
+// Apply changes the network as if a run were changed: "STEP.in_flight=32", "STEP.chunk=200", "STEP.rate=50",
 // "STEP.budget=16" (of its endpoint), "STEP.instances=6" (of its service), "rate=50" (of each step), "priority=5",
 // or "without=RUN" (without that other run). An error says what is accepted.
 func (n *Network) Apply(run int, change string) error {

@@ -21,29 +21,29 @@ type Request struct {
 type Cost struct {
 	Requests  int       // ended
 	Chunk     float64   // items in a request
-	Slot      float64   // seconds of a place in flight for an item, with all that is tried again
-	Spread    float64   // how sure that is: a standard deviation, as a share
-	Vary      float64   // how much one request differs from another: a standard deviation, as a share
-	Again     float64   // items that were tried again, as a share
-	Stays     []float64 // seconds that requests stayed in flight, ascending
-	Fixed     float64   // of those, the part that does not depend on the number of items, as a share
-	Busy      float64   // the part for which the service worked, as a share; 0: not known
-	Level     float64   // requests in flight while there were any; 0: not known
+	Slot      float64   // seconds in flight for an item, including retries
+	Spread    float64   // uncertainty of Slot: standard deviation, as a share
+	Vary      float64   // variation between requests: standard deviation, as a share
+	Again     float64   // retried items, as a share
+	Stays     []float64 // seconds in flight of requests, ascending
+	Fixed     float64   // share of those that does not depend on the number of items
+	Busy      float64   // share in which the service worked; 0: unknown
+	Level     float64   // requests in flight while there were any; 0: unknown
 	Present   float64   // share of the time in which there were any
-	Oldest    float64   // for how long the oldest request in flight has been
+	Oldest    float64   // age of the oldest request in flight
 	Instances int       // that answered
 
 	served bool // Slot is a worker's time at the service
 }
 
 const (
-	leastRequests = 3    // before anything is said
-	drift         = 0.07 // how much a rate changes by itself, as a share
-	borrowed      = 0.15 // how much it differs from that of an earlier run
-	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
-	batches       = 8    // in which the spread is looked for
-	changed       = 16   // requests that tell that their times have changed, at least
-	fixedUnknown  = 0.1  // part of the time of a request that does not depend on its size, where nothing tells
+	leastRequests = 3    // required for a forecast
+	drift         = 0.07 // spontaneous change of a rate, as a share
+	borrowed      = 0.15 // difference from an earlier run's rate
+	levelWindow   = 30.0 // most seconds over which requests in flight are counted
+	batches       = 8    // in which the spread is measured
+	changed       = 16   // requests that must show a change
+	fixedUnknown  = 0.1  // share of a request's time that does not depend on its size, if not measured
 )
 
 // Known reports whether enough was measured.
@@ -113,7 +113,7 @@ func Measure(requests []Request, earlier bool) Cost {
 	return c
 }
 
-// sinceChange leaves out the requests before one from which they take half as long again, or less, for their items.
+// sinceChange drops requests from before their time for an item clearly changed, by half or more.
 func sinceChange(ended []Request) []Request {
 	for len(ended) >= 2*changed {
 		half := len(ended) / 2
@@ -126,7 +126,7 @@ func sinceChange(ended []Request) []Request {
 	return ended
 }
 
-// logs is the mean of the logarithms of what an item takes in a request, and by how much it may be off.
+// logs is the mean logarithm of the time for an item, and its standard error.
 func logs(requests []Request) (of struct{ mean, chance float64 }) {
 	n, square := float64(len(requests)), 0.0
 	for _, r := range requests {
@@ -137,7 +137,7 @@ func logs(requests []Request) (of struct{ mean, chance float64 }) {
 	return of
 }
 
-// points is how finely the times of requests are kept.
+// points is the number of stored quantiles.
 const points = 64
 
 // stays returns the quantiles and mean of requests' time in flight. Unfinished ones count, too, with their time so
@@ -209,7 +209,7 @@ func Level(requests []Request) float64 {
 	return in
 }
 
-// level is how many requests were in flight over so many seconds, while there were any, and for what share of them.
+// level is the number of requests in flight in the last window seconds, ignoring pauses, and the share without pauses.
 func level(requests []Request, window float64) (mean, present float64) {
 	type edge struct{ at, by float64 }
 	var edges []edge

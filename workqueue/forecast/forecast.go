@@ -41,13 +41,13 @@ type Step struct {
 	Gate     bool  // and it was approved
 
 	Items, Settled float64
-	Ready          float64 // may be asked for now
-	Held           float64 // behind the canary; or, in a run without one, behind others of their lanes
-	Out            float64 // asked for and not answered
-	Retrying       float64 // wait to be asked for again
-	RetryMean      float64 // seconds until those are due, on average
-	RetryDue       float64 // until the last of them is
-	Failed         float64 // share of what has settled, so that steps that need it leave it out
+	Ready          float64 // claimable now
+	Held           float64 // by the canary or, in a run without one, behind others in their lanes
+	Out            float64 // in flight
+	Retrying       float64 // waiting to be retried
+	RetryMean      float64 // mean seconds until those are due
+	RetryDue       float64 // seconds until the last of those is due
+	Failed         float64 // share of the settled items, which later steps skip
 
 	InFlight            int // limit of requests
 	Auto                bool
@@ -68,13 +68,13 @@ type Endpoint struct {
 	Workers     float64 // concurrent requests of its service, if others wait; 0: more than are sent
 	Level       float64 // recent requests in flight of all runs; 0: unknown
 	Down        string  // why nothing is sent to it
-	Speeds      []Speed // when its service is slower than it was measured
+	Speeds      []Speed // times when its service is slower than measured
 }
 
-// Speed is a time, in seconds from now, in which a service has a share of its usual speed; 0: it does not answer.
+// Speed is a time, in seconds from now, when a service has a share of its usual speed; 0: it does not answer.
 type Speed struct{ From, To, Share float64 }
 
-// Forecast says when a run will end. Its times are those that one in ten, half and nine in ten courses keep.
+// Forecast predicts when a run will end. Its times are kept by 10%, 50% and 90% of the simulations.
 type Forecast struct {
 	P10 *time.Time `json:"p10,omitempty" doc:"one in ten such runs ends before; absent: it waits, or no one knows"`
 	P50 *time.Time `json:"p50,omitempty" doc:"half of them do"`

@@ -43,10 +43,10 @@ func (r *runPlay) wait(now float64) {
 }
 
 type stepPlay struct {
-	slot      float64 // seconds of a place that an item costs, its retries included
-	started   float64 // items that were asked for, once or more
-	arrived   float64 // items that may be
-	later     float64 // items that may be only at a time: those that wait to be tried again
+	slot      float64 // seconds of a place that an item costs, including retries
+	started   float64 // items requested at least once
+	arrived   float64 // items available
+	later     float64 // items available at laterAt: scheduled retries
 	laterAt   float64
 	total     float64
 	marks     []mark  // what ends last
@@ -60,15 +60,15 @@ type stepPlay struct {
 	waitedFor bool    // its gate has been reached
 	moved     float64 // items requested lately
 	was       float64 // rate of the last pass
-	stuck     bool    // nothing can move it
-	began     float64 // when the first item was asked for; -1: not yet
-	used      float64 // seconds of its places that were used
+	stuck     bool    // it cannot progress
+	began     float64 // time of the first request; -1: none
+	used      float64 // seconds of places used
 }
 
 // mark is an item whose outcome comes that long after its request.
 type mark struct{ item, delay float64 }
 
-// exact is how many changes are played one by one at most; see [play.least].
+// exact is the most changes simulated individually; see [play.least].
 const exact = 200
 
 // play simulates until all has ended; without luck, the nominal course.
@@ -153,10 +153,10 @@ func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
 	return least
 }
 
-// leave takes a step out of a play.
+// leave removes a step from a simulation.
 func (s *stepPlay) leave() { s.started, s.arrived, s.later, s.ended = s.total, s.total, 0, 0 }
 
-// most is how many items can have arrived now.
+// most is the number of items that can be available now.
 func (s *stepPlay) most() float64 { return s.total - s.later }
 
 // release releases items that waited for steps, a canary or a person, who is assumed to act immediately.
@@ -421,7 +421,7 @@ func (n *Network) next(p *play) float64 {
 			}
 		}
 	}
-	if !(d >= 0) { // it is no number
+	if !(d >= 0) { // NaN
 		return math.Inf(1)
 	}
 	return d

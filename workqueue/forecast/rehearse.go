@@ -8,25 +8,25 @@ import (
 	"slices"
 )
 
-// Rehearsal is how a run would go.
+// Rehearsal is the simulated course of a run.
 type Rehearsal struct {
 	Ends    Span            `json:"ends"`
 	BoundBy string          `json:"bound_by"`
 	Steps   []RehearsedStep `json:"steps"`
 }
 
-// RehearsedStep is how one of its steps would. Times are in seconds from the start.
+// RehearsedStep is the course of one of its steps. Times are seconds from the start.
 type RehearsedStep struct {
 	Step     string    `json:"step"`
 	Begins   float64   `json:"begins_seconds"`
 	Ends     Span      `json:"ends"`
 	BoundBy  string    `json:"bound_by"`
-	Idle     float64   `json:"idle"`     // share of its places that is empty from its begin to its end
-	Progress []float64 `json:"progress"` // share of its items that is asked for, evenly from the start to the end of the run
+	Idle     float64   `json:"idle"`     // unused share of its places, from begin to end
+	Progress []float64 `json:"progress"` // share of its items requested, at even intervals of the run
 }
 
-// Assume is what requests of so many items cost that take so many seconds, give or take what they vary by, if a share
-// of the items is tried again.
+// Assume returns the cost of requests with that many items that take that many seconds, plus or minus varies, if a
+// share of the items is retried.
 func Assume(seconds, varies, items, again float64) Cost {
 	sigma, mean := math.Log1p(varies/seconds), 0.0
 	c := Cost{Requests: points, Chunk: items, Again: again, Spread: drift, Vary: sigma, Fixed: fixedUnknown}
@@ -39,7 +39,7 @@ func Assume(seconds, varies, items, again float64) Cost {
 	return c
 }
 
-// speed is the share of its usual speed that the service has at a time.
+// speed is the share of its usual speed that the service has then.
 func (e *Endpoint) speed(at float64) float64 {
 	share := 1.0
 	for _, s := range e.Speeds {
@@ -50,7 +50,7 @@ func (e *Endpoint) speed(at float64) float64 {
 	return share
 }
 
-// moment is how far all steps are at a time.
+// moment is the progress of all steps at a time.
 type moment struct {
 	at      float64
 	started []float64
@@ -66,7 +66,7 @@ func (p *play) note() {
 	}
 }
 
-// Rehearse plays the first run from its start, and notes its progress at so many moments.
+// Rehearse simulates the first run from its start, with its progress at that many moments.
 func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error) {
 	if why := n.unknown()[0]; why != "" {
 		return nil, errors.New(why)
@@ -105,7 +105,7 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 	return out, nil
 }
 
-// startedAt is how many items of a step had been asked for at a time.
+// startedAt is the number of items of a step requested by then.
 func startedAt(trace []moment, step int, at float64) float64 {
 	to := slices.IndexFunc(trace, func(m moment) bool { return m.at > at })
 	if to <= 0 {

@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// foretold bounds the runs in progress that are foretold at once, and beside those that one is supposed to go on with.
+	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
-	// A reading is kept for restShare times as long as it took, so that it takes less than a tenth of a core while
-	// people look, but not for longer than maxRest.
+	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core, but at most
+	// maxRest.
 	restShare = 10
 	maxRest   = 15 * time.Second
-	// measuredRequests is how many of the newest requests of an endpoint tell what requests cost.
+	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
 	// staleAfter is how long a run's requests are representative.
 	staleAfter = 15 * time.Minute
 )
 
-// networkSteps are the steps of $2 runs in progress: first of $1, then of those that go on, the most urgent first, by
-// batchrun_active. Of others than $1 only those count that ask the same endpoints, or $4, unless both are empty.
-// Blocks are ranges of work_block's primary key, live slices are in work_slice_live.
+// networkSteps is the steps of at most $2 active runs: first the runs $1, then by urgency, by batchrun_active. Runs
+// must use an endpoint of $1 or $4, unless both are empty. Blocks are ranges of work_block's primary key, live slices
+// by work_slice_live.
 const networkSteps = `
 WITH asked AS MATERIALIZED (
     SELECT endpoint COLLATE "C" AS endpoint FROM run_step WHERE run_id = ANY ($1) UNION SELECT unnest($4::text[])),
@@ -96,10 +96,10 @@ SELECT e.endpoint, coalesce(s.max_in_flight, 0), coalesce(p.in_flight, 0),
 FROM unnest($1::text[]) AS e (endpoint)
 LEFT JOIN endpoint_setting s ON s.endpoint = e.endpoint LEFT JOIN endpoint_pace p ON p.endpoint = e.endpoint`
 
-// foresight is a network as the database has it, and what is known of each run by it.
+// foresight is a network as read from the database, and the forecasts made of it.
 type foresight struct {
 	*forecast.Network
-	at     time.Time // by the clock of the database
+	at     time.Time // by the database's clock
 	runs   map[workqueue.RunID]int
 	plans  []string // of each run
 	states []state
@@ -108,7 +108,7 @@ type foresight struct {
 	known  []forecast.Outcome
 }
 
-// state is what a forecast says of a run beside its times, and changes with what people do.
+// state is what people change of a run; a kept forecast with another state is not used.
 type state struct {
 	state, hold, gates string
 	open, sampling     bool
@@ -120,9 +120,8 @@ type stepOf struct {
 	step workqueue.Step
 }
 
-// readNetwork reads what runs have to do, what they share, what their requests cost, and so when they end: some runs
-// and those that ask the same endpoints, or if none are named those of the whole system; in front of them one that has
-// not started, unless it is nil.
+// readNetwork reads the work of runs, what they share, and the cost of their requests, and makes their forecasts: of
+// the named runs and others at their endpoints, or of all active runs if none is named. planned comes first unless nil.
 func readNetwork(
 	ctx context.Context, from pg.Querier, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
@@ -304,15 +303,15 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// outlook is what was read last, for all who look within the next seconds.
+// outlook keeps the last reading of all active runs.
 type outlook struct {
 	reading sync.Mutex
 	last    atomic.Pointer[foresight]
 	until   atomic.Pointer[time.Time]
 }
 
-// outlook returns what was read of the runs in progress lately, or reads it. Who comes while it is read gets what was
-// read before.
+// outlook returns a recent reading of all active runs, or reads them. During a reading, other callers get the previous
+// one.
 func (s Store) outlook(ctx context.Context, runs []*RunSummary) (*foresight, error) {
 	o := database.Kept[outlook](s.db)
 	fits := func(f *foresight) bool {
@@ -325,7 +324,7 @@ func (s Store) outlook(ctx context.Context, runs []*RunSummary) (*foresight, err
 		o.reading.Lock()
 	}
 	defer o.reading.Unlock()
-	if f := o.last.Load(); fits(f) && young() { // someone has just read it
+	if f := o.last.Load(); fits(f) && young() { // another caller has just read it
 		return f, nil
 	}
 	begun := time.Now()
@@ -340,7 +339,7 @@ func (s Store) outlook(ctx context.Context, runs []*RunSummary) (*foresight, err
 	return f, nil
 }
 
-// fits reports whether a run is in what was read as it is now, or is one too many.
+// fits reports whether a reading has a run in its current state, or the run was beyond the limit.
 func (f *foresight) fits(r *RunSummary) bool {
 	i, known := f.runs[r.ID]
 	if !known {
@@ -356,7 +355,7 @@ func (f *foresight) fits(r *RunSummary) bool {
 	return f.states[i] == now
 }
 
-// foresee returns what was read lately of a run in progress, or of one too many what is read of it alone.
+// foresee returns a recent reading that has an active run; one beyond the limit is read separately.
 func (s Store) foresee(ctx context.Context, run *RunSummary) (*foresight, error) {
 	f, err := s.outlook(ctx, []*RunSummary{run})
 	if err == nil && f.beyond(run) {
@@ -365,13 +364,13 @@ func (s Store) foresee(ctx context.Context, run *RunSummary) (*foresight, error)
 	return f, err
 }
 
-// beyond reports whether a run was left out as one too many.
+// beyond reports whether a run was beyond the limit.
 func (f *foresight) beyond(r *RunSummary) bool {
 	_, known := f.runs[r.ID]
 	return !known && len(f.Runs) == foretold
 }
 
-// foretell sets the forecasts of those runs that are in progress.
+// foretell sets the forecasts of active runs.
 func (s Store) foretell(ctx context.Context, runs ...*RunSummary) error {
 	runs = slices.DeleteFunc(runs, (*RunSummary).Ended)
 	if len(runs) == 0 {
@@ -395,7 +394,7 @@ func (s Store) foretell(ctx context.Context, runs ...*RunSummary) error {
 	return nil
 }
 
-// Foretold returns the runs in progress, the 50 most urgent, by their ids, states and forecasts alone, as of a moment.
+// Foretold returns the 50 most urgent active runs, with only IDs, states and forecasts, and the time of the reading.
 func (s Store) Foretold(ctx context.Context) (runs []RunSummary, at time.Time, err error) {
 	f, err := s.outlook(ctx, nil)
 	if err != nil {
@@ -411,7 +410,7 @@ func (s Store) Foretold(ctx context.Context) (runs []RunSummary, at time.Time, e
 	return runs, f.at, nil
 }
 
-// Left is how long a run takes from a moment on at least, whoever it waits for; 0: no one knows.
+// Left is the least remaining duration of a run, regardless of waits for people; 0: unknown.
 func (r *RunSummary) Left(now time.Time) time.Duration {
 	f := r.Forecast
 	switch {
@@ -435,9 +434,9 @@ type Variant struct {
 	Steps    []forecast.StepForecast `json:"steps" nullable:"false" doc:"when each step ends, in seconds from at"`
 }
 
-// Supposed is when a run ends, as it is and with changes.
+// Supposed is the forecasts of a run, unchanged and with changes.
 type Supposed struct {
-	Run      RunSummary // its id and state alone
+	Run      RunSummary // only its ID and state
 	At       time.Time
 	Variants []Variant
 }
@@ -461,8 +460,8 @@ func scanState(row pgx.CollectableRow) (r RunSummary, err error) {
 	return r, err
 }
 
-// Suppose says when a run will end as it is, with each of the changes alone, and with all of them when there are
-// several. It changes nothing. An error about a change is a *workqueue.SettingError.
+// Suppose predicts when a run will end unchanged, with each of the changes alone, and with all of several. It
+// changes nothing. An error about a change is a *workqueue.SettingError.
 func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string) (*Supposed, error) {
 	run, err := pg.One(ctx, s.db.Pool, scanState, runState, id)
 	switch {

@@ -10,10 +10,10 @@ import (
 
 // Commands are all of them.
 type Commands struct {
-	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
-	Simulate    simulateCommand    `cmd:"" help:"Play a run of a plan before there is one: when each step would begin and end, and what bounds it."`
-	Schedule    scheduleCommands   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
-	Alert       alertCommands      `cmd:"" help:"Alerts: who is told what a person must see to."`
+	Plan        planCommands       `cmd:"" help:"Saved plans, in versions: what runs do, by name."`
+	Simulate    simulateCommand    `cmd:"" help:"Simulate a run of a plan: when each step would begin and end, and what bounds it."`
+	Schedule    scheduleCommands   `cmd:"" help:"Schedules: runs started by the clock, and their outcomes."`
+	Alert       alertCommands      `cmd:"" help:"Alerts: who is notified of conditions."`
 	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`

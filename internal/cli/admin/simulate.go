@@ -16,33 +16,33 @@ import (
 )
 
 type simulateCommand struct {
-	Plan    string   `arg:"" help:"A plan file in YAML, - for standard input, or a plan on record: NAME or NAME@VERSION."`
+	Plan    string   `arg:"" help:"A plan file in YAML, - for standard input, or a saved plan: NAME or NAME@VERSION."`
 	Items   int64    `required:"" within:"1,1000000000" help:"How many items the run has." placeholder:"N"`
-	Latency []string `sep:"none" help:"How long a request of a step takes, and by how much that varies: send=200ms or send=200ms±50ms; may stand more than once." placeholder:"STEP=TIME"`
-	Retries []string `sep:"none" help:"Share of a step's items that are tried again, like send=2%; may stand more than once." placeholder:"STEP=SHARE"`
-	Profile string   `help:"Take latencies, chunks and retries from this earlier run of the same steps, where no flag gives them." placeholder:"RUN"`
-	Set     []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; may stand more than once." placeholder:"STEP.NAME=VALUE"`
-	Slow    []string `sep:"none" help:"A step's service is slower for a while: send=2x@03:00+20m; may stand more than once." placeholder:"STEP=FACTORx@TIME+SPAN"`
-	Outage  []string `sep:"none" help:"A step's service does not answer for a while: send@03:00+20m; may stand more than once." placeholder:"STEP@TIME+SPAN"`
-	Start   string   `default:"now" help:"When the run starts: 22:00, the next time that a clock shows it, or 2026-01-31T22:00." placeholder:"TIME"`
-	DoneBy  string   `help:"Say whether the run ends by then, by the first such time after the start." placeholder:"TIME"`
+	Latency []string `sep:"none" help:"Duration of a step's requests, and by how much it varies: send=200ms or send=200ms±50ms; repeatable." placeholder:"STEP=TIME"`
+	Retries []string `sep:"none" help:"Share of a step's items that are retried, like send=2%; repeatable." placeholder:"STEP=SHARE"`
+	Profile string   `help:"Take latencies, chunks and retries without a flag from this earlier run." placeholder:"RUN"`
+	Set     []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; repeatable." placeholder:"STEP.NAME=VALUE"`
+	Slow    []string `sep:"none" help:"A step's service is slower for a while: send=2x@03:00+20m; repeatable." placeholder:"STEP=FACTORx@TIME+SPAN"`
+	Outage  []string `sep:"none" help:"A step's service does not answer for a while: send@03:00+20m; repeatable." placeholder:"STEP@TIME+SPAN"`
+	Start   string   `default:"now" help:"Start of the run: now, the next 22:00, or 2026-01-31T22:00." placeholder:"TIME"`
+	DoneBy  string   `help:"Report whether the run ends by the first such time after its start." placeholder:"TIME"`
 }
 
-// simulation is what a run would come to.
+// simulation is the result.
 type simulation struct {
 	Plan   string     `json:"plan"`
 	Items  int64      `json:"items"`
 	Starts time.Time  `json:"starts"`
 	DoneBy *time.Time `json:"done_by,omitempty"`
-	Met    string     `json:"met,omitempty"` // yes: in nine of ten courses; likely: in half of them; no
+	Met    string     `json:"met,omitempty"` // yes: in 90% of the simulations; likely: in 50%; no
 	*forecast.Rehearsal
 	Supposed []string `json:"supposed"`
 }
 
-// chartColumns is how wide progress is drawn.
+// chartColumns is the width of the progress lines.
 const chartColumns = 60
 
-// Run asks no server, unless a plan on record or a profile is named.
+// Run calls no server unless a saved plan or a profile is named.
 func (s *simulateCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	plan, err := (&planTypes{Plan: s.Plan}).read(ctx, term, cl)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *simulateCommand) Run(ctx context.Context, term *cli.Console, cl *client
 	return cli.Print(term, simulationText)(*out, nil)
 }
 
-// network is a run of the plan before it starts, with its steps in the order in which they run.
+// network is a run of the plan that has not started.
 func (s *simulateCommand) network(
 	ctx context.Context, cl *client.Client, plan *gather.Plan, out *simulation,
 ) (*forecast.Network, error) {
@@ -124,7 +124,7 @@ func (s *simulateCommand) network(
 	return n, s.speeds(n, at, out.Starts)
 }
 
-// costs gives each step its cost: by flags, or else by the profile.
+// costs sets the cost of each step: from flags, else the profile.
 func (s *simulateCommand) costs(ctx context.Context, cl *client.Client, n *forecast.Network, at map[string]int) error {
 	if s.Profile != "" {
 		found, err := cl.ReportRun(ctx, s.Profile, client.ReportRunParams{})
@@ -160,7 +160,7 @@ func (s *simulateCommand) costs(ctx context.Context, cl *client.Client, n *forec
 	}
 	for i := range n.Steps {
 		if st := &n.Steps[i]; !st.Cost.Known() {
-			return cli.Usage(fmt.Sprintf("step %s: no one knows how long its requests take; give --latency %s=200ms, of a "+
+			return cli.Usage(fmt.Sprintf("step %s: the latency of its requests is unknown; give --latency %s=200ms, of a "+
 				"request of %.0f items, or --profile RUN, an earlier run with that step", st.Name, st.Name, st.Cost.Chunk))
 		}
 	}
@@ -185,7 +185,7 @@ func (s *simulateCommand) latencies(n *forecast.Network, at map[string]int) erro
 	return nil
 }
 
-// speeds has services slow or away for a while.
+// speeds sets when services are slow or down.
 func (s *simulateCommand) speeds(n *forecast.Network, at map[string]int, start time.Time) error {
 	add := func(flag, text string, step int, share float64, when string) error {
 		from, span, _ := strings.Cut(when, "+")
@@ -228,7 +228,7 @@ func (s *simulateCommand) speeds(n *forecast.Network, at map[string]int, start t
 	return nil
 }
 
-// ofStep takes the name of a step from a flag.
+// ofStep cuts the name of a step from a flag.
 func ofStep(flag, text, mark string, at map[string]int, like string) (step int, rest string, err error) {
 	name, rest, found := strings.Cut(text, mark)
 	step, known := at[name]
@@ -246,7 +246,7 @@ func ofStep(flag, text, mark string, at map[string]int, like string) (step int, 
 	return step, rest, nil
 }
 
-// clockTime is the first time from a moment on that a clock shows so, or a whole date.
+// clockTime is the first such time of day at or after from, or a date with a time.
 func clockTime(flag, text string, from time.Time) (time.Time, error) {
 	if text == "now" {
 		return from, nil
@@ -277,7 +277,7 @@ func simulationText(s *simulation, room int) string {
 	t.Row("ends", band(s.Ends)+", after "+cli.Span(cli.Seconds(s.Ends.P50)))
 	t.Field("bound by", s.BoundBy)
 	if s.DoneBy != nil {
-		t.Row("done by", cli.Moment(*s.DoneBy)+": "+map[string]string{"yes": "met", "likely": "met in half of all courses, not " +
+		t.Row("done by", cli.Moment(*s.DoneBy)+": "+map[string]string{"yes": "met", "likely": "met in half of the simulations, not " +
 			"in nine of ten", "no": "late by " + cli.Span(cli.Seconds(s.Ends.P50)-s.DoneBy.Sub(s.Starts))}[s.Met])
 	}
 	steps := cli.NewTable("STEP|BEGINS|ENDS|IDLE>|BOUND BY", room)
@@ -296,7 +296,7 @@ func simulationText(s *simulation, room int) string {
 
 func clockOf(t time.Time) string { return t.Local().Format("Jan 2 15:04:05") }
 
-// progressLine draws shares from 0 to 1 as blocks of their heights.
+// progressLine draws shares from 0 to 1 as blocks of that height.
 func progressLine(all []float64) string {
 	blocks := []rune("·▁▂▃▄▅▆▇█")
 	var b strings.Builder

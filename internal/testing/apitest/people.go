@@ -128,7 +128,7 @@ func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("tranche_up 1\n"))
 }
 
-// Watch implements api.Metrics.
+// Watch does nothing.
 func (*Measured) Watch(*health.Watch, func(context.Context) map[string]bool) {}
 
 // Asked reports a request.
