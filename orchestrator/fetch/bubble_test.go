@@ -145,8 +145,8 @@ func working(t *testing.T, f fetch.Fetcher, test func(*world)) {
 
 func answer(_ context.Context, item *fetch.Item) (fetch.Part, error) { return fetch.JSON(item.Key) }
 
-// A call that does not come back costs the item that it is at, and the rest of the chunk an attempt; it is counted until
-// it comes back. One that is taken from the node ends at the next look.
+// A call that does not come back costs the item that it is at, and the rest of the chunk an attempt; it is counted
+// until it comes back. One that is taken from the node ends at the next look.
 func TestCallsThatDoNotComeBack(t *testing.T) {
 	var hold chan struct{}
 	var ended chan error
