@@ -37,8 +37,7 @@ const (
 func (b *bench) erase(req erasure.Request) erasure.Outcome {
 	b.Helper()
 	req.Key, req.Actor = person, "ann"
-	out := testenv.Must(erasure.New(b.Store).Erase(b.Context(), req))(b)
-	return out
+	return testenv.Must(erasure.New(b.Store).Erase(b.Context(), req))(b)
 }
 
 // personal is a run of which one item of four is the person's: with a payload, an error that was retried, a failure

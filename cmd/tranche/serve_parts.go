@@ -33,7 +33,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // parts is what serve holds, in the order of its creation.
@@ -287,23 +286,24 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("--alert-program, --public-url: %w", err)
 	}
-	runs := inspect.New(p.store)
 	task, err := alerts.New(alerts.TaskConfig{
 		Store: alertstore.New(p.store), Receivers: p.receivers, Health: p.later.health,
 		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
-		Left: func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
-			view, err := runs.Run(ctx, run)
-			if err != nil {
-				return 0, err
-			}
-			return view.Left(), nil
-		},
+		Left: p.later.left,
 	})
 	if err != nil {
 		return err
 	}
 	p.tasks = append(p.tasks, task.LeaderTasks()...)
 	return nil
+}
+
+// left returns how long a run still takes, as the API forecasts it; 0 until the API has started.
+func (l *later) left(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
+	if r := l.Load(); r != nil {
+		return r.server.Watch().Left(ctx, run)
+	}
+	return 0, nil
 }
 
 // health returns the API's report, unabridged; nil until the API has started.

@@ -130,7 +130,6 @@ func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again tim
 	return lookEvery, err
 }
 
-// forget deletes old messages, also of inactive rules.
 func (d *LeaderTask) forget(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(d.forgot) < forgetEvery {
 		return nil
@@ -153,7 +152,6 @@ func (d *LeaderTask) rules(ctx context.Context) (rules []alert.Rule, specs []*Sp
 	return rules, specs, err
 }
 
-// readSpec decodes a stored rule.
 func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	s := &Spec{}
 	err := json.Unmarshal(text, s)
@@ -233,7 +231,6 @@ const maxEstimates = 100
 // over. Estimates fluctuate.
 const sureAfter = time.Minute
 
-// estimate finds the runs that will end late.
 func (d *LeaderTask) estimate(ctx context.Context, f *facts) error {
 	var err error
 	if f.due, err = d.cfg.Store.Due(ctx); err != nil {

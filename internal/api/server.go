@@ -58,8 +58,8 @@ const (
 type Metrics interface {
 	http.Handler
 	kernel.Meter
-	// Watch sets, once, how to get the conditions that need an operator and the reasons why the node is not ready.
-	Watch(report func(context.Context) (*health.Report, error), unready func(context.Context) map[string]bool)
+	// Watch sets, once, what finds conditions and forecasts, and the reasons why the node is not ready.
+	Watch(judge *health.Watch, unready func(context.Context) map[string]bool)
 }
 
 // Trouble is the node's latest failure.
@@ -241,7 +241,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.kernel.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
-		s.config.Metrics.Watch(s.health.Report, s.kernel.Unready)
+		s.config.Metrics.Watch(s.health, s.kernel.Unready)
 	}
 	s.admin.RegisterOIDC(mux)
 	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
@@ -249,7 +249,6 @@ func (s *Server) routes() http.Handler {
 	return s.kernel.Guard(mux)
 }
 
-// elsewhere serves unmatched paths by the dashboard, except below Prefix.
 func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	if kernel.WrongMethod(mux, w, r) {
 		return
@@ -345,18 +344,14 @@ func aliases(registry huma.Registry) {
 	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
 }
 
-// spanText is the schema of collector.Span.
 type spanText struct{}
 
-// Schema describes its text.
 func (spanText) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
 }
 
-// byteSize is the schema of workqueue.Bytes.
 type byteSize struct{}
 
-// Schema describes both forms.
 func (byteSize) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}

@@ -11,6 +11,7 @@ import (
 // Commands are all of them.
 type Commands struct {
 	Plan        planCommands       `cmd:"" help:"Saved plans, in versions: what runs do, by name."`
+	Simulate    simulateCommand    `cmd:"" help:"Simulate a run of a plan: when each step would begin and end, and what bounds it."`
 	Schedule    scheduleCommands   `cmd:"" help:"Schedules: runs started by the clock, and their outcomes."`
 	Alert       alertCommands      `cmd:"" help:"Alerts: who is notified of conditions."`
 	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
@@ -38,7 +39,6 @@ type Commands struct {
 	Man        manPages     `cmd:"" hidden:"" help:"Write the man pages."`
 }
 
-// chosenOnce requires either some things or --all, not both or neither.
 func chosenOnce(all, some bool, which, either string) error {
 	switch {
 	case all && some:
@@ -49,7 +49,6 @@ func chosenOnce(all, some bool, which, either string) error {
 	return nil
 }
 
-// sizeText formats a limit in bytes; 0: none.
 func sizeText(n int64) string {
 	if n == 0 {
 		return "-"
