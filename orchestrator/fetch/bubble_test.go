@@ -228,6 +228,7 @@ func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 		w.held = make(chan struct{})
 		w.take(2, func(s *workqueue.Slice) { s.Suspect = true })
 		<-time.After(4*alonePause + 1)
+		synctest.Wait()
 		again := slices.Repeat([]string{errAlone.Error()}, 5)
 		if n := w.node.Stats.Fetches.Load(); n != 1 || !slices.Equal(w.given, again) {
 			t.Errorf("%d have begun before the first is recorded; given back for %q", n, w.given)
