@@ -391,10 +391,10 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 		state := testenv.Must(stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow",
 			0).String()+".0"))(t)
 		hide(state)
-		sought := b.logged.FilterMessageSnippet("looked for again").Len()
+		sought := b.logged.FilterMessageSnippet("looking for it again").Len()
 		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))
 		eventually(t, "the chunk is looked for twice", func() bool {
-			return b.logged.FilterMessageSnippet("looked for again").Len() >= sought+2
+			return b.logged.FilterMessageSnippet("looking for it again").Len() >= sought+2
 		})
 		b.publish(&nats.Msg{Subject: state.Subject, Header: state.Header, Data: state.Data})
 		if w := b.collect(1)[meta.Slice]; w == nil || string(w.slots[0].Data) != `{"square":1000}` {

@@ -308,7 +308,7 @@ func (w *whole) holds(t testing.TB, what, failure string, want map[int]string) {
 	}
 }
 
-// fails fails the test unless a reply has this failure, and answers so many items, where that is said.
+// fails ends in an error unless a reply has this failure, and answers so many items, where that is said.
 func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
 	t.Helper()
 	if w == nil || w.failure == nil || w.failure.Code != code || w.failure.Retry != retry ||
@@ -317,7 +317,7 @@ func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
 	}
 }
 
-// fails fails the test unless an error is of an item, with this code.
+// fails reports an error that is not of an item, or has another code.
 func fails(t testing.TB, err error, code string, retry bool) {
 	t.Helper()
 	if slot, ok := errors.AsType[*wire.SlotError](err); !ok || slot.Code != code || slot.Retry != retry {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,13 +107,13 @@ func TestAlarms(t *testing.T) {
 
 // failedLoads are loads of which something is left, until PostgreSQL takes it back or says that it is a run.
 type failedLoads struct {
-	away   bool
+	away   atomic.Bool
 	sealed workqueue.RunID
 	asked  map[workqueue.RunID]int
 }
 
 func (f *failedLoads) ClearLoad(_ context.Context, run workqueue.RunID) (bool, error) {
-	if f.asked[run]++; f.away {
+	if f.asked[run]++; f.away.Load() {
 		return false, errors.New("no connection")
 	}
 	return run == f.sealed, nil
@@ -123,7 +124,8 @@ func TestFailedLoadsAreCleared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		left := workqueue.NewRunID()
-		store := &failedLoads{away: true, sealed: workqueue.NewRunID(), asked: map[workqueue.RunID]int{}}
+		store := &failedLoads{sealed: workqueue.NewRunID(), asked: map[workqueue.RunID]int{}}
+		store.away.Store(true)
 		r := &Runs{node: &core.Core{Log: zaptest.NewLogger(t)}, loads: store}
 		for _, run := range []workqueue.RunID{left, store.sealed} {
 			r.noteUncleared(fmt.Errorf("start: %w", &workqueue.CleanupPendingError{Run: run}))
@@ -131,7 +133,7 @@ func TestFailedLoadsAreCleared(t *testing.T) {
 		r.noteUncleared(errors.New("refused"))
 		ctx, cancel := context.WithTimeout(t.Context(), 3*settled)
 		defer cancel()
-		time.AfterFunc(settled*3/2+1, func() { store.away = false })
+		time.AfterFunc(settled*3/2+1, func() { store.away.Store(false) })
 		r.keepClear(ctx, settled/2)
 		if store.asked[left] != 4 || store.asked[store.sealed] != 4 || len(r.uncleared.all()) != 0 {
 			t.Errorf("they were cleared %v times, and %v are left", store.asked, r.uncleared.all())

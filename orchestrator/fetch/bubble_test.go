@@ -145,8 +145,8 @@ func working(t *testing.T, f fetch.Fetcher, test func(*world)) {
 
 func answer(_ context.Context, item *fetch.Item) (fetch.Part, error) { return fetch.JSON(item.Key) }
 
-// A call that does not come back costs the item that it is at, and the rest of the chunk an attempt; it is counted until
-// it comes back. One that is taken from the node ends at the next look.
+// A call that does not come back costs the item that it is at, and the rest of the chunk an attempt; it is counted
+// until it comes back. One that is taken from the node ends at the next look.
 func TestCallsThatDoNotComeBack(t *testing.T) {
 	var hold chan struct{}
 	var ended chan error
@@ -228,6 +228,7 @@ func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 		w.held = make(chan struct{})
 		w.take(2, func(s *workqueue.Slice) { s.Suspect = true })
 		<-time.After(4*alonePause + 1)
+		synctest.Wait()
 		again := slices.Repeat([]string{errAlone.Error()}, 5)
 		if n := w.node.Stats.Fetches.Load(); n != 1 || !slices.Equal(w.given, again) {
 			t.Errorf("%d have begun before the first is recorded; given back for %q", n, w.given)

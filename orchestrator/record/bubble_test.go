@@ -109,8 +109,6 @@ func (w *world) reply(service, body string) core.Message {
 		from: service}}
 }
 
-const empty = `{"slots":[]}`
-
 // What is committed is acknowledged. What PostgreSQL refuses, what cannot be read, and what was not asked for is put
 // aside, and keeps no other; while PostgreSQL is unavailable, everything is given back, and no more is read.
 func TestWhatBecomesOfReplies(t *testing.T) {
