@@ -81,7 +81,8 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 		return nil, fmt.Errorf("step %s cannot go on as things are", n.Steps[i].Name)
 	}
 	end := c.nominal.runs[0].ended
-	out := &Rehearsal{Ends: span(c.played, func(p *play) float64 { return p.runs[0].ended }), BoundBy: n.bound(0, c.nominal)}
+	out := &Rehearsal{BoundBy: n.bound(0, c.nominal)}
+	out.Ends = span(c.played, func(p *play) float64 { return p.runs[0].ended })
 	for _, i := range x.byRun[0] {
 		s, sp := &n.Steps[i], &c.nominal.steps[i]
 		step := RehearsedStep{Step: s.Name, Begins: max(sp.began, 0),

@@ -258,8 +258,8 @@ func clockTime(flag, text string, from time.Time) (time.Time, error) {
 	}
 	clock, err := time.Parse("15:04", text)
 	if err != nil {
-		return from, cli.Usage(fmt.Sprintf("%s: invalid time %q; want one like 22:00, or 2026-01-31T22:00 that is not before "+
-			"%s", flag, text, from.Local().Format("2006-01-02T15:04")))
+		return from, cli.Usage(fmt.Sprintf("%s: invalid time %q; want one like 22:00, or 2026-01-31T22:00 that is not "+
+			"before %s", flag, text, from.Local().Format("2006-01-02T15:04")))
 	}
 	day := from.Local()
 	at := time.Date(day.Year(), day.Month(), day.Day(), clock.Hour(), clock.Minute(), 0, 0, time.Local)
@@ -277,8 +277,8 @@ func simulationText(s *simulation, room int) string {
 	t.Row("ends", band(s.Ends)+", after "+cli.Span(cli.Seconds(s.Ends.P50)))
 	t.Field("bound by", s.BoundBy)
 	if s.DoneBy != nil {
-		t.Row("done by", cli.Moment(*s.DoneBy)+": "+map[string]string{"yes": "met", "likely": "met in half of the simulations, not " +
-			"in nine of ten", "no": "late by " + cli.Span(cli.Seconds(s.Ends.P50)-s.DoneBy.Sub(s.Starts))}[s.Met])
+		t.Row("done by", cli.Moment(*s.DoneBy)+": "+map[string]string{"yes": "met",
+			"likely": "met in half of the simulations, not in nine of ten", "no": "late by " + cli.Span(cli.Seconds(s.Ends.P50)-s.DoneBy.Sub(s.Starts))}[s.Met])
 	}
 	steps := cli.NewTable("STEP|BEGINS|ENDS|IDLE>|BOUND BY", room)
 	chart := cli.NewTable("", 0)
@@ -287,11 +287,11 @@ func simulationText(s *simulation, room int) string {
 		steps.Row(st.Step, at(st.Begins), band(st.Ends), fmt.Sprintf("%.0f%%", 100*st.Idle), st.BoundBy)
 		chart.Row(st.Step, progressLine(st.Progress))
 	}
-	text := t.String() + "\n" + steps.String() + "\n" + chart.String()
-	for _, supposed := range s.Supposed {
-		text += "\nsupposed: " + cli.EscapeControl(supposed)
+	supposed := cli.NewTable("", room)
+	for _, what := range s.Supposed {
+		supposed.Row("supposed", what)
 	}
-	return strings.TrimRight(text, "\n")
+	return strings.TrimRight(t.String()+"\n"+steps.String()+"\n"+chart.String()+"\n"+supposed.String(), "\n")
 }
 
 func clockOf(t time.Time) string { return t.Local().Format("Jan 2 15:04:05") }
