@@ -50,6 +50,21 @@ func (e *Endpoint) speed(at float64) float64 {
 	return share
 }
 
+// nextSpeed is the time until a service changes its speed.
+func (n *Network) nextSpeed(now float64) float64 {
+	d := math.Inf(1)
+	for e := range n.Endpoints {
+		for _, s := range n.Endpoints[e].Speeds {
+			for _, at := range []float64{s.From, s.To} {
+				if at > now {
+					d = min(d, at-now)
+				}
+			}
+		}
+	}
+	return d
+}
+
 // moment is the progress of all steps at a time.
 type moment struct {
 	at      float64
