@@ -113,25 +113,25 @@ func Measure(requests []Request, earlier bool) Cost {
 	return c
 }
 
-// sinceChange drops requests from before their time for an item clearly changed, by half or more.
+// sinceChange drops requests from before their time for an item clearly changed, by half or more, at the same size.
 func sinceChange(ended []Request) []Request {
-	for len(ended) >= 2*changed {
-		half := len(ended) / 2
-		before, after := logs(ended[:half]), logs(ended[half:])
-		if by := math.Abs(before.mean - after.mean); by < 0.35 || by < 5*math.Hypot(before.chance, after.chance) {
-			break
+	for keep := len(ended) / 2; keep >= changed; keep /= 2 {
+		at := len(ended) - keep
+		before, after := logs(ended[:at]), logs(ended[at:])
+		by, alike := math.Abs(before.mean-after.mean), math.Abs(math.Log(before.items/after.items)) < 0.2
+		if alike && by >= 0.35 && by >= 5*math.Hypot(before.chance, after.chance) {
+			return sinceChange(ended[at:])
 		}
-		ended = ended[half:]
 	}
 	return ended
 }
 
-// logs is the mean logarithm of the time for an item, and its standard error.
-func logs(requests []Request) (of struct{ mean, chance float64 }) {
+// logs is the mean logarithm of the time for an item, its standard error, and the mean number of items.
+func logs(requests []Request) (of struct{ mean, chance, items float64 }) {
 	n, square := float64(len(requests)), 0.0
 	for _, r := range requests {
 		x := math.Log(max(r.Ended-r.Began, 1e-6) / max(r.Items, 1))
-		of.mean, square = of.mean+x/n, square+x*x/n
+		of.mean, square, of.items = of.mean+x/n, square+x*x/n, of.items+max(r.Items, 1)/n
 	}
 	of.chance = math.Sqrt(max(square-of.mean*of.mean, 0) / n)
 	return of

@@ -351,7 +351,8 @@ func TestAServiceThatRequestsWaitForIsTheBound(t *testing.T) {
 	n := one(step("a", 0, 8000, forecast.Measure(all, false)))
 	n.Fit()
 	f := outcomes(t, n)[0]
-	if got := seconds(t, f.P50); math.Abs(got-200) > 12 || !strings.Contains(f.BoundBy, "works on 2 requests concurrently") {
+	const says = "works on 2 requests concurrently"
+	if got := seconds(t, f.P50); math.Abs(got-200) > 12 || !strings.Contains(f.BoundBy, says) {
 		t.Errorf("%.0f s, by %q", got, f.BoundBy)
 	}
 	for change, want := range map[string]float64{"a.in_flight=32": 200, "a.instances=2": 100} {

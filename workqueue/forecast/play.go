@@ -393,7 +393,7 @@ func (n *Network) mark(p *play, all []share, by limit) {
 
 // next is the time until something changes.
 func (n *Network) next(p *play) float64 {
-	d := math.Inf(1)
+	d := n.nextSpeed(p.now)
 	for i := range n.Steps {
 		sp := &p.steps[i]
 		if sp.later > 0 && sp.ended < 0 {
@@ -410,15 +410,6 @@ func (n *Network) next(p *play) float64 {
 			d = min(d, waiting/(sp.rate-sp.inflow), left/sp.rate)
 		default:
 			d = min(d, left/sp.rate)
-		}
-	}
-	for e := range n.Endpoints {
-		for _, s := range n.Endpoints[e].Speeds {
-			for _, at := range []float64{s.From, s.To} {
-				if at > p.now {
-					d = min(d, at-p.now)
-				}
-			}
 		}
 	}
 	if !(d >= 0) { // NaN

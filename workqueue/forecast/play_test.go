@@ -294,7 +294,8 @@ func TestRehearsal(t *testing.T) {
 		}
 		a, b := r.Steps[0], r.Steps[1]
 		if a.Begins > 20 || a.Ends.P50 > b.Ends.P50 || len(a.Progress) != 11 || a.Progress[0] != 0 || a.Progress[10] != 1 ||
-			!strings.Contains(a.BoundBy, "8 requests in flight") || b.BoundBy != "what it needs" || b.Idle < 0.5 || a.Idle > 0.6 {
+			!strings.Contains(a.BoundBy, "8 requests in flight") || b.BoundBy != "what it needs" || b.Idle < 0.5 ||
+			a.Idle > 0.6 {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}

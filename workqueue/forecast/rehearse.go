@@ -50,6 +50,21 @@ func (e *Endpoint) speed(at float64) float64 {
 	return share
 }
 
+// nextSpeed is the time until a service changes its speed.
+func (n *Network) nextSpeed(now float64) float64 {
+	d := math.Inf(1)
+	for e := range n.Endpoints {
+		for _, s := range n.Endpoints[e].Speeds {
+			for _, at := range []float64{s.From, s.To} {
+				if at > now {
+					d = min(d, at-now)
+				}
+			}
+		}
+	}
+	return d
+}
+
 // moment is the progress of all steps at a time.
 type moment struct {
 	at      float64
@@ -81,7 +96,8 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 		return nil, fmt.Errorf("step %s cannot go on as things are", n.Steps[i].Name)
 	}
 	end := c.nominal.runs[0].ended
-	out := &Rehearsal{Ends: span(c.played, func(p *play) float64 { return p.runs[0].ended }), BoundBy: n.bound(0, c.nominal)}
+	out := &Rehearsal{BoundBy: n.bound(0, c.nominal)}
+	out.Ends = span(c.played, func(p *play) float64 { return p.runs[0].ended })
 	for _, i := range x.byRun[0] {
 		s, sp := &n.Steps[i], &c.nominal.steps[i]
 		step := RehearsedStep{Step: s.Name, Begins: max(sp.began, 0),

@@ -49,7 +49,8 @@ chosen AS MATERIALIZED (
 SELECT r.id, coalesce(r.name, ''), r.plan, r.state, coalesce(r.hold, ''), r.priority,
     r.opened AND r.sealed_at IS NULL, coalesce(r.canary_state, '') = 'sampling', NOT r.canary_auto_approve,
     st.step, st.name, st.endpoint, st.needs, st.barrier AND NOT st.barrier_passed,
-    st.approval IS NOT NULL AND NOT st.barrier_passed, st.gate_since IS NOT NULL, st.in_flight, st.in_flight_auto, coalesce(st.rate, 0),
+    st.approval IS NOT NULL AND NOT st.barrier_passed, st.gate_since IS NOT NULL, st.in_flight,
+    st.in_flight_auto, coalesce(st.rate, 0),
     st.max_attempts, extract(epoch FROM st.retry_backoff)::float8,
     extract(epoch FROM coalesce(st.max_backoff, $3::interval))::float8, greatest(b.items, r.items)::float8,
     coalesce(b.settled, 0)::float8, coalesce(b.ready, 0)::float8, coalesce(b.held, 0)::float8,
@@ -155,7 +156,8 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	var needs []workqueue.Step
 	var s forecast.Step
 	err := row.Scan(&id, &name, &plan, &is.state, &is.hold, &is.priority, &is.open, &is.sampling, &approve, &step,
-		&s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Auto, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
+		&s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Auto, &s.Rate,
+		&s.Attempts, &s.Backoff, &s.MaxBackoff,
 		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryMean,
 		&s.RetryDue)
 	if err != nil {
@@ -443,7 +445,8 @@ type Supposed struct {
 
 const runState = `
 SELECT r.id, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, coalesce(r.hold, ''),
-    r.priority, CASE WHEN r.opened AND r.sealed_at IS NULL THEN r.on_overdue END, coalesce(r.canary_state, '') = 'sampling',
+    r.priority, CASE WHEN r.opened AND r.sealed_at IS NULL THEN r.on_overdue END,
+    coalesce(r.canary_state, '') = 'sampling',
     ARRAY(SELECT st.name FROM run_step st WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step)
 FROM batchrun r WHERE r.id = $1`
 

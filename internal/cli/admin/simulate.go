@@ -79,7 +79,8 @@ func (s *simulateCommand) Run(ctx context.Context, term *cli.Console, cl *client
 func (s *simulateCommand) network(
 	ctx context.Context, cl *client.Client, plan *gather.Plan, out *simulation,
 ) (*forecast.Network, error) {
-	n := &forecast.Network{Runs: []forecast.Run{{Name: plan.Name, Canary: plan.Canary > 0 && s.Items > int64(plan.Canary)}}}
+	sampled := plan.Canary > 0 && s.Items > int64(plan.Canary)
+	n := &forecast.Network{Runs: []forecast.Run{{Name: plan.Name, Canary: sampled}}}
 	at, ends, items := map[string]int{}, map[string]int{}, float64(s.Items)
 	out.Supposed = []string{}
 	for _, step := range plan.Ordered().Steps {
@@ -97,7 +98,7 @@ func (s *simulateCommand) network(
 		}
 		if len(st.Needs) > 0 {
 			st.Ready = 0
-		} else if n.Runs[0].Canary {
+		} else if sampled {
 			st.Ready, st.Held = float64(plan.Canary), items-float64(plan.Canary)
 		}
 		if step.InFlightAuto {
@@ -131,16 +132,7 @@ func (s *simulateCommand) costs(ctx context.Context, cl *client.Client, n *forec
 		if err != nil {
 			return err
 		}
-		for i := range found.Steps {
-			p := &found.Steps[i]
-			step, known := at[p.Name]
-			if !known || p.Requests == 0 || p.P50Seconds <= 0 || p.Asked == 0 {
-				continue
-			}
-			again := max(float64(p.Asked)/float64(max(p.Done+p.Failed, 1))-1, 0)
-			varies := p.P50Seconds * (math.Pow(max(p.P99Seconds/p.P50Seconds, 1), 1/2.33) - 1) // 2.33 deviations
-			n.Steps[step].Cost = forecast.Assume(p.P50Seconds, varies, float64(p.Asked)/float64(p.Requests), again)
-		}
+		profile(n, at, found.Steps)
 	}
 	if err := s.latencies(n, at); err != nil {
 		return err
@@ -153,7 +145,8 @@ func (s *simulateCommand) costs(ctx context.Context, cl *client.Client, n *forec
 		number, isPercent := strings.CutSuffix(share, "%")
 		p, err := strconv.ParseFloat(number, 64)
 		if err != nil || !isPercent || !(p >= 0 && p < 100) {
-			return cli.Usage(fmt.Sprintf("--retries %s: invalid share %q; want 0%% to less than 100%%, like send=2%%", text, share))
+			return cli.Usage(fmt.Sprintf("--retries %s: invalid share %q; want 0%% to less than 100%%, like send=2%%", text,
+				share))
 		}
 		c := &n.Steps[step].Cost
 		c.Slot, c.Again = c.Slot*(1+p/100)/(1+c.Again), p/100
@@ -165,6 +158,20 @@ func (s *simulateCommand) costs(ctx context.Context, cl *client.Client, n *forec
 		}
 	}
 	return nil
+}
+
+// profile sets the costs of steps that an earlier run measured.
+func profile(n *forecast.Network, at map[string]int, measured []client.StepReport) {
+	for i := range measured {
+		p := &measured[i]
+		step, known := at[p.Name]
+		if !known || p.Requests == 0 || p.P50Seconds <= 0 || p.Asked == 0 {
+			continue
+		}
+		again := max(float64(p.Asked)/float64(max(p.Done+p.Failed, 1))-1, 0)
+		varies := p.P50Seconds * (math.Pow(max(p.P99Seconds/p.P50Seconds, 1), 1/2.33) - 1) // 2.33 deviations
+		n.Steps[step].Cost = forecast.Assume(p.P50Seconds, varies, float64(p.Asked)/float64(p.Requests), again)
+	}
 }
 
 func (s *simulateCommand) latencies(n *forecast.Network, at map[string]int) error {
@@ -258,8 +265,8 @@ func clockTime(flag, text string, from time.Time) (time.Time, error) {
 	}
 	clock, err := time.Parse("15:04", text)
 	if err != nil {
-		return from, cli.Usage(fmt.Sprintf("%s: invalid time %q; want one like 22:00, or 2026-01-31T22:00 that is not before "+
-			"%s", flag, text, from.Local().Format("2006-01-02T15:04")))
+		return from, cli.Usage(fmt.Sprintf("%s: invalid time %q; want one like 22:00, or 2026-01-31T22:00 that is not "+
+			"before %s", flag, text, from.Local().Format("2006-01-02T15:04")))
 	}
 	day := from.Local()
 	at := time.Date(day.Year(), day.Month(), day.Day(), clock.Hour(), clock.Minute(), 0, 0, time.Local)
@@ -277,8 +284,9 @@ func simulationText(s *simulation, room int) string {
 	t.Row("ends", band(s.Ends)+", after "+cli.Span(cli.Seconds(s.Ends.P50)))
 	t.Field("bound by", s.BoundBy)
 	if s.DoneBy != nil {
-		t.Row("done by", cli.Moment(*s.DoneBy)+": "+map[string]string{"yes": "met", "likely": "met in half of the simulations, not " +
-			"in nine of ten", "no": "late by " + cli.Span(cli.Seconds(s.Ends.P50)-s.DoneBy.Sub(s.Starts))}[s.Met])
+		late := cli.Span(cli.Seconds(s.Ends.P50) - s.DoneBy.Sub(s.Starts))
+		t.Row("done by", cli.Moment(*s.DoneBy)+": "+map[string]string{"yes": "met",
+			"likely": "met in half of the simulations, not in nine of ten", "no": "late by " + late}[s.Met])
 	}
 	steps := cli.NewTable("STEP|BEGINS|ENDS|IDLE>|BOUND BY", room)
 	chart := cli.NewTable("", 0)
@@ -287,11 +295,11 @@ func simulationText(s *simulation, room int) string {
 		steps.Row(st.Step, at(st.Begins), band(st.Ends), fmt.Sprintf("%.0f%%", 100*st.Idle), st.BoundBy)
 		chart.Row(st.Step, progressLine(st.Progress))
 	}
-	text := t.String() + "\n" + steps.String() + "\n" + chart.String()
-	for _, supposed := range s.Supposed {
-		text += "\nsupposed: " + cli.EscapeControl(supposed)
+	supposed := cli.NewTable("", room)
+	for _, what := range s.Supposed {
+		supposed.Row("supposed", what)
 	}
-	return strings.TrimRight(text, "\n")
+	return strings.TrimRight(t.String()+"\n"+steps.String()+"\n"+chart.String()+"\n"+supposed.String(), "\n")
 }
 
 func clockOf(t time.Time) string { return t.Local().Format("Jan 2 15:04:05") }

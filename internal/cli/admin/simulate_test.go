@@ -51,18 +51,18 @@ func TestSimulate(t *testing.T) {
 		}
 	}
 	for says, change := range map[string]func(*simulateCommand){
-		"step send: the latency of its requests is unknown": func(s *simulateCommand) { s.Latency = s.Latency[:1] },
-		`no step "mail"; it has: check, send`:               func(s *simulateCommand) { s.Latency = []string{"mail=1s"} },
-		`invalid time "fast"; want one like 200ms`:          func(s *simulateCommand) { s.Latency = []string{"send=fast"} },
-		`invalid share "2"; want 0%`:                        func(s *simulateCommand) { s.Retries = []string{"send=2"} },
-		`invalid factor "half"`:                             func(s *simulateCommand) { s.Slow = []string{"send=halfx@23:00+1m"} },
-		`--outage send@25:00+1m: invalid time`:              func(s *simulateCommand) { s.Outage = []string{"send@25:00+1m"} },
-		`invalid span ""; want how long it lasts`:           func(s *simulateCommand) { s.Outage = []string{"send@23:00"} },
-		"--outage send: want one like":                      func(s *simulateCommand) { s.Outage = []string{"send"} },
-		`--set: change "send.colour=1": no such`:            func(s *simulateCommand) { s.Set = []string{"send.colour=1"} },
-		`--done-by: invalid time "noon"`:                    func(s *simulateCommand) { s.DoneBy = "noon" },
-		`--start: invalid time "2001-01-31T22:00"`:          func(s *simulateCommand) { s.Start = "2001-01-31T22:00" },
-		"not before 2099-01-31T22:00":                       func(s *simulateCommand) { s.DoneBy = "2099-01-31T21:00" },
+		"the latency of its requests is unknown":   func(s *simulateCommand) { s.Latency = s.Latency[:1] },
+		`no step "mail"; it has: check, send`:      func(s *simulateCommand) { s.Latency = []string{"mail=1s"} },
+		`invalid time "fast"; want one like 200ms`: func(s *simulateCommand) { s.Latency = []string{"send=fast"} },
+		`invalid share "2"; want 0%`:               func(s *simulateCommand) { s.Retries = []string{"send=2"} },
+		`invalid factor "a"`:                       func(s *simulateCommand) { s.Slow = []string{"send=ax@23:00+1m"} },
+		`send@25:00+1m: invalid time`:              func(s *simulateCommand) { s.Outage = []string{"send@25:00+1m"} },
+		`invalid span ""; want how long it lasts`:  func(s *simulateCommand) { s.Outage = []string{"send@23:00"} },
+		"send: want one like":                      func(s *simulateCommand) { s.Outage = []string{"send"} },
+		`--set: change "send.colour=1": no such`:   func(s *simulateCommand) { s.Set = []string{"send.colour=1"} },
+		`--done-by: invalid time "noon"`:           func(s *simulateCommand) { s.DoneBy = "noon" },
+		`invalid time "2001-01-31T22:00"`:          func(s *simulateCommand) { s.Start = "2001-01-31T22:00" },
+		"not before 2099-01-31T22:00":              func(s *simulateCommand) { s.DoneBy = "2099-01-31T21:00" },
 	} {
 		if out, err := play(change); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v; want %q\n%s", err, says, out)
