@@ -45,6 +45,8 @@ type Plan struct {
 	FailFast          string // first failures of a step that hold the run, like "200/400"; "": workqueue.DefaultFailFast
 	Canary            int    // items of a spread sample that goes first, up to 1,000,000; 0: none
 	CanaryAutoApprove bool   // a sample within MaxFailed releases the others; else someone has to
+	DoneBy            string // when runs are to have ended, as workqueue.ParseDoneBy returns it; "": whenever
+	Gentle            bool   // with no more in flight than that needs
 	Steps             []Step
 
 	Order     order.Rule // items of the same value are worked on one at a time; zero: all side by side

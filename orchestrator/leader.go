@@ -31,6 +31,7 @@ const (
 	taskClear      = "clear"      // takes back loads whose node is gone; gigabytes take minutes
 	taskReconcile  = "reconcile"  // looks after endpoints and their consumers
 	taskPace       = "pace"       // decides how fast endpoints are asked
+	taskDeadlines  = "deadlines"  // paces runs so that they are done by their time
 	taskWritable   = "writable"   // sees to it that the streams take messages
 	taskLost       = "lost"       // issues again what was lost in a stream that looks whole
 	taskCollectors = "collectors" // frees keys of nodes that are gone, and clears away what collectors need no more
@@ -44,7 +45,7 @@ func (n *Node) ownLeaderTasks() []LeaderTask {
 	return []LeaderTask{{taskSweep, sweeper.Sweeping}, {taskStalled, sweeper.EndingStalled}, {taskClear, sweeper.Clearing},
 		{taskReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {TaskStreams, n.streams.Tending()},
 		{taskWritable, n.streams.Trying()}, {taskLost, sweeper.FindingLost()}, {taskPace, n.pacing()},
-		{TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
+		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
 }
 
 // sessionStore keeps sessions and the leader's lease.

@@ -23,7 +23,9 @@ const (
 	EventApproved  EventKind = "approved"  // the canary: all items may go
 	EventSealed    EventKind = "sealed"    // an open run has all its items
 	EventOverdue   EventKind = "overdue"   // an open run was not sealed in time
-	EventRewound   EventKind = "rewound"   // the database lost recent commits: what it had confirmed of the run is lost
+	// EventDeadlineAtRisk says that a run will not be done by its time, or, with at_risk false, that it will after all.
+	EventDeadlineAtRisk EventKind = "deadline_at_risk"
+	EventRewound        EventKind = "rewound" // the database lost recent commits: what it had confirmed of the run is lost
 
 	// EventGap is of no run: the database lost recent commits, or another server took it over.
 	EventGap EventKind = "database.rewound"

@@ -24,13 +24,13 @@ const (
 // each.
 const (
 	contender = `
-SELECT r.id, st.step, r.priority, st.in_flight_auto FROM ` + plane.RunAndStep + `
+SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.RunAndStep + `
 WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
   AND (SELECT count(*) FROM work_slice s
        WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.SliceInFlight +
-		`) < st.in_flight`
+		`) < least(st.in_flight, st.in_flight_cap)`
 
 	rivals = `
 SELECT e.endpoint, c.* FROM (
@@ -51,12 +51,13 @@ type contending struct {
 	StepRef
 	priority int
 	auto     bool
+	share    int
 }
 
 func (c *claims) scanRivals(rows pgx.Rows) error {
 	var r contending
 	var endpoint string
-	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto}, func() {
+	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto, &r.share}, func() {
 		if pace := c.paces[endpoint]; pace != nil {
 			pace.rivals = append(pace.rivals, r)
 		}
@@ -64,17 +65,18 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against counts the steps that a step shares with: the others that are as urgent or more, and of those the automatic
-// ones.
+// against adds up the shares of the steps that a step shares with: the others that are as urgent or more, and of those
+// the automatic ones.
 func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
+	counted := 0
 	for i := range p.rivals {
 		r := &p.rivals[i]
-		if r.StepRef == ref || r.priority < priority || all == rivalsCounted {
+		if r.StepRef == ref || r.priority < priority || counted == rivalsCounted {
 			continue
 		}
-		all++
-		if r.auto {
-			auto++
+		counted++
+		if all += r.share; r.auto {
+			auto += r.share
 		}
 	}
 	return all, auto
@@ -137,7 +139,7 @@ func (c *claim) contended() bool {
 }
 
 // share keeps the claim to its run's share of the endpoint: the limit by the number of runs that could use a slot now,
-// rounded up. What others do not use is not kept for them: a run with nothing to claim, or at its own limit, is no
+// each as often as its share says, rounded up. What others do not use is not kept for them: a run with nothing to claim, or at its own limit, is no
 // rival. One that has more than its share gets nothing until the others have theirs, so what becomes free goes to those
 // who have the least.
 func (c *claim) share() {
@@ -147,21 +149,23 @@ func (c *claim) share() {
 		all, auto = all-auto, 0
 	}
 	if p.budget > 0 && all > 0 {
-		c.limit(Portion(p.budget, all)-l.live, BoundShare)
+		c.limit(Portion(p.budget, l.share, all)-l.live, BoundShare)
 	}
 	if l.auto && auto > 0 {
-		c.limit(Portion(p.limit, auto)-l.live, BoundShare)
+		c.limit(Portion(p.limit, l.share, auto)-l.live, BoundShare)
 	}
 	if b := c.endpointBucket(); b != nil && all > 0 {
-		b.Keep(all)
+		b.Keep(l.share, all)
 	}
 	if c.bound == BoundShare {
 		c.wait = shareWait
 	}
 }
 
-// Portion is one's part of a limit beside a number of others, at least 1.
-func Portion(limit, others int) int { return (limit + others) / (others + 1) }
+// Portion is a share's part of a limit beside those of others, at least 1.
+func Portion(limit, share, others int) int {
+	return (limit*share + share + others - 1) / (share + others)
+}
 
 // chunkSize is how many items a slice may have at the moment.
 func (c *claim) chunkSize() int {

@@ -166,6 +166,7 @@ type rival struct {
 	priority int
 	runs     []workqueue.RunID // some of them
 	count    int64
+	shares   int64 // of all of them
 }
 
 // endpointOf returns the facts about an endpoint, which are read later.
@@ -232,12 +233,12 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 // The same runs that a node finds when it looks for work and that are not at their own limit, counted by endpoint and
 // priority.
 const explainRivals = `
-SELECT st.endpoint, r.priority, count(*), (array_agg(r.id ORDER BY r.id))[1:3]
+SELECT st.endpoint, r.priority, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
     AND (NOT st.barrier OR st.barrier_passed)
     AND (SELECT count(*) FROM work_slice s
-         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight
+         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < least(st.in_flight, st.in_flight_cap)
     AND (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
     OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.step = st.step AND s.state = 'scheduled'
@@ -248,7 +249,7 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
 	var name string
 	var r rival
-	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.runs}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.shares, &r.runs}, func() error {
 		e := f.endpointOf(name)
 		e.rivals = append(e.rivals, r)
 		r.runs = nil
@@ -273,15 +274,16 @@ func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, hi
 	return runs, one, highest
 }
 
-// others counts the other runs that compete with one of this priority, which is among those counted.
-func (e *endpointFacts) others(priority int) int {
-	n := -1
+// others counts the other runs that compete with one of this priority and share, which is among those counted, and adds
+// up their shares.
+func (e *endpointFacts) others(priority, share int) (runs, shares int) {
+	runs, shares = -1, -share
 	for i := range e.rivals {
-		if e.rivals[i].priority >= priority {
-			n += int(e.rivals[i].count)
+		if r := &e.rivals[i]; r.priority >= priority {
+			runs, shares = runs+int(r.count), shares+int(r.shares)
 		}
 	}
-	return max(n, 0)
+	return max(runs, 0), max(shares, 0)
 }
 
 // level is what a bucket holds now: the rate fills it, up to what comes in a second.

@@ -105,7 +105,9 @@ type stepFacts struct {
 	name         string
 	endpoint     string
 	inFlight     int
+	inFlightCap  int // of a gentle run; 0: none
 	inFlightAuto bool
+	shares       int
 	rate         *float64
 	tokens       float64
 	tokensAt     *time.Time
@@ -135,7 +137,8 @@ func (s share) plus(o share) share { return share{s.items + o.items, s.counted +
 
 // work_slice_live counts the slices that are out.
 const explainSteps = explainPlanes + `
-SELECT st.run_id, st.step, st.name, st.endpoint, st.in_flight, st.in_flight_auto, st.rate, st.tokens, st.tokens_at,
+SELECT st.run_id, st.step, st.name, st.endpoint, least(st.in_flight, st.in_flight_cap),
+    coalesce(st.in_flight_cap, 0), st.in_flight_auto, st.share, st.rate, st.tokens, st.tokens_at,
     st.max_attempts,
     (SELECT count(*) FROM work_slice s
      WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')),

@@ -531,7 +531,11 @@ var rules = []Rule{
 	{Kind: ReasonStepLimit, Owner: OwnerService, Items: "ready, while as many requests are out as the run allows",
 		Normal: true, Behind: true, Who: "{{.servers}}", Next: whenAnswered,
 		Why:    outOf + "the run's limit of requests out at once",
-		Advice: []Advice{{"let more be out at once", "tranche run set {{.run}} --in-flight N{{.flag}}"}}},
+		Advice: []Advice{{"let more be out at once", "tranche run set {{.run}} --in-flight N{{.flag}}"}},
+		Cases: map[string]Rule{"gentle": {
+			Why:    outOf + "as many as the run needs to be done by its time: it is gentle",
+			Advice: []Advice{{"let as many be out as its limits allow", "tranche run set {{.run}} --no-gentle"}},
+		}}},
 	{Kind: ReasonBudget, Owner: OwnerService, Items: "ready, while the budget of {to} is used up", Normal: true,
 		Behind: true, Who: "{{.servers}}", Why: outOf + "the budget of {{.target}} over all runs", Next: whenAnswered,
 		Advice: []Advice{{"let more be out at once", "tranche endpoints set {{.endpoint}} --max-in-flight N"}}},

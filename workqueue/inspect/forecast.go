@@ -43,13 +43,14 @@ chosen AS MATERIALIZED (
 SELECT r.id, coalesce(r.name, ''), r.plan, r.own, r.state, coalesce(r.hold, ''), r.priority,
     r.opened AND r.sealed_at IS NULL, coalesce(r.canary_state, '') = 'sampling', NOT r.canary_auto_approve,
     st.step, st.name, st.endpoint, st.needs, st.barrier AND NOT st.barrier_passed,
-    st.approval IS NOT NULL AND NOT st.barrier_passed, st.in_flight, st.in_flight_auto, coalesce(st.rate, 0),
+    st.approval IS NOT NULL AND NOT st.barrier_passed, st.in_flight, coalesce(st.in_flight_cap, 0),
+    st.in_flight_auto, st.share, coalesce(st.rate, 0),
     st.max_attempts, extract(epoch FROM st.retry_backoff)::float8,
     extract(epoch FROM coalesce(st.max_backoff, $3::interval))::float8, greatest(b.items, r.items)::float8,
     coalesce(b.settled, 0)::float8, coalesce(b.ready, 0)::float8, coalesce(b.held, 0)::float8,
     CASE WHEN st.optional THEN 0 ELSE coalesce(b.failed::float8 / nullif(b.settled, 0), 0) END,
     coalesce(w.out, 0)::float8, coalesce(w.again, 0)::float8,
-    coalesce(w.due, 0)::float8
+    coalesce(w.due, 0)::float8, extract(epoch FROM r.done_by - tranche_now())::float8, r.gentle, r.at_risk IS NOT NULL
 FROM chosen r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN LATERAL (
     SELECT sum(b.size)::bigint AS items, sum(bit_count(` + plane.SettledBits + `))::bigint AS settled,
@@ -135,12 +136,15 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	var step workqueue.Step
 	var name, plan, state, hold, endpoint string
 	var own, open, sampling, approve bool
-	var priority int
+	var priority, share int
+	var by *float64
+	var gentle, atRisk bool
 	var needs []workqueue.Step
 	var s forecast.Step
 	err := row.Scan(&id, &name, &plan, &own, &state, &hold, &priority, &open, &sampling, &approve, &step, &s.Name,
-		&endpoint, &needs, &s.Barrier, &s.Gate, &s.InFlight, &s.Auto, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
-		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryDue)
+		&endpoint, &needs, &s.Barrier, &s.Gate, &s.InFlight, &s.Cap, &s.Auto, &share, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
+		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryDue,
+		&by, &gentle, &atRisk)
 	if err != nil {
 		return err
 	}
@@ -148,7 +152,11 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	if !known {
 		r = len(f.Runs)
 		f.runs[id] = r
-		run := forecast.Run{ID: id.String(), Name: name, Priority: priority, Canary: sampling, Approve: approve}
+		run := forecast.Run{ID: id.String(), Name: name, Priority: priority, Canary: sampling, Approve: approve,
+			Share: share}
+		if own && by != nil {
+			run.Timed, run.DoneBy, run.Gentle, run.AtRisk = true, *by, gentle, atRisk
+		}
 		run.WhyNot, run.Person = standing(state, hold, open)
 		run.Idle = state != "running"
 		f.Runs, f.plans = append(f.Runs, run), append(f.plans, plan)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -45,6 +46,8 @@ type LoadRequest struct {
 	IdempotencyKey    string              // empty: none
 	Session           workqueue.SessionID // the node that loads; should it die, the half-made run is cleared away
 	PlanVersion       int                 // of a plan on record; 0: the plan came with the run
+	DoneBy            *time.Time          // when it is to have ended; nil: whenever
+	Gentle            bool                // no more of it is in flight than that needs
 	MaxFailed         string              // how many failed items hold the run: "", "500" or "1%"
 	Canary            int                 // items that are tried before all others; 0: none
 	FailFast          workqueue.FailFast  // of the first outcomes of each step, when they hold the run; zero: never
