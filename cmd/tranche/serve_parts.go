@@ -33,7 +33,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // parts is what a serve holds, in the order it was made.
@@ -296,17 +295,9 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("--alert-program, --public-url: %w", err)
 	}
-	runs := inspect.New(p.store)
 	task, err := alerts.New(alerts.TaskConfig{
 		Store: alertstore.New(p.store), Receivers: p.receivers, Health: p.later.health,
 		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
-		Left: func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
-			view, err := runs.Run(ctx, run)
-			if err != nil {
-				return 0, err
-			}
-			return view.Left(), nil
-		},
 	})
 	if err != nil {
 		return err

@@ -128,7 +128,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	clock := &clocked{Store: b.store, now: time.Now()} // it is stalled
 	b.exec(`
-		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
+		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
 		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
 		run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
@@ -150,7 +150,7 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		}
 	}
 	b.exec(`UPDATE schedule_occurrence SET late_action = 'reported', late_at = tranche_now(),
-		end_deadline = tranche_now() - interval '1 minute'`)
+		done_by = tranche_now() - interval '1 minute'`)
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told that it is overdue", func() bool { return host.count() == 4 })
 	b.complete(run, 1, 0)
@@ -171,7 +171,7 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	const start = `
-		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
+		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
 		VALUES ('s', tranche_now() + make_interval(secs => $2), 'due', 1, 'started', tranche_now(),
 			tranche_now() + make_interval(hours => $3), $1, tranche_now())`
 	b.exec(start, run, 0, 20)
@@ -196,7 +196,7 @@ func TestARunThatCannotBeEstimated(t *testing.T) {
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
 	b.exec(`
-		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
+		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
 		SELECT 's', tranche_now() + make_interval(secs => n), 'due', 1, 'started', tranche_now(),
 			tranche_now() + make_interval(hours => n::int), r, tranche_now()
 		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})

@@ -30,11 +30,11 @@ type RunChange string
 
 // What rules tell of runs.
 const (
-	RunCompleted     RunChange = "completed"
-	RunPaused        RunChange = "paused" // by its threshold, or by an operator
-	RunWaits         RunChange = "waits_for_approval"
-	RunOverdue       RunChange = "overdue"      // not sealed in time, or not ended in time
-	RunWillMissTimes RunChange = "will_be_late" // as fast as it goes, it does not end in time
+	RunCompleted RunChange = "completed"
+	RunPaused    RunChange = "paused" // by its threshold, or by an operator
+	RunWaits     RunChange = "waits_for_approval"
+	RunOverdue   RunChange = "overdue"          // not sealed in time, or not done by its time
+	RunAtRisk    RunChange = "deadline_at_risk" // by forecast it will not be done by its time
 )
 
 // Spec is a rule.
@@ -58,7 +58,7 @@ type Spec struct {
 
 // When says what a rule tells.
 type When struct {
-	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,will_be_late"`
+	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,deadline_at_risk"`
 	// Health: conditions of this severity at least; empty: none.
 	Health store.Severity `json:"health,omitempty" enum:"info,warning,critical"`
 }
@@ -68,7 +68,7 @@ type When struct {
 //
 //	name: night-watch
 //	when:
-//	  runs: [completed, paused, waits_for_approval, overdue, will_be_late]
+//	  runs: [completed, paused, waits_for_approval, overdue, deadline_at_risk]
 //	  health: warning            # conditions of at least this severity begin and end
 //	plans: [year-end]            # only what is about one of these plans or endpoints
 //	endpoints: [compose]

@@ -50,10 +50,8 @@ const (
 // Store keeps rules and messages; that of workqueue/alert is one.
 type Store interface {
 	Active(ctx context.Context) ([]alert.Rule, error)
-	Due(ctx context.Context) ([]alert.DueRun, error)
 	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
 	Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]alert.Label, error)
-	Standing(ctx context.Context, kind string) (map[string]bool, error)
 	Now(ctx context.Context) (time.Time, error)
 	Note(ctx context.Context, lease workqueue.Lease, look *alert.Look, compose func([]alert.Listed) ([]alert.Message,
 		error)) (made int, err error)
@@ -70,8 +68,6 @@ type TaskConfig struct {
 	Receivers *Receivers
 	// Health returns what a person must see to; nil, nil: it is not known yet.
 	Health func(ctx context.Context) (*health.Report, error)
-	// Left returns how long a run takes still, as fast as it goes; 0: there is no estimate.
-	Left func(ctx context.Context, run workqueue.RunID) (time.Duration, error)
 	// Wake has the leader do a leader task now; nil: it does it when its time comes.
 	Wake func(task string)
 	Log  *zap.Logger // nil: none
@@ -90,8 +86,8 @@ type LeaderTask struct {
 
 // New returns the leader tasks of a node.
 func New(cfg TaskConfig) (*LeaderTask, error) {
-	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil || cfg.Left == nil {
-		return nil, errors.New("alerts: a store, receivers, the health and estimates are needed")
+	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil {
+		return nil, errors.New("alerts: a store, receivers and the health are needed")
 	}
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
@@ -119,7 +115,7 @@ func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again tim
 	if err != nil || f == nil {
 		return lookEvery, err
 	}
-	all, made, err := f.all(), 0, f.unknown
+	all, made := f.all(), 0
 	for i := range rules {
 		n, bad := d.note(ctx, lease, &rules[i], specs[i], f, all)
 		if errors.Is(bad, workqueue.ErrNotLeader) || ctx.Err() != nil {
@@ -175,7 +171,7 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 
 // gather reads what there may be to tell. There are no facts while PostgreSQL tells nothing.
 func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f *facts, err error) {
-	f = &facts{left: map[workqueue.RunID]time.Duration{}}
+	f = &facts{}
 	if f.began, err = d.cfg.Store.Now(ctx); err != nil {
 		return nil, err
 	}
@@ -224,51 +220,6 @@ func (d *LeaderTask) gatherRuns(ctx context.Context, f *facts, want map[RunChang
 			f.began = f.completed[n-1].At
 		}
 	}
-	if _, asked := want[RunWillMissTimes]; asked {
-		return d.estimate(ctx, f)
-	}
-	return nil
-}
-
-// maxEstimates bounds the runs of which a look estimates when they end: those that should end first. What was told of
-// others stays as it is.
-const maxEstimates = 100
-
-// sureAfter is by how much a run has to miss its time to be told of, and has to make it, by the estimate, for that to
-// be over: an estimate goes up and down.
-const sureAfter = time.Minute
-
-// estimate finds the runs that will not end in time.
-func (d *LeaderTask) estimate(ctx context.Context, f *facts) error {
-	var err error
-	if f.due, err = d.cfg.Store.Due(ctx); err != nil {
-		return err
-	}
-	before, err := d.cfg.Store.Standing(ctx, runPrefix+string(RunWillMissTimes))
-	if err != nil {
-		return err
-	}
-	for i := range f.due {
-		r := &f.due[i]
-		var left time.Duration
-		var err error
-		if i < maxEstimates {
-			left, err = d.cfg.Left(ctx, r.ID)
-		}
-		switch {
-		case errors.Is(err, workqueue.ErrNotFound):
-			continue
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil: // what was told of it stays as it is
-			left, f.unknown = 0, fmt.Errorf("estimate when run %s ends: %w", r.ID, err)
-		}
-		within, was := r.EndDeadline.Sub(f.began), before[r.ID.String()]
-		switch {
-		case left > within+sureAfter, was && (left == 0 || within <= 0 || left > within-sureAfter):
-			f.left[r.ID] = left
-		}
-	}
 	return nil
 }
 
@@ -288,9 +239,6 @@ func (d *LeaderTask) note(
 	}
 	for _, kind := range f.report.Cut {
 		look.Cut = append(look.Cut, string(kind), runPrefix+kind.Rule().Change)
-	}
-	if len(f.due) == alert.MaxRuns {
-		look.Cut = append(look.Cut, runPrefix+string(RunWillMissTimes))
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)

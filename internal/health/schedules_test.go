@@ -72,7 +72,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
 
 	run := start("late")
-	w.exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now(), late_at = tranche_now(), late_action = 'reported'
+	w.exec(`UPDATE schedule_occurrence SET done_by = tranche_now(), late_at = tranche_now(), late_action = 'reported'
 		WHERE schedule = 'late'`)
 	w.appears(store.ScheduleLate, run.String(), store.Warning, "schedule late", "tranche run explain "+run.String())
 	testenv.Must(control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)

@@ -17,6 +17,7 @@ import (
 type Metrics struct {
 	Runs       []RunMetrics
 	Overdue    int64 // open runs that were not sealed in time
+	Late       int64 // runs that were not done by their time
 	Endpoints  []EndpointMetrics
 	Collectors []CollectorMetrics
 	Schedules  ScheduleMetrics
@@ -66,7 +67,6 @@ type ScheduleMetrics struct {
 	OldestDue float64 // since when, the first of them
 	Unstarted int64   // due times that were taken and have no run yet, after a minute
 	Failing   int64   // whose last due time has no run: it failed, or was missed
-	Late      int64   // runs that go on after the end of their window
 }
 
 // LeftoverMetrics is what waits for someone, or for NATS. MaxCounted each at most.
@@ -113,11 +113,11 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	b := &pgx.Batch{}
 	b.Queue(limitStatements, strconv.FormatInt(statementLimit.Milliseconds(), 10))
 	queueRows(b, &r.Runs, runMetrics)
-	row(b, []any{&r.Overdue}, overdueRuns)
+	row(b, []any{&r.Overdue, &r.Late}, overdueRuns)
 	queueRows(b, &r.Endpoints, endpointMetrics)
 	queueRows(b, &r.Collectors, collectorMetrics, MaxCounted)
 	d, l := &r.Schedules, &r.Leftovers
-	row(b, []any{&d.Overdue, &d.OldestDue, &d.Unstarted, &d.Failing, &d.Late}, scheduleMetrics)
+	row(b, []any{&d.Overdue, &d.OldestDue, &d.Unstarted, &d.Failing}, scheduleMetrics)
 	row(b, []any{&l.Letters, &l.Quarantined, &l.Events}, leftoverMetrics, MaxCounted)
 	row(b, []any{&r.Nodes.Alive, &r.Nodes.Dead}, nodeMetrics, deadWindow)
 	of := &r.Database
@@ -143,8 +143,9 @@ FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
 
 	// batchrun_active.
 	overdueRuns = `
-SELECT count(*) FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()`
+SELECT count(*) FILTER (WHERE opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()),
+    count(*) FILTER (WHERE done_by <= tranche_now())
+FROM batchrun WHERE state = 'running'`
 
 	// endpointMetrics reads batchrun_active and, for each of the runs, work_block_ready; what is out is found by
 	// work_slice_live and bounded by the limits in flight. A block's plane is read only where something is ready.
@@ -209,9 +210,7 @@ SELECT s.overdue, s.oldest, (
     (SELECT count(*) FROM schedule s CROSS JOIN LATERAL (
         SELECT state FROM schedule_occurrence f
         WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
-     WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')),
-    (SELECT count(*) FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
-     WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> '')
+     WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed'))
 FROM (
     SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest
     FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now()) s`

@@ -335,23 +335,6 @@ func (f *foresight) foretell(ctx context.Context, runs []*RunSummary) error {
 	return nil
 }
 
-// Left is how long a run takes from now on at least, whoever it waits for; 0: no one knows.
-func (v *RunView) Left() time.Duration {
-	f := v.Forecast
-	switch {
-	case f == nil:
-	case f.P50 != nil:
-		return f.P50.Sub(v.At)
-	case f.Then != nil:
-		from := v.At
-		if f.WaitsFrom != nil {
-			from = *f.WaitsFrom
-		}
-		return from.Sub(v.At) + time.Duration(f.Then.P50*float64(time.Second))
-	}
-	return 0
-}
-
 // Variant is what a forecast would be if some things were changed.
 type Variant struct {
 	Changes  []string                `json:"changes" nullable:"false" doc:"none: as it is"`

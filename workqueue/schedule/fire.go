@@ -69,14 +69,14 @@ type Fire struct {
 
 	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
 
-	StartBy     *time.Time       `json:"start_by,omitempty" doc:"nor after"`
-	EndDeadline *time.Time       `json:"end_deadline,omitempty" doc:"when its run should have ended"`
-	LateAction  string           `json:"late_action,omitempty" doc:"what was done when it had not"`
-	Run         *workqueue.RunID `json:"run,omitempty"`
-	RunState    string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
-	Attempts    int              `json:"attempts"`
-	BeganAt     *time.Time       `json:"began_at,omitempty"`
-	EndedAt     *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
+	StartBy    *time.Time       `json:"start_by,omitempty" doc:"nor after"`
+	DoneBy     *time.Time       `json:"done_by,omitempty" doc:"when its run should have ended"`
+	LateAction string           `json:"late_action,omitempty" doc:"what was done when it had not"`
+	Run        *workqueue.RunID `json:"run,omitempty"`
+	RunState   string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
+	Attempts   int              `json:"attempts"`
+	BeganAt    *time.Time       `json:"began_at,omitempty"`
+	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
 }
 
 // A pause is no fire's state: it is said of those that it keeps waiting, as long as it lasts.
@@ -86,7 +86,7 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
               AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_occurrence.schedule AND p.state = 'paused')
          THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_occurrence.reason, ''))
          ELSE schedule_occurrence.reason END, schedule_occurrence.asked_by, schedule_occurrence.start_at,
-    schedule_occurrence.start_by, schedule_occurrence.end_deadline, schedule_occurrence.late_action,
+    schedule_occurrence.start_by, schedule_occurrence.done_by, schedule_occurrence.late_action,
     schedule_occurrence.run_id,
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
@@ -94,7 +94,7 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
 // scanFire reads fireColumns.
 func scanFire(row pgx.CollectableRow) (f Fire, err error) {
 	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
-		&f.EndDeadline, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
+		&f.DoneBy, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
 	return f, err
 }
 
@@ -154,6 +154,7 @@ type FireClaim struct {
 	FireKey
 	Lease   workqueue.Lease
 	Attempt int
+	DoneBy  *time.Time // when its run is to have ended; nil: whenever, or as its plan says
 }
 
 // One that is being started already is begun again: by the next leader after the one that died, or by this one, which
@@ -166,7 +167,7 @@ FROM schedule s
 WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND s.deleted_at IS NULL AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
   AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
-RETURNING f.attempts`
+RETURNING f.attempts, f.done_by`
 
 // BeginFire notes that the leader starts a fire's run now. ok is false when it is not to be started: it has been, or is
 // not due yet, or its schedule is paused or gone.
@@ -176,7 +177,7 @@ func (s Store) BeginFire(
 	claim = FireClaim{FireKey: key, Lease: lease}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, beginFire, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
-			Scan(&claim.Attempt)
+			Scan(&claim.Attempt, &claim.DoneBy)
 		if ok = err == nil; errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -196,8 +197,8 @@ type FireEnd struct {
 	Again  time.Duration   // of FireWaiting and FireQueued: when to look at it again
 	// StartAt is that, to the instant: of fires that wait for the same one, the one that was due first goes first. Nil:
 	// Again counts, from now.
-	StartAt     *time.Time
-	EndDeadline *time.Time // when its run should have ended then; nil: as before
+	StartAt *time.Time
+	DoneBy  *time.Time // when its run should have ended then; nil: as before
 }
 
 // errFireLost says that a fire is not this leader's to start any more.
@@ -209,7 +210,7 @@ UPDATE schedule_occurrence
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
     start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, tranche_now() + $8::interval)
                     ELSE start_at END,
-    end_deadline = coalesce($10, end_deadline),
+    done_by = coalesce($10, done_by),
     ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE tranche_now() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
@@ -230,7 +231,7 @@ func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bo
 func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
 	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
 		pg.Plain(end.Reason),
-		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.EndDeadline, end.StartAt)
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
