@@ -177,6 +177,7 @@ func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes end
 				}
 				rows[i] = fmt.Sprintf("| %s | %.0f s | %.0f s | %+.0f%% | %.1f | %.0f s | %s |", s.name, s.by, took,
 					100*(took/s.by-1), out, said, fix)
+				t.Log(rows[i])
 				if took <= 1.03*s.by == s.late || falsely || s.late && !(said < 60) {
 					t.Logf("not as it should be: falsely said to be late: %t", falsely)
 				}

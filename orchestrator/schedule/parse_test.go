@@ -136,7 +136,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"every: 5m\nplan: p":                               "plan: give one of plan",
 		"every: 5m\nmisfire_limit: 3":                      "it goes with misfire: all",
 		"every: 5m\non_late: pause":                        "s:2:10: on_late: it goes with done_by",
-		"every: 5m\nnot_before: '6:00'":                    "window.not_before: want a time of day like 06:00",
+		"every: 5m\nnot_before: '6:00'":                    "not_before: want a time of day like 06:00",
 		"every: 5m\ndone_by: '24:00'":                      "want a time of day",
 		"every: 5m\nnot_before: '06:00'\ndone_by: '06:00'": "so that nothing could ever start",
 		"every: 5m\njitter: 25h":                           "or 1h30m, within 0s to 24h",
