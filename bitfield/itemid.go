@@ -8,32 +8,32 @@ import (
 	"strconv"
 )
 
-// MaxGroup is the largest number of a group: groups are numbered from 0 in PostgreSQL integers.
+// MaxGroup is the largest group number, a PostgreSQL integer.
 const MaxGroup = math.MaxInt32
 
-// ErrItemID is wrapped by every error about an item id.
+// ErrItemID is wrapped by all errors about item IDs.
 var ErrItemID = errors.New("bitfield: not an item id")
 
-// ItemID names one item of a tracked batch. Its text is batch:group:index, a UUID and two decimal numbers:
+// ItemID identifies an item of a tracked batch. Its text is batch:group:index, a UUID and two decimal numbers:
 //
 //	0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58:12:8191
 //
-// A client that knows the sizes of the groups it added can make the ids of all its items without asking anyone. An id
-// has exactly one spelling (lower case, no leading zeros), so ids are equal when their texts are.
+// A client that knows its groups' sizes can compute all IDs. Each ID has exactly one text (lower case, no leading
+// zeros).
 type ItemID struct {
 	Batch [16]byte // a UUID
 	Group int      // 0 to MaxGroup
 	Index int      // the item's bit in its group, 0 to Size-1
 }
 
-// ItemIDError says where a text stops being an item id. It wraps ErrItemID.
+// ItemIDError locates the error in an invalid item ID. It wraps ErrItemID.
 type ItemIDError struct {
-	Text    string // the text that was read
-	At      int    // the offending byte, counted from 0; the length of Text where it ends too early
-	Problem string // what is wrong there, and what is expected
+	Text    string // the input
+	At      int    // index of the invalid byte; len(Text) if it ends too early
+	Problem string // what is wrong and what is expected
 }
 
-// maxQuoted is how much of a bad text an error repeats.
+// maxQuoted bounds how much of an invalid text an error quotes.
 const maxQuoted = 64
 
 func (e *ItemIDError) Error() string {
@@ -45,18 +45,17 @@ func (e *ItemIDError) Error() string {
 	return fmt.Sprintf("item id %q: at character %d: %s", text, e.At+1, e.Problem)
 }
 
-// Unwrap returns ErrItemID.
 func (e *ItemIDError) Unwrap() error { return ErrItemID }
 
-// uuidLen is the length of a UUID's text; its dashes stand where dash says so.
+// uuidLen is the length of a UUID's text; dash reports the positions of its dashes.
 const uuidLen = 36
 
 func dash(i int) bool { return i == 8 || i == 13 || i == 18 || i == 23 }
 
-// String returns the text batch:group:index.
+// String returns batch:group:index.
 func (id ItemID) String() string { return string(id.append(make([]byte, 0, uuidLen+16))) }
 
-// AppendText appends the text. An id whose numbers are out of range is an error.
+// AppendText appends the text. Numbers out of range are an error.
 func (id ItemID) AppendText(b []byte) ([]byte, error) {
 	if id.Group < 0 || id.Group > MaxGroup {
 		return b, fmt.Errorf("%w: group %d is not within 0 to %d", ErrItemID, id.Group, MaxGroup)
@@ -67,10 +66,10 @@ func (id ItemID) AppendText(b []byte) ([]byte, error) {
 	return id.append(b), nil
 }
 
-// MarshalText makes the id a string in JSON, and a key of maps there.
+// MarshalText encodes the ID as text, for JSON strings and map keys.
 func (id ItemID) MarshalText() ([]byte, error) { return id.AppendText(nil) }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText decodes the output of MarshalText.
 func (id *ItemID) UnmarshalText(b []byte) error {
 	parsed, err := ParseItemID(string(b))
 	if err != nil {
@@ -93,8 +92,7 @@ func (id ItemID) append(b []byte) []byte {
 	return strconv.AppendInt(append(b, ':'), int64(id.Index), 10)
 }
 
-// ParseItemID reads the text of an id. It takes the one spelling that String gives and nothing else; errors are
-// *ItemIDError.
+// ParseItemID parses an ID's text, exactly as String writes it. Errors are *ItemIDError.
 func ParseItemID(text string) (ItemID, error) {
 	p := itemIDParser{text: text}
 	var id ItemID
@@ -112,7 +110,7 @@ func ParseItemID(text string) (ItemID, error) {
 	return id, nil
 }
 
-// itemIDParser reads from left to right and keeps its first error; after that it does nothing.
+// itemIDParser reads from left to right and stops at its first error.
 type itemIDParser struct {
 	text string
 	at   int
@@ -125,7 +123,7 @@ func (p *itemIDParser) fail(problem string) {
 	}
 }
 
-// peek returns the next byte, or 0 at the end; no valid id has a 0 in it.
+// peek returns the next byte, or 0 at the end; valid IDs contain no 0.
 func (p *itemIDParser) peek() byte {
 	if p.err != nil || p.at == len(p.text) {
 		return 0

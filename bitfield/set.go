@@ -1,12 +1,10 @@
-// Package bitfield holds the sets of bits in which Tranche keeps the state of every item, and the ids that name one
-// item of a tracked batch.
+// Package bitfield implements the bit sets that hold the state of items, and the IDs of tracked items.
 //
-// A block is 8192 consecutive items; a [Set] is one bit for each of them. Everything the system does to items (claim a
-// chunk, record a reply, release what was lost) is a union, an intersection or a difference of such sets, done by
-// PostgreSQL on bit strings and here on the same bytes.
+// A block is 8192 consecutive items, and a [Set] has one bit for each. All operations on items (claim, record,
+// release) are unions, intersections and differences of sets, in PostgreSQL on bit strings and here on the same
+// bytes.
 //
-// The package uses the standard library only and does no input or output. Nothing in it is safe for concurrent use;
-// values may be copied freely.
+// Values may be copied freely, but are not safe for concurrent modification.
 package bitfield
 
 import (
@@ -17,23 +15,21 @@ import (
 	"math/bits"
 )
 
-// Size is the number of bits in a Set: the items of one block.
+// Size is the number of bits of a Set: the items of a block.
 const Size = 8192
 
-// Bytes is the length of a Set in its binary form.
+// Bytes is the length of a Set's binary form.
 const Bytes = Size / 8
 
 const words = Size / 64
 
-// ErrLength is returned when bytes that should hold a Set are not exactly Bytes long.
+// ErrLength is returned for a binary form of another length than Bytes.
 var ErrLength = errors.New("bitfield: a set is exactly 1024 bytes")
 
-// Set is a fixed set of the integers 0 to Size-1. The zero value is empty, and two sets are equal when == says so.
+// Set is a set of integers from 0 to Size-1. The zero value is empty; sets compare with ==.
 //
-// Bit 0 is the leftmost bit of the binary form, as in a PostgreSQL bit string, so that get_bit(plane, i) in SQL and
-// Has(i) in Go speak of the same item.
-//
-// Methods that change a Set have a pointer receiver and are not safe for concurrent use.
+// Bit 0 is the leftmost bit of the binary form, as in a PostgreSQL bit string: get_bit(plane, i) in SQL equals
+// Has(i).
 type Set [words]uint64
 
 // Full returns the set {0, …, n-1}. It panics if n is outside 0 to Size.
@@ -51,7 +47,7 @@ func Range(lo, hi int) Set {
 	return s
 }
 
-// ones returns a word with every bit from position n (counted from the left) to the right end set.
+// ones returns a word with all bits set from position n, counted from the left, to its right end.
 func ones(n int) uint64 {
 	switch {
 	case n <= 0:
@@ -72,7 +68,7 @@ func Of(members ...int) Set {
 	return s
 }
 
-// FromBytes reads the binary form that AppendTo writes.
+// FromBytes decodes the binary form.
 func FromBytes(b []byte) (Set, error) {
 	var s Set
 	if len(b) != Bytes {
@@ -84,7 +80,7 @@ func FromBytes(b []byte) (Set, error) {
 	return s, nil
 }
 
-// AppendTo appends the binary form, Bytes long, most significant bit first.
+// AppendTo appends the binary form: Bytes long, most significant bit first.
 func (s *Set) AppendTo(b []byte) []byte {
 	for _, w := range s {
 		b = binary.BigEndian.AppendUint64(b, w)
@@ -92,13 +88,13 @@ func (s *Set) AppendTo(b []byte) []byte {
 	return b
 }
 
-// Add puts i into the set. It panics if i is outside 0 to Size-1.
+// Add adds i. It panics if i is outside 0 to Size-1.
 func (s *Set) Add(i int) { s[i>>6] |= bit(i) }
 
-// Remove takes i out of the set. It panics if i is outside 0 to Size-1.
+// Remove removes i. It panics if i is outside 0 to Size-1.
 func (s *Set) Remove(i int) { s[i>>6] &^= bit(i) }
 
-// bit returns the word in which only the bit of member i is set.
+// bit returns the word with only member i's bit.
 func bit(i int) uint64 { return 1 << 63 >> (uint(i) & 63) }
 
 // Has reports whether i is a member; false for any i outside 0 to Size-1.
@@ -159,7 +155,7 @@ func (s *Set) Count() int {
 	return n
 }
 
-// All yields the members in ascending order. Members added or removed meanwhile may or may not be seen.
+// All yields the members in ascending order. Concurrent changes of the set may or may not be seen.
 func (s *Set) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for w, word := range s {
@@ -174,7 +170,7 @@ func (s *Set) All() iter.Seq[int] {
 	}
 }
 
-// Bounds returns the smallest member and one past the largest, or 0, 0 for an empty set.
+// Bounds returns the smallest member and one past the largest; 0, 0 if the set is empty.
 func (s *Set) Bounds() (lo, hi int) {
 	lo = -1
 	for w, word := range s {
@@ -189,7 +185,7 @@ func (s *Set) Bounds() (lo, hi int) {
 	return max(lo, 0), hi
 }
 
-// Ranges yields the members as runs of neighbours [lo,hi), in ascending order: {3, 4, 5, 9} is [3,6) and [9,10).
+// Ranges yields the members as maximal ranges [lo,hi), in ascending order: {3, 4, 5, 9} is [3,6) and [9,10).
 func (s *Set) Ranges() iter.Seq2[int, int] {
 	return func(yield func(lo, hi int) bool) {
 		for lo := s.next(0, 0); lo < Size; {
@@ -202,8 +198,7 @@ func (s *Set) Ranges() iter.Seq2[int, int] {
 	}
 }
 
-// next returns the first position from i on whose bit differs from those of skip, which is all zeros or all ones; Size
-// when there is none.
+// next returns the first position from i whose bit differs from skip (all zeros or all ones), or Size.
 func (s *Set) next(i int, skip uint64) int {
 	for i < Size {
 		if word := (s[i>>6] ^ skip) & ones(i&63); word != 0 {
@@ -214,7 +209,7 @@ func (s *Set) next(i int, skip uint64) int {
 	return Size
 }
 
-// Take returns the n smallest members, or all of them when there are fewer. An n below 1 takes none.
+// Take returns the n smallest members, or all if there are fewer. n below 1 takes none.
 func (s Set) Take(n int) Set {
 	for w, word := range s {
 		s[w] = first(word, n)
@@ -223,7 +218,7 @@ func (s Set) Take(n int) Set {
 	return s
 }
 
-// first returns the n leftmost ones of a word, or all of them when there are fewer.
+// first returns the n leftmost ones of a word, or all if there are fewer.
 func first(word uint64, n int) uint64 {
 	for drop := bits.OnesCount64(word) - max(n, 0); drop > 0; drop-- {
 		word &= word - 1 // the rightmost one
@@ -231,9 +226,9 @@ func first(word uint64, n int) uint64 {
 	return word
 }
 
-// Split cuts the set into the fewest pieces of at most limit members, as evenly as can be: 1820 members at a limit of
-// 500 become four pieces of 455, not three of 500 and a crumb. Sizes differ by at most one, the larger ones first, and
-// every member of a piece is below every member of the next. A limit below 1 counts as 1; an empty set has no pieces.
+// Split cuts the set into the fewest pieces of at most limit members, as evenly as possible: 1820 members at a limit
+// of 500 make four pieces of 455. Sizes differ by at most one, larger first, and pieces are in ascending order. A
+// limit below 1 counts as 1; an empty set has no pieces.
 func (s Set) Split(limit int) []Set {
 	limit = min(max(limit, 1), Size)
 	left := s.Count()

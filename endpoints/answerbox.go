@@ -10,8 +10,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// answerBox gathers the answers to a call. Of several answers to an item, and of several final messages to a request,
-// the first counts. It is safe for concurrent use.
+// answerBox collects the answers to a call. The first answer to an item counts, and the first final message of a
+// request. It is safe for concurrent use.
 type answerBox struct {
 	endpoint string
 	take     func(int, wire.Slot) // called once for each item
@@ -27,10 +27,10 @@ type answerBox struct {
 
 // callPart is one request of a call.
 type callPart struct {
-	first, end int // its ordinals, as far as the call has not failed them itself
-	left       int // of those, without an answer
-	slots      int // that came, of whatever ordinals
-	final      int // that there are in all; -1 until that is known
+	first, end int // ordinals [first, end), without those at the end that did not fit
+	left       int // unanswered ordinals
+	slots      int // slots received, of any ordinal
+	final      int // number of slots in the whole reply; -1 until known
 	failure    *wire.SlotError
 	completed  func()
 }
@@ -44,14 +44,14 @@ func newAnswerBox(endpoint string, items int, take func(int, wire.Slot)) *answer
 	return b
 }
 
-// begin names what ends the call.
+// begin sets the function that ends the call.
 func (b *answerBox) begin(stop func(error)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stop = stop
 }
 
-// expect begins to wait for the answers to a request. completed is called once nothing more is expected of it.
+// expect registers a request. completed is called when its last answer has arrived.
 func (b *answerBox) expect(slice uuid.UUID, first, end int, completed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *answerBox) expect(slice uuid.UUID, first, end int, completed func()) {
 	b.parts[slice] = p
 }
 
-// receive takes a message of the server or of a service.
+// receive handles a message from the server or a service.
 func (b *answerBox) receive(msg *nats.Msg) {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
 		b.end(&NoListenersError{Endpoint: b.endpoint})
@@ -80,7 +80,7 @@ func (b *answerBox) receive(msg *nats.Msg) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.parts[reply.Slice]
-	if b.closed || p == nil { // it is late, or was complete before
+	if b.closed || p == nil { // late, or already complete
 		return
 	}
 	for _, slot := range reply.Slots {
@@ -97,7 +97,7 @@ func (b *answerBox) receive(msg *nats.Msg) {
 	}
 }
 
-// complete answers for what a request has left out.
+// complete answers the items that the reply omitted.
 func (b *answerBox) complete(slice uuid.UUID, p *callPart) {
 	delete(b.parts, slice)
 	failure := p.failure
@@ -112,7 +112,7 @@ func (b *answerBox) complete(slice uuid.UUID, p *callPart) {
 	p.completed()
 }
 
-// answer answers an item, unless it has been. Called with mu held.
+// answer records the first answer to an item. mu must be held.
 func (b *answerBox) answer(n int, slot wire.Slot) bool {
 	if b.answered[n] {
 		return false
@@ -125,21 +125,20 @@ func (b *answerBox) answer(n int, slot wire.Slot) bool {
 	return true
 }
 
-// fail answers an item in the caller's own name.
+// fail answers an item on the caller's side, before it is sent.
 func (b *answerBox) fail(n int, e *wire.SlotError) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.answer(n, wire.Slot{Ordinal: n, Err: e})
 }
 
-// end ends the call with an error.
 func (b *answerBox) end(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stop(err)
 }
 
-// close takes no answers from now on, and returns how many there are.
+// close rejects further answers and returns how many arrived.
 func (b *answerBox) close() (answered int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,7 +146,7 @@ func (b *answerBox) close() (answered int) {
 	return len(b.answered) - b.left
 }
 
-// giveUp answers what is left with the reason why nothing else will, if any. It is called when the call has ended.
+// giveUp answers the remaining items with why, if it is not nil. It is called after the call.
 func (b *answerBox) giveUp(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,23 +23,23 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// DefaultCallTimeout is how long a call waits when its context has no deadline.
+// DefaultCallTimeout is the timeout of a call whose context has no deadline.
 const DefaultCallTimeout = 30 * time.Second
 
-// CallItem is one item of a CallList. Its Key is the caller's id of it, for handlers and messages; keys may be equal.
+// CallItem is one item of a CallList. Key identifies it in handlers and logs; keys need not be unique.
 type CallItem[In any] struct {
 	Key string
 	In  In
 }
 
-// CallResult is what became of one item of a CallList: Out, or Err.
+// CallResult is the outcome of one item of a CallList: Out, or Err.
 type CallResult[Out any] struct {
 	Key string
 	Out Out
 	Err *wire.SlotError
 }
 
-// CallOption changes how a call asks.
+// CallOption configures Call and CallList.
 type CallOption func(*callOptions)
 
 type callOptions struct {
@@ -49,37 +49,37 @@ type callOptions struct {
 	params map[string]string
 }
 
-// Direct has the call go over core NATS: nothing is persisted and nothing delivered again, and it is at once clear when
-// no one listens. Without it the request waits in a stream until a service is there, or its time is over.
+// Direct sends the call over core NATS: it is neither persisted nor redelivered, and fails immediately if no service
+// listens. Without it, the request waits in a stream until a service takes it or the deadline passes.
 func Direct() CallOption { return func(o *callOptions) { o.direct = true } }
 
-// CallerName names who calls. It is a part of the subject that answers come in by, tranche.call.<name>.>, which is what
-// permissions are given for. It has the form of an endpoint's name. Default: the endpoint whose handler calls, or
-// "caller".
+// CallerName sets the caller's name, which has the form of an endpoint name. Answers arrive on the subject
+// tranche.call.<name>.>, so NATS permissions are granted by it. The default is the endpoint whose handler makes the
+// call, or "caller".
 func CallerName(name string) CallOption { return func(o *callOptions) { o.caller = name } }
 
-// CallParams gives the handlers parameters, which they read by Param. They take at most 16 KiB.
+// CallParams sets parameters that handlers read with Param, at most 16 KiB in all.
 func CallParams(params map[string]string) CallOption {
 	return func(o *callOptions) { o.params = params }
 }
 
-// CallOrigin says who asked first, for people: it stands in dead letters. Of over 256 bytes the rest is cut. Default:
-// that of the request whose handler calls.
+// CallOrigin names the original requester; it is shown in dead letters and cut to 256 bytes. The default is the
+// origin of the request whose handler makes the call.
 func CallOrigin(origin string) CallOption { return func(o *callOptions) { o.origin = origin } }
 
-// Call asks an endpoint for one item and waits for the answer until ctx ends, or 30 s if it has no deadline.
-// With Out = Binary it takes binary results, and with json.RawMessage whatever comes.
+// Call sends one item to an endpoint and waits for the answer until ctx ends, or for 30 s if ctx has no deadline.
+// With Out = Binary it accepts binary results, with json.RawMessage any result.
 //
-// The error is a *SlotError when the endpoint, or its service, has answered with an error; Retry then says whether it
-// may pass. Otherwise there is no answer: a *NoListenersError (with Direct), a *PermissionError, a *RequestError, a
-// *BadReplyError, or an *UnansweredError, which is a context.DeadlineExceeded or context.Canceled as well. The request
-// may have been worked on anyway.
+// The error is a *SlotError if the service answered with an error; its Retry field says whether a retry may help. If
+// there is no answer, it is a *NoListenersError (with Direct), *PermissionError, *RequestError, *BadReplyError or
+// *UnansweredError; the last also matches context.DeadlineExceeded or context.Canceled. Without an answer, the
+// request may have been processed anyway.
 //
-// The request is in mode single: what fails and may pass is retried while there is time, and what dies is kept as a
-// dead letter; with Direct neither. Each call is a run of its own, so handlers see other idempotency keys each time.
+// The request has mode single: retryable failures are retried until the deadline, and permanent ones are saved as
+// dead letters. Direct does neither. Each call is a separate run, so handlers see a new idempotency key each time.
 //
-// It may be used in a handler. Then the endpoints that wait for one another are counted, and a call that would be one
-// too many fails with CodeStackTooDeep. A flow needs no waiting: see HandleFlow.
+// A handler may use Call. A chain of more than wire.MaxStack endpoints waiting for one another fails with
+// CodeStackTooDeep. HandleFlow avoids waiting.
 func Call[In, Out any](
 	ctx context.Context, nc *nats.Conn, endpoint, key string, in In, opts ...CallOption,
 ) (Out, error) {
@@ -94,14 +94,13 @@ func Call[In, Out any](
 	return results[0].Out, nil
 }
 
-// CallList asks an endpoint for a list of items, in as many requests as it takes, and waits for all answers as Call
-// does. The results stand in the order of the items. Errors of items, or of their chunks, stand in the results.
+// CallList sends items to an endpoint, in as many requests as needed, and waits for all answers like Call. Results
+// are in the order of items and hold the errors of items and chunks.
 //
-// The error is that of Call when not all was answered; it is never a *SlotError but for CodeStackTooDeep. The results
-// are then there as far as they came, unless the call could not begin, and each other item has an error of
-// CodeUnanswered.
+// The error is as for Call, but never a *SlotError except CodeStackTooDeep. Results received before the error are
+// returned unless the call could not start; the other items have the error CodeUnanswered.
 //
-// The requests are in mode batch: an error comes back at the first try, and nothing becomes a dead letter.
+// Requests have mode batch: errors are returned after the first attempt, and there are no dead letters.
 func CallList[In, Out any](
 	ctx context.Context, nc *nats.Conn, endpoint string, items []CallItem[In], opts ...CallOption,
 ) ([]CallResult[Out], error) {
@@ -130,7 +129,7 @@ func callAll[In, Out any](
 	return results, err
 }
 
-// take reads the answer.
+// take decodes the answer.
 func (r *CallResult[Out]) take(endpoint string, slot wire.Slot) {
 	if slot.Err != nil {
 		r.Err = slot.Err
@@ -150,24 +149,22 @@ func (r *CallResult[Out]) take(endpoint string, slot wire.Slot) {
 }
 
 const (
-	// callBacklog bounds the bytes of answers that have come and were not looked at.
-	callBacklog = 128 << 20
-	// maxParams bounds the parameters of a call.
-	maxParams = 16 << 10
-	// defaultCaller is the name of a caller that has none.
+	// callBacklog bounds the bytes of answers received but not yet read.
+	callBacklog   = 128 << 20
+	maxParams     = 16 << 10
 	defaultCaller = "caller"
 )
 
 // call is one Call or CallList in progress.
 type call struct {
 	nc       *nats.Conn
-	js       jetstream.JetStream // nil for one over core NATS
+	js       jetstream.JetStream // nil with Direct
 	endpoint string
-	meta     wire.Meta // of its requests, but for the slice
+	meta     wire.Meta // of its requests; Slice is set for each
 	trace    nats.Header
 	params   []byte
 	ttl      string
-	lane     bool // the endpoint reads what someone waits for apart from chunks
+	lane     bool // the endpoint reads calls apart from chunks
 	box      *answerBox
 }
 
@@ -208,7 +205,7 @@ func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode wire.Mode
 	return c, nil
 }
 
-// introduce says who asks, and on whose behalf when that is the handler of a job.
+// introduce sets the caller, and what the request inherits if the caller is a handler.
 func (c *call) introduce(from *serve.Job, mode wire.Mode, o callOptions) error {
 	c.meta = wire.Meta{Run: uuid.New(), Attempt: 1, Generation: 1, Mode: mode, Origin: o.origin}
 	caller := defaultCaller
@@ -235,7 +232,7 @@ func (c *call) introduce(from *serve.Job, mode wire.Mode, o callOptions) error {
 	return nil
 }
 
-// Run asks for all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
+// Run sends all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
 func (c *call) Run(ctx context.Context, item func(n int) (key string, payload any)) error {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -250,7 +247,7 @@ func (c *call) Run(ctx context.Context, item func(n int) (key string, payload an
 	if err != nil {
 		return fmt.Errorf("call endpoint %s: %w", c.endpoint, err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // answers that come later go nowhere
+	defer func() { _ = sub.Unsubscribe() }() // drop later answers
 	var publishing errgroup.Group
 	c.publishAll(asking, &publishing, cancel, item)
 	select {
@@ -274,7 +271,7 @@ func (c *call) Run(ctx context.Context, item func(n int) (key string, payload an
 		Err: ctx.Err(), Cause: context.Cause(ctx)}
 }
 
-// watch ends the call when NATS denies what it needs, instead of leaving it to its deadline.
+// watch ends the call when NATS denies a permission that it needs, rather than at its deadline.
 func (c *call) watch(answersTo string, cancel context.CancelCauseFunc) (end func()) {
 	request := c.subject()
 	return stream.PermissionsOf(c.nc).Await(&stream.Watcher{
@@ -296,15 +293,15 @@ func (c *call) subject() string {
 }
 
 const (
-	// callWindow is how many requests of one call may be without their answers; directWindow that over core NATS, where a
-	// service answers what is too much for it with an error.
+	// callWindow is how many requests of a call may be unanswered. directWindow is that over core NATS, where an
+	// overloaded service answers with an error.
 	callWindow   = 16
 	directWindow = 4
-	// missingTimeout is how long a stream may be missing: one that was lost is made again at once.
+	// missingTimeout is how long a stream may be missing. Nodes recreate a lost one immediately.
 	missingTimeout = time.Second
 )
 
-// publishAll cuts the items into requests and publishes these, some at once. It returns when the last is on its way.
+// publishAll cuts the items into requests and publishes them concurrently. It may return before they are published.
 func (c *call) publishAll(
 	ctx context.Context, group *errgroup.Group, cancel context.CancelCauseFunc, item func(n int) (string, any),
 ) {
@@ -339,8 +336,8 @@ func (c *call) publishAll(
 	}
 }
 
-// cut writes one request for the items from n on, and returns the first item that is not in it. Items that cannot be
-// sent are answered at once; msg is nil when there is no other.
+// cut builds one request from the items starting with n, and returns the first item not in it. Items that cannot be
+// sent are answered with an error; msg is nil if none remains.
 func (c *call) cut(
 	n, items int, payload *bytes.Buffer, item func(n int) (string, any),
 ) (msg *nats.Msg, slice uuid.UUID, next int) {
@@ -374,20 +371,19 @@ func (c *call) cut(
 	return c.message(b), meta.Slice, n
 }
 
-// message completes a request.
 func (c *call) message(b *wire.RequestBuilder) *nats.Msg {
 	msg := b.Msg()
 	maps.Copy(msg.Header, c.trace)
 	msg.Subject = c.subject()
 	if c.js == nil {
-		msg.Reply = c.meta.ReplyTo.String() // where the server says that no one listens
+		msg.Reply = c.meta.ReplyTo.String() // where the server reports that there are no responders
 		return msg
 	}
-	msg.Header[wire.HeaderTTL] = []string{c.ttl} // so that no one works for a caller who has gone
+	msg.Header[wire.HeaderTTL] = []string{c.ttl} // drop requests of callers that have gone
 	return msg
 }
 
-// publish hands a request to the server. Through JetStream it tries until the request is acknowledged, under one id.
+// publish publishes a request, through JetStream under one message ID until it is acknowledged.
 func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 	if c.js == nil {
 		if err := c.nc.PublishMsg(msg); err != nil {
@@ -395,12 +391,12 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 		}
 		return nil
 	}
-	var last error // that says more than that time is over
+	var last error // more specific than a timeout
 	begun := time.Now()
 	pauses := backoff.Exponential{First: serve.FirstPause, Longest: serve.LongestPause}
 	for {
 		err := c.try(ctx, msg)
-		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
+		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call ended
 			return nil
 		}
 		if last == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -424,7 +420,7 @@ func (c *call) try(ctx context.Context, msg *nats.Msg) error {
 	}, msg.Subject)
 }
 
-// mayBeTaken reports whether a request that was refused may be taken if it is retried.
+// mayBeTaken reports whether retrying a refused publish may succeed.
 func mayBeTaken(err error, tried time.Duration) bool {
 	var api *jetstream.APIError
 	switch {

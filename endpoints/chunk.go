@@ -13,27 +13,27 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Chunk is what one call of a HandleList handler works on. It is safe for concurrent use, and must not be used after
-// the handler has returned: answers that come later are logged and dropped.
+// Chunk is the items of one call of a HandleList handler. It is safe for concurrent use until the handler returns;
+// later answers are logged and dropped.
 type Chunk[In, Out any] struct {
 	job   *serve.Job
 	items []*Item[In, Out]
-	index map[int]*Item[In, Out] // of items by ordinal; made when a wrapper answers one
-	out   Out                    // where a result stands while it is written; guarded by job.answers.mu
+	index map[int]*Item[In, Out] // items by ordinal, built when a wrapper answers one
+	out   Out                    // buffer for the result being encoded; guarded by job.Answers.Mu
 }
 
 // Item is one item of a chunk.
 type Item[In, Out any] struct {
-	Ordinal int    // its place in the run, from 0
-	Key     string // the caller's id of it
-	In      In     // its payload; zero when the step does not see it
+	Ordinal int    // position in the run, from 0
+	Key     string // the caller's ID
+	In      In     // payload; zero if the step does not receive it
 
 	chunk    *Chunk[In, Out]
 	parts    wire.Parts
-	answered bool // guarded by job.answers.mu
+	answered bool // guarded by job.Answers.Mu
 }
 
-// newChunk decodes the payloads. An item whose payload does not fit In is answered at once and left out.
+// newChunk decodes the payloads. An item whose payload does not fit In is answered with an error and left out.
 func newChunk[In, Out any](j *serve.Job) *Chunk[In, Out] {
 	raw := j.Request.Items
 	c := &Chunk[In, Out]{job: j, items: make([]*Item[In, Out], 0, len(raw))}
@@ -50,10 +50,10 @@ func newChunk[In, Out any](j *serve.Job) *Chunk[In, Out] {
 	return c
 }
 
-// Items returns the items in the order of the request. Those whose payload does not fit In are not among them.
+// Items returns the items in request order, without those whose payload does not fit In.
 func (c *Chunk[In, Out]) Items() []*Item[In, Out] { return c.items }
 
-// Keys returns the keys of Items, in the same order: the parameter of "WHERE id = ANY($1)".
+// Keys returns the keys of Items in the same order, for "WHERE id = ANY($1)".
 func (c *Chunk[In, Out]) Keys() []string {
 	keys := make([]string, len(c.items))
 	for i, item := range c.items {
@@ -62,29 +62,28 @@ func (c *Chunk[In, Out]) Keys() []string {
 	return keys
 }
 
-// Meta returns what the request's headers say.
+// Meta returns the metadata in the request's headers.
 func (c *Chunk[In, Out]) Meta() wire.Meta { return c.job.Request.Meta }
 
-// Param returns a parameter of the run, or "" when the run has none of that name.
+// Param returns a parameter of the run, or "" if it is not set.
 func (c *Chunk[In, Out]) Param(name string) string { return c.job.Request.Params[name] }
 
 // Params returns a copy of the run's parameters.
 func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.Request.Params) }
 
-// Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
-// Once the handler has returned it does nothing.
+// Flush sends the answers so far without waiting for delivery. Use it when the rest will take long. It does nothing
+// once the handler has returned.
 func (c *Chunk[In, Out]) Flush() {
 	a := &c.job.Answers
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	if !a.Closed { // then buf may be the final message, which is on its way
+	if !a.Closed { // otherwise buf may be the final message, being published
 		a.Flush()
 	}
 }
 
-// Reply answers the item with a result. One that is too large for a message, of up to wire.MaxResult bytes, goes in
-// pieces. A result that cannot be written as JSON, or is larger, becomes an error slot. Only the first answer to an
-// item counts.
+// Reply answers the item with a result. Results too large for a message are sent in pieces. One that cannot be
+// written as JSON, or exceeds wire.MaxResult, becomes an error slot. Only the first answer to an item counts.
 func (i *Item[In, Out]) Reply(result Out) {
 	a := &i.chunk.job.Answers
 	a.Mu.Lock()
@@ -92,18 +91,18 @@ func (i *Item[In, Out]) Reply(result Out) {
 	if !i.claim() {
 		return
 	}
-	i.chunk.out = result // pointing there, and not to result, keeps result off the heap
+	i.chunk.out = result // encode from here: keeps result off the heap
 	if err := a.Result(i.Ordinal, &i.chunk.out); err != nil {
 		a.Fault(i.Ordinal, wire.Unwritten(err))
 	}
 }
 
-// Fail answers the item with an error that trying again would not help. See the function Fail.
+// Fail answers the item with a permanent error. See the function Fail.
 func (i *Item[In, Out]) Fail(code, format string, args ...any) {
 	i.answer(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
 }
 
-// Retry answers the item with an error that may pass. See the function Retry.
+// Retry answers the item with a retryable error. See the function Retry.
 func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 	i.answer(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
 }
@@ -124,7 +123,7 @@ func (i *Item[In, Out]) answer(e *wire.SlotError) {
 	}
 }
 
-// fault answers with an error that the handler has not decided.
+// fault answers with an error that the handler did not choose.
 func (i *Item[In, Out]) fault(e *wire.SlotError) {
 	a := &i.chunk.job.Answers
 	a.Mu.Lock()
@@ -134,7 +133,7 @@ func (i *Item[In, Out]) fault(e *wire.SlotError) {
 	}
 }
 
-// reject answers while the chunk is being made.
+// reject answers while the chunk is being built.
 func (i *Item[In, Out]) reject(e *wire.SlotError) {
 	a := &i.chunk.job.Answers
 	a.Mu.Lock()
@@ -143,7 +142,7 @@ func (i *Item[In, Out]) reject(e *wire.SlotError) {
 	a.Fault(i.Ordinal, e)
 }
 
-// claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
+// claim marks the item as answered and reports whether it may be answered now. Answers.Mu must be held.
 func (i *Item[In, Out]) claim() bool {
 	j := i.chunk.job
 	switch {
@@ -158,10 +157,10 @@ func (i *Item[In, Out]) claim() bool {
 	return false
 }
 
-// listed is a Chunk as wrappers see it.
+// listed is the view of a Chunk for wrappers.
 type listed[In, Out any] Chunk[In, Out]
 
-// Unanswered implements workItems.
+// Unanswered implements serve.WorkItems.
 func (c *listed[In, Out]) Unanswered() []serve.Item {
 	items := make([]serve.Item, 0, len(c.items))
 	for _, item := range c.items {
@@ -172,7 +171,7 @@ func (c *listed[In, Out]) Unanswered() []serve.Item {
 	return items
 }
 
-// ClaimFor implements workItems.
+// ClaimFor implements serve.WorkItems.
 func (c *listed[In, Out]) ClaimFor(ordinal int) bool {
 	if c.index == nil {
 		c.index = make(map[int]*Item[In, Out], len(c.items))
@@ -188,7 +187,7 @@ func (c *listed[In, Out]) ClaimFor(ordinal int) bool {
 	return true
 }
 
-// LeaveOut implements workItems.
+// LeaveOut implements serve.WorkItems.
 func (c *listed[In, Out]) LeaveOut() {
 	a := &c.job.Answers
 	a.Mu.Lock()
@@ -196,7 +195,7 @@ func (c *listed[In, Out]) LeaveOut() {
 	c.items = slices.DeleteFunc(c.items, func(item *Item[In, Out]) bool { return item.answered })
 }
 
-// ItemInfo identifies an item and the attempt at it.
+// ItemInfo identifies an item and its attempt.
 type ItemInfo struct {
 	wire.Meta
 	Ordinal int
@@ -218,17 +217,16 @@ func infosOf(items []serve.Item) []ItemInfo {
 	return infos
 }
 
-// Param returns a parameter of the run, or "" when the run has none of that name.
+// Param returns a parameter of the run, or "" if it is not set.
 func (i ItemInfo) Param(name string) string { return i.params[name] }
 
 // Params returns a copy of the run's parameters.
 func (i ItemInfo) Params() map[string]string { return maps.Clone(i.params) }
 
-// IdempotencyKey is the same for every attempt at the item in one generation of its run, and differs after a re-run. A
-// service whose work must not be done twice remembers it together with that work.
+// IdempotencyKey is the same for every attempt at the item in one generation of its run, and changes when the item is
+// rerun. To make an effect happen once, store the key in the same transaction.
 //
-// In a request of a flow it ends with the stack: what a flow has asked for an item is another thing to do than the item
-// itself, and than what another stage asks.
+// In a flow's request it ends with the stack, so it differs from the item's own key and from those of other stages.
 func (i ItemInfo) IdempotencyKey() string {
 	key := fmt.Sprintf("%s/%d/%d/%d", i.Run, i.Step, i.Ordinal, i.Generation)
 	if i.Stack == "" {
@@ -237,8 +235,8 @@ func (i ItemInfo) IdempotencyKey() string {
 	return key + "/" + string(i.Stack)
 }
 
-// ItemOf returns the item that a HandleEach handler was called for, given the handler's context or one made from it.
-// With any other context it returns the zero ItemInfo.
+// ItemOf returns the item of a HandleEach handler, given its context or one derived from it. For any other context it
+// returns the zero ItemInfo.
 func ItemOf(ctx context.Context) ItemInfo {
 	info, _ := ctx.Value(itemKey{}).(ItemInfo)
 	return info
@@ -246,13 +244,13 @@ func ItemOf(ctx context.Context) ItemInfo {
 
 type itemKey struct{}
 
-// itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
+// itemContext is the context of a HandleEach handler. It builds the ItemInfo only when requested.
 type itemContext struct {
 	context.Context //nolint:containedctx // it is a context
 	item            serve.Item
 }
 
-// Value answers for itemKey and passes on the rest.
+// Value returns the ItemInfo for itemKey, and the parent's value for other keys.
 func (c *itemContext) Value(key any) any {
 	if key == (itemKey{}) {
 		return infoOf(c.item)
@@ -260,29 +258,29 @@ func (c *itemContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Part returns what the step of a name has made of the item, or false when the item comes without it: the step is
-// optional and has failed, or is none of the inputs that the plan declares.
+// Part returns the named step's result for the item. It returns false if the item comes without it: the step is
+// optional and failed, or is not an input declared in the plan.
 func (i *Item[In, Out]) Part(name string) (wire.Part, bool) { return i.parts.Find(name) }
 
-// Part returns what the step of a name has made of the item, as [Item.Part] does. Like In it is there in the first
-// stage only; what a later one needs belongs in State.
+// Part returns the named step's result for the item, like [Item.Part], in the first stage only; keep what later
+// stages need in State.
 func (i *StageItem[In, Out, State, Shared]) Part(name string) (wire.Part, bool) {
 	return i.core.Parts.Find(name)
 }
 
-// Part returns what the step of a name has made of the item, as [Item.Part] does.
+// Part returns the named step's result for the item, like [Item.Part].
 func (i ItemInfo) Part(name string) (wire.Part, bool) { return i.parts.Find(name) }
 
-// HasParts is what parts can be asked of: an Item, a StageItem, an ItemInfo.
+// HasParts is an item with parts: an Item, StageItem or ItemInfo.
 type HasParts interface {
 	Part(name string) (wire.Part, bool)
 }
 
-// PartOf reads a part as T. With T = Binary it takes one of any content type, JSON included; any other T takes JSON
-// only. there is false, with the zero T, when the item comes without the part.
+// PartOf decodes a part as T. T = Binary accepts any content type; any other T accepts JSON only. there is false if
+// the item comes without the part.
 //
-// The error is a *SlotError of CodeBadPart that trying again would not help, fit to be answered as it is. It names the
-// part, the place in it and the types, never a value.
+// The error is a permanent *SlotError of CodeBadPart, ready to be answered. It names the part, the position and the
+// types, never a value.
 func PartOf[T any](item HasParts, name string) (value T, there bool, err error) {
 	part, there := item.Part(name)
 	if !there {

@@ -26,33 +26,33 @@ import (
 const (
 	// reconnectWait is short so that a service is back within a second of its server.
 	reconnectWait = 250 * time.Millisecond
-	// longestRefused is the longest pause before the next try at servers that refuse this user, doubled from
-	// reconnectWait: they log each try.
+	// longestRefused caps the pause between attempts at servers that refuse this user, doubled from reconnectWait. They
+	// log each attempt.
 	longestRefused = 4 * time.Second
-	// A server that refuses a user, or is not there, is logged again after so long; each pause is twice the one before.
+	// sameTrouble is the interval for logging a persistent refusal or outage, doubled up to longestSameTrouble.
 	sameTrouble        = time.Minute
 	longestSameTrouble = 16 * time.Minute
-	// pingInterval is how often a connection asks its server for a heartbeat. One that leaves pingsOut of them
-	// unanswered is stalled, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
+	// A server that leaves pingsOut pings unanswered is considered stalled, and another one of the cluster is tried. The
+	// default of nats.go is two minutes.
 	pingInterval = 2 * time.Second
 	pingsOut     = 2
-	// writeTimeout is how long a server may leave what is written to it unread. nats.go holds the lock of the connection
-	// meanwhile, so that nothing else of it moves: neither its pings nor the question whether it is connected.
+	// writeTimeout bounds a blocked write. Until then nats.go holds the lock of the connection, which blocks pings and
+	// status queries.
 	writeTimeout = 3 * time.Second
 )
 
-// Options is how a connection lives on that is to last: it is tried indefinitely, and left when its server is stalled.
+// Options returns options for a long-lived connection: it reconnects indefinitely and leaves a stalled server.
 func Options() []nats.Option {
 	return []nats.Option{
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
+		nats.IgnoreAuthErrorAbort(), // a starting server may refuse users at first
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout), nats.ReconnectOnFlusherError(),
 		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait/2),
 	}
 }
 
-// Connect connects to NATS as the environment says, and then as opts say:
+// Connect connects to NATS with options from the environment, then opts:
 //
 //	NATS_URL                   servers, comma-separated; default that of `tranche serve`, or nats://127.0.0.1:4222
 //	NATS_CREDS                 a credentials file
@@ -60,15 +60,15 @@ func Options() []nats.Option {
 //	NATS_USER, NATS_PASSWORD   a user
 //	NATS_CA, NATS_CERT, NATS_KEY   files for TLS
 //	NATS_INBOX_PREFIX          where answers come in, for users that may not read all of _INBOX
-//	NATS_CONTEXT               a context of the nats tool, used when NATS_URL is not set
-//	TRANCHE_DATA_DIR           where `tranche serve` keeps its data, if not in its usual place
+//	NATS_CONTEXT               a context of the nats CLI, used when NATS_URL is not set
+//	TRANCHE_DATA_DIR           the data directory of `tranche serve`, if not the default
 //
-// The NATS server that `tranche serve` runs itself takes a password that it has made, and that only its user can read:
-// who says nothing of a user, and connects to that server as the same user, is let in by it.
+// Without credentials it logs in to the local NATS server that `tranche serve` runs, with the password that only the
+// same OS user can read.
 //
-// It does not fail when no server is there, or one that refuses this user: it goes on trying, indefinitely, as it does
-// after a loss. An error means that something in the environment cannot be used. Losses, refusals
-// and denied permissions are said on standard error, or to the log that LogTo names.
+// It does not fail if servers are unreachable or refuse this user, but retries indefinitely, as after a lost
+// connection. An error means that a variable is invalid. Connection losses, refusals and denied permissions go to
+// standard error, or to the logger of LogTo.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
 	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0])), LogTo(serve.Speaker())), fromEnvironment()...)
 	all = append(all, opts...)
@@ -87,7 +87,7 @@ func Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// fromEnvironment returns the options that the environment asks for. Files are read by the options themselves.
+// fromEnvironment returns the options set by the environment. The options read files when they are applied.
 func fromEnvironment() []nats.Option {
 	var opts []nats.Option
 	if file := os.Getenv("NATS_CREDS"); file != "" {
@@ -111,7 +111,7 @@ func fromEnvironment() []nats.Option {
 	return opts
 }
 
-// nkey puts the reading of the seed where nats.Connect reports its error.
+// nkey defers reading the seed so that nats.Connect reports the error.
 func nkey(file string) nats.Option {
 	return func(o *nats.Options) error {
 		option, err := nats.NkeyOptionFromSeed(file)
@@ -122,13 +122,12 @@ func nkey(file string) nats.Option {
 	}
 }
 
-// LogTo has a connection tell log what happens to it, denied permissions among that, and try servers that refuse its
-// user more and more seldom.
+// LogTo logs connection events and denied permissions to log, and backs off from servers that refuse the user.
 func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
 		refused := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
 		away := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
-		var refusals atomic.Int32 // one at a time
+		var refusals atomic.Int32 // consecutive
 		refusal := func(nc *nats.Conn, err error) bool {
 			if !stream.LoginRefused(err) {
 				return false
@@ -142,7 +141,7 @@ func LogTo(log *zap.Logger) nats.Option {
 		o.CustomReconnectDelayCB = func(int) time.Duration {
 			return backoff.Nth(reconnectWait, longestRefused, int(refusals.Load())) + rand.N(reconnectWait/2)
 		}
-		o.ReconnectErrCB = func(nc *nats.Conn, err error) { // the only one to hear of it before there was a connection
+		o.ReconnectErrCB = func(nc *nats.Conn, err error) { // the only callback before the first connection
 			switch {
 			case nc.IsClosed():
 			case refusal(nc, err):
@@ -168,7 +167,7 @@ func LogTo(log *zap.Logger) nats.Option {
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				level := zap.ErrorLevel
 				if _, _, ours := stream.ReadViolation(err.Error(), nc.Opts.InboxPrefix); ours {
-					level = zap.DebugLevel // retried and again; a Service tells it once, by Permissions.Run
+					level = zap.DebugLevel // retried; a Service logs it once, in Permissions.Run
 				}
 				log.Log(level, "NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
 				return
@@ -190,8 +189,7 @@ func LogTo(log *zap.Logger) nats.Option {
 	}
 }
 
-// localServer returns the address of the NATS server of the `tranche serve` of this machine and user, with its
-// password, or nil when there is none that this user may use.
+// localServer returns the address and password of this machine's `tranche serve`, or nil if this user has none.
 func localServer() *url.URL {
 	dir := os.Getenv("TRANCHE_DATA_DIR")
 	if dir == "" {
@@ -212,7 +210,7 @@ func localServer() *url.URL {
 	return at
 }
 
-// defaultURL is where a connection goes that is told of no server.
+// defaultURL is the server used when none is set.
 func defaultURL() string {
 	if at := localServer(); at != nil {
 		return at.Scheme + "://" + at.Host
@@ -220,8 +218,8 @@ func defaultURL() string {
 	return nats.DefaultURL
 }
 
-// localLogin gives the password of the local server to that server, if the connection has nothing else to say who it
-// is. The file is read each time: the server may be started after the service.
+// localLogin logs in to the local server if the connection has no other credentials. It reads the file at each
+// attempt, because the server may start after the service.
 func localLogin(o *nats.Options) error {
 	servers := o.Servers
 	if len(servers) == 0 {
@@ -247,14 +245,14 @@ func localLogin(o *nats.Options) error {
 	return nil
 }
 
-// sameServer compares two addresses of this machine.
+// sameServer compares the ports of two loopback addresses.
 func sameServer(a, b string) bool {
 	_, portA, errA := net.SplitHostPort(a)
 	_, portB, errB := net.SplitHostPort(b)
 	return errA == nil && errB == nil && portA == portB
 }
 
-// hostOf returns the host and port of an address as nats.go takes it, or "" if it says who connects.
+// hostOf returns the host and port of a NATS address, or "" if it is invalid or has credentials.
 func hostOf(server string) string {
 	server = strings.TrimSpace(server)
 	if !strings.Contains(server, "://") {

@@ -1,58 +1,51 @@
-// Package endpoints is the SDK for services. docs/services.md is a guide to it; docs/protocol.md describes the protocol
-// that it speaks for other languages.
+// Package endpoints is the SDK for services. docs/services.md is its guide; docs/protocol.md describes the wire
+// protocol.
 //
-// # What a service needs
-//
-//	begin      Connect, New, Config, Service (Run, Ready, Stats)
+//	start      Connect, New, Config, Service (Run, Ready, Stats)
 //	handle     HandleList: Chunk, Item       HandleEach: ItemOf, ItemInfo
 //	           HandleFlow: Stage, StageItem, To, Target, None
-//	answer     Item.Reply, Binary; Fail and Retry, for an error of the handler's own choice; PartOf
-//	settings   Concurrency, Timeout, Wrap, and for flows Revision
-//	ask        Call, CallList, Direct, SlotError
+//	answer     Item.Reply, Binary; Fail and Retry; PartOf
+//	options    Concurrency, Timeout, Wrap; for flows Revision
+//	call       Call, CallList, Direct, SlotError
 //
-// The rest is for special cases: limits, other options of calls, errors to tell apart, [Wrapper]s, traces, and
-// [NewProducer] for collectors.
-//
-// A service registers handlers on a [Service] and then runs it:
+// A program registers handlers on a [Service] and runs it:
 //
 //	svc, err := endpoints.New(nc, endpoints.Config{Name: "statements", Version: "1.0.0"})
 //	err = endpoints.HandleEach(svc, "statement", makeStatement, endpoints.Concurrency(16))
 //	err = svc.Run(ctx)
 //
-// [HandleList] has one call for a whole chunk, [HandleEach] one for an item. [HandleFlow] serves an endpoint in stages,
-// each of which may ask other endpoints; the next one begins, on any instance, when their answers are there.
+// [HandleList] calls the handler once per chunk, [HandleEach] once per item. [HandleFlow] serves an endpoint in
+// stages that may query other endpoints; the next stage starts, on any instance, when their answers have arrived. To
+// wait for an answer, for example in an HTTP handler, use [Call] or [CallList].
 //
-// Whoever needs an answer now, such as an HTTP handler, asks an endpoint with [Call] or [CallList] and waits.
-//
-// A [Wrapper] is called around handlers: for transactions (package pginbox), spans (package oteltrace), counters.
-// Package endpointstest runs a service in a unit test. This package imports none of them.
-//
-// What is said is in package wire, and what is wanted of JetStream in package stream: nodes use those two, and services
-// rarely.
+// A [Wrapper] runs around handlers: for transactions (package pginbox), spans (package oteltrace) or counters.
+// Package endpointstest runs a service in a unit test. Packages wire and stream implement the protocol and its use of
+// JetStream; services rarely need them.
 //
 // # Guarantees
 //
-// Execution is at least once: a chunk is acknowledged only after JetStream has acknowledged every message of its reply,
-// so a service that dies in between does the chunk again. So it is with each stage of a flow: what it sends has ids
-// that follow from the request, and a stage that is repeated repeats them. A handler that must not do its work twice
-// uses [ItemInfo.IdempotencyKey]. An item that a handler forgets is left out of the reply, which means "unknown: try
-// again"; it is never taken for a success. A panic or an error costs an item or a chunk, not the service.
+// Execution is at least once: a chunk is acknowledged only after JetStream has acknowledged every message of its
+// reply, so it is redelivered if the service dies before that. The same holds for each stage of a flow; a repeated
+// stage sends its requests under their old IDs. To make an effect happen once, use [ItemInfo.IdempotencyKey].
 //
-// A request that was delivered again and again is run alone in its process, and given up when the process does not
-// survive that: it goes back to whoever asked as [wire.CodeDeliveries]. A request of [wire.ModeSingle] whose error its
-// handler did not decide is kept as a [wire.DeadLetter]. When NATS restarts, or its streams vanish, a running service
-// finds its way back by itself; so it does when a permission that was missing ([PermissionError]) is granted.
+// An item that a handler does not answer is retried, never taken as successful. A panic or error costs an item or a
+// chunk, not the service. A request that is redelivered repeatedly is processed alone; if the process still dies, the
+// request fails with [wire.CodeDeliveries]. A request of [wire.ModeSingle] that fails with an error its handler did
+// not choose is saved as a [wire.DeadLetter].
 //
-// What comes from strangers (requests, replies, states of flows, dead letters) is read with bounds on depth, count and
-// decompressed size, and never panics the reader. A [wire.MalformedError] says what is wrong with a message.
+// A running service recovers automatically when NATS restarts, its streams are lost, or a missing permission
+// ([PermissionError]) is granted.
 //
-// # Not its job
+// Untrusted input (requests, replies, flow states, dead letters) is limited in depth, count and decompressed size,
+// and never causes a panic. A [wire.MalformedError] reports what is wrong with a message.
 //
-// The package knows no database, and no runs. It tries a single request again, and nothing else: what becomes of the
-// items of a chunk, and whether a slot was asked for, is stale or comes a second time, is for the node to decide.
+// # Limits
+//
+// The package uses no database and knows no runs. It retries single requests only. The node decides what happens to a
+// chunk's items, and drops stale, duplicate and unsolicited answers.
 //
 // # Concurrency
 //
-// A Service, a Chunk and its Items are safe for concurrent use, and so is a Stage but for its states, which are the
-// handler's own.
+// Service, Chunk and Item are safe for concurrent use. So is Stage, except for State and Shared, which belong to the
+// handler.
 package endpoints

@@ -12,9 +12,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added
-// whenever there is a free slot, and one leaves whenever there are more than there should be, or
-// someone waits who comes first.
+// eachWork calls a HandleEach handler. Each worker holds one slot. A worker is added when a slot is free, and leaves
+// when concurrency is lowered or a call is waiting.
 type eachWork[In, Out any] struct {
 	job       *serve.Job
 	chunk     *Chunk[In, Out]
@@ -22,9 +21,9 @@ type eachWork[In, Out any] struct {
 	next      atomic.Int64
 	slots     *serve.Slots
 	lane      serve.Lane
-	since     time.Time     // when run took its slot
-	owned     bool          // run has a slot that no worker has taken over
-	exhausted chan struct{} // closed when no further worker is of use
+	since     time.Time     // when Run took its slot
+	owned     bool          // no worker has taken over the slot of Run
+	exhausted chan struct{} // closed when more workers would not help
 	once      sync.Once     // closes exhausted
 }
 
@@ -37,7 +36,7 @@ func (w *eachWork[In, Out]) Run(
 	}
 	w.slots, w.owned, w.since = slots, true, time.Now()
 	defer func() {
-		if w.owned { // a wrapper has not called the handler
+		if w.owned { // a wrapper did not call the handler
 			slots.Give(w.lane, w.since)
 		}
 	}()
@@ -57,12 +56,12 @@ func (w *eachWork[In, Out]) Items() serve.WorkItems { return (*listed[In, Out])(
 func (w *eachWork[In, Out]) byItem() bool { return true }
 
 func (w *eachWork[In, Out]) Handle(ctx context.Context) error {
-	w.owned = false // the first worker has it
+	w.owned = false // the first worker owns the slot now
 	contexts := make([]itemContext, len(w.chunk.items))
 	var workers sync.WaitGroup
 	for n := 1; ; n++ {
 		workers.Go(func() { w.drain(ctx, contexts, w.slots) })
-		// Each worker handles one item at least, so that as many as there are items are enough, whoever leaves.
+		// Each worker handles at least one item, so one worker per item is enough even if some leave.
 		if n >= len(w.chunk.items) || !w.slots.Take(w.lane, w.exhausted) {
 			break
 		}
@@ -74,10 +73,10 @@ func (w *eachWork[In, Out]) Handle(ctx context.Context) error {
 	return nil
 }
 
-// drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.
+// drain handles items until none is left, ctx ends or the slot is yielded, and releases the slot.
 func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *serve.Slots) {
 	yielded, since := false, time.Now()
-	defer func() { // also when a handler ends the goroutine
+	defer func() { // also when a handler calls runtime.Goexit
 		if !yielded {
 			w.once.Do(func() { close(w.exhausted) })
 			slots.Give(w.lane, since)

@@ -11,20 +11,21 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Fail returns an error that a handler may return, or wrap, to fail an item permanently: trying it again would not
-// help. A HandleList handler that returns it has failed all items that are not answered.
-// The code groups errors in lists and re-runs: keep it short and the same for the same cause, of A-Z a-z 0-9 _ . -, at
-// most 64 characters. The message is cut at 2 KiB.
+// Fail returns an error that fails an item permanently; a handler may wrap it. From a HandleList handler it fails all
+// unanswered items.
+//
+// The code groups errors in listings and reruns: use one code per cause, of A-Z a-z 0-9 _ . -, at most 64 characters.
+// The message is cut to 2 KiB.
 func Fail(code, format string, args ...any) error {
 	return wire.Fail(code, format, args...)
 }
 
-// Retry returns an error like Fail's which says that trying again could help: a time-out, a locked row, a busy host.
+// Retry returns an error like Fail's for a temporary failure, such as a timeout, a locked row or a busy host.
 func Retry(code, format string, args ...any) error {
 	return wire.Retry(code, format, args...)
 }
 
-// NoListenersError is returned by a direct call when no instance of a service listens for the endpoint.
+// NoListenersError is returned by a direct call when no service listens on the endpoint.
 type NoListenersError struct{ Endpoint string }
 
 func (e *NoListenersError) Error() string {
@@ -32,7 +33,7 @@ func (e *NoListenersError) Error() string {
 		"request wait for one", e.Endpoint)
 }
 
-// RequestError is returned by a call whose request JetStream did not take.
+// RequestError is returned by a call when JetStream does not accept the request.
 type RequestError struct {
 	Endpoint, Stream string
 	Err              error
@@ -57,13 +58,13 @@ func (e *RequestError) remedy() string {
 	}
 }
 
-// Unwrap returns what JetStream said, or why it did not.
+// Unwrap returns the error from publishing.
 func (e *RequestError) Unwrap() error { return e.Err }
 
-// BadReplyError is returned by a call that was answered with something that is no reply.
+// BadReplyError is returned by a call that received a malformed reply.
 type BadReplyError struct {
 	Endpoint string
-	Service  string // who answered, as far as it says
+	Service  string // the service named in the reply
 	Err      error  // a *MalformedError
 }
 
@@ -71,34 +72,32 @@ func (e *BadReplyError) Error() string {
 	return fmt.Sprintf("call endpoint %s: its reply cannot be read (service %q): %v", e.Endpoint, e.Service, e.Err)
 }
 
-// Unwrap returns what is wrong with the reply.
 func (e *BadReplyError) Unwrap() error { return e.Err }
 
-// UnansweredError is returned by a call whose context ended before all answers were there. It is a
-// context.DeadlineExceeded, or a context.Canceled.
+// UnansweredError is returned by a call whose context ended before all answers arrived. It matches
+// context.DeadlineExceeded or context.Canceled.
 type UnansweredError struct {
 	Endpoint        string
 	Items, Answered int
-	// Dropped is how many messages were lost because they came faster than they could be read.
+	// Dropped counts messages lost because they arrived faster than they could be read.
 	Dropped int
-	Err     error // of the context
-	Cause   error // of its end
+	Err     error // ctx.Err()
+	Cause   error // context.Cause(ctx)
 }
 
 func (e *UnansweredError) Error() string {
 	text := fmt.Sprintf("call endpoint %s: %d of %d items were answered: %v; does a service listen for it (tranche "+
 		"endpoints), and is it quick enough?", e.Endpoint, e.Answered, e.Items, e.Cause)
 	if e.Dropped > 0 {
-		text += fmt.Sprintf(" %d messages of answers were lost, because they came too fast: ask for fewer items at once",
+		text += fmt.Sprintf(" %d messages of replies were lost because they came too fast: request fewer items at a time",
 			e.Dropped)
 	}
 	return text
 }
 
-// Unwrap returns the error of the context and the cause of its end.
 func (e *UnansweredError) Unwrap() []error { return []error{e.Err, e.Cause} }
 
-// isCallError reports whether an error says more of a call than that its time is over.
+// isCallError reports whether err says more than that the deadline passed.
 func isCallError(err error) bool {
 	var listeners *NoListenersError
 	var request *RequestError

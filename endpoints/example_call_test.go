@@ -26,7 +26,7 @@ func statementOf(nc *nats.Conn) http.HandlerFunc {
 		switch {
 		case errors.As(err, &failed) && !failed.Retry:
 			http.Error(w, failed.Message, http.StatusUnprocessableEntity)
-		case err != nil: // no one listens, or is in time: it may pass
+		case err != nil: // no service listens, or is in time: it may pass
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		default:
 			_ = json.NewEncoder(w).Encode(out) // a client that has gone needs no error

@@ -13,18 +13,17 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// HandleList has svc serve an endpoint chunk by chunk: one call of handler for all items of a request, so that one
-// query can fetch what all of them need. The handler answers each item with Reply, Fail or Retry; an item that it
-// leaves out will be retried. An error, or a panic, speaks for the items not answered by then.
+// HandleList serves an endpoint chunk by chunk: one call of handler gets all items of a request, so that one query
+// can fetch the data of all. The handler answers each item with Reply, Fail or Retry; unanswered items are retried. A
+// returned error or a panic applies to all unanswered items.
 //
-// A panic, and an error that is not of Fail, count as something that may pass: the items are retried together,
-// after a pause that grows, and only when their attempts are used up in ever smaller chunks, to find the culprit. After
-// an error of Fail they are taken apart at once.
+// After a panic, or an error not made by Fail, the items are retried together after a growing pause, and split into
+// smaller chunks only when their attempts are used up. After an error made by Fail they are split immediately.
 //
-// The service announces the fields of In and Out. A start whose items lack a field of In is refused, unless the field
-// is a pointer, an interface, or has omitempty or omitzero.
+// The service announces the fields of In and Out. A run is refused if its items lack a field of In that is not a
+// pointer, an interface, omitempty or omitzero.
 //
-// It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
+// It returns an error if the name is invalid or already has a handler, or an option is invalid.
 func HandleList[In, Out any](
 	svc *Service, endpoint string, handler func(context.Context, *Chunk[In, Out]) error, opts ...Option,
 ) error {
@@ -38,11 +37,11 @@ func HandleList[In, Out any](
 	return svc.register(e, o.wrap)
 }
 
-// HandleEach has svc serve an endpoint item by item, Concurrency of them at once. A result or an error of handler
-// answers the item: see Fail and Retry for errors; any other is not retryable and has code CodeHandlerError. A panic
-// costs the item only. ItemOf tells the handler which item it has.
+// HandleEach serves an endpoint item by item, with up to Concurrency items in parallel. The handler's result or error
+// answers the item: an error made by Fail or Retry as such, any other as a permanent error of CodeHandlerError. A
+// panic affects only its item. ItemOf returns the current item.
 //
-// It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
+// It returns an error if the name is invalid or already has a handler, or an option is invalid.
 func HandleEach[In, Out any](
 	svc *Service, endpoint string, handler func(context.Context, In) (Out, error), opts ...Option,
 ) error {
@@ -58,12 +57,11 @@ func HandleEach[In, Out any](
 	return svc.register(e, o.wrap)
 }
 
-// endpointOf returns what serves an endpoint, once it is registered.
 func endpointOf(name string, o options, contract wire.Contract, begin func(*serve.Job) serve.Work) endpoint {
 	return endpoint{Server: &serve.Server{Name: name, Settings: o.Settings, Contract: contract, Begin: begin}}
 }
 
-// listWork calls a HandleList handler. It takes one slot.
+// listWork calls a HandleList handler in one slot.
 type listWork[In, Out any] struct {
 	job     *serve.Job
 	chunk   *Chunk[In, Out]
@@ -92,40 +90,40 @@ func (w *listWork[In, Out]) Handle(ctx context.Context) error {
 	return w.job.Guard(ctx, func(ctx context.Context) error { return w.handler(ctx, w.chunk) })
 }
 
-// What authors of services meet of the messages; package wire has the rest.
+// Aliases of the protocol types that services use; package wire has the rest.
 type (
 	// SlotError is the error of one item.
 	SlotError = wire.SlotError
-	// Binary is a result, an answer or a part that is not JSON.
+	// Binary is a result, answer or part that is not JSON.
 	Binary = wire.Binary
-	// Part is what another step of the run has made of an item.
+	// Part is another step's result for an item.
 	Part = wire.Part
-	// Slot is one item's place in an answer.
+	// Slot is one item's answer.
 	Slot = wire.Slot
-	// Operation is what a collector is given.
+	// Operation is an item to collect.
 	Operation = wire.Operation
 	// Trace is a W3C trace context.
 	Trace = wire.Trace
-	// PermissionError says what NATS does not permit.
+	// PermissionError reports a permission that NATS denies.
 	PermissionError = stream.PermissionError
 )
 
-// MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds: 64 MiB.
+// MaxHeld bounds the bytes of answers that wrappers hold for one chunk: 64 MiB.
 const MaxHeld = serve.MaxHeld
 
-// MaxState is how large the state of a suspended chunk may be, written as JSON: 16 MiB.
+// MaxState bounds the state of a suspended chunk, as JSON: 16 MiB.
 const MaxState = flow.MaxState
 
 // Defaults of the options.
 const (
 	DefaultListConcurrency = 2
 	DefaultEachConcurrency = 8
-	// One handler, or stage; then `timeout`, to be retried.
+	// DefaultTimeout applies to one call of a handler or stage; then items fail with `timeout`, retryable.
 	DefaultTimeout    = 10 * time.Minute
 	DefaultFlushBytes = 256 << 10
 )
 
-// Option sets how one endpoint is served.
+// Option configures an endpoint.
 type Option func(*options)
 
 type options struct {
@@ -133,27 +131,26 @@ type options struct {
 	wrap []Wrapper
 }
 
-// Concurrency is how many chunks (HandleList, default 2) or items (HandleEach, default 8) are handled at once by this
-// instance. While handlers are quick, as many chunks again are fetched ahead, up to 8 MiB. Service.SetConcurrency
-// changes it while the service runs, and so do operators, whose word comes first.
+// Concurrency sets how many chunks (HandleList, HandleFlow; default 2) or items (HandleEach; default 8) this instance
+// handles in parallel. While handlers are fast, as many chunks again are prefetched, up to 8 MiB.
+// Service.SetConcurrency changes it at run time; a value set by an operator has precedence.
 func Concurrency(n int) Option { return func(o *options) { o.Concurrency = n } }
 
-// Reserve keeps n places for those who wait, beside those that Concurrency has for chunks: calls, and flows on behalf
-// of one. They come before chunks everywhere, but without a place of their own they wait until a chunk, or an item of
-// HandleEach, has ended. Default: 1 where Concurrency is 4 or more, so that up to n more handlers run at once than it
-// says; else 0.
+// Reserve adds n slots for calls and for flows started by calls. They have priority over chunks everywhere, but
+// without a reserved slot they wait until a chunk, or an item of HandleEach, ends. The default is 1 if Concurrency is
+// 4 or more, else 0.
 func Reserve(n int) Option { return func(o *options) { o.Reserve = n } }
 
-// Timeout is how long a chunk may take, by default 10 minutes. Then the handler's context ends, and what is not
-// answered by then is reported as to be retried. The node's deadline for the slice should be longer.
+// Timeout bounds the handling of a chunk; the default is 10 minutes. When it expires, the handler's context ends and
+// unanswered items fail with a retryable error. Keep the node's request timeout longer.
 func Timeout(d time.Duration) Option { return func(o *options) { o.Timeout = d } }
 
-// FlushBytes sends a part of the reply whenever so many bytes are ready, by default 256 KiB. A message never passes the
-// server's max_payload, whatever this says.
+// FlushBytes sets how many bytes of answers are sent as one part of the reply; the default is 256 KiB. A message
+// never exceeds the server's max_payload.
 func FlushBytes(n int) Option { return func(o *options) { o.FlushBytes = n } }
 
-// Compress sends messages of at least n bytes as zstd. Off by default: it saves most of the bytes of a reply for about
-// a third of a microsecond an item.
+// Compress compresses messages of at least n bytes with zstd. Off by default. It saves most of a reply's bytes for
+// about 0.3 µs per item.
 func Compress(n int) Option { return func(o *options) { o.Compress = n } }
 
 func newOptions(concurrency int, list []Option) (options, error) {

@@ -16,35 +16,32 @@ import (
 )
 
 const (
-	// DefaultCollectTimeout is how long an add may take when its context has no deadline.
+	// DefaultCollectTimeout is the timeout of Add when its context has no deadline.
 	DefaultCollectTimeout = 30 * time.Second
-	// collectTry is how long a node may take to answer before another is asked.
+	// collectTry is how long a node may take to answer before another one is tried.
 	collectTry = 5 * time.Second
-	// firstCollectPause is how long a producer waits after a try that failed. It is doubled each time, up to
-	// longestCollectPause.
+	// firstCollectPause is the pause after a failed attempt. It doubles up to longestCollectPause.
 	firstCollectPause   = 50 * time.Millisecond
 	longestCollectPause = 2 * time.Second
 
-	// maxCollectOps bounds the operations of one message. It takes one transaction.
+	// maxCollectOps bounds the operations of one message, which a node stores in one transaction.
 	maxCollectOps = 10_000
-	// collectRoom is left in a message for its headers.
+	// collectRoom is reserved for a message's headers.
 	collectRoom = 4 << 10
 )
 
-// contentTypeNDJSON says that each line of a body is one operation.
+// contentTypeNDJSON is the type of a body with one operation per line.
 const contentTypeNDJSON = "application/x-ndjson"
 
-// Producer adds operations to a collector, over core NATS. It is safe for concurrent use, and many goroutines may add
-// at once: the node that answers stores what comes together in one transaction.
-//
-// It needs to publish to CollectSubject and to read its inbox. It knows no database.
+// Producer adds operations to a collector over core NATS. It is safe for concurrent use, and many goroutines should
+// share one: the node stores concurrent adds in one transaction. It must be allowed to publish to CollectSubject and
+// to subscribe to its inbox.
 type Producer struct {
 	nc        *nats.Conn
 	collector string
 }
 
-// NewProducer returns a producer for a collector. It sends nothing: whether there is such a collector is told by the
-// first add.
+// NewProducer returns a producer for a collector. It does not check that the collector exists; the first Add does.
 func NewProducer(nc *nats.Conn, collector string) (*Producer, error) {
 	if nc == nil {
 		return nil, errors.New("producer: a NATS connection is needed")
@@ -55,18 +52,15 @@ func NewProducer(nc *nats.Conn, collector string) (*Producer, error) {
 	return &Producer{nc: nc, collector: collector}, nil
 }
 
-// Add returns when all operations are stored: what it then counts survives everything. They wait in the order in which
-// they are given.
+// Add sends operations and returns once all are stored durably, in the given order. Temporary errors are retried
+// until ctx ends, or for 30 s if ctx has no deadline.
 //
-// An operation without an ID is given a random one, so that a try that was not answered can be made again without
-// storing it twice. What may pass is retried until ctx ends, or for 30 s if it has no deadline.
+// An operation without an ID gets a random one, so that a retry does not store it twice. Operations stored by an
+// attempt whose answer was lost count as Duplicates in the next, so Added + Duplicates is the number stored.
 //
-// What a try has stored whose answer was lost counts as duplicates in the next one: Added and Duplicates together are
-// what is stored.
-//
-// The operations are sent in as few messages as they fit, one at a time, each of which is stored as a whole or
-// not at all. When there is an error the counts are those of the messages before. It is a *CollectError when a node has
-// refused them, a *PermissionError when NATS has, or an *UnstoredError when no one has answered.
+// The operations are sent in as few messages as possible, one at a time; each is stored entirely or not at all. With
+// an error, the counts are those of the messages before it. The error is a *CollectError if a node refused the
+// operations, a *PermissionError if NATS did, and an *UnstoredError if no node answered.
 func (p *Producer) Add(ctx context.Context, ops ...wire.Operation) (wire.Collected, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -96,7 +90,7 @@ func (p *Producer) Add(ctx context.Context, ops ...wire.Operation) (wire.Collect
 	return sum, nil
 }
 
-// message takes as many operations as fit, from first on, and at least that one.
+// message takes as many operations as fit, starting with first, and at least one.
 func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 	room := int(p.nc.MaxPayload()) - collectRoom
 	for next = first; next < len(lines) && next-first < maxCollectOps; next++ {
@@ -108,8 +102,8 @@ func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 	return body, next
 }
 
-// send asks nodes until one has stored a message, or refused it permanently. When its time is over it tells why the
-// last try failed that came to its end: the time may be over in the middle of one, which says nothing.
+// send retries until a node has stored or permanently refused the message. On a timeout it reports the last completed
+// attempt; one cut off by the deadline says nothing.
 func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error) {
 	pauses := backoff.Exponential{First: firstCollectPause, Longest: longestCollectPause}
 	var reason error

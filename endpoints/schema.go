@@ -13,18 +13,16 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// contractOf is what the types of a handler say of its items.
 func contractOf[In, Out any]() wire.Contract {
 	return wire.Contract{In: schemaOf(reflect.TypeFor[In]()), Out: schemaOf(reflect.TypeFor[Out]())}
 }
 
-// maxSchemaDepth bounds how deep schemas follow types.
+// maxSchemaDepth bounds how many levels of nested types a schema has.
 const maxSchemaDepth = 8
 
-// schemaOf returns the JSON Schema of a type as payloads are decoded and results encoded. It is nil when the type says
-// nothing: an interface, a type with a decoder or encoder of its own, a Binary. What does not fit in wire.MaxSchema is
-// cut to the fields down to some depth: it is tried from the top, for types that name themselves many times grow
-// without end.
+// schemaOf returns the JSON Schema of a type as encoded in messages. It is nil for types without a known shape:
+// interfaces, types with custom codecs, Binary. A schema over wire.MaxSchema is cut to fewer levels. It starts with
+// one level, because recursive types grow without bound.
 func schemaOf(t reflect.Type) (found json.RawMessage) {
 	for depth := 1; depth <= maxSchemaDepth; depth++ {
 		text, err := json.Marshal(newSchema(t, depth))
@@ -36,7 +34,7 @@ func schemaOf(t reflect.Type) (found json.RawMessage) {
 	return found
 }
 
-// schema is a JSON Schema, of the keywords that Go types need.
+// schema is the subset of JSON Schema that Go types need.
 type schema struct {
 	Type       string             `json:"type,omitempty"`
 	Format     string             `json:"format,omitempty"`
@@ -46,7 +44,7 @@ type schema struct {
 	Additional *schema            `json:"additionalProperties,omitempty"`
 }
 
-// hasCodec reports whether a type says itself what it is in JSON.
+// hasCodec reports whether a type has custom JSON encoding or decoding.
 func hasCodec(t reflect.Type) bool {
 	return slices.ContainsFunc([]reflect.Type{
 		reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](), reflect.TypeFor[jsonv2.UnmarshalerFrom](),
@@ -79,7 +77,7 @@ func newSchema(t reflect.Type, depth int) *schema {
 	return &schema{Type: scalar(t.Kind())}
 }
 
-// scalar is what JSON Schema calls a kind; empty: it may be anything.
+// scalar returns the JSON Schema type of a kind, or "" for any.
 func scalar(kind reflect.Kind) string {
 	switch {
 	case kind == reflect.Bool:
@@ -94,7 +92,7 @@ func scalar(kind reflect.Kind) string {
 	return ""
 }
 
-// member is a field of a struct as JSON has it.
+// member is a JSON field of a struct.
 type member struct {
 	name     string
 	level    int // of embedding
@@ -103,8 +101,8 @@ type member struct {
 	schema   *schema
 }
 
-// structSchema has a property for each member that is decoded. Where several have one name the least embedded counts,
-// then the one with a tag, as in encoding/json.
+// structSchema returns a property for each decoded member. Of members with one name the least embedded wins, then the
+// tagged one, as in encoding/json.
 func structSchema(t reflect.Type, depth int) *schema {
 	s := &schema{Type: "object", Properties: map[string]*schema{}}
 	members := s.members(t, depth, 0, true, nil)
@@ -116,7 +114,7 @@ func structSchema(t reflect.Type, depth int) *schema {
 		slices.SortStableFunc(rivals, func(a, b member) int { return a.rank() - b.rank() })
 		best := rivals[0]
 		if len(rivals) > 1 && rivals[1].rank() == best.rank() {
-			best = member{schema: &schema{}} // neither is decoded
+			best = member{schema: &schema{}} // ambiguous: none is decoded
 		}
 		s.Properties[m.name] = best.schema
 		if best.required {
@@ -133,7 +131,8 @@ func (m *member) rank() int {
 	return 2*m.level + 1
 }
 
-// members are the fields of a struct and of those that it embeds. It opens the schema where any member is taken.
+// members returns the fields of a struct and of its embedded structs. It opens the schema if unknown members are
+// kept.
 func (s *schema) members(t reflect.Type, depth, level int, required bool, within []reflect.Type) (all []member) {
 	if slices.Contains(within, t) {
 		return nil
@@ -157,7 +156,7 @@ func (s *schema) members(t reflect.Type, depth, level int, required bool, within
 	return all
 }
 
-// embeds reports whether the members of a field's type are members of the struct, and what that type is.
+// embeds reports whether the members of the field's type belong to the struct, and returns that type.
 func embeds(field *reflect.StructField, name string, options []string) (inner reflect.Type, is bool) {
 	if inner = field.Type; inner.Kind() == reflect.Pointer {
 		inner = inner.Elem()

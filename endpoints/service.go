@@ -24,30 +24,30 @@ import (
 )
 
 const (
-	// DefaultDrainTimeout is Config.DrainTimeout when it is not set.
+	// DefaultDrainTimeout is the default of Config.DrainTimeout.
 	DefaultDrainTimeout = 25 * time.Second
-	// DefaultVersion is Config.Version when it is not set.
+	// DefaultVersion is the default of Config.Version.
 	DefaultVersion = "0.0.0"
-	// sendGrace is what handlers and replies get after the drain timeout, to end.
+	// sendGrace is added twice to the drain timeout: for cancelled handlers to end, then for replies to be sent.
 	sendGrace = 3 * time.Second
 )
 
 var semantic = regexp.MustCompile(`^\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
 
-// Config describes a service.
+// Config configures a Service.
 type Config struct {
-	// Name of the service, of A-Z a-z 0-9 _ -; required.
+	// Name of the service, of A-Z a-z 0-9 _ -. Required.
 	Name string
 	// Version is a semantic version such as 1.4.0. Default 0.0.0.
 	Version string
-	// Log takes what goes wrong, what is waited for, and what becomes of the service. It never sees a payload. nil: that
-	// is said on standard error, a line each; zap.NewNop() says nothing.
+	// Log receives errors, waits and life-cycle events, never payloads. nil logs lines to standard error; zap.NewNop()
+	// disables logging.
 	Log *zap.Logger
-	// DrainTimeout is how long running chunks may go on once Run's context has ended. Default 25 s.
+	// DrainTimeout is how long running chunks may continue after Run's context ends. Default 25 s.
 	DrainTimeout time.Duration
-	// Limits bound what one request may cost.
+	// Limits bound the size of requests.
 	Limits wire.Limits
-	// Wrap is called around the handlers of all endpoints, the first outermost.
+	// Wrap runs around the handlers of all endpoints, the first outermost.
 	Wrap []Wrapper
 }
 
@@ -76,7 +76,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Service serves the endpoints that HandleList and HandleEach give it. It runs once.
+// Service serves the endpoints registered with HandleList, HandleEach and HandleFlow. It runs once.
 type Service struct {
 	config   Config
 	host     *serve.Host
@@ -88,13 +88,12 @@ type Service struct {
 	running   bool
 }
 
-// endpoint is what serves one endpoint.
 type endpoint struct {
 	*serve.Server
 	flow *flow.Flow // nil unless it has stages
 }
 
-// New returns a service on nc, which stays the caller's to close, after Run.
+// New returns a service on nc, which the caller closes after Run.
 func New(nc *nats.Conn, config Config) (*Service, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -104,7 +103,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new service %s: %w", config.Name, err)
 	}
-	machine, _ := os.Hostname() // for people to read; it may be unknown
+	machine, _ := os.Hostname() // informational; may be empty
 	instance := nuid.Next()
 	return &Service{config: config, instance: instance, machine: machine, host: &serve.Host{
 		NC: nc, Outbox: serve.NewOutbox(nc, js), Limits: config.Limits, Suspects: serve.NewSuspects(), Log: config.Log,
@@ -112,7 +111,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	}}, nil
 }
 
-// register adds an endpoint, the handlers of which are called within the service's wrappers and these.
+// register adds an endpoint whose handlers run inside the service's wrappers, then wrap.
 func (s *Service) register(e endpoint, wrap []Wrapper) error {
 	if err := wire.ValidateName(e.Name); err != nil {
 		return err
@@ -136,11 +135,11 @@ func (s *Service) register(e endpoint, wrap []Wrapper) error {
 	return nil
 }
 
-// DrainError is returned by Run when handlers were still at work at the end of the drain timeout. Their requests were
-// not acknowledged and go to other instances.
+// DrainError is returned by Run if handlers did not return after the drain timeout and a grace period. Their requests
+// are not acknowledged, and are redelivered to other instances.
 type DrainError struct {
 	After time.Duration
-	Left  map[string]int // chunks by endpoint
+	Left  map[string]int // chunks per endpoint
 }
 
 func (e *DrainError) Error() string {
@@ -151,12 +150,12 @@ func (e *DrainError) Error() string {
 	return fmt.Sprintf("drain: after %s these chunks were still at work: %s", e.After, strings.Join(left, ", "))
 }
 
-// Run serves until ctx ends. Then it takes no new chunks, lets running ones end within the drain timeout, and returns
-// nil when all were answered and acknowledged. After the drain timeout handlers' contexts end, and what is not answered
-// goes back to be retried; a handler that still does not return is left behind and named in a *DrainError.
+// Run serves until ctx ends. Then it takes no new chunks and returns nil once all running ones are answered and
+// acknowledged. After the drain timeout, it cancels the handlers' contexts, and unanswered items are retried.
+// Handlers that still do not return are abandoned and named in a *DrainError.
 //
-// It waits as long as it takes for a server and a node's streams, saying so in the log, and survives the loss of
-// either. Other errors mean that the connection was closed, or that there is nothing to serve.
+// Run waits indefinitely for a NATS server and a node's streams, logs the wait, and survives the loss of either.
+// Other errors mean that the connection was closed or no endpoint was registered.
 func (s *Service) Run(ctx context.Context) error {
 	if err := s.start(); err != nil {
 		return err
@@ -181,17 +180,16 @@ func (s *Service) Run(ctx context.Context) error {
 	go func() { done <- group.Wait() }()
 	<-serving.Done()
 	unlist()
-	s.config.Log.Info("draining: no more chunks are taken, those at work may end", zap.Int("chunks", s.atWork()),
+	s.config.Log.Info("draining: taking no more chunks, finishing those in progress", zap.Int("chunks", s.atWork()),
 		zap.Duration("within", s.config.DrainTimeout))
 	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
-	// Acknowledgements are not waited for one by one. An error here means that there is no server: it will deliver
-	// again, which does no harm.
+	// Acknowledgements are sent without waiting for each. An error here means that the server is gone and will
+	// redeliver, which is harmless.
 	_ = s.host.NC.FlushTimeout(time.Second)
 	s.config.Log.Info("gone", zap.Int("chunks left behind", s.atWork()))
 	return err
 }
 
-// atWork is how many chunks handlers work on.
 func (s *Service) atWork() (chunks int) {
 	for _, e := range s.endpoints {
 		chunks += e.Held()
@@ -212,7 +210,7 @@ func (s *Service) start() error {
 	return nil
 }
 
-// drain waits for what is running to end, and helps it along ever less gently.
+// drain waits for running chunks, then cancels handlers, then sends.
 func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 	for _, step := range []struct {
 		patience time.Duration

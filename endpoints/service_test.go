@@ -249,7 +249,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 		not.State != wire.StateDraining {
 		t.Errorf("after the end: %+v, %v", svc.Stats()[0], err)
 	}
-	for _, line := range []string{"listening", "draining: no more chunks are taken, those at work may end", "gone"} {
+	for _, line := range []string{"listening", "draining: taking no more chunks, finishing those in progress", "gone"} {
 		if b.logged.FilterMessage(line).Len() == 0 {
 			t.Errorf("%q is not said", line)
 		}

@@ -12,12 +12,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Stage is what one call of a flow's handler works on: the items of a chunk that have come so far. It is safe for
-// concurrent use, except for Shared and the items' State, which are the handler's own; it must not be used after the
-// handler has returned.
+// Stage is the items of one call of a flow's handler: those of a chunk that reached this stage. It is safe for
+// concurrent use until the handler returns, except for Shared and the items' State, which belong to the handler.
 //
-// State is kept with each item from stage to stage, Shared with the chunk. Both travel as JSON: unexported fields do
-// not.
+// State is kept per item from stage to stage, Shared per chunk. Both are stored as JSON, so unexported fields are
+// lost.
 type Stage[In, Out, State, Shared any] struct {
 	Shared Shared
 
@@ -25,10 +24,11 @@ type Stage[In, Out, State, Shared any] struct {
 	handlers []func(context.Context, *Stage[In, Out, State, Shared]) error
 	all      []StageItem[In, Out, State, Shared]
 	items    []*StageItem[In, Out, State, Shared]
-	out      Out // where a result stands while it is written; guarded by job.answers.mu
+	out      Out // buffer for the result being encoded; guarded by job.Answers.Mu
 }
 
-// newStage decodes the payloads of a request. An item whose payload does not fit In is answered at once and left out.
+// newStage decodes a request's payloads. An item whose payload does not fit In is answered with an error and left
+// out.
 func newStage[In, Out, State, Shared any](
 	w *flow.Work, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
 ) *staged[In, Out, State, Shared] {
@@ -82,10 +82,10 @@ func (s *Stage[In, Out, State, Shared]) add(n, ordinal int, key string) *StageIt
 	return item
 }
 
-// Items returns the items that have come to this stage, in the order of the request.
+// Items returns the items in this stage, in request order.
 func (s *Stage[In, Out, State, Shared]) Items() []*StageItem[In, Out, State, Shared] { return s.items }
 
-// Keys returns the keys of Items, in the same order: the parameter of "WHERE id = ANY($1)".
+// Keys returns the keys of Items in the same order, for "WHERE id = ANY($1)".
 func (s *Stage[In, Out, State, Shared]) Keys() []string {
 	keys := make([]string, len(s.items))
 	for i, item := range s.items {
@@ -94,13 +94,13 @@ func (s *Stage[In, Out, State, Shared]) Keys() []string {
 	return keys
 }
 
-// Number returns which stage this is, from 0.
+// Number returns the number of this stage, from 0.
 func (s *Stage[In, Out, State, Shared]) Number() int { return s.work.Stage }
 
-// Meta returns what the headers of the request say that began the flow.
+// Meta returns the metadata of the request that started the flow.
 func (s *Stage[In, Out, State, Shared]) Meta() wire.Meta { return s.work.Job.Request.Meta }
 
-// Param returns a parameter of the run, or "" when the run has none of that name.
+// Param returns a parameter of the run, or "" if it is not set.
 func (s *Stage[In, Out, State, Shared]) Param(name string) string {
 	return s.work.Job.Request.Params[name]
 }
@@ -110,8 +110,7 @@ func (s *Stage[In, Out, State, Shared]) Params() map[string]string {
 	return maps.Clone(s.work.Job.Request.Params)
 }
 
-// Flush sends what has been answered so far, without waiting for it to arrive. Once the handler has returned it does
-// nothing.
+// Flush sends the answers so far without waiting for delivery. It does nothing once the handler has returned.
 func (s *Stage[In, Out, State, Shared]) Flush() {
 	a := &s.work.Job.Answers
 	a.Mu.Lock()
@@ -121,15 +120,15 @@ func (s *Stage[In, Out, State, Shared]) Flush() {
 	}
 }
 
-// staged is a Stage as its flow sees it.
+// staged is the view of a Stage for its flow.
 type staged[In, Out, State, Shared any] Stage[In, Out, State, Shared]
 
-// Call implements sheet.
+// Call implements flow.Sheet.
 func (s *staged[In, Out, State, Shared]) Call(ctx context.Context, stage int) error {
 	return s.handlers[stage](ctx, (*Stage[In, Out, State, Shared])(s))
 }
 
-// Show implements sheet. The payloads are there in the first stage only, however the next one is come by.
+// Show implements flow.Sheet. Payloads exist in the first stage only, even if the next one runs in the same process.
 func (s *staged[In, Out, State, Shared]) Show(items []*flow.Item) {
 	s.items = make([]*StageItem[In, Out, State, Shared], len(items))
 	var none In
@@ -141,12 +140,12 @@ func (s *staged[In, Out, State, Shared]) Show(items []*flow.Item) {
 	}
 }
 
-// WriteState implements sheet.
+// WriteState implements flow.Sheet.
 func (s *staged[In, Out, State, Shared]) WriteState(buf *bytes.Buffer, item *flow.Item) error {
 	return encodeState(buf, &s.all[item.At].State)
 }
 
-// WriteShared implements sheet.
+// WriteShared implements flow.Sheet.
 func (s *staged[In, Out, State, Shared]) WriteShared(buf *bytes.Buffer) error {
 	return encodeState(buf, &s.Shared)
 }
@@ -158,26 +157,26 @@ func encodeState(buf *bytes.Buffer, state any) error {
 	return wire.EncodePayload(buf, state)
 }
 
-// StageItem is one item in a stage of a flow. It must be answered, to ask (with a Target) or to go on (Next): an item
-// that does none of these is left out, and will be retried.
+// StageItem is an item in a stage of a flow. The handler must answer it, ask a Target, or call Next; otherwise the
+// item is left out and retried.
 type StageItem[In, Out, State, Shared any] struct {
-	Ordinal int    // its place in the run, from 0
-	Key     string // the caller's id of it
-	In      In     // its payload, in the first stage only
-	State   State  // what it has in the next stage, too
+	Ordinal int    // position in the run, from 0
+	Key     string // the caller's ID
+	In      In     // payload, in the first stage only
+	State   State  // kept for the next stages
 
 	stage *Stage[In, Out, State, Shared]
 	core  flow.Item
 }
 
-// Flowing is a StageItem of any flow: what a Target asks for and answers to.
+// Flowing is a StageItem of any flow, for use with a Target.
 type Flowing interface{ flowing() *flow.Item }
 
 func (i *StageItem[In, Out, State, Shared]) flowing() *flow.Item { return &i.core }
 
-// Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large (as
-// for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this
-// stage is not asked.
+// Reply answers the item with a result and ends its flow. A result that cannot be written as JSON or is too large
+// (see Item.Reply) becomes an error slot. Only the first answer counts; questions that the item asked in this stage
+// are dropped.
 func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	a := &i.core.Work.Job.Answers
 	a.Mu.Lock()
@@ -185,23 +184,23 @@ func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	if !i.core.Claim() {
 		return
 	}
-	i.stage.out = result // pointing there, and not to result, keeps result off the heap
+	i.stage.out = result // encode from here: keeps result off the heap
 	if err := a.Result(i.Ordinal, &i.stage.out); err != nil {
 		a.Fail(i.Ordinal, wire.Unwritten(err))
 	}
 }
 
-// Fail answers the item with an error that trying again would not help. See the function Fail.
+// Fail answers the item with a permanent error. See the function Fail.
 func (i *StageItem[In, Out, State, Shared]) Fail(code, format string, args ...any) {
 	i.core.Fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
 }
 
-// Retry answers the item with an error that may pass. See the function Retry.
+// Retry answers the item with a retryable error. See the function Retry.
 func (i *StageItem[In, Out, State, Shared]) Retry(code, format string, args ...any) {
 	i.core.Fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
 }
 
-// Next has the item go on to the next stage without asking for anything. An item that asks needs no Next.
+// Next moves the item to the next stage without a question. An item that asks needs no Next.
 func (i *StageItem[In, Out, State, Shared]) Next() {
 	a := &i.core.Work.Job.Answers
 	a.Mu.Lock()
@@ -214,26 +213,23 @@ func (i *StageItem[In, Out, State, Shared]) Next() {
 // Info identifies the item.
 func (i *StageItem[In, Out, State, Shared]) Info() ItemInfo { return infoOf(i.core.Facts()) }
 
-// None is the type of a state that a flow does not need.
+// None is the State or Shared type of a flow without one.
 type None struct{}
 
-// HandleFlow has svc serve an endpoint in stages, which read from top to bottom like one function. A stage may ask
-// other endpoints, item by item, with a [Target]; the next stage begins when all the answers are there, on any instance
-// of the service. In between no one waits: the chunk is suspended, and its state (State of each item, Shared of the
-// chunk) lies in a stream.
+// HandleFlow serves an endpoint in stages, which read like one function. A stage may query other endpoints for each
+// item with a [Target]; the next stage starts, on any instance of the service, when all answers have arrived.
+// Meanwhile nothing blocks: the chunk's state (State per item, Shared) is stored in a stream.
 //
-// In each stage an item is answered (Reply, Fail, Retry), asks for something, goes on as it is (Next), or is left out,
-// and will then be retried. An item that was answered is not seen by later stages. An item whose question came back
-// as an error is answered with that error, unless the target keeps errors; so is one that was left out, with
-// CodeUnanswered. When the whole chunk of a question failed, the failure speaks for its items here, too.
+// In each stage an item is answered (Reply, Fail, Retry), asks, moves on (Next), or is left out and retried. Later
+// stages do not see answered items. An item whose question failed is answered with that error, unless the target
+// keeps errors; a question left out counts as CodeUnanswered. If a question's whole chunk failed, the failure applies
+// to all its items.
 //
-// A stage may run more than once. What it asks should follow from the items and their states alone: a stage that is
-// repeated repeats its questions under their old ids. An error, or a panic, of a stage speaks for all items that are
-// not answered; nothing is asked then. Timeout is how long one stage may take, and also how long a chunk may be
-// suspended.
+// A stage may run more than once. Its questions must depend only on the items and their states, since a repeated
+// stage sends them under their old IDs. If a stage returns an error or panics, that applies to all unanswered items,
+// and no questions are sent. Timeout bounds one stage, and also how long a chunk may be suspended.
 //
-// It fails when the name cannot be an endpoint's, has a handler already, an option is out of range, or there is no
-// stage.
+// It returns an error if the name is invalid or already has a handler, an option is invalid, or there is no stage.
 func HandleFlow[In, Out, State, Shared any](
 	svc *Service, endpoint string, stages []func(context.Context, *Stage[In, Out, State, Shared]) error, opts ...Option,
 ) error {
@@ -266,9 +262,9 @@ func checkStages[S any](stages []func(context.Context, S) error) error {
 	return nil
 }
 
-// Revision names what the stages of a flow mean. Change it when a chunk that one version of the service has suspended
-// cannot be continued by the next: such chunks are then begun again instead. A changed number of stages counts as
-// another revision by itself. It has up to 64 printable ASCII characters.
+// Revision identifies the meaning of a flow's stages, in up to 64 printable ASCII characters. Change it when the next
+// version of the service cannot continue chunks suspended by this one; they then restart. Changing the number of
+// stages has the same effect.
 func Revision(name string) Option { return func(o *options) { o.Revision = name } }
 
 const maxRevision = 64

@@ -13,32 +13,32 @@ import (
 	"github.com/tranchehq/tranche/internal/buildinfo"
 )
 
-// EndpointStats is what one instance has done for an endpoint since Run, and what it is doing.
+// EndpointStats is the state of an endpoint in one instance; counts are since Run.
 type EndpointStats struct {
 	Endpoint string
-	Chunks   int64 // worked on; a flow works on one in each stage
+	Chunks   int64 // processed; a flow counts one per stage
 	Items    int64 // answered
-	Errors   int64 // items of those that got an error slot
-	// Redelivered counts requests that came not for the first time, GivenUp those answered with CodeDeliveries, Dead those
-	// dead-lettered, and Rebinds how often the endpoint has lost its consumer and found it again.
+	Errors   int64 // of Items, those answered with an error slot
+	// Redelivered counts repeated deliveries, GivenUp requests failed with CodeDeliveries, Dead dead letters, and
+	// Rebinds how often the endpoint recovered its lost consumer.
 	Redelivered, GivenUp, Dead, Rebinds int64
 
-	InFlight    int // chunks held: at work, or waiting their turn
+	InFlight    int // chunks processed or queued
 	Concurrency int
-	// Lane says that calls are read apart from chunks.
+	// Lane reports whether calls are read apart from chunks.
 	Lane   bool
-	Stages int // of a flow; otherwise 0
-	// Stale counts replies to a flow whose chunk had gone on, Refused those that no one waited for, or not from there.
+	Stages int // of a flow, else 0
+	// Stale counts replies for chunks that had moved on, Refused unexpected replies or replies from the wrong endpoint.
 	Stale, Refused int64
 
 	State      wire.State
-	Reason     string        // of StateWaiting, or what is denied to one that listens anyway
-	Rate       float64       // items a second, in the last minute
-	P50, P99   time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
+	Reason     string        // why StateWaiting, or which permission a listening endpoint lacks
+	Rate       float64       // items per second, over the last minute
+	P50, P99   time.Duration // per item, over the last minute: a chunk's time divided by its items
 	AvgPerItem time.Duration // since Run
 }
 
-// Stats returns what each endpoint has done, in the order in which they were added: for metrics.
+// Stats returns the statistics of all endpoints in registration order.
 func (s *Service) Stats() []EndpointStats {
 	s.mu.Lock()
 	endpoints := slices.Clone(s.endpoints)
@@ -64,8 +64,8 @@ func (e *endpoint) snapshot() EndpointStats {
 	return all
 }
 
-// announce lists the service through NATS's own discovery ($SRV.PING, INFO, STATS), so that a node, or the nats tool,
-// can see who listens. It returns what takes it off the list.
+// announce registers the service with NATS discovery ($SRV.PING, INFO, STATS), so that nodes and the nats CLI find
+// it. unlist removes it.
 func (s *Service) announce() (unlist func(), err error) {
 	byName := map[string]*endpoint{}
 	for _, e := range s.endpoints {
@@ -92,7 +92,7 @@ func (s *Service) announce() (unlist func(), err error) {
 	}
 	for _, e := range s.endpoints {
 		err := listed.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) {
-			// STATS, which nodes ask for all the time, leaves the contract out.
+			// STATS, which nodes poll, omits the contract.
 			_ = r.RespondJSON(struct {
 				serve.Status
 				Contract wire.Contract `json:"contract"`
@@ -107,14 +107,13 @@ func (s *Service) announce() (unlist func(), err error) {
 	return unlist, nil
 }
 
-// NotReadyError says which endpoint of a service takes no requests, and why.
+// NotReadyError names an endpoint that takes no requests, and why.
 type NotReadyError struct {
 	Endpoint string
-	State    wire.State // empty: the service does not run
+	State    wire.State // empty if the service does not run
 	Reason   string
 }
 
-// Error says it in a line.
 func (e *NotReadyError) Error() string {
 	if e.State == "" {
 		return fmt.Sprintf("endpoint %s is not served yet", e.Endpoint)
@@ -126,8 +125,8 @@ func (e *NotReadyError) Error() string {
 	return text
 }
 
-// Ready returns nil while every endpoint of the service listens, and a *NotReadyError otherwise: for the readiness
-// probe of Kubernetes. A service that waits for NATS or for a node is not ready, and not ill: it needs no restart.
+// Ready returns nil while all endpoints listen, else a *NotReadyError. Use it for Kubernetes readiness, not liveness:
+// a service waiting for NATS or a node needs no restart.
 func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,10 +145,9 @@ func (s *Service) Ready() error {
 	return nil
 }
 
-// SetConcurrency changes how many chunks (HandleList, HandleFlow) or items (HandleEach) of an endpoint this instance
-// handles at once, from 1 to MaxConcurrency; 0 goes back to the option. It may be called at any time. More is of use at
-// once; less takes effect as chunks end, or, with HandleEach, items. What operators set for the endpoint comes first:
-// while they do, n waits for its turn.
+// SetConcurrency changes an endpoint's concurrency for this instance: chunks (HandleList, HandleFlow) or items
+// (HandleEach) in parallel, 1 to MaxConcurrency; 0 restores the option. It may be called at any time. An increase
+// applies immediately, a decrease as chunks or items end. A value set by an operator has precedence while it is set.
 func (s *Service) SetConcurrency(endpoint string, n int) error {
 	if n < 0 || n > wire.MaxConcurrency {
 		return fmt.Errorf("set concurrency of endpoint %s: %d is not 0 to %d", endpoint, n, wire.MaxConcurrency)

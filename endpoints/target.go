@@ -12,16 +12,16 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Target is an endpoint that flows ask: with a Query for an item, to be answered with an Answer in the next stage. It
-// is a value without a connection; a package usually has its targets as variables.
+// Target is an endpoint that a flow queries: it takes a Query for an item and returns an Answer in the next stage.
+// Targets hold no connection and are usually package variables.
 //
-// With Binary as Answer, binary results can be read, and JSON too; json.RawMessage takes either as it is.
+// An Answer of type Binary accepts binary results and JSON, json.RawMessage any result unchanged.
 type Target[Query, Answer any] struct {
 	endpoint, name string
 	keep           bool
 }
 
-// To returns the target of an endpoint. It panics when the name cannot be an endpoint's.
+// To returns the target of an endpoint. It panics if the name is invalid.
 func To[Query, Answer any](endpoint string) Target[Query, Answer] {
 	if err := wire.ValidateName(endpoint); err != nil {
 		panic(fmt.Sprintf("endpoints.To: %v", err))
@@ -29,9 +29,8 @@ func To[Query, Answer any](endpoint string) Target[Query, Answer] {
 	return Target[Query, Answer]{endpoint: endpoint, name: endpoint}
 }
 
-// As gives the target a name, so that one stage can ask an endpoint two things for one item. It panics when the name is
-// not of an endpoint's form. The name belongs to the idempotency key that the endpoint sees: two questions to one
-// endpoint are two things to do.
+// As names the target, so that a stage can ask one endpoint two questions for an item. The name is part of the
+// idempotency key that the endpoint sees. As panics if the name does not have the form of an endpoint name.
 func (t Target[Query, Answer]) As(name string) Target[Query, Answer] {
 	if err := wire.ValidateName(name); err != nil {
 		panic(fmt.Sprintf("endpoints.Target.As: %v", err))
@@ -40,40 +39,40 @@ func (t Target[Query, Answer]) As(name string) Target[Query, Answer] {
 	return t
 }
 
-// KeepErrors returns a target whose errors do not fail the item: the next stage sees the item, and Err tells.
+// KeepErrors returns a target whose errors do not fail the item. The next stage gets them from Err.
 func (t Target[Query, Answer]) KeepErrors() Target[Query, Answer] {
 	t.keep = true
 	return t
 }
 
-// Ask asks the endpoint for an item. The request goes out when the stage has ended. An item may ask several targets in
-// one stage; the next stage begins when all have answered. A second question to the same target for one item is
-// dropped.
+// Ask asks the endpoint a question for an item. Requests are sent when the stage ends. An item may ask several
+// targets in one stage; the next stage starts when all have answered. A second question to the same target for one
+// item is dropped.
 //
-// A query that cannot be written as JSON fails the item, and so does one in the last stage (CodeNoNextStage), or where
-// MaxStack endpoints wait for one another already (CodeStackTooDeep).
+// The item fails if the query cannot be written as JSON, in the last stage (CodeNoNextStage), or if MaxStack
+// endpoints already wait for one another (CodeStackTooDeep).
 func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
 	item.flowing().Ask(t.name, t.endpoint, t.keep, &query)
 }
 
-// Asked reports whether the stage before has asked the target for the item.
+// Asked reports whether the previous stage asked the target for the item.
 func (t Target[Query, Answer]) Asked(item Flowing) bool {
 	_, asked := item.flowing().Answer(t.name)
 	return asked
 }
 
-// Err returns the error that answers the item, or nil when there is a result, or nothing was asked. Only a target with
-// KeepErrors can return one.
+// Err returns the error that answered the item's question, or nil if it succeeded or was not asked. Only targets with
+// KeepErrors return errors.
 func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
 	slot, _ := item.flowing().Answer(t.name)
 	return slot.Err
 }
 
-// Answer returns what the endpoint has answered to what the stage before has asked for the item. It is the zero value
-// when nothing was asked, or Err tells why there is none. An answer that does not fit the type fails the item with
-// CodeBadAnswer; what the handler then does with it is dropped.
+// Answer returns the endpoint's answer to the previous stage's question. It is the zero value if nothing was asked or
+// Err is not nil. An answer that does not fit the type fails the item with CodeBadAnswer; later answers to the item
+// are dropped.
 //
-// It is there in the stage after the question only: what later ones need is put into the State.
+// Only the next stage sees the answer. Keep what later stages need in State.
 func (t Target[Query, Answer]) Answer(item Flowing) (answer Answer) {
 	i := item.flowing()
 	slot, asked := i.Answer(t.name)
@@ -88,7 +87,6 @@ func (t Target[Query, Answer]) Answer(item Flowing) (answer Answer) {
 	return answer
 }
 
-// decodeAnswer reads a slot into a Target's Answer.
 func decodeAnswer(slot wire.Slot, answer any) error {
 	switch to := answer.(type) {
 	case *wire.Binary:
@@ -112,18 +110,19 @@ func decodeAnswer(slot wire.Slot, answer any) error {
 
 type traceKey struct{}
 
-// ContextWithTrace returns a context in which Call continues the trace t. A handler's context has that of its request.
+// ContextWithTrace returns a context in which Call continues trace t. A handler's context continues its request's
+// trace.
 func ContextWithTrace(ctx context.Context, t wire.Trace) context.Context {
 	return ContextWithTracer(ctx, func(context.Context) wire.Trace { return t })
 }
 
-// ContextWithTracer is ContextWithTrace for a trace that is found in the context which Call gets: one made from ctx may
-// carry a later span.
+// ContextWithTracer is like ContextWithTrace, but gets the trace from the context passed to Call, which may hold a
+// later span.
 func ContextWithTracer(ctx context.Context, find func(context.Context) wire.Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, find)
 }
 
-// TraceOf returns the trace that a context continues, or the zero Trace.
+// TraceOf returns the trace of a context, or the zero Trace.
 func TraceOf(ctx context.Context) wire.Trace {
 	if find, ok := ctx.Value(traceKey{}).(func(context.Context) wire.Trace); ok {
 		t := find(ctx)

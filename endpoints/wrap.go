@@ -14,24 +14,21 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Wrapper is called around the handler of each chunk, or stage of a flow: for a transaction, a span, a counter. It
-// calls next once, with its context or one made from it, and returns what speaks for the items that are not answered:
-// the error of next, nil, or one of its own. When it does not call next, the handler does not see the chunk, and the
-// items that the wrapper does not answer are left out.
+// Wrapper runs around the handler of each chunk or flow stage: for a transaction, a span or a counter. It calls next
+// once, with its context or one derived from it, and returns the error that applies to the unanswered items: that of
+// next, nil, or its own. If it does not call next, the handler does not run, and items that the wrapper does not
+// answer are left out.
 //
-// next returns the handler's error. It also returns one, of code CodePanic, when the handler has panicked, and one of
-// code CodeTimeout or CodeShutdown when the handler has run out of time, whatever it returned. With HandleEach the
-// errors of single items are answers, and next returns when every item has been handled.
+// next returns the handler's error, one of CodePanic if the handler panicked, or one of CodeTimeout or CodeShutdown
+// if its time ran out. With HandleEach, errors of single items are answers; next returns after all items are handled.
 //
-// A wrapper's own error and panic count like a handler's. Wrappers of several chunks run at the same time.
+// A wrapper's own error or panic counts like a handler's. Wrappers run concurrently for different chunks.
 type Wrapper func(ctx context.Context, w *Work, next func(context.Context) error) error
 
-// Wrap has f called around the handler of an endpoint, inside of the wrappers of Config.Wrap and of Wrap options that
-// stand before it.
+// Wrap runs f around the endpoint's handler, inside the wrappers of Config.Wrap and of earlier Wrap options.
 func Wrap(f Wrapper) Option { return func(o *options) { o.wrap = append(o.wrap, f) } }
 
-// Work is a chunk, or a stage of one, as wrappers see it. It is safe for concurrent use, and must not be used after the
-// wrapper has returned.
+// Work is a wrapper's view of a chunk or flow stage. It is safe for concurrent use until the wrapper returns.
 type Work struct {
 	job   *serve.Job
 	stage int
@@ -39,7 +36,7 @@ type Work struct {
 	wrap  []Wrapper
 }
 
-// within returns what calls handlers within wrappers; nil when there are none.
+// within returns a function that calls handlers inside wrap, or nil if wrap is empty.
 func within(wrap []Wrapper) serve.Around {
 	if len(wrap) == 0 {
 		return nil
@@ -49,7 +46,7 @@ func within(wrap []Wrapper) serve.Around {
 	}
 }
 
-// call calls wrapper n, or the handler when there is none, and settles what it held.
+// call calls wrapper n, or the handler after the last, and settles the answers it held.
 func (w *Work) call(ctx context.Context, n int) error {
 	a := &w.job.Answers
 	if n == len(w.wrap) {
@@ -62,7 +59,7 @@ func (w *Work) call(ctx context.Context, n int) error {
 	return err
 }
 
-// guard calls wrapper n and turns a panic into an error.
+// guard calls wrapper n and converts a panic to an error.
 func (w *Work) guard(ctx context.Context, n int) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -81,19 +78,19 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 	})
 }
 
-// Endpoint returns the name of the endpoint.
+// Endpoint returns the endpoint's name.
 func (w *Work) Endpoint() string { return w.job.Endpoint }
 
-// Stage returns the stage of a flow, from 0. It is 0 for an endpoint that is not a flow, too.
+// Stage returns the stage of a flow, from 0, and 0 for other endpoints.
 func (w *Work) Stage() int { return w.stage }
 
-// ByItem reports whether the handler is called for each item, as HandleEach does.
+// ByItem reports whether the handler is called per item, as with HandleEach.
 func (w *Work) ByItem() bool {
 	byItem, ok := w.inner.(interface{ byItem() bool })
 	return ok && byItem.byItem()
 }
 
-// Meta returns what the request's headers say.
+// Meta returns the metadata in the request's headers.
 func (w *Work) Meta() wire.Meta { return w.job.Request.Meta }
 
 // Header returns a copy of the request's headers.
@@ -105,8 +102,8 @@ func (w *Work) Header() nats.Header {
 	return header
 }
 
-// Items returns the items that are not answered, in the order of the request. Before next those are the ones that the
-// handler will see; after it, the ones that it left out or, in a flow, sent on.
+// Items returns the unanswered items in request order: before next the handler's input, after it those that it left
+// out or, in a flow, sent to the next stage.
 func (w *Work) Items() []ItemInfo {
 	a := &w.job.Answers
 	a.Mu.Lock()
@@ -114,8 +111,7 @@ func (w *Work) Items() []ItemInfo {
 	return infosOf(w.inner.Items().Unanswered())
 }
 
-// GoingOn returns the ordinals of the items that the handler has sent on to a later stage of the flow. It is for use
-// after next.
+// GoingOn returns, after next, the ordinals of items that the handler sent to a later stage of the flow.
 func (w *Work) GoingOn() []int {
 	items, ok := w.inner.Items().(serve.Onward)
 	if !ok {
@@ -127,9 +123,9 @@ func (w *Work) GoingOn() []int {
 	return items.GoingOn()
 }
 
-// Answer answers an item in the handler's place. Before next it keeps the item from the handler. The slot is one as
-// Answers returns it. It fails, and changes nothing, when there is no such item or it has been answered, and when the
-// slot holds no result.
+// Answer answers an item in place of the handler; before next, the handler then does not see the item. It takes slots
+// as returned by Answers. It fails without effect if the item does not exist or is already answered, or the slot is
+// invalid.
 func (w *Work) Answer(slot wire.Slot) error {
 	if err := checkAnswer(slot); err != nil {
 		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.Endpoint, err)
@@ -138,14 +134,14 @@ func (w *Work) Answer(slot wire.Slot) error {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	if a.Closed || !w.inner.Items().ClaimFor(slot.Ordinal) {
-		return fmt.Errorf("answer item %d of endpoint %s: it is not there, or has been answered", slot.Ordinal,
+		return fmt.Errorf("answer item %d of endpoint %s: it does not exist or was already answered", slot.Ordinal,
 			w.job.Endpoint)
 	}
 	a.Write(slot)
 	return nil
 }
 
-// checkAnswer holds a slot to the shape that Work.Answers returns.
+// checkAnswer checks that a slot has the form that Work.Answers returns.
 func checkAnswer(slot wire.Slot) error {
 	switch {
 	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):
@@ -160,13 +156,13 @@ func checkAnswer(slot wire.Slot) error {
 	return nil
 }
 
-// Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it
-// returns an error, or panics, they are dropped, and the error speaks for their items as well. Up to MaxHeld bytes are
-// held for a chunk: at more the handler's context ends, and next returns an error of code CodeHeldTooLarge.
+// Hold holds later answers back until the wrapper returns. If it returns nil they are sent. If it returns an error or
+// panics they are dropped, and the error applies to their items too. At more than MaxHeld bytes per chunk, the
+// handler's context ends and next returns an error of CodeHeldTooLarge.
 func (w *Work) Hold() { w.job.Answers.Hold() }
 
-// Answers returns what has been answered since the wrapper's Hold, in the order of the answers, and nothing without a
-// Hold. Their data must not be changed, nor used after the wrapper has returned.
+// Answers returns the answers since the wrapper's Hold, in answer order, or none without Hold. Do not modify their
+// data, nor use it after the wrapper has returned.
 func (w *Work) Answers() ([]wire.Slot, error) {
 	slots, err := w.job.Answers.HeldSlots()
 	if err != nil {
@@ -175,8 +171,8 @@ func (w *Work) Answers() ([]wire.Slot, error) {
 	return slots, nil
 }
 
-// Errors returns how many items have been answered with an error so far, those among them whose payload did not fit the
-// handler's input.
+// Errors returns the number of items answered with an error so far, including those whose payload did not fit the
+// input.
 func (w *Work) Errors() int {
 	a := &w.job.Answers
 	a.Mu.Lock()
@@ -184,8 +180,8 @@ func (w *Work) Errors() int {
 	return a.Errors
 }
 
-// SetTrace sets the W3C trace context that the reply, and in a flow the requests of this stage, will carry. Without it
-// that of the request goes on. What ParseTrace does not take removes it.
+// SetTrace sets the W3C trace context of the reply and, in a flow, of the stage's requests. By default it is the
+// request's. An invalid traceparent removes it.
 func (w *Work) SetTrace(traceparent, tracestate string) {
 	a := &w.job.Answers
 	a.Mu.Lock()
@@ -193,7 +189,7 @@ func (w *Work) SetTrace(traceparent, tracestate string) {
 	before := wire.HeaderSize(a.Header)
 	wire.ParseTrace(traceparent, tracestate).SetHeader(a.Header)
 	if grown := wire.HeaderSize(a.Header) - before; grown > 0 {
-		a.Flush() // it was filled up to a limit that is now too high
+		a.Flush() // the buffer may exceed the lower limit
 		a.Limit -= grown
 	}
 }

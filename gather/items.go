@@ -14,42 +14,42 @@ import (
 	"github.com/tranchehq/tranche/gather/itemschema"
 )
 
-// What becomes of items that do not fit the schema.
+// Values of on_invalid, for items that do not fit the schema.
 const (
-	InvalidFail   = "fail"   // they have failed, with code invalid, and no one is asked about them
-	InvalidReject = "reject" // nothing is started: the default, which plans keep as ""
+	InvalidFail   = "fail"   // they fail with code invalid and are not sent
+	InvalidReject = "reject" // the run is refused; the default, stored as ""
 )
 
-// What is done when items lack fields that a step's service requires.
+// Values of contract, for items without fields that a step's service requires.
 const (
-	ContractReject = "reject" // nothing is started: the default, which plans keep as ""
+	ContractReject = "reject" // the run is refused; the default, stored as ""
 	ContractWarn   = "warn"   // the run starts with a warning
-	ContractOff    = "off"    // items are not compared with what services read
+	ContractOff    = "off"    // items are not compared with the service's contract
 )
 
-// Items is what the items of a plan's runs must look like.
+// Items describes the items of a plan's runs and how to read them.
 type Items struct {
-	Schema    json.RawMessage `json:"schema,omitempty"`     // a JSON Schema; nil: anything
-	OnInvalid string          `json:"on_invalid,omitempty"` // InvalidFail, or ""
+	Schema    json.RawMessage `json:"schema,omitempty"`     // a JSON Schema; nil: any item
+	OnInvalid string          `json:"on_invalid,omitempty"` // InvalidFail or ""
 	// Contract is ContractWarn, ContractOff or "".
 	Contract string `json:"contract,omitempty"`
 
-	Encoding string `json:"encoding,omitempty"` // of texts; empty: UTF-8, or as a byte order mark says
-	Header   *bool  `json:"header,omitempty"`   // false: CSV begins with its first row; nil: after a header
-	// Delimiter between fields of CSV: comma, semicolon, tab or bar; empty: it is found.
+	Encoding string `json:"encoding,omitempty"` // of the text; empty: UTF-8, or by the byte order mark
+	Header   *bool  `json:"header,omitempty"`   // false: CSV without a header; nil: with one
+	// Delimiter of CSV fields: comma, semicolon, tab or bar; empty: detected.
 	Delimiter string            `json:"delimiter,omitempty"`
-	Columns   []string          `json:"columns,omitempty"` // that are kept; without a header the names of all
+	Columns   []string          `json:"columns,omitempty"` // columns to keep; without a header, the names of all
 	Rename    map[string]string `json:"rename,omitempty" want:"new names by old ones, like kontonr: id"`
-	// Types are what fields become: number, text, bool or json.
+	// Types converts fields to number, text, bool or json.
 	Types map[string]string `json:"types,omitempty" want:"types of fields, like balance: number"`
-	Sort  string            `json:"sort,omitempty"` // the field that they are ordered by
-	Desc  bool              `json:"desc,omitempty"` // with Sort: the greatest first
+	Sort  string            `json:"sort,omitempty"` // field to sort by
+	Desc  bool              `json:"desc,omitempty"` // with Sort: descending
 }
 
-// HasHeader reports whether CSV begins with the names of its columns.
+// HasHeader reports whether CSV starts with column names.
 func (i *Items) HasHeader() bool { return i.Header == nil || *i.Header }
 
-// canonicalHeader is nil for CSV with a header.
+// canonicalHeader returns nil for CSV with a header.
 func canonicalHeader(header *bool) *bool {
 	if header == nil || *header {
 		return nil
@@ -57,7 +57,7 @@ func canonicalHeader(header *bool) *bool {
 	return header
 }
 
-// given reports whether anything is said.
+// given reports whether anything is set.
 func (i *Items) given() bool {
 	return len(i.Schema) > 0 || i.OnInvalid != "" || i.Contract != "" || i.Encoding != "" || i.Header != nil ||
 		i.Delimiter != "" || len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
@@ -76,12 +76,11 @@ func encodings() []string {
 
 func types() []string { return []string{"number", "text", "bool", "json"} }
 
-// maxColumns bounds lists of columns.
 const maxColumns = 10_000
 
 var errOnInvalid = fmt.Errorf("want %s or %s", InvalidReject, InvalidFail)
 
-// parseOnInvalid reads what becomes of invalid items, and returns the form in which plans keep it.
+// parseOnInvalid returns the stored form of on_invalid.
 func parseOnInvalid(text string) (string, error) {
 	switch text {
 	case "", InvalidReject:
@@ -94,7 +93,7 @@ func parseOnInvalid(text string) (string, error) {
 
 var errContract = fmt.Errorf("want %s, %s or %s", ContractReject, ContractWarn, ContractOff)
 
-// parseContract reads what is done about missing fields, and returns the form in which plans keep it.
+// parseContract returns the stored form of contract.
 func parseContract(text string) (string, error) {
 	switch text {
 	case "", ContractReject:
@@ -105,7 +104,7 @@ func parseContract(text string) (string, error) {
 	return "", errContract
 }
 
-// parseEncoding reads the name of an encoding, and returns the form in which plans keep it.
+// parseEncoding returns the stored form of an encoding's name.
 func parseEncoding(name string) (string, error) {
 	word := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	for also, is := range map[string]string{"utf8": "utf-8", "latin1": "latin-1", "iso-8859-1": "latin-1",
@@ -126,7 +125,7 @@ func delimiters() map[string]rune {
 
 var errDelimiter = errors.New("want comma, semicolon, tab or bar, or the character itself")
 
-// ParseDelimiter reads the name of a delimiter, or the character, and returns its name.
+// ParseDelimiter returns the name of a delimiter, given its name or character.
 func ParseDelimiter(text string) (string, error) {
 	for name, char := range delimiters() {
 		if strings.EqualFold(text, name) || text == string(char) {
@@ -139,10 +138,9 @@ func ParseDelimiter(text string) (string, error) {
 	return "", errDelimiter
 }
 
-// Separator is the Delimiter; 0: it is found.
+// Separator returns the delimiter, or 0 if it is detected.
 func (i *Items) Separator() rune { return delimiters()[i.Delimiter] }
 
-// checkReading looks at how items are read.
 func (i *Items) checkReading(prefix string) error {
 	if word, err := parseEncoding(i.Encoding); err != nil || word != i.Encoding {
 		return fieldError(prefix+"encoding", "want one of %s; this is %.40q", strings.Join(encodings(), ", "), i.Encoding)
@@ -182,7 +180,7 @@ func (i *Items) checkReading(prefix string) error {
 	return nil
 }
 
-// checkNames looks for two columns that would be called alike.
+// checkNames rejects two columns with the same name.
 func (i *Items) checkNames(prefix string) error {
 	called := map[string]bool{}
 	for _, old := range slices.Sorted(maps.Keys(i.Rename)) {
@@ -195,7 +193,7 @@ func (i *Items) checkNames(prefix string) error {
 		}
 		called[i.Rename[old]] = true
 	}
-	for _, name := range i.Columns { // without columns it is the row that has both
+	for _, name := range i.Columns { // without columns the row has both
 		if _, moved := i.Rename[name]; called[name] && !moved && i.HasHeader() {
 			return fieldError(prefix+"columns", "%.40q stands there, and another column is renamed to it; rename it, too, or "+
 				"leave it out", name)
@@ -204,17 +202,15 @@ func (i *Items) checkNames(prefix string) error {
 	return nil
 }
 
-// checkColumn says why a text cannot be the name of a column.
 func checkColumn(field, name string) error {
 	const most = 512
 	if name == "" || len(name) > most || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
-		return fieldError(field, "%.40q is no name of a column: want 1 to %d bytes of text", name, most)
+		return fieldError(field, "invalid column name %.40q: want 1 to %d bytes of text", name, most)
 	}
 	return nil
 }
 
-// checkItems looks at each setting of the items by itself, and at what goes together. Errors name the settings with a
-// prefix.
+// check validates each setting and their combinations. Errors prefix the names of settings.
 func (i *Items) check(prefix string) error {
 	if err := i.checkReading(prefix); err != nil {
 		return err
@@ -237,7 +233,7 @@ func (i *Items) check(prefix string) error {
 	return nil
 }
 
-// checkItems looks at the plan's items, and at what does not go with them.
+// checkItems validates the item settings against the rest of the plan.
 func (p *Plan) checkItems() error {
 	if err := p.Items.check("items."); err != nil {
 		return err
@@ -264,7 +260,7 @@ func (p *Plan) checkItems() error {
 	return nil
 }
 
-// byName reads NAME=VALUE; what has another form is found by checkPairs.
+// byName parses NAME=VALUE pairs. checkPairs finds other forms.
 func byName(texts []string) map[string]string {
 	all := map[string]string{}
 	for _, text := range texts {
@@ -276,7 +272,6 @@ func byName(texts []string) map[string]string {
 
 var errNoPair = errors.New("want NAME=VALUE")
 
-// checkPairs finds settings of items that are no pairs.
 func (o *Overrides) checkPairs() error {
 	for field, texts := range map[string][]string{"rename": o.Rename, "types": o.Types} {
 		seen := map[string]bool{}
@@ -302,7 +297,7 @@ func (o *Overrides) readSchema(text string) error {
 	return nil
 }
 
-// canonicalText returns the form that plans keep; what has none stays as it is, for Validate to refuse.
+// canonicalText returns the stored form, or text unchanged if it is invalid, for Validate to reject.
 func canonicalText(text string, parse func(string) (string, error)) string {
 	if form, err := parse(text); err == nil {
 		return form

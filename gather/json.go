@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// The JSON form. Its names are stored with every run: they may be added to, not changed. What was added after the first
-// version is left out where it is off, as those that were written before do.
+// planJSON is stored with each run: names may be added, not changed. Fields added after the first version are omitted
+// when unset, as older versions did.
 type planJSON struct {
 	Name              string     `json:"name"`
 	Priority          int        `json:"priority,omitempty"`
@@ -40,14 +40,14 @@ type stepJSON struct {
 	HTTP     *HTTP    `json:"http,omitempty"`
 	SQL      *SQL     `json:"sql,omitempty"`
 	Local    string   `json:"local,omitempty"`
-	Inputs   []string `json:"inputs,omitzero"` // none is not the same as not said
+	Inputs   []string `json:"inputs,omitzero"` // an empty list differs from nil
 	Optional bool     `json:"optional,omitempty"`
 	Barrier  barrier  `json:"barrier,omitempty"`
 	Approval string   `json:"approvers,omitempty"`
 }
 
-// MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
-// other defaults runs the plan as it was.
+// MarshalJSON encodes the plan as stored with a run. All settings are written, so that a version with other defaults
+// runs the plan unchanged.
 func (p Plan) MarshalJSON() ([]byte, error) {
 	out := planJSON{Name: p.Name, Priority: p.Priority, DoneBy: p.DoneBy, Gentle: p.Gentle,
 		MaxFailed: p.MaxFailed, FailFast: p.FailFast, Canary: p.Canary,
@@ -65,8 +65,8 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. It does not validate, but a field that it does not know is an error: a
-// newer version wrote it, and without it the plan would be another.
+// UnmarshalJSON decodes the output of MarshalJSON without validation. Unknown fields are an error: a newer version
+// wrote them, and ignoring them would change the plan.
 func (p *Plan) UnmarshalJSON(b []byte) error {
 	var in planJSON
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -96,8 +96,8 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// barrier is how a step begins for all items at once: by itself, or when someone approves. As JSON and YAML it is true
-// or "approve".
+// barrier is how a step starts for all items at once: automatically or on approval. In JSON and YAML it is true or
+// "approve".
 type barrier string
 
 const (
@@ -115,7 +115,7 @@ func barrierOf(s *Step) barrier {
 	return ""
 }
 
-// MarshalJSON writes true or "approve".
+// MarshalJSON encodes true or "approve".
 func (b barrier) MarshalJSON() ([]byte, error) {
 	if b == barrierApprove {
 		return json.Marshal(string(b))
@@ -123,7 +123,7 @@ func (b barrier) MarshalJSON() ([]byte, error) {
 	return json.Marshal(b == barrierPasses)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes true, false or "approve".
 func (b *barrier) UnmarshalJSON(text []byte) error {
 	switch string(text) {
 	case "true":

@@ -17,52 +17,51 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// What a step of kind http uses when it does not say.
+// Defaults of http steps.
 const (
 	DefaultHTTPConcurrency = 8
-	// `http.timeout`: one request.
+	// DefaultHTTPTimeout is the default of `http.timeout`, for one request.
 	DefaultHTTPTimeout   = 30 * time.Second
 	DefaultHTTPMaxBytes  = 4 << 20
 	DefaultHTTPRedirects = 3
 )
 
-// HTTP is how an external service is called: for one item with each request, or for a chunk with WholeChunk. URL,
-// Headers and Body are templates; package template says what may stand in them.
+// HTTP describes calls of an external service, one per item or, with WholeChunk, one per chunk. URL, Headers and Body
+// are templates; see package template.
 //
-// A part is what the service answers: JSON, or with any other content type the bytes as they are. Response picks
-// a piece of JSON out of it.
+// The result is the service's answer: JSON, or the raw bytes with their content type. Response selects part of a JSON
+// answer.
 type HTTP struct {
 	URL         string             `json:"url"`
 	Method      string             `json:"method"` // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
 	Headers     map[string]string  `json:"headers,omitempty" want:"headers by their names, like Accept: text/csv"`
 	Body        JSON               `json:"body,omitempty"`
-	Accept      string             `json:"accept,omitempty"`      // the one content type that is taken; "": any
-	WholeChunk  bool               `json:"whole_chunk,omitempty"` // one request for the chunk
-	Concurrency int                `json:"concurrency"`           // requests at once, of a node for this step; 1 to 256
+	Accept      string             `json:"accept,omitempty"`      // required content type of the answer; "": any
+	WholeChunk  bool               `json:"whole_chunk,omitempty"` // one request per chunk
+	Concurrency int                `json:"concurrency"`           // parallel requests per node and step; 1 to 256
 	Timeout     workqueue.Duration `json:"timeout"`               // of one request; 1ms to 1h
 	MaxBytes    workqueue.Bytes    `json:"max_bytes"`             // of one response; 1 to 256 MiB, if allowed
-	Redirects   int                `json:"redirects"`             // that are followed; 0 to 10
+	Redirects   int                `json:"redirects"`             // followed; 0 to 10
 	Response    HTTPResponse       `json:"response,omitzero"`
 }
 
-// HTTPResponse says by JSON pointers (RFC 6901) where a result stands in a response.
+// HTTPResponse locates results in a response by JSON pointers (RFC 6901).
 type HTTPResponse struct {
-	// Items, with WholeChunk, is where the list of results is, or the object that has them by their keys; "": the
-	// response as a whole.
+	// Items, with WholeChunk, locates the list of results, or the object that maps keys to them; "": the whole response.
 	Items string `json:"items,omitempty"`
-	// Key, with WholeChunk, is where the item's key stands in a result of a list.
+	// Key, with WholeChunk, locates the item's key in a result of a list.
 	Key string `json:"key,omitempty"`
-	// Value is where the part stands in a result, or in the response without WholeChunk; "": all of it.
+	// Value locates the part in a result, or in the response without WholeChunk; "": all of it.
 	Value string `json:"value,omitempty"`
 }
 
-// JSON is any JSON value. Two that mean the same are the same bytes.
+// JSON is any JSON value in canonical form: equal values have equal bytes.
 type JSON []byte
 
-// MarshalJSON writes it as it is.
+// MarshalJSON returns j.
 func (j JSON) MarshalJSON() ([]byte, error) { return j, nil }
 
-// UnmarshalJSON takes it over, with the names of objects in order.
+// UnmarshalJSON stores the value with sorted names.
 func (j *JSON) UnmarshalJSON(b []byte) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -75,7 +74,7 @@ func (j *JSON) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// host is the host of the service, with its port when the URL has one, in lower case.
+// host returns the URL's host and port in lower case.
 func (h *HTTP) host() string {
 	fixed, _, _ := strings.Cut(h.URL, "{")
 	u, err := url.Parse(fixed)
@@ -94,7 +93,7 @@ func (h *HTTP) clone() *HTTP {
 	return &out
 }
 
-// defaultHTTP is what a plan in YAML starts from; what it does not say stays.
+// defaultHTTP returns the settings that YAML overrides.
 func defaultHTTP() *HTTP {
 	return &HTTP{
 		Concurrency: DefaultHTTPConcurrency, Timeout: workqueue.Duration(DefaultHTTPTimeout), MaxBytes: DefaultHTTPMaxBytes,
@@ -102,7 +101,7 @@ func defaultHTTP() *HTTP {
 	}
 }
 
-// withDefaults fills in what is zero. Redirects stay: none is a setting.
+// withDefaults replaces zero values by defaults, except Redirects, where zero means none.
 func (h *HTTP) withDefaults() {
 	if h == nil {
 		return
@@ -121,15 +120,15 @@ func (h *HTTP) defaultMethod() string {
 	return "POST"
 }
 
-// Templates are the templates of a step of kind http, parsed.
+// Templates are the parsed templates of an http step.
 type Templates struct {
 	URL     *template.URL
 	Headers map[string]*template.Text
-	Body    *template.Body // nil: none
+	Body    *template.Body // nil without a body
 }
 
-// Parse reads the templates, in which the variables may be used that the step has. The error is a *FieldError whose
-// field is like headers.Accept.
+// Parse parses the templates, which may use the given variables. The error is a *FieldError with a field such as
+// headers.Accept.
 func (h *HTTP) Parse(variables template.Variables) (*Templates, error) {
 	variables.Many = h.WholeChunk
 	t := &Templates{Headers: map[string]*template.Text{}}
@@ -151,7 +150,7 @@ func (h *HTTP) Parse(variables template.Variables) (*Templates, error) {
 	return t, nil
 }
 
-// Secrets are the names of the secrets that the templates send, each once.
+// Secrets returns the names of the secrets used, without duplicates.
 func (t *Templates) Secrets() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(t.Headers)) {
@@ -164,15 +163,15 @@ func (t *Templates) Secrets() []string {
 	return slices.Compact(names)
 }
 
-// variables are those that the step's templates may use.
+// variables returns what the step's templates may use.
 func (s *Step) variables() template.Variables {
 	return template.Variables{Item: s.SeesItem(), Parts: s.InputParts()}
 }
 
-// Limits of steps of kind http.
+// Limits of http steps.
 const (
 	MaxHTTPConcurrency = 256
-	// `http.timeout`: one request.
+	// MaxHTTPTimeout bounds `http.timeout`, for one request.
 	MaxHTTPTimeout   = time.Hour
 	MaxHTTPMaxBytes  = 256 << 20
 	MaxHTTPRedirects = 10
@@ -183,7 +182,6 @@ const (
 	maxPointer     = 1 << 10
 )
 
-// validate checks the settings of the step, whose fields begin with prefix.
 func (h *HTTP) validate(s *Step, prefix string) error {
 	if err := h.validateValues(prefix); err != nil {
 		return err
@@ -240,7 +238,7 @@ func (h *HTTP) validateValues(prefix string) error {
 	return nil
 }
 
-// reservedHeaders are those that say how a message is sent, and are not for plans to say.
+// reservedHeaders control the transmission and are not allowed in plans.
 func reservedHeaders() []string {
 	return []string{"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "keep-alive",
 		"expect", "accept-encoding", "proxy-connection", "proxy-authorization", "accept"}
@@ -255,10 +253,10 @@ func (h *HTTP) validateHeaders(prefix string) error {
 		lower := strings.ToLower(name)
 		switch {
 		case !headerName(name):
-			return fieldError(strings.TrimSuffix(prefix, "."), "%.60q is no name of a header: use letters, digits and dashes",
+			return fieldError(strings.TrimSuffix(prefix, "."), "invalid header name %.60q: use letters, digits and dashes",
 				name)
 		case lower == "accept":
-			return fieldError(prefix+name, "say accept: TYPE beside url in its place; other answers are refused then")
+			return fieldError(prefix+name, "use accept: TYPE next to url instead; answers of other types are then refused")
 		case slices.Contains(reservedHeaders(), lower):
 			return fieldError(prefix+name, "this header says how a request is sent; it is not for plans to say")
 		case seen[lower]:
@@ -274,7 +272,7 @@ func (h *HTTP) validateHeaders(prefix string) error {
 	return nil
 }
 
-// headerName reports whether a text is what RFC 9110 calls a token.
+// headerName reports whether text is a token (RFC 9110).
 func headerName(text string) bool {
 	return text != "" && len(text) <= 128 && !strings.ContainsFunc(text, func(c rune) bool {
 		word := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -282,7 +280,7 @@ func headerName(text string) bool {
 	})
 }
 
-// HeaderText reports whether a text can be the value of a header: it breaks no line.
+// HeaderText reports whether text is valid in a header value: it has no line breaks.
 func HeaderText(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f })
 }

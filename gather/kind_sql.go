@@ -10,51 +10,50 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// What a step of kind sql uses when it does not say.
+// Defaults of sql steps.
 const (
 	DefaultSQLTimeout  = 30 * time.Second
 	DefaultSQLMaxRows  = 100_000
 	DefaultSQLMaxBytes = 4 << 20
 )
 
-// Limits of steps of kind sql.
+// Limits of sql steps.
 const (
 	MaxSQLTimeout  = time.Hour
 	MaxSQLMaxRows  = 10_000_000
 	MaxSQLMaxBytes = 256 << 20
 
 	maxQueryBytes = 32 << 10
-	maxColumn     = 63 // PostgreSQL's longest name
+	maxColumn     = 63 // PostgreSQL's limit for names
 )
 
-// What SQL.Rows may be.
+// Values of SQL.Rows.
 const (
 	RowsOne  = "one"
 	RowsMany = "many"
 )
 
-// SQL is a query that is asked for a chunk at once in another database, which only reads there.
+// SQL is a read-only query of another database for a whole chunk:
 //
 //	SELECT id, opened, branch FROM account WHERE id = ANY($1)
 //
-// $1 is an array of the chunk's keys, of the type that the query gives it. $2, a jsonb, is a list of the items with
-// key, item and parts; $3, a jsonb, has the run's parameters. A part is the columns of the row whose key column is the
-// item's key, as a JSON object without that column.
+// $1 is an array of the chunk's keys, of the type used in the query. $2, jsonb, lists the items with key, item and
+// parts. $3, jsonb, holds the run's parameters. An item's part is the row whose key column equals its key, as a JSON
+// object without that column.
 type SQL struct {
-	Source string `json:"source"`        // the name of the database in the operator's file
+	Source string `json:"source"`        // name of the database in the operator's file
 	Query  string `json:"query"`         // one statement: SELECT, WITH, VALUES or TABLE
-	Key    string `json:"key,omitempty"` // the column with the item's key; "": the first one
-	// the column that is the part; "": an object of all but Key
+	Key    string `json:"key,omitempty"` // column with the item's key; "": the first
+	// column with the part; "": an object of all except Key
 	Value string `json:"value,omitempty"`
-	// of a Value that is bytea; "": application/octet-stream
+	// of a bytea Value; "": application/octet-stream
 	ContentType string             `json:"content_type,omitempty"`
-	Rows        string             `json:"rows"`      // one row for an item; or many: a list, which may be empty
-	Timeout     workqueue.Duration `json:"timeout"`   // of a query; 1ms to 1h; the operator may allow less
-	MaxRows     int                `json:"max_rows"`  // of a query; also
+	Rows        string             `json:"rows"`      // one row per item; or many: a list, possibly empty
+	Timeout     workqueue.Duration `json:"timeout"`   // of a query; 1ms to 1h; the operator may limit it
+	MaxRows     int                `json:"max_rows"`  // of a query; likewise
 	MaxBytes    workqueue.Bytes    `json:"max_bytes"` // of one part; 1 to 256 MiB
 }
 
-// source is the name of the database.
 func (q *SQL) source() string { return q.Source }
 
 func (q *SQL) clone() *SQL {
@@ -70,7 +69,6 @@ func defaultSQL() *SQL {
 		MaxBytes: DefaultSQLMaxBytes}
 }
 
-// withDefaults fills in what is zero.
 func (q *SQL) withDefaults() {
 	if q == nil {
 		return
@@ -82,7 +80,7 @@ func (q *SQL) withDefaults() {
 	q.MaxBytes = cmp.Or(q.MaxBytes, d.MaxBytes)
 }
 
-// What is looked for in a query. Whether it only reads, the database sees to.
+// Patterns for checking queries. The database enforces that they only read.
 var (
 	queryParameter = regexp.MustCompile(`\$[0-9]+`)
 	queryComment   = regexp.MustCompile(`(?s)--[^\n]*(\n|$)|/\*.*?\*/`)
@@ -91,8 +89,8 @@ var (
 	mediaType      = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{0,62}/[a-z0-9][a-z0-9.+-]{0,126}$`)
 )
 
-// ValidateAlone checks the settings of a query that belongs to no plan: there are keys and parameters, and no items.
-// What it returns goes into JSON. The error is a *FieldError, whose field begins with prefix.
+// ValidateAlone validates a query outside plans: there are keys and parameters but no items, and the result must be
+// JSON. The error is a *FieldError whose field starts with prefix.
 func (q *SQL) ValidateAlone(prefix string) error {
 	switch {
 	case slices.Contains(queryParameter.FindAllString(queryComment.ReplaceAllString(q.Query, " "), -1), "$2"):
@@ -103,7 +101,6 @@ func (q *SQL) ValidateAlone(prefix string) error {
 	return q.validate(&Step{}, prefix)
 }
 
-// validate checks the settings of the step, whose fields begin with prefix.
 func (q *SQL) validate(s *Step, prefix string) error {
 	if !sourceName.MatchString(q.Source) {
 		return fieldError(prefix+"source", "%.40q: want the name of a source of the operator's: A-Z a-z 0-9 _ -", q.Source)

@@ -8,15 +8,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// What becomes of the items that follow one that failed.
+// Values of on_failure, for the items after one that failed.
 const (
-	FailureStop     = "stop"     // they are ended, and not tried
-	FailureContinue = "continue" // they are worked on: the default, which plans keep as ""
+	FailureStop     = "stop"     // they end without being tried
+	FailureContinue = "continue" // they are processed; the default, stored as ""
 )
 
 var errOnFailure = fmt.Errorf("want %s or %s", FailureContinue, FailureStop)
 
-// ParseOnFailure reads what is done after a failure, and returns the form in which plans keep it.
+// ParseOnFailure returns the stored form of on_failure.
 func ParseOnFailure(text string) (string, error) {
 	switch text {
 	case "", FailureContinue:
@@ -27,10 +27,10 @@ func ParseOnFailure(text string) (string, error) {
 	return "", errOnFailure
 }
 
-// Stops reports whether what follows an item that failed is ended.
+// Stops reports whether items after a failed one end.
 func (p *Plan) Stops() bool { return p.OnFailure == FailureStop }
 
-// checkOrder looks at the order of items, and at what does not go with one.
+// checkOrder validates the order of items and its combination with other settings.
 func (p *Plan) checkOrder() error {
 	if p.OnFailure != "" && p.OnFailure != FailureStop {
 		return fieldError("on_failure", "%v; this is %.40q", errOnFailure, p.OnFailure)
@@ -56,7 +56,7 @@ func (p *Plan) checkOrder() error {
 	}
 	if p.Canary > 0 {
 		return fieldError("canary", "it does not go with order_by: its sample is spread over all items, and would be "+
-			"worked on before what stands in front of it; leave one of the two out")
+			"processed before the items ahead of it; leave one of the two out")
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -72,8 +72,8 @@ func (p *Plan) checkOrder() error {
 	return nil
 }
 
-// Ordered returns the plan with its steps in an order in which each comes after those it needs; otherwise they stay as
-// they stand. The plan must be valid.
+// Ordered returns the plan with each step after those it needs, and otherwise in the given order. The plan must be
+// valid.
 func (p *Plan) Ordered() *Plan {
 	out := p.clone()
 	rest, placed := out.Steps, map[string]bool{}

@@ -13,19 +13,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// Overrides are settings of one run that are laid over its plan: those of steps over every step, and then those of
-// single steps. What is nil stays as the plan has it. Fields are called as in plans, here and in JSON.
+// Overrides are the settings of one run that override its plan, first those for all steps, then those for single
+// steps. nil keeps the plan's value. Names are those of plans, here and in JSON.
 type Overrides struct {
 	Priority          *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
 	DoneBy            *string `json:"done_by,omitempty" doc:"when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none" example:"06:00 Europe/Berlin" placeholder:"TIME"`
 	Gentle            *bool   `json:"gentle,omitempty" doc:"with done_by: no more in flight than that needs" example:"true" negatable:""`
 	MaxFailed         *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
-	FailFast          *string `json:"fail_fast,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
+	FailFast          *string `json:"fail_fast,omitempty" doc:"pause when N of a step's first M outcomes fail permanently with one code (200/400); or off" example:"50/100" placeholder:"N/M|off"`
 	Canary            *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
-	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
+	CanaryAutoApprove *bool   `json:"canary_auto_approve,omitempty" doc:"release the rest automatically if no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
 	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one at a time, in their order" example:"customer.id" placeholder:"FIELD"`
-	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
+	Partitions *int    `json:"partitions,omitempty" doc:"with an order: hash values into N lanes; 0: one lane per value" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
 
 	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
@@ -35,21 +35,20 @@ type Overrides struct {
 	Columns   []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
 	Rename    []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
 	Types     []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
-	Sort      *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
+	Sort      *string         `json:"sort,omitempty" doc:"the field to order items by, regardless of input order" example:"balance" placeholder:"FIELD"`
 	Desc      *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
 
 	OnInvalid *string `json:"on_invalid,omitempty" doc:"for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent" example:"fail" placeholder:"WHAT"`
 
 	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: reject, warn or off" example:"warn" placeholder:"WHAT"`
 
-	workqueue.StepOverrides // of every step
+	workqueue.StepOverrides // for all steps
 
-	// Steps are those of single steps, by name. They come before the others.
+	// Steps overrides single steps by name and has precedence.
 	Steps map[string]*workqueue.StepOverrides `json:"steps,omitempty" doc:"settings of single steps, by name" kong:"-"`
 }
 
-// Validate returns a *FieldError for the first value that no plan may have. Whether values go together shows only with
-// the plan: [Overrides.Over].
+// Validate returns a *FieldError for the first value that no plan allows. [Overrides.Over] checks combinations.
 func (o *Overrides) Validate() error {
 	plan := Single("any")
 	for _, s := range o.ofPlan(plan) {
@@ -84,7 +83,7 @@ func checkOverrides(prefix string, o *workqueue.StepOverrides) error {
 	return checkAllCodes(prefix, new(workqueue.StepSettings).Over(o))
 }
 
-// Over returns the plan with the settings laid over it, or a *FieldError. The plan stays as it is.
+// Over returns a copy of the plan with the overrides applied, or a *FieldError.
 func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -109,8 +108,8 @@ func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	return out, nil
 }
 
-// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name. Items
-// have no part of their own.
+// byName converts a field's name from plans to overrides, with the step's name unless it is the only step, and
+// without items.
 func (p *Plan) byName(field string) string {
 	if name, of := strings.CutPrefix(field, "items."); of {
 		return name
@@ -128,8 +127,8 @@ func (p *Plan) byName(field string) string {
 	return field
 }
 
-// lay lays what was checked over a plan. Another order puts all of the plan's away, and values that the plan lists are
-// of its own partitions.
+// lay applies checked overrides to a plan. Another order replaces all of the plan's, and other partitions remove its
+// values.
 func (o *Overrides) lay(plan *Plan) {
 	if o.Canary != nil && *o.Canary == 0 {
 		plan.CanaryAutoApprove = false
@@ -151,13 +150,13 @@ func (o *Overrides) lay(plan *Plan) {
 			s.StepSettings = s.StepSettings.Over(single)
 		}
 		if len(plan.Steps) > 1 && !s.ChunkAuto && (single == nil || single.ChunkTime == nil) {
-			s.ChunkTime = 0 // of several steps it is for those whose size is found
+			s.ChunkTime = 0 // with several steps, applies only to those with chunk: auto
 		}
 	}
 }
 
-// Set reads one setting from its text form, by the name that it has in plans. Codes come one by one; any other setting
-// can be set once. The error is a *FieldError.
+// Set sets one setting from text, by its name in plans. Codes are added one by one; other settings can be set once.
+// The error is a *FieldError.
 func (o *Overrides) Set(field, text string) error {
 	return read(o.settings(), "", field, text)
 }
@@ -176,8 +175,8 @@ func read(settings []setting, prefix, field, text string) error {
 	return fieldError(prefix+field, "there is no such setting; there are %s", strings.Join(names, ", "))
 }
 
-// SetStep reads one setting of a single step from its text form, STEP.SETTING=VALUE, as in compose.chunk=50. The
-// setting has the name that it has in plans; the rest is as with Set.
+// SetStep sets a setting of a single step from STEP.SETTING=VALUE, such as compose.chunk=50. Otherwise it is like
+// Set.
 func (o *Overrides) SetStep(text string) error {
 	path, value, found := strings.Cut(text, "=")
 	name, field, named := strings.Cut(path, ".")
@@ -196,7 +195,7 @@ func (o *Overrides) SetStep(text string) error {
 	return read(stepSettings(o.Steps[name]), "steps."+name+".", field, value)
 }
 
-// OverrideFields returns the names that Set knows.
+// OverrideFields returns the names that Set accepts.
 func OverrideFields() []string {
 	settings := new(Overrides).settings()
 	names := make([]string, len(settings))
@@ -206,19 +205,19 @@ func OverrideFields() []string {
 	return names
 }
 
-// setting is one setting and how it reads a text.
+// setting is a setting and its parser.
 type setting struct {
 	field string
 	read  func(text string) error
-	check func() error // of a value from JSON; nil: what it is laid over tells what is wrong
-	lay   func()       // over a plan, if there is a value
+	check func() error // of a value from JSON; nil: applying it finds errors
+	lay   func()       // applies it to a plan, if set
 }
 
 func (o *Overrides) settings() []setting {
 	return append(o.ofPlan(&Plan{}), stepSettings(&o.StepOverrides)...)
 }
 
-// ofPlan are the settings that no step has, to be laid over a plan.
+// ofPlan returns the settings of the whole plan.
 func (o *Overrides) ofPlan(p *Plan) []setting {
 	return []setting{
 		laid("priority", &o.Priority, &p.Priority, workqueue.WholeNumber),
@@ -253,7 +252,7 @@ func (o *Overrides) ofPlan(p *Plan) []setting {
 	}
 }
 
-// laid is a setting that a plan keeps as it is.
+// laid is a setting that plans store unchanged.
 func laid[T any](field string, value **T, kept *T, parse func(string) (T, error)) setting {
 	return setting{field: field, read: reading(value, parse), lay: func() {
 		if *value != nil {
@@ -262,8 +261,7 @@ func laid[T any](field string, value **T, kept *T, parse func(string) (T, error)
 	}}
 }
 
-// worded is a setting of which a plan keeps the form that parse returns; the default, which it keeps as "", is said in
-// its words.
+// worded is a setting that plans store in the form returned by parse; the default, stored as "", has a word.
 func worded(field string, value **string, kept *string, parse func(string) (string, error)) setting {
 	said := func(text string) (string, error) {
 		form, err := parse(text)
@@ -279,12 +277,12 @@ func worded(field string, value **string, kept *string, parse func(string) (stri
 		return nil
 	}, func() {
 		if *value != nil {
-			*kept, _ = parse(**value) // it was checked
+			*kept, _ = parse(**value) // already checked
 		}
 	}}
 }
 
-// listed is a setting of several values.
+// listed is a setting with several values.
 func listed(field string, values *[]string, lay func([]string)) setting {
 	return setting{field: field, read: adding(values), lay: func() {
 		if len(*values) > 0 {
@@ -293,7 +291,7 @@ func listed(field string, values *[]string, lay func([]string)) setting {
 	}}
 }
 
-// stepSettings reads each setting of a step by the type of its field.
+// stepSettings returns the step settings, parsed by field type.
 func stepSettings(o *workqueue.StepOverrides) (all []setting) {
 	for name, field := range o.Fields() {
 		all = append(all, setting{field: name, read: readField(field)})

@@ -114,7 +114,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"done_by":"06:00 Nowhere/City"}`:                 `done_by: want a time of day like 06:00`,
 		`{"gentle":true}`:                                  `gentle: it goes with done_by`,
 		`{"max_failed":"some"}`:                            `max_failed: want a number of items`,
-		`{"fail_fast":"10/5"}`:                             `fail_fast: want failures of so many first outcomes`,
+		`{"fail_fast":"10/5"}`:                             `fail_fast: want failures N of the first M outcomes`,
 		`{"canary":1000001}`:                               "canary: 1000001",
 		`{"priority":99999999999}`:                         "priority: 99999999999",
 		`{"retry_codes":["A","A"]}`:                        `retry_codes: "A" stands twice`,

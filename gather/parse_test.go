@@ -245,7 +245,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		},
 		{
 			"steps:\n- endpoint: a\n  local: b\n",
-			"3:10: steps[0].local: endpoint stands beside it; a step has one of endpoint, direct, http, sql and local",
+			"3:10: steps[0].local: endpoint is set, too; a step has one of endpoint, direct, http, sql and local",
 		},
 		{
 			"steps:\n- endpoint: a\n  needs: [b]\n- endpoint: b\n  needs: [a]\n",
@@ -270,7 +270,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			"2:1: steps: 65 steps; at most 64 are allowed"},
 		{"steps:\n- endpoint: a\n- endpoint: a\n", `3:3: steps[1].name: "a" is also the name of steps[0]`},
 		{"max_failed: 1.5\n", "1:13: max_failed: want a number of items like 500, a percentage"},
-		{"fail_fast: 9/5\n", "1:12: fail_fast: want failures of so many first outcomes, like 200/400, at most 10000; or off"},
+		{"fail_fast: 9/5\n", "1:12: fail_fast: want failures N of the first M outcomes, like 200/400, at most 10000; or off"},
 		{"max_failed: 200%\n", `1:13: max_failed: want a number of items like 500, a percentage of them like 1%`},
 		{"canary_auto_approve: yes\n", `1:22: canary_auto_approve: want true or false; this is the text "yes"`},
 		{"canary_auto_approve: true\nsteps: [{endpoint: a}]", "1:22: canary_auto_approve: there is no canary"},
@@ -300,7 +300,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"name: !!str x\n", `1:7: "!!str" is not allowed here`},
 		{"? name\n: x\n", `1:1: "?" is not allowed here`},
 		{"%YAML 1.2\n---\nname: x\n", "1:1: "},
-		{"name: x\n---\nname: y\n", "a second document; there is to be one"},
+		{"name: x\n---\nname: y\n", "found a second document; want one"},
 		{"name: \xff\n", "1:7: this is not UTF-8"},
 		{"name: x\nsteps: \x1b[31m\n", "2:8: a control character (U+001B) is not allowed"},
 		{"name: x\x00\n", "1:8: a control character (U+0000) is not allowed"},

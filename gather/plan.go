@@ -1,19 +1,16 @@
-// Package gather holds plans: which steps a run has, what each step needs, and how each is cut, paced and retried.
+// Package gather defines plans: the steps of a run, what each step needs, and how it is chunked, paced and retried.
 //
-// A plan is a small graph of named steps. [Parse] reads one from YAML, [Single] makes the one-step plan of a single
-// endpoint, and [Plan.Validate] checks either. [Overrides] are what one run lays over its plan. The JSON form is what a
-// run keeps in the database, so its field names are stable, and a field that this version does not know is refused.
+// A plan is a small graph of named steps. [Parse] reads one from YAML, [Single] returns one for a single endpoint,
+// and [Plan.Validate] checks any. [Overrides] are the settings of one run that override its plan. Runs store the JSON
+// form, so its names are stable, and unknown fields are rejected.
 //
-// A step says how its work is done (an endpoint, a request, http, sql, local), which steps it needs, what of them it
-// sees, and whether what needs it goes on without it. Steps stand in any order; [Plan.Ordered] is the one they run in.
+// A step names its worker (endpoint, direct, http, sql, local), the steps it needs, its inputs, and whether it is
+// optional. Steps may be listed in any order; [Plan.Ordered] returns the order in which they run.
 //
-// Guarantees: a plan that Parse returned is valid and complete, with no default left to fill in. Errors name the field,
-// and for YAML the line, the column and the source line. Hostile YAML (deep nesting, aliases, huge input) is refused
-// before it is parsed.
+// A plan returned by Parse is valid and complete, with all defaults set. Errors name the field and, for YAML, the
+// line, column and source line. Deeply nested, aliased or huge YAML is rejected before parsing.
 //
-// Not its job: files, the database, running anything. It decides nothing about single items.
-//
-// Concurrency: plans are plain values; a plan that no one changes can be shared.
+// The package uses no files and no database, and runs nothing. Plans are plain values, safe for concurrent reading.
 package gather
 
 import (
@@ -27,59 +24,59 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// What a plan uses when it does not say, beside what steps use in general.
+// Defaults of plans, in addition to those of steps in general.
 const (
 	DefaultChunk       = 500
-	DefaultChunkHTTP   = 50  // of a step that asks for one item with each request
-	DefaultChunkLocal  = 100 // of a step of local code
+	DefaultChunkHTTP   = 50  // of a step with one request per item
+	DefaultChunkLocal  = 100 // of a local step
 	DefaultMaxAttempts = 3
-	// `retry_backoff`.
+	// DefaultRetryBackoff is the default of `retry_backoff`.
 	DefaultRetryBackoff = time.Second
 )
 
-// Plan is what a run does with each of its items.
+// Plan is what a run does with each item.
 type Plan struct {
 	Name              string // 1 to 64 of A-Z a-z 0-9 . _ -
 	Priority          int    // runs with a greater number go first
-	MaxFailed         string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
-	FailFast          string // first failures of a step that hold the run, like "200/400"; "": workqueue.DefaultFailFast
-	Canary            int    // items of a spread sample that goes first, up to 1,000,000; 0: none
-	CanaryAutoApprove bool   // a sample within MaxFailed releases the others; else someone has to
-	DoneBy            string // when runs are to have ended, as workqueue.ParseDoneBy returns it; "": whenever
+	MaxFailed         string // failures above which the run pauses: "500", or "1%" of the items; "": never
+	FailFast          string // first failures of a step that pause the run, like "200/400"; "": workqueue.DefaultFailFast
+	Canary            int    // items of a spread sample that runs first, up to 1,000,000; 0: none
+	CanaryAutoApprove bool   // a sample within MaxFailed is approved automatically
+	DoneBy            string // when runs are to have ended, as workqueue.ParseDoneBy returns it; "": no time
 	Gentle            bool   // with no more in flight than that needs
 	Steps             []Step
 
-	Order     order.Rule // items of the same value are worked on one at a time; zero: all side by side
-	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on anyway
+	Order     order.Rule // items of equal value run one at a time; zero: in any order
+	OnFailure string     // FailureStop, or "": items after a failed one are processed
 
-	Items Items // what they must look like
+	Items Items // schema and reading of items
 }
 
-// Step is one piece of work per item. Exactly one of Endpoint, Direct, HTTP, SQL and Local says how it is done.
+// Step is one unit of work per item. Exactly one of Endpoint, Direct, HTTP, SQL and Local is set.
 type Step struct {
 	Name     string   // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
-	Endpoint string   // the list endpoint that does the work, asked over JetStream
-	Needs    []string // the steps that must be done for an item before this one starts
+	Endpoint string   // a list endpoint, over JetStream
+	Needs    []string // steps that an item must complete first
 	workqueue.StepSettings
 
-	Direct   string   // the list endpoint that does the work, asked over core NATS: nothing is persisted
-	HTTP     *HTTP    // an external service that does the work
-	SQL      *SQL     // a query that does the work
-	Local    string   // the function that does the work, in a program that embeds a node
-	Inputs   []string // what it sees: "item", and steps of Needs; nil: the item and all of Needs
-	Optional bool     // steps that need it go on without its part
-	Barrier  bool     // it begins when its needs have ended for all items
-	Approval string   // and, with a barrier, when someone has approved it: ApproveAnyone or ApproveOther; "": by itself
+	Direct   string   // a list endpoint, over core NATS: nothing is persisted
+	HTTP     *HTTP    // an external service
+	SQL      *SQL     // a query
+	Local    string   // a function in a program that embeds a node
+	Inputs   []string // "item" and steps of Needs; nil: the item and all of Needs
+	Optional bool     // steps that need it continue without its part
+	Barrier  bool     // it starts after its needs have ended for all items
+	Approval string   // with a barrier, who must approve it: ApproveAnyone or ApproveOther; "": automatic
 }
 
-// Who may let a step with a barrier begin.
+// Values of Step.Approval.
 const (
 	ApproveAnyone = workqueue.ApproveAnyone
 	ApproveOther  = workqueue.ApproveOther
 )
 
-// Single returns the plan of one step that sends every item to one endpoint, with the defaults. The plan and its step
-// are named after the endpoint. Validate says whether that is a name.
+// Single returns a plan with defaults that sends each item to one endpoint. Plan and step have the endpoint's name,
+// which Validate checks.
 func Single(endpoint string) *Plan {
 	step := defaultStep()
 	step.Name, step.Endpoint = endpoint, endpoint
@@ -98,9 +95,9 @@ func defaultStep() Step {
 	}}
 }
 
-// WithDefaults returns a copy in which every setting that is zero has its default, and every step without a name that
-// of its endpoint or function. A step without InFlight finds its limit while running; one with a number keeps to it. It
-// is for plans made in Go; in YAML a zero that stands there is meant, and RetryBackoff may be one.
+// WithDefaults returns a copy with defaults for all zero settings and missing step names. A step without InFlight
+// adapts its limit; a number is fixed. Use it for plans made in Go: a zero in YAML is intended, for example for
+// RetryBackoff.
 func (p *Plan) WithDefaults() *Plan {
 	out := p.clone()
 	for i := range out.Steps {
@@ -124,7 +121,7 @@ func (p *Plan) WithDefaults() *Plan {
 	return out
 }
 
-// defaultChunk is the size of a chunk that no one has set: what takes its items one by one gets fewer.
+// defaultChunk returns the default chunk size: smaller for steps that process items one by one.
 func (s *Step) defaultChunk() int {
 	switch {
 	case s.HTTP != nil && !s.HTTP.WholeChunk:
@@ -136,7 +133,7 @@ func (s *Step) defaultChunk() int {
 	}
 }
 
-// ownName is the name of a step that has none: what does the work, when that is a name.
+// ownName returns the default name of a step, from its worker.
 func (s *Step) ownName() string {
 	switch s.Kind() {
 	case KindHTTP, KindSQL:
@@ -158,8 +155,7 @@ func (p *Plan) clone() *Plan {
 	return &out
 }
 
-// checkGraph checks that step names are unique, that needs name steps of the plan, each once, and that no step waits
-// for itself, however far around.
+// checkGraph checks that step names are unique, that needs exist and are not repeated, and that there is no cycle.
 func checkGraph(steps []Step) error {
 	index := make(map[string]int, len(steps))
 	for i := range steps {
@@ -195,7 +191,7 @@ func namesOf(steps []Step) string {
 	return strings.Join(names, ", ")
 }
 
-// findCycle returns the names along one cycle of needs, the first of them again at the end, or nil.
+// findCycle returns the names along a cycle of needs, with the first repeated at the end, or nil.
 func findCycle(steps []Step, index map[string]int) []string {
 	finished := make([]bool, len(steps))
 	var path []string
@@ -226,10 +222,10 @@ func findCycle(steps []Step, index map[string]int) []string {
 	return nil
 }
 
-// FieldError is returned for a plan that breaks a rule.
+// FieldError is returned for an invalid plan.
 type FieldError struct {
-	Field   string // like steps[0].chunk
-	Problem string // what is wrong, and what is allowed
+	Field   string // such as steps[0].chunk
+	Problem string // what is wrong and what is allowed
 }
 
 func (e *FieldError) Error() string { return fmt.Sprintf("plan: %s: %s", e.Field, e.Problem) }
@@ -238,19 +234,19 @@ func fieldError(field, format string, args ...any) *FieldError {
 	return &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Kind says how the work of a step is done: the name of the field that is set.
+// Kind is the kind of a step: the name of the field that is set.
 type Kind string
 
-// The kinds of steps.
+// Kinds of steps.
 const (
 	KindEndpoint Kind = "endpoint" // a list request over JetStream
 	KindDirect   Kind = "direct"   // a list request over core NATS
 	KindHTTP     Kind = "http"     // an external service
-	KindSQL      Kind = "sql"      // a query in another database
-	KindLocal    Kind = "local"    // Go code in the program that embeds a node
+	KindSQL      Kind = "sql"      // a query of another database
+	KindLocal    Kind = "local"    // Go code in a program that embeds a node
 )
 
-// Kind returns how the step's work is done.
+// Kind returns the step's kind.
 func (s *Step) Kind() Kind {
 	switch {
 	case s.Direct != "":
@@ -266,7 +262,7 @@ func (s *Step) Kind() Kind {
 	}
 }
 
-// target is who does the work: the name of an endpoint, a host, a source or a function.
+// target returns the step's endpoint, host, source or function.
 func (s *Step) target() string {
 	switch s.Kind() {
 	case KindDirect:
@@ -282,8 +278,8 @@ func (s *Step) target() string {
 	}
 }
 
-// TargetKey is what paces the step: steps with the same key share budgets, rates and the breaker. For endpoints it is
-// their name, and for others the kind and the target, as in http:branches.example.com.
+// TargetKey returns the key of the step's target: steps with the same key share budgets, rates and the breaker. It is
+// the endpoint's name, else kind and target, such as http:branches.example.com.
 func (s *Step) TargetKey() string {
 	switch kind := s.Kind(); kind {
 	case KindEndpoint, KindDirect:
@@ -293,13 +289,13 @@ func (s *Step) TargetKey() string {
 	}
 }
 
-// SeesItem reports whether the step's requests carry the item's payload.
+// SeesItem reports whether the step's requests include the item's payload.
 func (s *Step) SeesItem() bool { return s.Inputs == nil || slices.Contains(s.Inputs, InputItem) }
 
-// InputItem is the name of the item's payload among the inputs of a step.
+// InputItem names the item's payload in a step's inputs.
 const InputItem = "item"
 
-// InputParts are the steps whose parts the step's requests carry.
+// InputParts returns the steps whose parts the step's requests include.
 func (s *Step) InputParts() []string {
 	if s.Inputs == nil {
 		return s.Needs

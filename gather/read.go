@@ -39,7 +39,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 	}...)
 }
 
-// word reads what has several forms, and keeps one of them.
+// word reads a value that has several forms, and stores one of them.
 func word(into *string, parse func(string) (string, error), want error) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) (err error) {
 		said, ok := v.Plain()
@@ -68,7 +68,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		{Name: "inputs", Read: func(v strictyaml.Value) error {
 			err := v.Decode(&step.Inputs)
 			if step.Inputs == nil {
-				step.Inputs = []string{} // none is not the same as not said
+				step.Inputs = []string{} // an empty list differs from nil
 			}
 			return err
 		}},
@@ -96,7 +96,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 	return step, err
 }
 
-// readBarrier reads true, false or approve, which is approvers: anyone unless that says else, before or after it.
+// readBarrier reads true, false or approve. approve implies approvers: anyone unless approvers is set, in any order.
 func readBarrier(step *Step) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		if said, ok := v.Plain(); ok && said == string(barrierApprove) {
@@ -111,8 +111,8 @@ func readBarrier(step *Step) func(strictyaml.Value) error {
 	}
 }
 
-// together makes one of the two fields of a number that may be auto: itself, which may say auto, and the one with _auto
-// behind its name, which makes it the upper bound. Without either it stays nil.
+// together combines a number that may be auto with the field of the same name plus _auto, which makes the number an
+// upper bound. It is nil if neither is set.
 func together(doc *strictyaml.Document, path string, number **workqueue.Adaptive, auto *bool) error {
 	is := *number
 	switch {
@@ -148,7 +148,7 @@ func (q *SQL) ReadYAML(v strictyaml.Value) error {
 	return v.Decode((*settings)(q))
 }
 
-// ReadYAML implements strictyaml.Reader. What is no word that there is stays unchanged, for Validate to refuse.
+// ReadYAML implements strictyaml.Reader. Invalid words are kept for Validate to reject.
 func (i *Items) ReadYAML(v strictyaml.Value) error {
 	type settings Items
 	err := v.Decode((*settings)(i))
@@ -158,7 +158,7 @@ func (i *Items) ReadYAML(v strictyaml.Value) error {
 	return err
 }
 
-// settingOf reads a setting of a step by the type of its field.
+// settingOf returns a reader of a step setting, by its field's type.
 func settingOf(field any) func(strictyaml.Value) error {
 	into, ok := field.(**float64)
 	if !ok {
@@ -175,7 +175,7 @@ func settingOf(field any) func(strictyaml.Value) error {
 	}
 }
 
-// ReadYAML reads what a start may lay over a plan, in the words of its flags.
+// ReadYAML reads overrides by the names of the flags.
 func (o *Overrides) ReadYAML(v strictyaml.Value) error {
 	set := func(v strictyaml.Value, put func(text string) error) error {
 		text, ok := v.Plain()

@@ -22,8 +22,8 @@ const (
 	maxNameLength = 64
 )
 
-// Validate returns a *FieldError for the first rule that the plan breaks. It fills in nothing. Endpoints are looked at
-// before names, since a name that was not given is that of an endpoint.
+// Validate returns a *FieldError for the first invalid setting. It sets no defaults. Endpoints are checked before
+// names, because a missing name is taken from the endpoint.
 func (p *Plan) Validate() error {
 	switch {
 	case len(p.Steps) == 0:
@@ -54,7 +54,6 @@ func (p *Plan) Validate() error {
 	return p.checkSteps()
 }
 
-// checkSteps looks at what steps are to each other.
 func (p *Plan) checkSteps() error {
 	if err := checkGraph(p.Steps); err != nil {
 		return err
@@ -79,7 +78,6 @@ func (p *Plan) checkSteps() error {
 	return nil
 }
 
-// validateValues looks at each of the plan's own settings by itself.
 func (p *Plan) validateValues() error {
 	if p.Priority < math.MinInt32 || p.Priority > math.MaxInt32 {
 		return fieldError("priority", "%d is not within %d to %d", p.Priority, math.MinInt32, math.MaxInt32)
@@ -104,10 +102,10 @@ func (p *Plan) validateValues() error {
 
 func stepField(i int) string { return fmt.Sprintf("steps[%d]", i) }
 
-// CheckName returns a *FieldError for what is not the name of a plan.
+// CheckName returns a *FieldError unless name is valid for a plan.
 func CheckName(name string) error { return checkName("name", name, ".") }
 
-// checkName allows letters, digits, _ and -, and what also names.
+// checkName allows letters, digits, _, - and the characters of also.
 func checkName(field, name, also string) error {
 	if name == "" {
 		return fieldError(field, "a name is needed")
@@ -124,45 +122,45 @@ func checkName(field, name, also string) error {
 	return nil
 }
 
-// MaxPlanBytes is how long the YAML of a plan may be.
+// MaxPlanBytes bounds the YAML of a plan.
 const MaxPlanBytes = 64 << 10
 
-// Parse reads a plan from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the plan's
-// own unless it has a name field.
+// Parse parses a plan from YAML or JSON. Errors use name for the input; it is also the plan's name unless the plan
+// has one.
 //
 //	name: year-end
 //	priority: 10             # runs with a greater number go first
 //	done_by: "06:00 Europe/Berlin"  # runs go at the pace that needs
 //	gentle: true             # and with no more in flight
 //	max_failed: 1%           # or 500 (items): more failures pause the run
-//	fail_fast: 200/400       # or off: so many failures of the first outcomes of a step pause the run
-//	canary: 100              # a spread sample goes first
-//	canary_auto_approve: true        # and releases the others when it stays within max_failed
-//	order_by: customer       # items of the same value go one at a time; without a canary
-//	partitions: 64           # values share so many lines; or values: [a, b], the only ones there may be
-//	on_failure: stop         # what follows an item that failed is not tried; or continue
+//	fail_fast: 200/400       # or off: failures among a step's first outcomes that pause the run
+//	canary: 100              # a spread sample runs first
+//	canary_auto_approve: true        # approve the rest if the sample stays within max_failed
+//	order_by: customer       # items of equal value run one at a time; not with canary
+//	partitions: 64           # hash values into N lanes; or values: [a, b], the only ones allowed
+//	on_failure: stop         # do not try items after a failed one; or continue
 //	items:
-//	  schema: {type: object, required: [id]}  # a JSON Schema that each item must fit
-//	  on_invalid: fail       # those that do not have failed; or reject, and there is no run
-//	  contract: warn         # when no item has a field that a step's service requires; or reject, or off
+//	  schema: {type: object, required: [id]}  # a JSON Schema for the items
+//	  on_invalid: fail       # invalid items fail; or reject: no run
+//	  contract: warn         # if no item has a field that a step's service requires; or reject, or off
 //	steps:
-//	  - name: statement      # the endpoint's name when left out
+//	  - name: statement      # default: the endpoint's name
 //	    endpoint: statement
-//	    chunk: 500           # or auto: found while running
+//	    chunk: 500           # or auto: adapted while running
 //	    chunk_bytes: 512KiB
-//	    chunk_time: 5s       # what a request should take, with chunk: auto
+//	    chunk_time: 5s       # target time of a request, with chunk: auto
 //	    in_flight: auto      # or a number
-//	    rate: 1000           # items a second
+//	    rate: 1000           # items per second
 //	    max_attempts: 3
 //	    retry_backoff: 1s
 //	    max_backoff: 5m
-//	    retry_codes: [BUSY]  # retried, although the service says no
-//	    no_retry_codes: [GONE]  # not retried, although the service says yes
-//	    timeout: 12m         # from the hand-out; longer than the service gives its handler
+//	    retry_codes: [BUSY]  # retried even if the service says no
+//	    no_retry_codes: [GONE]  # not retried even if the service says yes
+//	    timeout: 12m         # from delivery; longer than the handler's timeout
 //
-// Everything but the endpoint may be left out. With chunk_auto or in_flight_auto beside it, a number is the upper bound
-// of what is found. Unknown fields, wrong kinds of values and values out of range are a
-// *strictyaml.Error. Anchors, aliases, tags, merge keys and several documents are not part of plans.
+// Only the endpoint is required. With chunk_auto or in_flight_auto, a number is an upper bound. Unknown fields, wrong
+// types and invalid values are a *strictyaml.Error. Anchors, aliases, tags, merge keys and multiple documents are not
+// allowed.
 func Parse(name string, text []byte) (*Plan, error) {
 	doc, err := strictyaml.Open("plan", name, text, MaxPlanBytes)
 	if err != nil {
@@ -184,10 +182,9 @@ func Parse(name string, text []byte) (*Plan, error) {
 
 const (
 	maxCodes   = 100
-	minTimeout = time.Millisecond // of a request or a query of its own
+	minTimeout = time.Millisecond // of a request or query
 )
 
-// validate checks the step, whose fields begin with prefix.
 func (s *Step) validate(prefix string) error {
 	if err := s.validateKind(prefix); err != nil {
 		return err
@@ -201,7 +198,7 @@ func (s *Step) validate(prefix string) error {
 	return s.validateTogether(prefix)
 }
 
-// validateKind checks that exactly one field says how the work is done, and what it says.
+// validateKind checks that exactly one kind is set, and its settings.
 func (s *Step) validateKind(prefix string) error {
 	var kinds []Kind
 	for _, k := range []struct {
@@ -219,13 +216,13 @@ func (s *Step) validateKind(prefix string) error {
 	case len(kinds) == 0:
 		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of request, http, sql and local")
 	case len(kinds) > 1:
-		return fieldError(prefix+string(kinds[1]), "%s stands beside it; a step has one of endpoint, direct, http, sql "+
+		return fieldError(prefix+string(kinds[1]), "%s is set, too; a step has one of endpoint, direct, http, sql "+
 			"and local: make two steps of it", kinds[0])
 	}
 	return s.validateTarget(prefix)
 }
 
-// validateTarget checks who does the work. What an HTTP or SQL step says is checked last: it is about inputs, too.
+// validateTarget checks the worker's name. HTTP and SQL settings are checked last, because they depend on inputs.
 func (s *Step) validateTarget(prefix string) error {
 	switch s.Kind() {
 	case KindLocal:
@@ -246,7 +243,7 @@ func (s *Step) validateTarget(prefix string) error {
 	return nil
 }
 
-// checkInputs checks that what the step sees is there, each once, and that a barrier has something to wait for.
+// checkInputs checks that inputs exist and are not repeated, and that a barrier has needs.
 func (s *Step) checkInputs(prefix string) error {
 	for n, input := range s.Inputs {
 		field := fmt.Sprintf("%sinputs[%d]", prefix, n)
@@ -277,7 +274,6 @@ func (s *Step) checkApproval(field string) error {
 	return nil
 }
 
-// validateValues looks at each setting by itself.
 func (s *Step) validateValues(prefix string) error {
 	if name, problem := s.Check(); name != "" {
 		return fieldError(prefix+name, "%s", problem)
@@ -292,7 +288,7 @@ func checkAllCodes(prefix string, s workqueue.StepSettings) error {
 	return checkCodes(prefix+"no_retry_codes", s.NoRetryCodes)
 }
 
-// validateTogether looks at settings that have to fit each other.
+// validateTogether checks combinations of settings.
 func (s *Step) validateTogether(prefix string) error {
 	switch {
 	case s.ChunkAuto && s.ChunkTime == 0:
@@ -307,20 +303,20 @@ func (s *Step) validateTogether(prefix string) error {
 	}
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return fieldError(prefix+"no_retry_codes", "%q stands in retry_codes as well; leave it in one of them", code)
+			return fieldError(prefix+"no_retry_codes", "%q is in retry_codes, too; leave it in one of them", code)
 		}
 	}
 	return nil
 }
 
-// checkCodes allows what endpoints allow as error codes, which is what is allowed in names, each once.
+// checkCodes allows valid error codes, without repetitions.
 func checkCodes(field string, codes []string) error {
 	if len(codes) > maxCodes {
 		return fieldError(field, "%d codes; at most %d are allowed", len(codes), maxCodes)
 	}
 	for i, code := range codes {
 		if code == workqueue.NoCodes {
-			return fieldError(field, "%s is no code, and stands for an empty list only; leave it out beside others", code)
+			return fieldError(field, "%s is not a code, it means an empty list; leave it out when codes are listed", code)
 		}
 		if err := checkName(field, code, "."); err != nil {
 			return err

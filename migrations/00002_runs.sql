@@ -109,7 +109,7 @@ COMMENT ON COLUMN batchrun.canary_generation IS 'The generation in which the sam
 COMMENT ON COLUMN batchrun.opened IS
     'It was opened without items (run open), and takes them while it is worked on, until it is sealed.';
 COMMENT ON COLUMN batchrun.seal_deadline IS 'When an open run should have been sealed.';
-COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not sealed in time; null: never.';
+COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not sealed before its deadline; null: never.';
 COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
 COMMENT ON COLUMN batchrun.on_duplicate IS
     'What becomes of a key that comes again: error (it is refused), skip or allow.';

@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// schemaNow lists what our tables ($1) and functions ($2) consist of, by names that are the same on each version of
-	// PostgreSQL.
+	// schemaNow lists the parts of our tables ($1) and functions ($2), by names independent of PostgreSQL's version.
 	schemaNow = `
 WITH ours AS (
     SELECT c.oid, c.relname FROM pg_class c
@@ -42,13 +41,13 @@ FROM pg_proc p WHERE p.proname = ANY (string_to_array($2, ','))
 	recordSchema = `
 INSERT INTO schema_object (object) SELECT DISTINCT object FROM (` + schemaNow + `) now UNION ALL SELECT ` + versionNow
 
-	// What is recorded names the migration after which it was, in a transaction of its own: a process may end before it.
+	// The record names the migration it was made after, since it has its own transaction: a process may end before it.
 	versionNow = `'version ' || (SELECT max(version_id) FROM tranche_migration WHERE is_applied)`
 	unrecorded = `
 SELECT NOT EXISTS (SELECT FROM schema_object WHERE object = ` + versionNow + `)
     AND has_table_privilege('schema_object', 'INSERT')`
 
-	// schemaDrift leaves out indexes that someone has added: they change nothing but speed.
+	// schemaDrift omits added indexes: they only affect speed.
 	schemaDrift = `
 WITH now AS MATERIALIZED (` + schemaNow + `)
 SELECT said FROM (
@@ -62,10 +61,10 @@ ORDER BY 1`
 	newerVersions = `SELECT version_id FROM tranche_migration WHERE version_id > $1 AND is_applied ORDER BY 1`
 )
 
-// madeFunction is one that a migration makes. A test may put another clock in the place of tranche_now.
+// madeFunction matches functions made by a migration. A test may replace tranche_now with another clock.
 var madeFunction = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?FUNCTION (\w+)`)
 
-// record keeps what the schema consists of now, for Drift to compare with.
+// record saves the current schema, for Drift to compare with.
 func record(ctx context.Context, db *sql.DB) (err error) {
 	tables, functions, err := ours()
 	if err != nil {
@@ -84,7 +83,7 @@ func record(ctx context.Context, db *sql.DB) (err error) {
 	return tx.Commit()
 }
 
-// recordAnew does what a process that ended right after its migrations has not done.
+// recordAnew records the schema if a process ended right after its migrations.
 func recordAnew(ctx context.Context, db *sql.DB, log *zap.Logger) error {
 	var missing bool
 	if err := db.QueryRowContext(ctx, unrecorded).Scan(&missing); err != nil || !missing {
@@ -98,9 +97,8 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Drift says in what a migrated schema is not as this program's migrations have made it: what someone has added,
-// changed or removed; or that it is newer, which is no fault, since it suits the version before, too. Of a newer one
-// nothing else is known.
+// Drift returns how a schema differs from what this program's migrations made, or only that it is newer: such a schema
+// still suits the previous version of the program.
 func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error) {
 	entries, err := Files.ReadDir(".")
 	if err != nil {
@@ -127,13 +125,13 @@ func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error
 	return all, false, nil
 }
 
-// Notes says what a person should know of the schema at url: its drift, and whether roles that serve see too little.
+// Notes returns what an operator should know: the schema's drift, and roles with too few rights on statistics.
 func Notes(ctx context.Context, url string, roles ...string) (all []string, err error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // which poolers bear
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // which poolers support
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -152,7 +150,6 @@ func Notes(ctx context.Context, url string, roles ...string) (all []string, err 
 	return all, err
 }
 
-// ours are our tables and functions, as the statements take them.
 func ours() (ofTables, ofFunctions string, err error) {
 	names, err := tables()
 	if err != nil {

@@ -12,20 +12,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// RoleError is returned for a role that cannot be one that only serves.
+// RoleError is returned for a role that cannot be restricted to serving.
 type RoleError struct {
 	Role string
-	Why  []string // with the remedy
+	Why  []string // each with the remedy
 }
 
 func (e *RoleError) Error() string {
 	return fmt.Sprintf("role %s is granted nothing: %s", e.Role, strings.Join(e.Why, "; "))
 }
 
-// Grant gives a role what serving needs in the database at url, and no more: it reads and writes our tables, may empty
-// partitions, cannot change the schema, and of the audit log can only read and write new rows. It may be run again, and
-// must be after migrations that brought tables. The URL is that of their owner. A role that could change the audit
-// log or the schema anyway is refused with a [RoleError].
+// Grant gives a role only the rights that serving needs: it cannot change the schema, and only read the audit log and
+// add rows to it. Repeat Grant after migrations that added tables. The URL is that of the owner. A role that could
+// change the audit log or the schema anyway is refused with a [RoleError].
 func Grant(ctx context.Context, url, role string) (err error) {
 	db, err := open(ctx, url)
 	if err != nil {
@@ -54,18 +53,18 @@ func Grant(ctx context.Context, url, role string) (err error) {
 	return tx.Commit()
 }
 
-// written is the columns of the audit log that are the writer's: its number and its time are the database's.
+// written is the columns of the audit log that a writer sets; the database sets its number and time.
 const written = `actor, action, run_id, subject, detail, before, after`
 
-// owned returns the tables that serving reads only; the audit log and what is kept about its end.
+// owned returns the tables that serving only reads, except for audit_log's new rows.
 func owned() []string { return []string{versionTable, "schema_object", "audit_log", "audit_expiry"} }
 
-// sequences are those that number rows, which whoever inserts needs no right on.
+// sequences lists the sequences of our tables; an insert needs no right on them.
 const sequences = `
 SELECT d.objid::regclass::text FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
 WHERE d.refobjid = ANY ($1::text[]::regclass[]) ORDER BY 1`
 
-// partitions are tables that are emptied when a large run is deleted; rights on the whole are no rights on them.
+// partitions lists the tables emptied when a large run is deleted; rights on their parents do not cover them.
 const partitions = `
 SELECT i.inhrelid::regclass::text FROM pg_inherits i
 WHERE i.inhparent IN ('work_queue'::regclass, 'work_result'::regclass) ORDER BY 1`
@@ -77,7 +76,8 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	}
 	switch {
 	case !known:
-		return &RoleError{role, []string{"there is none; make it: CREATE ROLE " + quoted(role) + " LOGIN PASSWORD '…'"}}
+		return &RoleError{role, []string{"it does not exist; create it: CREATE ROLE " + quoted(role) +
+			" LOGIN PASSWORD '…'"}}
 	case super:
 		return &RoleError{role, []string{"it is a superuser, whom nothing binds"}}
 	}
@@ -112,7 +112,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_erase"}) +
 			"(text, text, uuid, bigint, integer)" + to,
-		// For how long the oldest transaction has been open, whosever it is. Not every owner may grant it: see StatsHidden.
+		// To see for how long any role's oldest transaction has been open. Not every owner may grant it: see StatsHidden.
 		"DO $tranche$ BEGIN GRANT pg_read_all_stats" + to +
 			"; EXCEPTION WHEN insufficient_privilege THEN NULL; END $tranche$",
 	} {
@@ -123,8 +123,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	return unbound(ctx, tx, role)
 }
 
-// StatsHidden reports whether a role, or the present one for "", sees of other roles' transactions only that they
-// exist.
+// StatsHidden reports whether a role, "" for the current one, sees no details of other roles' transactions.
 func StatsHidden(ctx context.Context, db Querier, role string) (name string, hidden bool, err error) {
 	rows, _ := db.Query(ctx, statsHidden, role) // CollectRows returns the error
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -134,7 +133,7 @@ func StatsHidden(ctx context.Context, db Querier, role string) (name string, hid
 	return strings.Join(found, ""), len(found) > 0, nil
 }
 
-// StatsRemedy is what to do for a role whose sight of others' transactions is hidden.
+// StatsRemedy returns the remedy for a role with [StatsHidden].
 func StatsRemedy(role string) string {
 	return "role " + role + " does not see how long transactions of others have been open, so the alert " +
 		"TrancheDatabaseOldTransaction cannot fire for them; run as a superuser: GRANT pg_read_all_stats TO " + quoted(role)
@@ -161,8 +160,7 @@ SELECT count(*) > 0, coalesce(bool_or(rolsuper), false) FROM pg_roles WHERE roln
 	ourSchema = `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = 'audit_log'::regclass`
 
-	// rolesAbove lists by which ways a role may still change the audit log, the schema, or the server below them. A role
-	// that it may become counts as its own.
+	// rolesAbove lists how a role could still change the audit log, the schema, or their server.
 	rolesAbove = `
 WITH t AS (
     SELECT c.oid, c.relowner, n.oid AS schema, n.nspname, n.nspowner
@@ -187,7 +185,7 @@ WHERE p.rolname IN ('pg_write_all_data', 'pg_write_server_files', 'pg_execute_se
     AND pg_has_role($1, p.oid, 'MEMBER')`
 )
 
-// unbound refuses a role that what it was granted does not bind.
+// unbound refuses a role that its granted rights do not restrict.
 func unbound(ctx context.Context, tx *sql.Tx, role string) error {
 	why, err := texts(ctx, tx, rolesAbove, role)
 	if err == nil && len(why) > 0 {
@@ -218,13 +216,13 @@ func texts(ctx context.Context, db queryer, query string, args ...any) (all []st
 
 var made = regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`)
 
-// tables returns the tables that the schema has, by name: a database may hold others beside them.
+// tables returns our tables by name: the database may contain others.
 func tables() ([]string, error) {
 	all, err := allMade(made)
 	return append([]string{versionTable}, all...), err
 }
 
-// allMade are the names of what the files make.
+// allMade returns the names of what the files create.
 func allMade(what *regexp.Regexp) (all []string, err error) {
 	entries, err := Files.ReadDir(".")
 	if err != nil {

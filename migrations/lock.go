@@ -19,16 +19,13 @@ const applicationName = "tranche migrate"
 
 const (
 	backendPID = `SELECT pg_backend_pid()`
-	// beginLock takes no snapshot that outlives a statement, whatever the database has for an isolation: an index that is
-	// built beside the work of others waits for all older snapshots, ours among them.
+	// beginLock needs no snapshot longer than a statement: CREATE INDEX CONCURRENTLY waits for all older snapshots.
 	beginLock = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	endLock   = `ROLLBACK`
-	// keepLock keeps PostgreSQL from ending a session, or in a transaction ($1) that, which only holds the lock, however
-	// long what is applied takes.
+	// keepLock stops PostgreSQL from ending a session, or in a transaction ($1) that, which only holds the lock.
 	keepLock = `SELECT set_config(name, '0', $1) FROM pg_settings
 WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
-	// tryLock does not wait: a statement that did would be one that an index, as it is built beside the work of others,
-	// waits for.
+	// tryLock does not wait: CREATE INDEX CONCURRENTLY would wait for the waiting statement.
 	tryLock = `SELECT CASE WHEN $2 THEN pg_try_advisory_xact_lock($1) ELSE pg_try_advisory_lock($1) END`
 
 	person = `format('process %s (%s, user %s)%s', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'),
@@ -38,14 +35,14 @@ WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 't
 	lockHolders = `SELECT ` + person + ` FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
-	// blockers are for whom a statement of a migration waits.
+	// blockers lists who blocks a statement of a migration.
 	blockers = `SELECT DISTINCT ` + person + `
 FROM pg_stat_activity w, unnest(pg_blocking_pids(w.pid)) p JOIN pg_stat_activity a ON a.pid = p
 WHERE w.datname = current_database() AND w.application_name = $1 ORDER BY 1`
 )
 
-// alone runs f while it holds the advisory lock, on a connection that does nothing else: f's own may be of a pooler
-// that gives them to others between two statements. The lock is the session's, or behind such a pooler a transaction's.
+// alone runs f while it holds the advisory lock, on a dedicated connection: a pooler may hand f's own connection to
+// other clients between statements. The session holds the lock, or behind such a pooler a transaction.
 func alone(ctx context.Context, db *sql.DB, log *zap.Logger, f func() error) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -63,7 +60,7 @@ func alone(ctx context.Context, db *sql.DB, log *zap.Logger, f func() error) (er
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 			defer cancel()
-			_, _ = conn.ExecContext(ctx, endLock) // else it ends with its connection
+			_, _ = conn.ExecContext(ctx, endLock) // otherwise it ends with its connection
 		}()
 	}
 	if _, err := conn.ExecContext(ctx, keepLock, pooled); err != nil {
@@ -77,7 +74,7 @@ func alone(ctx context.Context, db *sql.DB, log *zap.Logger, f func() error) (er
 	return f()
 }
 
-// behindPooler reports whether the process that the client was told of is not the one that serves it.
+// behindPooler reports whether another process serves the connection than the one reported to the client.
 func behindPooler(ctx context.Context, conn *sql.Conn) (pooled bool, err error) {
 	err = conn.Raw(func(driver any) error {
 		c := driver.(*stdlib.Conn).Conn() //nolint:forcetypeassert // [open] makes no other
@@ -104,7 +101,7 @@ func lock(ctx context.Context, conn *sql.Conn, inTransaction bool, log *zap.Logg
 		case <-waiting.Done():
 			return context.Cause(waiting)
 		case <-say:
-			holders, _ := texts(waiting, conn, lockHolders, int64(lockID)) // it is logged without them, too
+			holders, _ := texts(waiting, conn, lockHolders, int64(lockID)) // without them, it is still logged
 			log.Warn("the start waits for another process that migrates this database: " + strings.Join(holders, "; "))
 			say = time.After(pauses.Next())
 		case <-time.After(lockPause):
@@ -112,7 +109,7 @@ func lock(ctx context.Context, conn *sql.Conn, inTransaction bool, log *zap.Logg
 	}
 }
 
-// sayBlockers logs for whom a statement waits, until it is stopped.
+// sayBlockers logs who blocks a statement, until stopped.
 func sayBlockers(ctx context.Context, db *sql.DB, log *zap.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -130,17 +127,16 @@ func sayBlockers(ctx context.Context, db *sql.DB, log *zap.Logger) (stop func())
 	return func() { cancel(); <-ended }
 }
 
-// itemView shows the items of runs to people. The migration that makes it is the second, and always was since the files
-// have their present numbers: a database that has that number and not the view had it of other files.
+// itemView is a view of the items of runs. Since the files have their current numbers, the second migration has
+// always created it: a database at that version without the view was migrated by other files.
 const (
 	itemView       = "run_item"
 	itemViewSource = 2
 )
 
-// FormerSchemaError is returned for a database that was migrated before the files had their present numbers, by a
-// version of Tranche that was never released. There is no way on from there.
+// FormerSchemaError is returned for a database of an unreleased version of Tranche. It cannot be migrated.
 type FormerSchemaError struct {
-	Newest int64 // the number of the migration that it had last
+	Newest int64 // number of its last migration
 }
 
 func (e *FormerSchemaError) Error() string {
@@ -150,7 +146,7 @@ func (e *FormerSchemaError) Error() string {
 		itemView)
 }
 
-// checkLineage refuses a database that was migrated, to the versions named, by other files than ours.
+// checkLineage refuses a database that other files migrated to the given versions.
 func checkLineage(ctx context.Context, db *sql.DB, versions []int64) error {
 	if !slices.Contains(versions, itemViewSource) {
 		return nil

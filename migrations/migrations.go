@@ -1,17 +1,16 @@
 // Package migrations holds the database schema of Tranche as numbered SQL files, and applies them.
 //
-// [Up] brings a database to the newest version this binary knows. Any number of processes may call it at once: they
-// take turns under an advisory lock, and those who come late find nothing to do. Each file runs in a
-// transaction of its own, so that a file that fails leaves no trace; those that build indexes beside the work of nodes
-// cannot, and may be run again wherever they were interrupted. [Pending] and [Ready] only read and need no right to
-// change the schema. A database that is newer than the binary is left as it is; one that was made before the files had
-// their present numbers is refused ([FormerSchemaError]).
+// [Up] migrates a database to the newest version known to this binary. It may run in any number of processes
+// concurrently: an advisory lock runs them one at a time, and the rest find nothing to do. Each file runs in its own
+// transaction, so a file that fails has no effect. Files that build indexes concurrently cannot, but may be rerun
+// after an interruption. [Pending] and [Ready] only read, and need no right to change the schema. A database newer
+// than the binary stays unchanged; one from before the files had their current numbers is refused
+// ([FormerSchemaError]).
 //
-// [Grant] lets another role than the owner serve, one that can change neither the schema nor the audit log.
+// [Grant] lets a role other than the owner serve, which can change neither the schema nor the audit log.
 //
-// The lock takes a second connection for as long as something is applied: a session of its own or, since a URL may lead
-// through a pooler that hands out connections per transaction, a transaction that reads committed. What is waited for
-// longer than 5 s is logged, with who holds it.
+// While migrations run, the lock needs a second connection. It is held by a session or, behind a transaction pooler,
+// by a read-committed transaction. Waits longer than 5 s are logged with the lock's holders.
 //
 // A released file is never edited; a change is a new file. The package keeps no state.
 package migrations
@@ -35,26 +34,23 @@ import (
 )
 
 const (
-	// versionTable is ours alone, so that a database shared with another user of goose keeps the two apart.
+	// versionTable is not goose's default, to be separate from other users of goose in the same database.
 	versionTable = "tranche_migration"
 	// lockID is the key of the advisory lock: the bytes of "tranche".
 	lockID = 0x7472616e636865
 
-	// lockPause is how long a process that finds another one at it waits before it looks again, and lockTimeout for how
-	// long it does.
+	// lockPause is the time between attempts to get the lock, until lockTimeout.
 	lockPause   = time.Second
 	lockTimeout = 5 * time.Minute
-	// saidFirst is how long something is waited for before the log says so, saidLongest the longest pause, doubled from
-	// one time to the next, until it says so again.
+	// saidFirst is the wait after which it is first logged; then the pause doubles up to saidLongest.
 	saidFirst   = 5 * time.Second
 	saidLongest = 5 * time.Minute
 
 	minServerVersion = 140000
 
-	// connectTimeout is how long an address may take to make a connection, unless the URL says so.
+	// connectTimeout limits the connection to one address, by default.
 	connectTimeout = 5 * time.Second
-	// lookTimeout bounds a look at what the database has: a server that has gone silent would hold it indefinitely. What
-	// is applied may take as long as it needs.
+	// lookTimeout limits queries, so that a silent server does not block indefinitely. Migrations have no time limit.
 	lookTimeout = 30 * time.Second
 )
 
@@ -63,18 +59,18 @@ const (
 //go:embed *.sql
 var Files embed.FS
 
-// ServerTooOldError is returned for a PostgreSQL that lacks what the schema needs.
+// ServerTooOldError is returned for a PostgreSQL older than version 14.
 type ServerTooOldError struct {
-	Version string // as the server says it, like "13.4"
+	Version string // as reported by the server, like "13.4"
 }
 
 func (e *ServerTooOldError) Error() string {
 	return fmt.Sprintf("the PostgreSQL server is version %s; Tranche needs 14 or newer", e.Version)
 }
 
-// Up applies what is missing in the database at url (a URL or a key=value string) and returns the names of the files
-// it applied, in order; none when the database is up to date. After an error, applied still names what was done before
-// it. It waits up to five minutes for another process that is migrating the same database. A nil log is silent.
+// Up applies the missing migrations to the database at url (a URL or a key=value string) and returns the names of the
+// applied files, in order, also after an error. It waits up to five minutes for another process that is migrating the
+// same database. A nil log is silent.
 func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -85,7 +81,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 
-	// Looked at first so that a role without the right to change the schema can start on a migrated database.
+	// Checked first, so that a role without the right to change the schema can start on a migrated database.
 	missing, err := pending(ctx, db)
 	if err == nil && len(missing) == 0 {
 		err = recordAnew(ctx, db, log)
@@ -122,8 +118,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 	return applied, nil
 }
 
-// Pending returns the names of the files that [Up] would apply to the database at url, in order. It changes nothing and
-// takes no lock.
+// Pending returns the names of the files that [Up] would apply, in order. It only reads, and takes no lock.
 func Pending(ctx context.Context, url string) (names []string, err error) {
 	db, err := open(ctx, url)
 	if err != nil {
@@ -159,7 +154,7 @@ func pending(ctx context.Context, db *sql.DB) ([]string, error) {
 const tableExists = `
 SELECT to_regclass($1) IS NOT NULL, coalesce(has_table_privilege(to_regclass($1), 'SELECT'), false), current_user`
 
-// versions returns the versions the database has. The provider's own look at them would create the table.
+// versions returns the versions of the database. The provider's own query would create the table.
 func versions(ctx context.Context, db *sql.DB) ([]int64, error) {
 	var exists, readable bool
 	var role string
@@ -193,17 +188,17 @@ func newProvider(db *sql.DB) (*goose.Provider, error) {
 		goose.WithDisableGlobalRegistry(true))
 }
 
-// open connects, and refuses a server that is too old before anything is tried on it.
+// open connects, and refuses a server that is too old.
 func open(ctx context.Context, url string) (*sql.DB, error) {
-	config, err := pgxpool.ParseConfig(url) // which keeps settings of pools from the server
+	config, err := pgxpool.ParseConfig(url) // which does not send pool settings to the server
 	if err != nil {
-		return nil, err // pgx leaves the password out
+		return nil, err // pgx omits the password
 	}
 	if config.ConnConfig.ConnectTimeout <= 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
-	// It leaves nothing behind: no prepared statement on a connection that a pooler hands to someone else next, and no
-	// portal, whose snapshot would stay in the transaction of [alone].
+	// It leaves no prepared statement on a connection that a pooler hands to another client, and no portal, whose
+	// snapshot would stay in the transaction of [alone].
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	config.ConnConfig.RuntimeParams["application_name"] = applicationName // [blockers] finds our sessions by it
 	db := stdlib.OpenDB(*config.ConnConfig)
@@ -214,11 +209,11 @@ func open(ctx context.Context, url string) (*sql.DB, error) {
 }
 
 func checkVersion(ctx context.Context, db *sql.DB) (err error) {
-	conn, err := db.Conn(ctx) // each address has a time of its own, so that there may be any number of them
+	conn, err := db.Conn(ctx) // each address has its own timeout, so any number may be given
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }() // back to db, which uses it again
+	defer func() { err = errors.Join(err, conn.Close()) }() // back to db, which reuses it
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var number int

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Ready reports whether a node can work on the database at url as the role that it names: migrations that are missing,
-// or rights, are a [NotReadyError]. It changes nothing and takes no lock.
+// Ready returns a [NotReadyError] for missing migrations or rights of the URL's role. It only reads, and takes no
+// lock.
 func Ready(ctx context.Context, url string) (err error) {
 	db, err := open(ctx, url)
 	if err != nil {
@@ -42,7 +42,7 @@ func Ready(ctx context.Context, url string) (err error) {
 	return e
 }
 
-// rightsMissing lists what the present role may not do: $1 are our tables, $2 those of them that it reads only.
+// rightsMissing lists the rights that the current role lacks: $1 are our tables, $2 those that it only reads.
 const rightsMissing = `
 SELECT lower(p) || ' ' || name FROM unnest(string_to_array($1, ',')) name,
     unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
@@ -55,12 +55,12 @@ WHERE NOT has_function_privilege('audit_expire(timestamptz, integer)', 'EXECUTE'
 UNION ALL SELECT 'execute audit_erase'
 WHERE NOT has_function_privilege('audit_erase(text, text, uuid, bigint, integer)', 'EXECUTE')`
 
-// NotReadyError says what a database lacks for a node.
+// NotReadyError is what a database lacks for a node.
 type NotReadyError struct {
 	Missing []string // migrations, by file
-	Role    string   // who lacks rights
+	Role    string   // role that lacks rights
 	Rights  []string // like "insert work_queue"
-	Owner   string   // whose the schema is, when that is another role, which alone may change it; else empty
+	Owner   string   // of the schema, if another role that alone may change it; else empty
 }
 
 func (e *NotReadyError) Error() string {
@@ -83,8 +83,7 @@ func (e *NotReadyError) Error() string {
 	return fmt.Sprintf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(e.Missing, ", "))
 }
 
-// mayMigrate refuses a role that cannot apply what is missing before it tries: what it would be told is which statement
-// of which file was denied.
+// mayMigrate refuses a role without the rights to migrate, before one statement of a file is denied.
 func mayMigrate(ctx context.Context, db *sql.DB, missing []string) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -99,7 +98,7 @@ func mayMigrate(ctx context.Context, db *sql.DB, missing []string) error {
 	return nil
 }
 
-// whoMigrates tells by the table of versions; where there is none yet it is whoever may make tables.
+// whoMigrates uses the owner of the version table; without one, the right to create tables.
 const whoMigrates = `
 SELECT current_user,
     coalesce((SELECT pg_get_userbyid(c.relowner)::text FROM pg_class c WHERE c.oid = to_regclass($1)), ''),

@@ -23,22 +23,16 @@ import (
 
 // Defaults of Config.
 const (
-	// A node says each second that it lives; one that has not for 5 s has its claims reissued by the leader. One
-	// heartbeat may take two intervals.
+	// The leader reissues the claims of a node without a heartbeat for 5 s. One heartbeat may take two intervals.
 	DefaultSessionTTL = 5 * time.Second
 	DefaultHeartbeat  = time.Second
-	// The leader prolongs its lease each quarter of it; else another node leads, as soon as it has run out. What a
-	// part of a sweep does not get done within its life is left to the next one.
-	DefaultLeaseTTL = 4 * time.Second
-	// Each node looks at the streams.
-	DefaultStreamsInterval = 500 * time.Millisecond
-	// The leader looks at endpoints, consumers, listeners.
+	// The leader renews its lease every quarter of it. It also limits each part of a sweep; the next sweep continues.
+	DefaultLeaseTTL          = 4 * time.Second
+	DefaultStreamsInterval   = 500 * time.Millisecond
 	DefaultReconcileInterval = 2 * time.Second
-	// The leader looks at the pace of endpoints.
-	DefaultPaceInterval = time.Second
-	// A node looks for work that no one told it of; up to four times as long when there was none and no one wakes it.
-	DefaultPoll = 500 * time.Millisecond
-	// A stop ends what is in progress; the rest is handed back.
+	DefaultPaceInterval      = time.Second
+	// Poll grows up to four times as long while polls find no work and nothing wakes the node.
+	DefaultPoll         = 500 * time.Millisecond
 	DefaultGrace        = 20 * time.Second
 	DefaultClaimSlices  = 32
 	DefaultRequestBytes = 512 << 10
@@ -48,50 +42,45 @@ const (
 	DefaultReplyBacklog = 64 << 20
 )
 
-// Config sets a node up. A zero field means its default.
+// Config configures a node. A zero field means its default.
 type Config struct {
-	Log     *zap.Logger // nil: none
-	Version string      // of this binary, shown beside the session
-	Host    string      // empty: the host's name
+	Log     *zap.Logger // nil: no logs
+	Version string      // of this binary, shown with the session
+	Host    string      // empty: the machine's hostname
 
 	SessionTTL        time.Duration // life of a session beyond its last heartbeat
 	Heartbeat         time.Duration // at most a third of SessionTTL
-	LeaseTTL          time.Duration // life of the leader's lease beyond its last prolonging
-	StreamsInterval   time.Duration // between two looks at the streams
-	ReconcileInterval time.Duration // between two looks at the endpoints and their consumers, by the leader
-	PaceInterval      time.Duration // between two looks at the pace of endpoints, by the leader
-	Poll              time.Duration // between two looks for work when nothing wakes the node, at the least
-	Grace             time.Duration // what a stop may take
+	LeaseTTL          time.Duration // life of the leader's lease without renewal
+	StreamsInterval   time.Duration // between checks of the streams, on every node
+	ReconcileInterval time.Duration // between checks of endpoints, consumers and listeners, by the leader
+	PaceInterval      time.Duration // between checks of the pace of endpoints, by the leader
+	Poll              time.Duration // shortest time between polls for work when nothing wakes the node
+	Grace             time.Duration // how long work in progress at a stop may take; the rest is handed back
 
-	ClaimSlices  int // slices of one claim
-	RequestBytes int // wanted size of a request; never more than the server's max_payload
-	RecordBatch  int // replies of one commit at most
-	Publishers   int // requests built at once
-	Recorders    int // commits in progress at once
-	ReplyBacklog int // bytes of replies over core NATS that are held while they wait to be taken
+	ClaimSlices  int // maximum slices of one claim
+	RequestBytes int // target size of a request; never more than the server's max_payload
+	RecordBatch  int // maximum replies of one commit
+	Publishers   int // concurrent builders of requests
+	Recorders    int // concurrent commits
+	ReplyBacklog int // bytes of buffered replies over core NATS
 
-	// Locals are the functions for steps of kind local, by the names that plans have for them. Steps of other functions
-	// are left to other nodes.
+	// Locals are the functions for steps of kind local, by their names in plans. Other nodes do steps of others.
 	Locals       map[string]fetch.Fetcher
-	LocalWorkers int // chunks that a function works on at once; 0: as many as GOMAXPROCS
-	// Fetchers make what fetches for steps of other kinds: http and sql. Steps of a kind that has none are left to other
-	// nodes.
+	LocalWorkers int // chunks that a function processes concurrently; 0: GOMAXPROCS
+	// Fetchers make fetchers for steps of kind http and sql. Other nodes do the steps of kinds missing here.
 	Fetchers map[workqueue.Kind]nodefetch.Fetchers
 
-	// LeaderTasks are done by the leader, beside those that every node has.
+	// LeaderTasks run on the leader, in addition to those of every node.
 	LeaderTasks []LeaderTask
-	// Precedence is that of this node in leading: it leaves it to nodes that have a higher one. The nodes of tranche serve
-	// have 1, since a leader without their leader tasks would start no schedule.
+	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1, as only they start schedules.
 	Precedence int
 
-	// Streams are what the streams are to be like when nothing is set yet in the database, where it is kept for all nodes
-	// from then on. See [streams.Store.ChangeStreams].
+	// Streams are saved as all nodes' settings unless the database has some. See [streams.Store.ChangeStreams].
 	Streams stream.Config
-	// Waits is told why the node has not begun, each time that it has asked in vain for a session, NATS or the streams.
-	// What it returns ends [Node.Run]. nil: the log is told, and the node goes on asking.
+	// Waits is called each time that the start cannot reach something. Its error ends [Node.Run]. nil: log and retry.
 	Waits func(what string, err error) error
 
-	Limits wire.Limits   // of the replies read
+	Limits wire.Limits   // of replies
 	Faults *fault.Points // nil: none
 	Tracer core.Tracer   // nil: none
 	Meter  core.Meter    // nil: none
@@ -105,7 +94,7 @@ func (c Config) withDefaults() Config {
 		c.Meter = core.NoMeter{}
 	}
 	if c.Host == "" {
-		c.Host, _ = os.Hostname() // shown to people only
+		c.Host, _ = os.Hostname() // only shown to people
 	}
 	c.SessionTTL = cmp.Or(c.SessionTTL, DefaultSessionTTL)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)

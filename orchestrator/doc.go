@@ -1,43 +1,34 @@
 // Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the
-// replies, and sees to it that whatever is lost on the way is reissued.
+// replies, and reissues what is lost on the way. This package has its session, lease, leader tasks and construction
+// ([New]). The packages below it do the work, and know each other mostly as interfaces.
 //
-// This package is the node's life: its session, the lease, its leader tasks, and the making of its rooms ([New]). What
-// it does stands in packages beside it, which know nothing of the node, and of one another little more than an
-// interface.
+// # Path of a slice
 //
-// # Way of a slice
+// The claimer (dispatch) takes slices from PostgreSQL. A publisher builds and publishes each request under the
+// slice's id. Once JetStream has acknowledged it, the slice is marked as sent. Then any node records the reply: many
+// in one transaction, acknowledged to JetStream after the commit.
 //
-// The claimer (dispatch) takes slices from PostgreSQL. A publisher reads their items, builds the request and publishes
-// it under the slice's id; once JetStream has acknowledged it, the slice is marked as sent. From then on any node
-// records the reply: many replies in one transaction, acknowledged to JetStream after the commit.
-//
-// A slice of a step that is not of kind endpoint the node works on itself: it reads the items with the parts that the
-// step sees, calls a function, asks a service over core NATS, or has one of Config.Fetchers do it, and records what
-// comes, many chunks in a transaction. Such a slice stays claimed until then, so it comes back with the node's session.
-// What is worked on at once is bounded by pace (a function, a host, a source), and in bytes.
+// The node itself processes slices of steps that are not of kind endpoint, by a function, a service over core NATS,
+// or one of Config.Fetchers. They stay claimed until their results are recorded, so the end of the session releases
+// them. Concurrent work is limited by pace (per function, host, source), and in bytes.
 //
 // # What it waits for, and until when
 //
-//   - claimed, not yet sent: the node's session, gone after SessionTTL without a heartbeat, or
-//     DefaultClaimTTL of workqueue/dispatch; then reissued
-//   - claimed and worked on by the node itself: the step's time, counted from its begin; a call that does not come back
-//     then is given up; the node's session
-//   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is reissued if its
+//   - claimed, not sent: the session, which expires after SessionTTL without a heartbeat, or DefaultClaimTTL of
+//     workqueue/dispatch; then reissued
+//   - claimed and processed by the node itself: the step's timeout, after which the call is abandoned; or the session
+//   - sent, not delivered to a service: a service; at its deadline it gets a new one, or is reissued if its
 //     request is gone
-//   - sent and handed out: a reply, until the deadline, counted from the hand-out
-//   - a lost or recreated stream: noticed by every node within StreamsInterval, and what it carried is reissued
+//   - sent and delivered: a reply, until the deadline, counted from the delivery
+//   - a lost or recreated stream: every node notices within StreamsInterval, and its requests are reissued
 //   - scheduled: its time, then the next claim
-//   - delivered too often and never answered: the server's advisory, or the leader's sweep of the consumers every
-//     ReconcileInterval; then buried, its asker told, and taken out of the stream
-//   - a dead letter: a node that takes it in; requeued, a node that sends it, or the leader
+//   - delivered too often without an answer: the server's advisory, or the leader's sweep every ReconcileInterval;
+//     then it becomes a dead letter, its requester is notified, and it is removed from the stream
+//   - a dead letter: a node that stores it; requeued: a node that sends it, or the leader
 //   - the leader's work: the lease, LeaseTTL
 //
 // # Guarantees
 //
-// At-least-once execution, exactly-once acknowledgement per item and generation. A node may die at any instruction.
-//
-// # Concurrency
-//
-// A [Node] runs its own goroutines between the start and the return of [Node.Run]; its other methods may be called from
-// any goroutine.
+// At-least-once execution, exactly-once acknowledgement per item and generation. A node may die at any instruction. A
+// [Node] runs its own goroutines until [Node.Run] returns. Its other methods are safe for concurrent use.
 package orchestrator

@@ -27,20 +27,18 @@ import (
 
 const eventBatch = 100
 
-// publisher publishes events.
 type publisher struct {
 	node    *core.Core
 	streams *streams.Keeper
-	fresh   *freshEvents // that the node has just committed
+	fresh   *freshEvents // committed by this node just now
 }
 
-// newPublisher returns what publishes events.
 func newPublisher(k *core.Core, streams *streams.Keeper) *publisher {
 	return &publisher{node: k, streams: streams, fresh: newFreshEvents()}
 }
 
-// Run publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
-// so that two nodes that publish the same one store it once.
+// Run publishes the outbox whenever signalled, until ctx ends. JetStream stores each event id once, also of two
+// nodes.
 func (p *publisher) Run(ctx context.Context) {
 	var silent string
 	var told time.Time
@@ -56,7 +54,7 @@ func (p *publisher) Run(ctx context.Context) {
 			continue
 		}
 		if text := err.Error(); ctx.Err() == nil && (text != silent || time.Since(told) >= core.SameError) {
-			p.node.Log.Warn("publish events; the leader will see to it again", zap.Error(err))
+			p.node.Log.Warn("publish events; the leader will retry", zap.Error(err))
 			silent, told = text, time.Now()
 		}
 	}
@@ -72,12 +70,11 @@ type event struct {
 	Detail     json.RawMessage `json:"detail"`
 }
 
-// eventPass goes once over the events that wait, oldest first. What NATS does not take keeps no others: neither those
-// of other kinds when it refuses one, nor those behind an event that is too large.
+// eventPass publishes the outbox once, oldest first. Refused kinds and too large events do not hold up the rest.
 type eventPass struct {
 	*publisher
 
-	at      inspect.EventPlace // up to where it has come
+	at      inspect.EventPlace // of the last event read
 	refused []workqueue.EventKind
 	failed  error
 }
@@ -92,7 +89,7 @@ func (p *publisher) publishWaiting(ctx context.Context) error {
 	}
 }
 
-// some publishes the next few. An error ends the pass: it speaks of NATS, or of PostgreSQL.
+// some publishes the next batch. An error is about NATS or PostgreSQL, and ends the pass.
 func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	reading, cancel := context.WithTimeout(ctx, core.PublishTimeout)
 	defer cancel()
@@ -133,11 +130,10 @@ func (p *publisher) markPublished(ctx context.Context, published []uuid.UUID) er
 	return inspect.New(p.node.Store).EventsPublished(ctx, published)
 }
 
-// tooLargeForStream is JetStream's code for a message above the stream's own limit.
 const tooLargeForStream jetstream.ErrorCode = 10054
 
-// passOver reports whether an error is about this event, or those of its kind, and notes it then. What came without an
-// answer says nothing of either.
+// passOver reports whether an error concerns only this event or its kind, and notes it then. An error without an
+// answer concerns neither.
 func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
 	answer, answered := errors.AsType[*jetstream.APIError](err)
 	_, unwritable := errors.AsType[*json.MarshalerError](err)
@@ -150,14 +146,14 @@ func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
 	default:
 		return false
 	}
-	if p.failed == nil { // one of them will do: there may be as many as there are events
+	if p.failed == nil { // the first is enough: there may be as many as events
 		p.failed = fmt.Errorf("event %s, %s: %w", e.ID, e.Kind, err)
 	}
 	return true
 }
 
 func (p *publisher) publishEvent(ctx context.Context, e *workqueue.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, core.PublishTimeout) // each: a slow NATS takes one at a time
+	ctx, cancel := context.WithTimeout(ctx, core.PublishTimeout) // per event: a slow NATS takes one at a time
 	defer cancel()
 	subject, body, err := eventMessage(e)
 	if err != nil {
@@ -174,19 +170,19 @@ func (p *publisher) publishEvent(ctx context.Context, e *workqueue.Event) error 
 	return err
 }
 
-// eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
+// eventMessage returns an event's message. The outbox has the events of trackers as subscribers get them.
 func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
 	if strings.HasPrefix(string(e.Kind), "tracker.") {
 		return wire.EventSubject(string(e.Kind)), e.Payload, nil
 	}
 	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
-	if strings.Contains(string(e.Kind), ".") { // of a schedule, or the database: there may be no run
+	if strings.Contains(string(e.Kind), ".") { // of a schedule or the database: there may be no run
 		return wire.EventSubject(string(e.Kind)), body, err
 	}
 	return wire.EventSubject("run." + string(e.Kind)), body, err
 }
 
-// Announce sees to it that the events of completed runs are published now. What completed them came at a time.
+// Announce logs completed runs and publishes their events now. came is when the reply that completed them came.
 func (p *publisher) Announce(completed []settle.Completion, came time.Time) {
 	for _, c := range completed {
 		p.node.Log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
@@ -200,29 +196,25 @@ func (p *publisher) Announce(completed []settle.Completion, came time.Time) {
 	}
 }
 
-// maxFresh bounds the events that are published without a look at the outbox. The outbox has the others.
+// maxFresh limits the events that bypass the outbox's reader, which publishes the rest.
 const maxFresh = 1000
 
-// freshAtOnce is how many of them wait for NATS at a time.
 const freshAtOnce = 16
 
-// freshEvents are completions that this node has just committed. It knows what they say, and publishes them at once:
-// who waits for one need not wait until the outbox was read. The outbox stays the truth. What is lost here, with the
-// node or because NATS did not take it, is found there, and has the same id.
-//
-// Who listens over core NATS gets what is published twice twice. So what is in here the outbox's reader passes over,
-// and what it had published before it came is not published again.
+// freshEvents are completions just committed by this node, published without reading the outbox. One lost here, with
+// the node or because NATS refused it, is published from the outbox under the same id. Subscribers over core NATS do
+// not deduplicate, so the outbox's reader skips events held here, and those it has published are not added.
 type freshEvents struct {
 	mu        sync.Mutex
 	events    []freshEvent
-	published []uuid.UUID            // that are to be marked
-	held      map[uuid.UUID]struct{} // all of these, and what is being published
-	read      [maxFresh]uuid.UUID    // what was published from the outbox last
-	next      int                    // place in read
+	published []uuid.UUID            // not yet marked in the outbox
+	held      map[uuid.UUID]struct{} // events, those being published, and published
+	read      [maxFresh]uuid.UUID    // ring of the last ids published from the outbox
+	next      int                    // index into read
 	come      chan struct{}
 }
 
-// freshEvent is an event, and when what brought it about came; zero when no one waits for the time between.
+// freshEvent is an event, and when the reply behind it came: zero if that delay is not metered.
 type freshEvent struct {
 	workqueue.Event
 
@@ -243,7 +235,7 @@ func (f *freshEvents) add(e freshEvent) {
 	core.Signal(f.come)
 }
 
-// passes reports whether the outbox's reader passes an event over, and else that it is published from there.
+// passes reports whether the outbox's reader skips an event. Else it notes that the reader publishes it.
 func (f *freshEvents) passes(id uuid.UUID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +255,7 @@ func (f *freshEvents) take() []freshEvent {
 	return events
 }
 
-// end notes what has been published, or leaves it to the outbox's reader.
+// end notes that an event was published, or leaves it to the outbox's reader.
 func (f *freshEvents) end(id uuid.UUID, published bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,7 +266,7 @@ func (f *freshEvents) end(id uuid.UUID, published bool) {
 	}
 }
 
-// mark calls f with what has been published. Until then the outbox's reader, which calls it, passes it over.
+// mark calls mark with the published ids. The outbox's reader, which calls it, skips them until it returns.
 func (f *freshEvents) mark(mark func([]uuid.UUID) error) error {
 	f.mu.Lock()
 	ids := f.published
@@ -289,8 +281,7 @@ func (f *freshEvents) mark(mark func([]uuid.UUID) error) error {
 	return err
 }
 
-// RunFresh publishes what this node has just committed, until ctx ends. [publisher.run] marks it; what NATS
-// did not take the leader finds in the outbox.
+// RunFresh publishes this node's new completions, until ctx ends. [publisher.Run] marks them in the outbox.
 func (p *publisher) RunFresh(ctx context.Context) {
 	for {
 		select {
@@ -313,7 +304,7 @@ func (p *publisher) RunFresh(ctx context.Context) {
 }
 
 func (p *publisher) publishNow(ctx context.Context, e *freshEvent) {
-	published := p.publishEvent(ctx, &e.Event) == nil // the next look at the outbox says why not
+	published := p.publishEvent(ctx, &e.Event) == nil // the next pass over the outbox logs the reason
 	if published {
 		if !e.came.IsZero() {
 			p.node.Meter.Took(core.TimingCompletion, time.Since(e.came))

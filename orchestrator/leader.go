@@ -18,24 +18,24 @@ import (
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 )
 
-// What goes with wakeSubject beside its first meaning. Nothing depends on either: nodes look by themselves.
+// Other messages on core.WakeSubject. They only save time: nodes also poll.
 const (
-	wakeElection = "lead"  // a leader has resigned: who wants to lead tries at once
+	wakeElection = "lead"  // a leader resigned: candidates try for the lease now
 	wakeTask     = "task " // and the leader task's name: the leader runs it now
 )
 
-// The leader tasks that every node has. Those of Config.LeaderTasks come beside them.
+// The leader tasks of every node; Config.LeaderTasks adds to them.
 const (
-	taskSweep      = "sweep"      // issues again what cannot come to an end by itself
-	taskStalled    = "stalled"    // ends transactions of processes that have stopped in the middle of them
-	taskClear      = "clear"      // takes back loads whose node is gone; gigabytes take minutes
-	taskReconcile  = "reconcile"  // looks after endpoints and their consumers
-	taskPace       = "pace"       // decides how fast endpoints are asked
-	taskDeadlines  = "deadlines"  // paces runs so that they are done by their time
-	taskWritable   = "writable"   // sees to it that the streams take messages
-	taskLost       = "lost"       // issues again what was lost in a stream that looks whole
-	taskCollectors = "collectors" // frees keys of nodes that are gone, and clears away what collectors need no more
-	TaskStreams    = "streams"    // brings what is set for the streams to JetStream
+	taskSweep      = "sweep"      // reissues what cannot end otherwise
+	taskStalled    = "stalled"    // ends transactions of processes that stalled in them
+	taskClear      = "clear"      // removes loads whose node is gone; gigabytes take minutes
+	taskReconcile  = "reconcile"  // maintains endpoints and their consumers
+	taskPace       = "pace"       // decides the request rate of endpoints
+	taskDeadlines  = "deadlines"  // paces runs so that they are done by their done_by
+	taskWritable   = "writable"   // checks that the streams accept messages
+	taskLost       = "lost"       // reissues what was lost in a stream that seems complete
+	taskCollectors = "collectors" // frees keys of lost nodes, and deletes what collectors no longer need
+	TaskStreams    = "streams"    // applies the streams' settings to JetStream
 	TaskRetention  = "retention"  // deletes what is past its limits
 )
 
@@ -48,7 +48,6 @@ func (n *Node) ownLeaderTasks() []LeaderTask {
 		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
 }
 
-// sessionStore keeps sessions and the leader's lease.
 type sessionStore interface {
 	StartSession(ctx context.Context, node sessionstore.NodeInfo, ttl time.Duration) (workqueue.SessionID, error)
 	Heartbeat(ctx context.Context, session workqueue.SessionID, ttl time.Duration, stats any) error
@@ -57,21 +56,19 @@ type sessionStore interface {
 	Resign(ctx context.Context, lease workqueue.Lease) error
 }
 
-// beatOfLease is the time between two prolongings.
 func (c *Config) beatOfLease() time.Duration { return c.LeaseTTL / 4 }
 
-// term is a time in which this node leads.
+// term is a period in which this node leads.
 type term struct {
 	lease workqueue.Lease
 	end   context.CancelFunc
 	over  <-chan struct{}
-	// fuse ends the term when the lease has not been prolonged in time, as this node's own clock runs: it does not keep on
-	// with what it could not commit.
+	// fuse ends the term when the lease was not renewed by then, on this node's own clock: later commits would fail.
 	fuse *time.Timer
 }
 
-// lead tries for the lease and, while it has it, has the leader tasks done. It does nothing else itself, so that
-// nothing keeps it from prolonging the lease. On a clean stop it resigns first of all.
+// lead tries for the lease and, while it holds it, runs leader tasks in other goroutines, so that none delays a
+// renewal.
 func (n *Node) lead(ctx context.Context) {
 	var now *term
 	var tasks sync.WaitGroup
@@ -93,8 +90,8 @@ func (n *Node) lead(ctx context.Context) {
 	}
 }
 
-// leadOnce takes or prolongs the lease. It returns the term that goes on, or nil when others lead, and when to look
-// again: at the latest when the lease of whoever leads runs out.
+// leadOnce takes or renews the lease. It returns the continuing term, nil while another node leads, and the time to
+// the next try.
 func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (*term, time.Duration) {
 	if had != nil && had.lease.Session != n.core.Session() {
 		n.stepDown(ctx, had) // the session had expired: its successor need not wait for the end of the lease
@@ -111,7 +108,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (
 		if ctx.Err() == nil {
 			n.core.Log.Warn("lead", zap.Error(err))
 		}
-		return had, n.cfg.beatOfLease() // the fuse knows how long for
+		return had, n.cfg.beatOfLease() // the fuse ends the term if this goes on
 	}
 	left := n.cfg.LeaseTTL - time.Since(asked)
 	if had != nil && had.lease == lease && had.fuse.Reset(left) {
@@ -121,7 +118,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (
 	return n.beginTerm(ctx, lease, left, tasks), n.cfg.beatOfLease()
 }
 
-// stand has the node's session compete for the lease, with its precedence.
+// stand competes for the lease with the node's session and precedence.
 func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
 	session := n.core.Session()
 	if n.cfg.Precedence != 0 && n.stands != session {
@@ -133,7 +130,7 @@ func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
 	return n.sessions.Lead(ctx, session, n.cfg.LeaseTTL)
 }
 
-// withdraw is for a node that stops: it lives on until what it has in progress has ended, and others are to lead.
+// withdraw clears the precedence of a stopping node, so that others lead while it finishes its work.
 func (n *Node) withdraw(ctx context.Context) {
 	if n.cfg.Precedence == 0 {
 		return
@@ -141,11 +138,11 @@ func (n *Node) withdraw(ctx context.Context) {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := n.sessions.SetPrecedence(timed, n.core.Session(), 0); err != nil {
-		n.core.Log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
+		n.core.Log.Warn("release the lead; other nodes take it when this one's session ends", zap.Error(err))
 	}
 }
 
-// leaveTo lets another node lead, and returns when to look again. For one that has precedence, this one resigns.
+// leaveTo ends the term, and returns when to try again. It resigns if the other node has a higher precedence.
 func (n *Node) leaveTo(ctx context.Context, had *term, held *sessionstore.HeldError) time.Duration {
 	if !held.Outranked {
 		n.endTerm(had)
@@ -155,10 +152,10 @@ func (n *Node) leaveTo(ctx context.Context, had *term, held *sessionstore.HeldEr
 	return n.cfg.beatOfLease()
 }
 
-// leaseSlack is how long after the end of another's lease it is tried for.
+// leaseSlack is how long after another node's lease expires this one tries.
 const leaseSlack = 5 * time.Millisecond
 
-// beginTerm has every leader task done until the term is over.
+// beginTerm runs every leader task until the term ends.
 func (n *Node) beginTerm(ctx context.Context, lease workqueue.Lease, left time.Duration, tasks *sync.WaitGroup) *term {
 	ctx, end := context.WithCancel(ctx)
 	now := &term{lease: lease, end: end, over: ctx.Done(), fuse: time.AfterFunc(left, end)}
@@ -180,7 +177,7 @@ func (n *Node) endTerm(had *term) {
 	n.core.Log.Info("this node does not lead any more", zap.Int64("epoch", had.lease.Epoch))
 }
 
-// stepDown ends a term and gives the lease up. Other nodes are told, so that one of them leads at once.
+// stepDown ends a term and releases the lease. It wakes the other nodes, so that one leads immediately.
 func (n *Node) stepDown(ctx context.Context, had *term) {
 	if had == nil {
 		return
@@ -189,21 +186,20 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := n.sessions.Resign(timed, had.lease); err != nil {
-		n.core.Log.Warn("resign; the lease runs out by itself", zap.Error(err))
+		n.core.Log.Warn("resign; the lease will expire", zap.Error(err))
 		return
 	}
 	n.core.Notify(wakeElection)
 }
 
-// pulse is what a node says of itself with each heartbeat.
+// pulse is what a heartbeat reports, for explanations and the view of the nodes.
 type pulse struct {
 	Stats
-	NATS    bool                    `json:"nats"`              // it is connected; explanations read it
-	Stalled *streams.StalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; also
-	Refused string                  `json:"refused,omitempty"` // what NATS refuses its user; also
-	Locals  []string                `json:"locals"`            // its functions for steps of kind local; also
-	// LeaderTasks are there while it leads; the view of the nodes reads them.
-	LeaderTasks []inspect.TaskPulse `json:"leader_tasks,omitempty"`
+	NATS        bool                    `json:"nats"`              // it is connected
+	Stalled     *streams.StalledStreams `json:"stalled,omitempty"` // it is connected, but the streams do not answer
+	Refused     string                  `json:"refused,omitempty"` // what NATS denies its user
+	Locals      []string                `json:"locals"`            // its functions for steps of kind local
+	LeaderTasks []inspect.TaskPulse     `json:"leader_tasks,omitempty"`
 }
 
 func (n *Node) pulse() pulse {
@@ -211,8 +207,8 @@ func (n *Node) pulse() pulse {
 		n.Leading().pulses()}
 }
 
-// beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the
-// claims of the old one belong to others by then, and every write about them is fenced.
+// beat keeps the session alive. It replaces an expired one: other nodes own its claims by then, and a fence rejects
+// every write about them.
 func (n *Node) beat(ctx context.Context) {
 	tick := time.NewTicker(n.cfg.Heartbeat)
 	defer tick.Stop()
@@ -239,7 +235,7 @@ func (n *Node) beat(ctx context.Context) {
 	}
 }
 
-// Locals returns the names of the node's functions for steps of kind local, in order.
+// Locals returns the sorted names of the node's functions for steps of kind local.
 func (n *Node) Locals() []string {
 	names := slices.AppendSeq([]string{}, maps.Keys(n.cfg.Locals)) // never nil: heartbeats carry it as a list
 	slices.Sort(names)

@@ -16,35 +16,33 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// LeaderTask is something that only the node does that leads, again and again. Each leader task has a goroutine of its
-// own, so that a slow one keeps neither the lease nor the other leader tasks waiting, and runs at most once at a time,
-// on all nodes together as far as what it commits goes: its transactions check the lease's epoch
+// LeaderTask is periodic work done only by the leader, in its own goroutine, so that a slow one delays neither the
+// lease nor the rest. One run at a time can commit: its transactions check the lease's epoch
 // ([session.Store.AsLeader]).
 type LeaderTask struct {
-	// Name stands in logs and views: lower case, a few words.
+	// Name appears in logs and views: lower case, a few words.
 	Name string
-	// Run does what there is to do. Its ctx ends when the lease is lost or the node stops. again is when it wants to run
-	// next, unless it is woken before (see [Node.WakeLeaderTask]); 0 means at the next beat of the lease. What it returns
-	// as an error is logged and shown beside the node; that it panics is, too.
+	// Run does one round. Its ctx ends when the lease is lost or the node stops. again is the time to the next, unless
+	// woken before ([Node.WakeLeaderTask]); 0 means the next renewal. Errors and panics are logged and shown with the
+	// node.
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
 
-// task is a LeaderTask of this node, with what has become of it.
 type task struct {
 	LeaderTask
-	turn chan struct{} // has room for who runs it
+	turn chan struct{} // held by the goroutine that runs it
 	wake chan struct{}
 
 	mu     sync.Mutex
 	state  taskState
 	told   time.Time // when its last error was logged
-	silent string    // which that was
+	silent string    // the error last logged
 }
 
-// taskState is what became of a leader task since its node began to lead.
+// taskState is a leader task's history since its node began to lead.
 type taskState struct {
 	runs, failures int64
-	began, ended   time.Time // of its last run; ended is before began while it runs
+	began, ended   time.Time // of its last run; ended before began: it is running
 	took           time.Duration
 	failing        bool // its last run failed
 	lastError      string
@@ -60,12 +58,12 @@ func newLeaderTasks(all []LeaderTask) []*task {
 	return tasks
 }
 
-// checkLeaderTasks refuses leader tasks that no one could tell from one another.
+// checkLeaderTasks rejects leader tasks without a unique name and a function.
 func checkLeaderTasks(tasks []LeaderTask) error {
 	seen := map[string]bool{}
 	for _, d := range tasks {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
-			return fmt.Errorf("orchestrator: Config.LeaderTasks has %q; each has a name of its own and a function "+
+			return fmt.Errorf("orchestrator: Config.LeaderTasks has %q; each needs a unique name and a function "+
 				"(%q, %q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, taskSweep, taskStalled, taskClear, taskReconcile,
 				TaskStreams, taskWritable, taskLost, taskPace, taskDeadlines, TaskRetention, taskCollectors)
 		}
@@ -74,10 +72,10 @@ func checkLeaderTasks(tasks []LeaderTask) error {
 	return nil
 }
 
-// serve runs a leader task until ctx ends: as often as it wants to, and when it is woken.
+// serve runs a leader task until ctx ends: at its own interval, and when it is woken.
 func (n *Node) serve(ctx context.Context, d *task, lease workqueue.Lease) {
 	select {
-	case d.turn <- struct{}{}: // what it did under an earlier lease has come to its end
+	case d.turn <- struct{}{}: // its run under an earlier lease is finished
 		defer func() { <-d.turn }()
 	case <-ctx.Done():
 		return
@@ -100,7 +98,7 @@ func (n *Node) serve(ctx context.Context, d *task, lease workqueue.Lease) {
 	}
 }
 
-// perform runs a leader task once, and survives it.
+// perform runs a leader task once and recovers its panics.
 func (n *Node) perform(ctx context.Context, d *task, lease workqueue.Lease) (again time.Duration) {
 	if ctx.Err() != nil {
 		return 0
@@ -114,10 +112,10 @@ func (n *Node) perform(ctx context.Context, d *task, lease workqueue.Lease) (aga
 			again, err = 0, fmt.Errorf("panic: %v", p)
 		}
 		if errors.Is(err, workqueue.ErrNotLeader) {
-			core.Signal(n.elections) // the lease is to be looked at
+			core.Signal(n.elections) // check the lease now
 		}
 		if ctx.Err() != nil {
-			err = nil // it was cut off
+			err = nil // it was interrupted
 		}
 		if d.end(err) {
 			n.core.Log.Warn("a task failed; trying again", zap.String("task", d.Name), zap.Error(err))
@@ -140,7 +138,7 @@ func (d *task) begin() {
 	d.state.runs++
 }
 
-// end notes how a run ended, and reports whether its error is to be logged.
+// end notes how a run ended, and reports whether to log its error.
 func (d *task) end(err error) (tell bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,15 +158,14 @@ func (d *task) end(err error) (tell bool) {
 	return true
 }
 
-// WakeLeaderTask has the leader, be it this one or another, run a leader task now. A lost message costs no more than
-// what the leader task would have waited.
+// WakeLeaderTask runs a leader task now, on whichever node leads. A lost message only costs time.
 func (n *Node) WakeLeaderTask(name string) {
 	if !n.wakeOwnTask(name) {
 		n.core.Notify(wakeTask + name)
 	}
 }
 
-// wakeOwnTask wakes a leader task when this node leads, and reports whether it does.
+// wakeOwnTask wakes a leader task if this node leads, and reports whether it does.
 func (n *Node) wakeOwnTask(name string) bool {
 	if n.lease.Load() == nil {
 		return false

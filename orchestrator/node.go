@@ -35,17 +35,17 @@ type Node struct {
 	cfg      Config
 	ready    chan struct{}
 
-	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
-	elections chan struct{}                   // look for the lease
-	strangers chan error                      // the streams are another installation's now
+	stirred   atomic.Bool                     // there may be new work; for the pacer
+	elections chan struct{}                   // check the lease now
+	strangers chan error                      // the streams belong to another installation
 	lease     atomic.Pointer[workqueue.Lease] // nil while this node does not lead
 	tasks     []*task
-	stands    workqueue.SessionID // which has said its precedence; lead's alone
+	stands    workqueue.SessionID // whose precedence is saved; for lead only
 
 	streams   *streams.Keeper
 	database  *rewind
 	consumers *streams.Consumers
-	backlogs  queueList // what several leader tasks ask for
+	backlogs  queueList // shared by several leader tasks
 	events    *publisher
 	watch     *watcher
 	dispatch  *dispatch.Dispatcher
@@ -56,7 +56,7 @@ type Node struct {
 	runs      *Runs
 }
 
-// New returns a node on a migrated database and a NATS connection. Neither is closed by it.
+// New returns a node on a migrated database and a NATS connection. It closes neither.
 func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -83,7 +83,6 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// newComponents builds the components in the order of their dependencies.
 func (n *Node) newComponents() {
 	k, cfg := n.core, &n.cfg
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
@@ -106,26 +105,24 @@ func (n *Node) newComponents() {
 	n.runs = &Runs{node: k, events: n.events}
 }
 
-// Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
-// from PostgreSQL for longer than a session lives.
+// Session returns the current session, or the zero id. See [core.Core.Session].
 func (n *Node) Session() workqueue.SessionID { return n.core.Session() }
 
-// Stalled says that the connection to NATS stands and the streams do not answer: JetStream has no quorum. nil: they do.
+// Stalled is not nil while NATS is connected but the streams do not answer: JetStream has no quorum.
 func (n *Node) Stalled() *streams.StalledStreams { return n.streams.Stalled() }
 
-// Wake makes the node look for work now.
+// Wake makes the node poll for work now.
 func (n *Node) Wake() { n.core.Wake() }
 
-// PublishEvents makes the node publish events now that others have stored.
+// PublishEvents makes the node publish now what others have added to the outbox.
 func (n *Node) PublishEvents() { n.core.PublishEvents() }
 
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
 
-// Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
-// published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop. When the
-// connection to NATS is closed it stops also, and returns [ErrConnectionClosed], or a
-// [stream.StrangerError] when the streams are another installation's.
+// Run works until ctx ends, then stops within the grace: requests and replies in progress are finished, the rest is
+// handed back, and it returns nil. It fails with [ErrConnectionClosed] when the connection to NATS is closed, or a
+// [stream.StrangerError] when the streams belong to another installation.
 func (n *Node) Run(ctx context.Context) error {
 	connected, end := n.whileConnected(ctx)
 	err := n.run(connected)
@@ -140,7 +137,7 @@ func (n *Node) run(ctx context.Context) error {
 	defer unwatch()
 	err := n.open(ctx)
 	if ctx.Err() != nil { // stopped before it began
-		return nil // the error says no more than that
+		return nil // the error means only that
 	}
 	if err != nil {
 		return err
@@ -154,7 +151,7 @@ func (n *Node) run(ctx context.Context) error {
 	return errors.Join(unsubscribe(subs), n.close(ctx, stopped.Add(n.cfg.Grace)))
 }
 
-// subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
+// subscribe listens over core NATS. Messages only save time: everything is also polled.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
 	wake, err := n.core.NC.Subscribe(core.WakeSubject, func(msg *nats.Msg) { n.woken(string(msg.Data)) })
 	if err != nil {
@@ -164,7 +161,7 @@ func (n *Node) subscribe() ([]*nats.Subscription, error) {
 	return append(advisories, wake), err
 }
 
-// woken is told what other nodes know, this one's own messages included.
+// woken handles a message from a node, possibly this one.
 func (n *Node) woken(what string) {
 	name, isTask := strings.CutPrefix(what, wakeTask)
 	switch {
@@ -182,7 +179,7 @@ func (n *Node) woken(what string) {
 	}
 }
 
-// Open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
+// open gets a session, NATS and the streams, and waits for them indefinitely unless Config.Waits returns an error.
 func (n *Node) open(ctx context.Context) error {
 	if err := n.core.RetryUntil(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
@@ -191,7 +188,7 @@ func (n *Node) open(ctx context.Context) error {
 	var heart sync.WaitGroup
 	defer heart.Wait()
 	defer stop()
-	heart.Go(func() { n.beat(beating) }) // a node that waits for NATS is alive, and says what it waits for
+	heart.Go(func() { n.beat(beating) }) // while it waits for NATS, the node is alive and reports the reason
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
@@ -201,7 +198,7 @@ func (n *Node) open(ctx context.Context) error {
 	return n.core.RetryUntil(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
 }
 
-// waits tells whoever wants to know what the node waits for. Streams of another installation end the start.
+// waits reports what the node waits for. Streams of another installation end the start.
 func (n *Node) waits(what string, err error, pause time.Duration) error {
 	if _, strangers := errors.AsType[*stream.StrangerError](err); strangers {
 		return err
@@ -212,7 +209,6 @@ func (n *Node) waits(what string, err error, pause time.Duration) error {
 	return n.cfg.Waits(what, err)
 }
 
-// awaitNATS returns once the connection to NATS is there.
 func (n *Node) awaitNATS(ctx context.Context) error {
 	connected := n.core.NC.StatusChanged(nats.CONNECTED)
 	defer n.core.NC.RemoveStatusListener(connected)
@@ -230,7 +226,7 @@ func (n *Node) awaitNATS(ctx context.Context) error {
 	return nil
 }
 
-// natsPause is how often a node that begins says that there is no NATS.
+// natsPause is the time between reports that NATS is not connected.
 const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
@@ -244,16 +240,15 @@ func (n *Node) newSession(ctx context.Context) error {
 	return nil
 }
 
-// Work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
-// the last of them is done, so that no one takes from a node what it is still bringing to an end. It tells at what time
-// the node was told to stop.
+// work runs the loops. Those that feed others end first. The heartbeat outlasts them all, so that no other node takes
+// over unfinished work. It returns when the stop began.
 func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBeating()
 	var heart sync.WaitGroup
 	heart.Go(func() { n.beat(beating) })
 
-	// What is in progress may end within the grace; after that it is cut off.
+	// Work in progress may end within the grace; after that it is interrupted.
 	draining, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(n.cfg.Grace, cut) })
@@ -280,7 +275,7 @@ func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	return stopped
 }
 
-// Close hands back what the node still holds. It has what is left of the grace for it, too.
+// close hands back what the node still holds, within the rest of the grace plus closeTimeout.
 func (n *Node) close(ctx context.Context, grace time.Time) error {
 	left := max(time.Until(grace), 0) + closeTimeout
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
@@ -299,7 +294,7 @@ func (n *Node) close(ctx context.Context, grace time.Time) error {
 	return nil
 }
 
-// The end of the session or of the lease; else they expire. A session may take what is left of the grace on top.
+// closeTimeout limits the end of the session or of the lease; failing that, they expire.
 const closeTimeout = 5 * time.Second
 
 func unsubscribe(subs []*nats.Subscription) (failed error) {
@@ -311,26 +306,25 @@ func unsubscribe(subs []*nats.Subscription) (failed error) {
 	return failed
 }
 
-// Runs starts, changes and redoes runs.
+// Runs returns what starts, changes and reruns runs.
 func (n *Node) Runs() *Runs { return n.runs }
 
-// Collectors are what is flushed.
+// Collectors returns what flushes collectors.
 func (n *Node) Collectors() *flush.Flusher { return n.flushing }
 
-// Endpoints are the consumers of endpoints, and what is set for them.
+// Endpoints returns the consumers of endpoints and their settings.
 func (n *Node) Endpoints() *streams.Consumers { return n.consumers }
 
-// DeadLetters are what no service could deal with.
+// DeadLetters returns the store of requests that no service could answer.
 func (n *Node) DeadLetters() *streams.Letters { return n.letters }
 
-// ErrConnectionClosed is what [Node.Run] returns when its connection to NATS was closed, by the program or by nats.go,
-// which gives up after as many tries as its options say. Such a connection never comes back.
+// ErrConnectionClosed ends [Node.Run] when the program, or nats.go after its last attempt to reconnect, closed the
+// connection to NATS permanently.
 var ErrConnectionClosed = errors.New("the connection to NATS was closed permanently")
 
-// whileConnected returns a context that ends with ctx, or when the connection to NATS is closed: a node that lives on
-// without one would keep its session and the lease, and do nothing. It also ends when the streams are another
-// installation's: a node would take the replies to that one's requests. end frees what this takes, and says whether one
-// of these was the reason.
+// whileConnected returns a context that ends with ctx, or when the connection to NATS is closed: the node would keep
+// its session and the lease, and do nothing. It also ends when the streams belong to another installation, whose
+// replies the node must not take. end frees its resources, and returns which of the two it was.
 func (n *Node) whileConnected(ctx context.Context) (connected context.Context, end func() error) {
 	connected, cancel := context.WithCancelCause(ctx)
 	closed := n.core.NC.StatusChanged(nats.CLOSED)

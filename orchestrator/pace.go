@@ -21,47 +21,44 @@ import (
 )
 
 const (
-	// keepLearned is how long what was learned without anything having changed may be lost with its leader.
-	keepLearned = 30 * time.Second
-	// queueTimeout is how long JetStream may take to say how long a queue is.
+	// keepLearned is how old unsaved learned values may be that came without a change; a new leader loses them.
+	keepLearned  = 30 * time.Second
 	queueTimeout = 500 * time.Millisecond
-	// pruneEvery is the time between two prunings of the changes.
-	pruneEvery = 10 * time.Minute
+	pruneEvery   = 10 * time.Minute
 )
 
-// pacing is the leader task that looks at the endpoints whose pace is automatic, once in PaceInterval, and stores what
-// follows for all nodes to claim by.
+// pacing is the leader task that sets the pace of endpoints where it is automatic, every PaceInterval.
 func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		if lease != p.lease {
-			p = newPacer(n, lease) // whoever led before this node may have decided otherwise
+			p = newPacer(n, lease) // an earlier leader may have decided otherwise
 		}
 		return n.cfg.PaceInterval, p.round(ctx)
 	}
 }
 
-// pacer has a controller for each endpoint, as long as the node leads. It is for one goroutine.
+// pacer has a controller per endpoint, while the node leads. It is for one goroutine.
 type pacer struct {
 	node   *Node
 	lease  workqueue.Lease
-	since  time.Time // what ended before it has been looked at
+	since  time.Time // requests that ended before were observed
 	of     map[string]*pacedEndpoint
 	pruned time.Time
-	still  time.Time // when it looked last, if nothing had ended then
+	still  time.Time // time of the last round, if nothing had ended by then
 }
 
 type pacedEndpoint struct {
 	controller *autotune.Controller
 	saved      time.Time
-	learned    []byte // what is stored of it
+	learned    []byte // as stored
 }
 
 func newPacer(n *Node, lease workqueue.Lease) *pacer {
 	return &pacer{node: n, lease: lease, of: map[string]*pacedEndpoint{}, pruned: time.Now()}
 }
 
-// round looks once at all endpoints. One that cannot be stored does not keep the others waiting.
+// round checks all endpoints once. One that cannot be stored does not delay the rest.
 func (p *pacer) round(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, p.node.cfg.LeaseTTL)
 	defer cancel()
@@ -88,7 +85,7 @@ func (p *pacer) round(ctx context.Context) error {
 		sample.Places = p.node.consumers.Places(e.Endpoint, max(1, min(paced.controller.Settings().Chunk, e.ChunkMax)))
 		failed = errors.Join(failed, p.step(timed, paced, sample, e))
 	}
-	p.of = seen // what has nothing to do is taken up again from what is stored
+	p.of = seen // endpoints without work start from the stored values again
 	if time.Since(p.pruned) > pruneEvery {
 		p.pruned = time.Now()
 		_, err := pace.New(p.node.core.Store).PruneChanges(timed, p.lease)
@@ -97,11 +94,10 @@ func (p *pacer) round(ctx context.Context) error {
 	return failed
 }
 
-// stillFor is for how long a pacer leaves it at asking whether anything has ended at its endpoints, since nothing had:
-// not for so long that its measurements would count for nothing.
+// stillFor limits how long the pacer only checks whether requests ended: after StaleAfter, measurements do not count.
 const stillFor = autotune.StaleAfter - 2*time.Second
 
-// rests reports whether there is nothing to learn at many endpoints: a look costs what all their waiting runs cost.
+// rests skips a round over many endpoints when there is nothing to learn: a round reads all their waiting runs.
 func (p *pacer) rests(ctx context.Context) (bool, error) {
 	stirred := p.node.stirred.Swap(false)
 	if stirred || len(p.of) <= fewQueues || time.Since(p.still) >= stillFor {
@@ -115,7 +111,6 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 	return !ended, err
 }
 
-// paced returns the controller of an endpoint, with what someone else may have stored meanwhile.
 func (p *pacer) paced(e *pace.PacedEndpoint) *pacedEndpoint {
 	stored := autotune.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
 	if paced := p.of[e.Endpoint]; paced != nil {
@@ -126,7 +121,7 @@ func (p *pacer) paced(e *pace.PacedEndpoint) *pacedEndpoint {
 	return &pacedEndpoint{controller: controller, saved: time.Now(), learned: controller.Learned()}
 }
 
-// step hands a controller what was seen of an endpoint, and stores what it decides.
+// step passes a sample to a controller, and stores its decisions.
 func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen autotune.Sample, e *pace.PacedEndpoint) error {
 	before := paced.controller.Settings()
 	changes := paced.controller.Step(seen)
@@ -154,7 +149,6 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen autotune.Sa
 	return nil
 }
 
-// sampleOf is what was seen of an endpoint, with what JetStream says of its queue, if it says anything.
 func sampleOf(
 	e *pace.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration,
 ) autotune.Sample {
@@ -171,20 +165,19 @@ func sampleOf(
 			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))
 		}
 	}
-	// What the stream knows nothing of was asked over core NATS.
+	// Requests that the stream does not have went over core NATS.
 	if queue != nil && (e.Live == 0 || queue.NumPending > 0 || queue.NumAckPending > 0) {
 		s.Known, s.Queued, s.InHands = true, int(queue.NumPending), queue.NumAckPending
 	}
 	return s
 }
 
-// queues asks JetStream for the queues of the endpoints at which something is out.
 func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*jetstream.ConsumerInfo {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/2)
 	defer cancel()
 	var ask []string
 	for i := range of {
-		// What is out of a function, a host or a source is in its hands.
+		// Requests to a function, a host or a source have no queue.
 		if name := of[i].Endpoint; of[i].Live+of[i].Others > 0 && wire.ValidateName(name) == nil {
 			ask = append(ask, name)
 		}
@@ -192,12 +185,11 @@ func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*
 	return n.queuesOf(ctx, ask)
 }
 
-// fewQueues is how many queues are asked for one by one. More than that are read together.
+// fewQueues is the most queues queried one by one. More are read as a list.
 const fewQueues = 8
 
-// queuesOf asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing
-// is known in time are not in it. A cluster in which one consumer is silent brings no list: then each is asked for by
-// itself.
+// queuesOf queries JetStream for the consumers of endpoints: nil if missing, absent if unknown. A cluster with one
+// silent consumer returns no list: then each is queried alone.
 func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstream.ConsumerInfo {
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {
@@ -207,7 +199,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 				zap.Error(err))
 		}
 	}
-	core.Shuffle(names) // when the time does not do for all of them, it is others that are asked the next time
+	core.Shuffle(names) // when time runs out, the next call covers other endpoints
 	for _, name := range names {
 		if of[name] != nil || ctx.Err() != nil {
 			continue
@@ -227,17 +219,16 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	return of
 }
 
-// queueList is the consumers of all endpoints as they were a moment ago.
 type queueList struct {
 	mu sync.Mutex
 	at time.Time
 	of map[string]*jetstream.ConsumerInfo
 }
 
-// queuesFor is for how long a list of queues is good: those who ask for it once a second, each for itself, share one.
+// queuesFor is how long a list stays valid: tasks that read it once a second share one.
 const queuesFor = 900 * time.Millisecond
 
-// all lists the consumers of all endpoints. With an error it returns those that it has read.
+// all lists the consumers of all endpoints. With an error it returns those read so far.
 func (l *queueList) all(ctx context.Context, js jetstream.JetStream) (map[string]*jetstream.ConsumerInfo, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

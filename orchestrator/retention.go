@@ -15,31 +15,27 @@ import (
 )
 
 const (
-	// retentionEvery is the time between two looks for what is past its limits.
+	// retentionEvery is the time between two rounds.
 	retentionEvery = 10 * time.Minute
-	// retentionPause is the least rest between two pieces, and retentionMost how long a piece should take at most.
-	// Beside that it rests for as long as the piece took, so that it takes half a connection at most.
+	// retentionPause is the least rest between two pieces; retentionMost is how long a piece should take. It also rests
+	// for as long as the piece took, so it uses at most half a connection.
 	retentionPause = 10 * time.Millisecond
 	retentionMost  = 100 * time.Millisecond
-	// A partition that someone has locked is tried so often, for 10 s in all.
-	emptyTries = 40
-	emptyPause = 250 * time.Millisecond
-	// retentionBatch bounds the runs that are looked for, or measured, at once.
+	// A locked partition is retried this often, for 10 s in all.
+	emptyTries     = 40
+	emptyPause     = 250 * time.Millisecond
 	retentionBatch = 100
-	// retentionTold bounds the runs of a round whose errors are told.
-	retentionTold = 5
+	retentionTold  = 5
 )
 
-// Pieces are of so many rows, or items, by how long they take. They become smaller than leastSpan only when PostgreSQL
-// does not get a piece done in time at all: rows may be of any size.
+// Sizes of a piece in rows or items. Only timeouts reduce them below leastSpan: rows may be of any size.
 const (
 	leastSpan = 100
 	firstSpan = 2000
 	mostSpan  = 20_000
 )
 
-// retaining is the leader task that deletes what is past its limits. Runs come first: what is left of one that a leader
-// before had begun with, then those that are past their limits now.
+// retaining is the leader task that deletes what is past its limits, first what an earlier leader began with.
 func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		r := &retentionRound{log: k.Log, store: retentionstore.New(k.Store), lease: lease, span: firstSpan}
@@ -47,7 +43,7 @@ func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Durati
 	}
 }
 
-// retentionStore knows what is past its limits, and deletes it. See [retentionstore.Store].
+// retentionStore is the part of [retentionstore.Store] used here.
 type retentionStore interface {
 	Retention(ctx context.Context) ([]retentionstore.Retention, error)
 	RetentionCutoff(ctx context.Context, of *retentionstore.Retention) (*time.Time, error)
@@ -65,7 +61,6 @@ type retentionStore interface {
 	ForgetGone(ctx context.Context, lease workqueue.Lease) error
 }
 
-// retentionRound is one round.
 type retentionRound struct {
 	log   *zap.Logger
 	store retentionStore
@@ -74,7 +69,7 @@ type retentionRound struct {
 	stuck int // runs that could not be deleted
 }
 
-// round does without what cannot be done: one run, or one kind, never keeps the others.
+// round continues after errors: one run, or one kind, never holds up the rest.
 func (r *retentionRound) round(ctx context.Context) error {
 	failed := r.finishRuns(ctx)
 	if over(ctx, failed) {
@@ -95,13 +90,13 @@ func (r *retentionRound) round(ctx context.Context) error {
 		r.store.ForgetGone(ctx, r.lease))
 }
 
-// over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
+// over reports whether err ends the round, since the node no longer leads, or stops.
 func over(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader))
 }
 
-// kind deletes what is past the limits of one kind, and measures finished runs. By size only those can go that were
-// measured; with other limits only people want to know how large runs are, those that are left.
+// kind deletes what is past the limits of one kind. A limit by size needs measured runs. Other sizes are only shown,
+// so those of the remaining runs are measured afterwards.
 func (r *retentionRound) kind(ctx context.Context, k *retentionstore.Retention) error {
 	if k.None() {
 		return nil
@@ -120,7 +115,6 @@ func (r *retentionRound) kind(ctx context.Context, k *retentionstore.Retention) 
 	return errors.Join(failed, then(ctx, k))
 }
 
-// past deletes what is past the limits of one kind.
 func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) error {
 	before, err := r.store.RetentionCutoff(ctx, k)
 	if err != nil || before == nil {
@@ -140,8 +134,8 @@ func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) 
 	return err
 }
 
-// measure finds out how large finished runs are. Fewer at a time when that takes too long, and more again when it does
-// not; a run for which it does so even alone is guessed. Between two it rests for as long as the last one took.
+// measure measures finished runs. A batch shrinks when it takes too long, and grows again after. A single run that
+// takes too long gets a guess. It rests for as long as the last batch took.
 func (r *retentionRound) measure(ctx context.Context, _ *retentionstore.Retention) error {
 	batch := retentionBatch
 	for {
@@ -169,20 +163,19 @@ func (r *retentionRound) measure(ctx context.Context, _ *retentionstore.Retentio
 	}
 }
 
-// guess gives a run a size that could not be measured.
 func (r *retentionRound) guess(ctx context.Context, run workqueue.RunID, why error) error {
 	bytes, err := r.store.GuessRun(ctx, r.lease, run)
 	if err == nil && bytes > 0 {
-		r.log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
+		r.log.Warn("a finished run could not be measured in time; its size is estimated, without its values",
 			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
 	}
 	return err
 }
 
-// runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share
-// a partition, it is emptied.
+// runs deletes runs that ended before a time. It marks all due ones first, so that partitions without others are
+// emptied.
 func (r *retentionRound) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
-	var left []workqueue.RunID // someone was at work on them, or they could not be deleted
+	var left []workqueue.RunID // in use, or could not be deleted
 	for {
 		due, err := r.store.RunsPastLimits(ctx, before, retentionBatch, left)
 		if err != nil || len(due) == 0 {
@@ -205,12 +198,11 @@ func (r *retentionRound) runs(ctx context.Context, before time.Time, why string)
 		if err := r.finishRuns(ctx); over(ctx, err) {
 			return n, err
 		} else if err != nil {
-			failed = errors.Join(failed, err) // the next round tries it again
+			failed = errors.Join(failed, err) // the next round retries it
 		}
 	}
 }
 
-// finishRuns deletes all there is of the runs that are being deleted.
 func (r *retentionRound) finishRuns(ctx context.Context) (failed error) {
 	var left []workqueue.RunID // for the next round
 	for {
@@ -230,7 +222,7 @@ func (r *retentionRound) finishRuns(ctx context.Context) (failed error) {
 	}
 }
 
-// withStuck adds why a run could not be deleted. What keeps one may keep thousands, and a few say enough.
+// withStuck joins an error of a run. One cause may affect thousands, so it keeps only a few.
 func (r *retentionRound) withStuck(failed, err error) error {
 	if r.stuck++; r.stuck > retentionTold {
 		return failed
@@ -254,8 +246,7 @@ func (r *retentionRound) finishRun(ctx context.Context, run workqueue.RunID) err
 	}
 }
 
-// empty takes away at once what of a run can be. A transaction that reads the tables for a long time, as a backup does,
-// costs only that the rows are deleted in pieces.
+// empty drops what it can of a run in one step, unless a long transaction, such as a backup, reads the tables.
 func (r *retentionRound) empty(ctx context.Context, run workqueue.RunID) error {
 	for range emptyTries {
 		out, err := r.store.Empty(ctx, r.lease, run)
@@ -271,7 +262,6 @@ func (r *retentionRound) empty(ctx context.Context, run workqueue.RunID) error {
 	return nil
 }
 
-// old deletes things of a kind that ended before a time.
 func (r *retentionRound) old(
 	ctx context.Context, kind retentionstore.RetentionKind, before time.Time,
 ) (total int64, err error) {
@@ -289,8 +279,7 @@ func (r *retentionRound) old(
 	}
 }
 
-// piece does one piece, rests, and finds out how large the next one may be. One that was not done in time is tried
-// again with less: it has had no effect.
+// piece does one piece, rests, and adapts the next size. One that timed out had no effect and is retried smaller.
 func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) error {
 	for {
 		began := time.Now()
@@ -300,7 +289,7 @@ func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) e
 		case err != nil && (ctx.Err() != nil || !retentionstore.TookTooLong(err) || r.span == 1):
 			return err
 		case err != nil:
-			r.log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
+			r.log.Warn("a part of a deletion timed out; trying a smaller one", zap.Int64("span", r.span),
 				zap.Error(err))
 			r.span = max(r.span/4, 1)
 		default:
@@ -315,8 +304,7 @@ func (r *retentionRound) piece(ctx context.Context, do func(span int64) error) e
 	}
 }
 
-// nextSpan is how large the next piece may be after one that was done. What time-outs have made smaller than leastSpan
-// grows as soon as pieces do not take too long.
+// nextSpan returns the next size. Below leastSpan, it grows as soon as pieces do not take too long.
 func nextSpan(span int64, took time.Duration) int64 {
 	switch {
 	case took > retentionMost:

@@ -17,22 +17,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// rewind notices a database that lost recent commits.
+// rewind detects a database that lost recent commits.
 type rewind struct {
 	node     *core.Core
 	streams  core.Epochs
-	leads    func() bool   // whether this node does
-	interval time.Duration // between two looks
-	mark     session.Mark  // the furthest that the database is known to have come
+	leads    func() bool   // whether this node leads
+	interval time.Duration // between checks
+	mark     session.Mark  // the furthest state the database is known to have reached
 }
 
-// newRewind returns what sees a database that lost recent commits, at an interval.
 func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval time.Duration) *rewind {
 	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
 }
 
-// RecallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
-// says nothing: nodes that lived through it know.
+// RecallMark reads the mark from JetStream, possibly of earlier nodes. A wiped stream has none.
 func (w *rewind) RecallMark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
@@ -57,8 +55,7 @@ func (w *rewind) RecallMark(ctx context.Context) error {
 	return nil
 }
 
-// Run looks whether the database is where it was left, again and again, until ctx ends. The leader raises the
-// mark by which this is told, and keeps it in JetStream for nodes that are started later.
+// Run compares the database with the mark until ctx ends. The leader raises it, and saves it for later nodes.
 func (w *rewind) Run(ctx context.Context) {
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()
@@ -97,7 +94,7 @@ func (w *rewind) lookAtDatabase(ctx context.Context) error {
 	return w.keepMark(ctx)
 }
 
-// passGap has all that is out reissued, since the database knows less of it than was so.
+// passGap reissues everything in flight, since the database may have lost its outcome.
 func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 	known := have.Later(w.mark)
 	epoch, _ := w.streams.Now()
@@ -115,7 +112,7 @@ func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 	return nil
 }
 
-// keepMark keeps the mark in JetStream, where it has no end.
+// keepMark saves the mark in JetStream, without expiry.
 func (w *rewind) keepMark(ctx context.Context) error {
 	doc, err := json.Marshal(w.mark)
 	if err != nil {
@@ -125,7 +122,7 @@ func (w *rewind) keepMark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	if _, err := w.node.JS.PublishMsg(ctx, msg); err != nil {
-		w.node.Log.Debug("keep the database's mark", zap.Error(err)) // the next one is kept
+		w.node.Log.Debug("keep the database's mark", zap.Error(err)) // the next one is saved
 	}
 	return nil
 }

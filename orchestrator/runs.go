@@ -18,14 +18,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Runs starts, changes and redoes runs for people: what the store does, and what the nodes are told of it.
+// Runs starts, changes and reruns runs in the store, and notifies the nodes.
 type Runs struct {
 	node      *core.Core
 	events    core.Announcer
-	uncleared runSet // failed loads of which something may be left
+	uncleared runSet // failed loads that may have left data
 }
 
-// Start loads a run and sets nodes to work on it. See [start.Store.Load].
+// Start loads a run and wakes the nodes. See [start.Store.Load].
 func (r *Runs) Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
 	req.Session = r.node.Session()
@@ -38,7 +38,7 @@ func (r *Runs) Start(ctx context.Context, req start.LoadRequest, next func(*star
 	return loaded, err
 }
 
-// OpenRun makes a run that takes items until it is sealed. See [start.Store.OpenRun].
+// OpenRun creates a run that takes items until it is sealed. See [start.Store.OpenRun].
 func (r *Runs) OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error) {
 	opened, err := start.New(r.node.Store).OpenRun(ctx, req)
 	if err == nil {
@@ -62,7 +62,7 @@ func (r *Runs) Add(ctx context.Context, req start.AddRequest) (start.Added, erro
 	return added, err
 }
 
-// SealRun ends the adding of items to an open run. See [start.Store.SealRun].
+// SealRun closes an open run to new items. See [start.Store.SealRun].
 func (r *Runs) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error) {
 	sealed, err := start.New(r.node.Store).SealRun(ctx, req)
 	if err == nil {
@@ -73,7 +73,7 @@ func (r *Runs) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed
 	return sealed, err
 }
 
-// Pause holds runs, on every node at once. See [control.Store.Pause].
+// Pause holds runs on every node. See [control.Store.Pause].
 func (r *Runs) Pause(ctx context.Context, by control.Control) (control.Controlled, error) {
 	paused, err := control.New(r.node.Store).Pause(ctx, by)
 	if err == nil {
@@ -92,7 +92,7 @@ func (r *Runs) Resume(ctx context.Context, by control.Control, maxFailed *string
 	return resumed, err
 }
 
-// Approve lets all items of runs go that wait for it, or a step begin. See [control.Store.Approve].
+// Approve releases all items of runs that wait for it, or starts a step. See [control.Store.Approve].
 func (r *Runs) Approve(ctx context.Context, by control.Control) (control.Controlled, error) {
 	approved, err := control.New(r.node.Store).Approve(ctx, by)
 	if len(approved.Runs) > 0 {
@@ -111,7 +111,7 @@ func (r *Runs) SetRun(ctx context.Context, change control.RunChange) (control.Ru
 	return changed, err
 }
 
-// Cancel stops runs and takes their requests out of the stream. See [control.Store.Cancel].
+// Cancel stops runs and removes their requests from the stream. See [control.Store.Cancel].
 func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelled, error) {
 	cancelled, err := control.New(r.node.Store).Cancel(ctx, by)
 	if len(cancelled.Runs) > 0 {
@@ -121,10 +121,10 @@ func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelle
 	return cancelled, err
 }
 
-// maxRechecked bounds the runs that are looked at in one go; the leader sees to any others within a second.
+// maxRechecked limits the runs checked per call; the leader checks the rest within a second.
 const maxRechecked = 100
 
-// Recheck acts on what became due while runs were held, or with their new settings.
+// Recheck applies the thresholds and canaries that came due while runs were held, or with new settings.
 func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
 	for _, run := range runs[:min(len(runs), maxRechecked)] {
 		_, err := control.New(r.node.Store).CheckThreshold(ctx, run)
@@ -135,13 +135,13 @@ func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
 			_, err = control.New(r.node.Store).CheckCanary(ctx, run)
 		}
 		if err != nil {
-			r.node.Log.Debug("check a run that changed; the leader will see to it", zap.Error(err))
+			r.node.Log.Debug("check a run that changed; the leader will retry", zap.Error(err))
 			return
 		}
 	}
 }
 
-// Rerun sets items of a run going again. See [redo.Store.Rerun].
+// Rerun makes items of a run ready again. See [redo.Store.Rerun].
 func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error) {
 	if req.Settings.Endpoint != "" {
 		if err := wire.ValidateName(req.Settings.Endpoint); err != nil {
@@ -156,7 +156,7 @@ func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, er
 	return rerun, err
 }
 
-// Reset takes parts of a step back, and their requests out of the stream. See [redo.Store.Reset].
+// Reset discards a step's results, and removes its requests from the stream. See [redo.Store.Reset].
 func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error) {
 	reset, err := redo.New(r.node.Store).Reset(ctx, req)
 	if err == nil && !req.DryRun {
@@ -166,8 +166,7 @@ func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, er
 	return reset, err
 }
 
-// Correct gives items other payloads, and takes requests with the former ones out of the stream. See
-// [redo.Store.Correct].
+// Correct replaces payloads, and removes requests with former ones from the stream. See [redo.Store.Correct].
 func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error) {
 	corrected, err := redo.New(r.node.Store).Correct(ctx, req)
 	if err == nil && !req.DryRun {
@@ -177,10 +176,8 @@ func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corre
 	return corrected, err
 }
 
-// loadedAtOnce is how many items are counted together.
 const loadedAtOnce = 1000
 
-// counted has a meter told of the items that are read.
 func counted(m core.Meter, next func(*start.LoadItem) error) func(*start.LoadItem) error {
 	items, size := 0, 0
 	return func(item *start.LoadItem) error {
@@ -197,10 +194,9 @@ func counted(m core.Meter, next func(*start.LoadItem) error) func(*start.LoadIte
 	}
 }
 
-// runSet holds runs that are to be looked after.
 type runSet struct {
 	mu   sync.Mutex
-	runs map[workqueue.RunID]time.Time // when each came in
+	runs map[workqueue.RunID]time.Time // when each was added
 }
 
 func (r *runSet) add(run workqueue.RunID) {
@@ -224,25 +220,24 @@ func (r *runSet) all() map[workqueue.RunID]time.Time {
 	return maps.Clone(r.runs)
 }
 
-// settled is how long after a failed load a commit of it may still come through.
+// settled is how long after a failed load one of its commits may still succeed.
 const settled = time.Minute
 
-// noteUncleared remembers a failed load of which something may be left. The leader cannot tell it from a load under
-// way, because this node's session lives on.
+// noteUncleared remembers a failed load that may have left data. While this session lives, the leader takes it for a
+// load in progress.
 func (r *Runs) noteUncleared(err error) {
 	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); ok {
 		r.uncleared.add(left.Run)
 	}
 }
 
-// keepClear calls clearUncleared once in a pause.
 func (r *Runs) keepClear(ctx context.Context, pause time.Duration) {
 	for backoff.Sleep(ctx, pause) == nil {
 		r.clearUncleared(ctx)
 	}
 }
 
-// clearUncleared takes back what failed loads of this node have left, until nothing more can come of them.
+// clearUncleared removes what failed loads of this node have left, until none of their commits can succeed.
 func (r *Runs) clearUncleared(ctx context.Context) {
 	for run, since := range r.uncleared.all() {
 		sealed, err := start.New(r.node.Store).ClearLoad(ctx, run)

@@ -18,14 +18,12 @@ import (
 )
 
 const (
-	// watchPause is the least time between two looks of a node at what its commits brought.
-	watchPause = 50 * time.Millisecond
-	// watchTimeout bounds one look. What it leaves the leader finds within a second.
+	// watchPause is the least time between two checks, watchTimeout limits one: the leader does the rest within a second.
+	watchPause   = 50 * time.Millisecond
 	watchTimeout = 5 * time.Second
 )
 
-// watcher sees to what commits brought beside outcomes: it remembers what they gave reason to look at, and when slices
-// come due. What comes twice is looked at once.
+// watcher handles what commits brought in addition to outcomes. Duplicates are checked once.
 type watcher struct {
 	node   *core.Core
 	events core.Announcer
@@ -36,12 +34,11 @@ type watcher struct {
 	come chan struct{}
 }
 
-// newWatcher returns what looks at what commits gave reason to look at.
 func newWatcher(k *core.Core, events core.Announcer) *watcher {
 	return &watcher{node: k, events: events, come: make(chan struct{}, 1)}
 }
 
-// Seen sees to what a recording brought beside outcomes, of replies that came at a time.
+// Seen handles a recording. came is when its replies came.
 func (w *watcher) Seen(out settle.Recorded, came time.Time) {
 	w.alarms.set(time.Now(), out.Due)
 	w.node.WakeFreed()
@@ -49,10 +46,9 @@ func (w *watcher) Seen(out settle.Recorded, came time.Time) {
 	w.Add(out.Look)
 }
 
-// NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
+// NextDue returns the time until the first slice scheduled by this node comes due; 0: none.
 func (w *watcher) NextDue(now time.Time) time.Duration { return w.alarms.next(now) }
 
-// Add has something looked at.
 func (w *watcher) Add(l settle.FollowUp) {
 	if l.Empty() {
 		return
@@ -84,10 +80,8 @@ func (w *watcher) take() settle.FollowUp {
 	return due
 }
 
-// Run looks at endpoints and runs of which this node has recorded something: whether an endpoint is down or up
-// again, whether its chunks are too big, whether too many items of a run have failed, whether a step has all that it
-// waited for. It tells other nodes of items that became ready, which they may be the ones to work on. The leader looks
-// at all of them once a second, so what is missed here is late and no more.
+// Run checks what this node's commits concern: breakers, chunk sizes, thresholds of runs, barriers. It wakes other
+// nodes for items that became ready. The leader checks everything once a second, so a miss here is only a delay.
 func (w *watcher) Run(ctx context.Context) {
 	for {
 		select {
@@ -134,7 +128,6 @@ func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 	}
 }
 
-// watched tells of a look that failed.
 func (w *watcher) watched(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		w.node.Log.Warn("look at what failed; the leader looks again", zap.Error(err))
@@ -149,7 +142,7 @@ func (w *watcher) lookAtBreaker(ctx context.Context, endpoint string) error {
 	w.node.Log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", change.Open),
 		zap.String("reason", change.Reason))
 	if !change.Open {
-		w.node.WakeOthers() // work may go on
+		w.node.WakeOthers() // work may continue
 	}
 	return nil
 }
@@ -163,8 +156,8 @@ func (w *watcher) lookAtSize(ctx context.Context, endpoint string) error {
 	return err
 }
 
-// SweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
-// anybody's. When the time does not do for all endpoints, it is others that are looked at the next time.
+// SweepWatched checks everything that any node may have missed, for the leader. When time runs out, the next call
+// covers other endpoints.
 func (w *watcher) SweepWatched(ctx context.Context) error {
 	names, err := w.node.Settling.WatchedEndpoints(ctx)
 	if err != nil {
@@ -179,7 +172,7 @@ func (w *watcher) SweepWatched(ctx context.Context) error {
 	return nil
 }
 
-// SweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, also.
+// SweepHolds checks ended canaries, and runs with too many failed items, for the leader.
 func (w *watcher) SweepHolds(ctx context.Context) error {
 	due, err := control.New(w.node.Store).DueHolds(ctx)
 	if err != nil {
@@ -205,21 +198,19 @@ func (w *watcher) SweepHolds(ctx context.Context) error {
 }
 
 const (
-	// alarmTick is how exactly alarms go off: what comes due close together is claimed together.
+	// alarmTick is the resolution of alarms: slices due within one tick are claimed together.
 	alarmTick = 50 * time.Millisecond
-	// alarmReach is how far ahead they are kept, which bounds how many there are. Later times are left to Poll.
+	// alarmReach limits how far ahead alarms are kept. Poll covers later times.
 	alarmReach = 30 * time.Second
 )
 
-// alarms are the times at which slices come due that this node has scheduled: without them each pause before a try
-// would be followed by a part of Poll. They are a convenience, as every node looks every Poll by itself. The zero value
-// is ready, and safe for concurrent use.
+// alarms are when slices scheduled by this node come due: otherwise a pause before a retry would grow by part of
+// Poll. Nothing depends on them. The zero value is ready, and safe for concurrent use.
 type alarms struct {
 	mu sync.Mutex
 	at map[int64]bool // in ticks since the epoch
 }
 
-// set adds times from now on.
 func (a *alarms) set(now time.Time, in []time.Duration) {
 	if len(in) == 0 {
 		return
@@ -236,7 +227,7 @@ func (a *alarms) set(now time.Time, in []time.Duration) {
 	}
 }
 
-// next returns how long until the first of them, 0 when there is none, and forgets those that have passed.
+// next returns how long until the first alarm, 0 if none, and drops those that have passed.
 func (a *alarms) next(now time.Time) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

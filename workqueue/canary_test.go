@@ -64,7 +64,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	}
 	b.wantCanary(run, control.CanaryWaiting)
 	b.wantCanary(run, control.CanaryUndecided)
-	b.wantHold(run, fmt.Sprintf("canary by tranche: its canary has ended: %d of 10 items failed", failed))
+	b.wantHold(run, fmt.Sprintf("canary by tranche: its canary ended: %d of 10 items failed", failed))
 	b.Check()
 	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
 	b.WantRefused(err, "tranche run approve "+run.String())

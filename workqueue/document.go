@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// Document is a text that a person puts on record: a plan, a schedule, an alert or a collector. The caller has
-// validated it.
+// Document is a text to be saved: a plan, schedule, alert or collector. The caller has validated it.
 type Document struct {
 	Name   string
-	Spec   json.RawMessage // in full
-	Source string          // as people wrote it; valid UTF-8 without NUL
-	Newest int             // only if this is the newest version; 0: whatever that is
+	Spec   json.RawMessage // complete
+	Source string          // as the user wrote it; valid UTF-8 without NUL
+	Newest int             // only if this is the newest version; 0: any
 }
 
 // The states of a document. A plan is always active.
@@ -22,7 +21,7 @@ const (
 	DocumentDeleted = "deleted"
 )
 
-// AppliedDocument is the outcome of putting a document on record.
+// AppliedDocument is the outcome of saving a document.
 type AppliedDocument struct {
 	Name       string     `json:"name"`
 	Version    int        `json:"version"`
@@ -31,12 +30,12 @@ type AppliedDocument struct {
 	State      string     `json:"state" enum:"active,paused" doc:"what is paused stays paused"`
 	NextDue    *time.Time `json:"next_due,omitempty" doc:"of a schedule; absent: it is never due again"`
 	Renumbered bool       `json:"renumbered,omitempty" doc:"a collector's keys are made otherwise: what waits goes first"`
-	Warnings   []string   `json:"warnings,omitempty" doc:"what may not be what was meant, or is not there yet"`
+	Warnings   []string   `json:"warnings,omitempty" doc:"what may be a mistake, or does not exist yet"`
 	ChangedBy  string     `json:"changed_by"`
 	ChangedAt  time.Time  `json:"changed_at"`
 }
 
-// ControlledDocument is a document that someone has paused, resumed or deleted.
+// ControlledDocument is a document that was paused, resumed or deleted.
 type ControlledDocument struct {
 	Name      string     `json:"name"`
 	State     string     `json:"state" enum:"active,paused,deleted"`
@@ -44,18 +43,18 @@ type ControlledDocument struct {
 	Version   int        `json:"version"`
 	NextDue   *time.Time `json:"next_due,omitempty" doc:"absent: it is not due again, or not before it is resumed"`
 	Waiting   int64      `json:"waiting" doc:"messages, due times or operations that wait, or are dropped"`
-	Parked    int64      `json:"parked,omitempty" doc:"operations of a collector beside them"`
+	Parked    int64      `json:"parked,omitempty" doc:"operations of a collector, in addition"`
 }
 
-// MovedError is returned for a document that was to follow a version which is not the newest one.
+// MovedError is returned if a document was based on a version that is not the newest.
 type MovedError struct {
 	Kind, Name     string
-	Wanted, Newest int // Newest is 0 when there is none
+	Wanted, Newest int // Newest is 0 if none exists
 }
 
 func (e *MovedError) Error() string {
 	if e.Newest == 0 {
-		return fmt.Sprintf("%s %s is not on record any more, and version %d was to be followed; nothing was applied",
+		return fmt.Sprintf("%s %s was deleted; version %d was expected; nothing was applied",
 			e.Kind, e.Name, e.Wanted)
 	}
 	return fmt.Sprintf("the newest version of %s %s is %d, and version %d was to be followed; nothing was applied. "+

@@ -10,22 +10,21 @@ import (
 )
 
 var (
-	// ErrNotFound is wrapped by every error about a run, item or step that does not exist.
+	// ErrNotFound is wrapped by every error about something that does not exist, like a run, item, step or plan.
 	ErrNotFound = errors.New("not found")
-	// ErrSessionLost is returned when a node's session has expired: what it holds has been, or is about to be, given
-	// to others.
+	// ErrSessionLost is returned if a node's session has expired: its slices are released to other nodes.
 	ErrSessionLost = errors.New("the node's session has expired")
-	// ErrBusy is returned by a claim of a step that a re-run or a cancel is at work on.
+	// ErrBusy is returned by a claim of a step that a re-run or cancel has locked.
 	ErrBusy = errors.New("the step is held by another operation")
 	// ErrNotLeader is returned by leader work whose lease has passed to another session.
 	ErrNotLeader = errors.New("this session no longer leads")
 )
 
-// StateError is returned when an operation does not fit the state that a run is in.
+// StateError is returned if an operation does not fit the run's state.
 type StateError struct {
 	Run   RunID
-	State string // the state it is in
-	Op    string // what was asked
+	State string
+	Op    string // the operation
 	Fix   string // what to do instead
 }
 
@@ -33,14 +32,14 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("cannot %s run %s: it is %s; %s", e.Op, e.Run, e.State, e.Fix)
 }
 
-// ParamsError is returned by Load for parameters that a run cannot have.
+// ParamsError is returned by Load for invalid parameters.
 type ParamsError struct {
 	Detail string // what is wrong, and what to do
 }
 
 func (e *ParamsError) Error() string { return e.Detail }
 
-// AmbiguousError is returned when a prefix or a name fits more than one run.
+// AmbiguousError is returned if a prefix or name matches several runs.
 type AmbiguousError struct {
 	Ref     string
 	Matches []RunID
@@ -51,7 +50,7 @@ func (e *AmbiguousError) Error() string {
 		e.Matches[0], e.Matches[1])
 }
 
-// DuplicateKeyError is returned by intake when two items of a run have the same key.
+// DuplicateKeyError is returned by intake if two items of a run have the same key.
 type DuplicateKeyError struct {
 	Key                   string
 	First, Second         Ordinal
@@ -72,8 +71,8 @@ func (e *DuplicateKeyError) Error() string {
 	return fmt.Sprintf("item %d: key %q is the key of item %d already; %s", e.Second+1, e.Key, e.First+1, fix)
 }
 
-// CleanupPendingError is returned by a load that failed and may have left something behind: PostgreSQL could not be
-// reached, or did not say whether it had committed. [start.Store.ClearLoad] removes it later.
+// CleanupPendingError is returned by a failed load that may have left rows behind: PostgreSQL was unreachable or did
+// not confirm the commit. [start.Store.ClearLoad] removes them later.
 type CleanupPendingError struct {
 	Run   RunID
 	Cause error
@@ -83,15 +82,13 @@ func (e *CleanupPendingError) Error() string {
 	return fmt.Sprintf("the load of run %s failed, and what it left will be cleared away later: %v", e.Run, e.Cause)
 }
 
-// Unwrap gives the reason why the load failed.
+// Unwrap returns why the load failed.
 func (e *CleanupPendingError) Unwrap() error { return e.Cause }
 
-// ErrFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
-// written over.
+// ErrFence is wrapped if a write affected fewer rows than the transaction had locked. It is a bug.
 var ErrFence = errors.New("rows are not in the state they were locked in")
 
-// Refused reports whether PostgreSQL will refuse the same write again: what was to be written breaks a constraint or
-// cannot be stored, or the rows it speaks of are not in the state it needs.
+// Refused reports whether PostgreSQL would refuse the write again: a constraint, invalid data, or the rows' state.
 func Refused(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		class := pg.Code[:2]
@@ -100,14 +97,13 @@ func Refused(err error) bool {
 	return errors.Is(err, ErrFence)
 }
 
-// SettingError is returned for a setting that an endpoint cannot have.
+// SettingError is returned for an invalid setting.
 type SettingError struct{ Detail string }
 
 func (e *SettingError) Error() string { return e.Detail }
 
-// ThrottledCodes returns the error codes with which services refuse work because it is too much at the moment, as
-// docs/protocol.md tells authors of services. Such items are retried without an attempt lost, and a pace learns a
-// rate from them.
+// ThrottledCodes returns the error codes with which services refuse excess work; docs/protocol.md documents them.
+// Such items are retried without losing an attempt, and the pace learns a rate from them.
 func ThrottledCodes() []string {
 	return []string{"throttled", "throttling", "too_many_requests", "rate_limited", "rate_limit_exceeded", "429", "busy",
 		"overloaded", "quota_exceeded"}

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventKind says what happened to a run.
+// EventKind is what happened to a run.
 type EventKind string
 
 // The kinds of event.
@@ -16,23 +16,22 @@ const (
 	EventCompleted EventKind = "completed" // once per generation
 	EventCancelled EventKind = "cancelled"
 	EventRerun     EventKind = "rerun"
-	EventReset     EventKind = "reset"     // parts of a step were taken back
-	EventCorrected EventKind = "corrected" // items were given other payloads
+	EventReset     EventKind = "reset"     // parts of a step were discarded
+	EventCorrected EventKind = "corrected" // items got new payloads
 	EventPaused    EventKind = "paused"    // the payload says why
 	EventResumed   EventKind = "resumed"   // by an operator
 	EventApproved  EventKind = "approved"  // the canary: all items may go
 	EventSealed    EventKind = "sealed"    // an open run has all its items
-	EventOverdue   EventKind = "overdue"   // an open run was not sealed in time
-	// EventDeadlineAtRisk says that a run will not be done by its time, or, with at_risk false, that it will after all.
+	EventOverdue   EventKind = "overdue"   // an open run passed its seal deadline
+	EventRewound   EventKind = "rewound"   // the database lost recent commits, among them confirmed ones of the run
+	// EventDeadlineAtRisk: a run will not be done by its done_by; with at_risk false, it will after all.
 	EventDeadlineAtRisk EventKind = "deadline_at_risk"
-	EventRewound        EventKind = "rewound" // the database lost recent commits: what it had confirmed of the run is lost
 
-	// EventGap is of no run: the database lost recent commits, or another server took it over.
+	// EventGap has no run: the database lost recent commits, or another server took over.
 	EventGap EventKind = "database.rewound"
 )
 
-// Event is one thing that happened to a run. It is stored in the transaction that made it happen and published to
-// JetStream afterwards, at least once, under a stable id.
+// Event is one event of a run. Stored in its transaction, it is published at least once, under a stable ID.
 type Event struct {
 	ID         uuid.UUID
 	Run        RunID
@@ -42,5 +41,5 @@ type Event struct {
 	At         time.Time
 }
 
-// Engine is the actor of what nodes do by themselves.
+// Engine is the actor of nodes' own actions.
 const Engine = "tranche"

@@ -192,7 +192,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
 			want: []told{{state: "held", reason: health.ReasonSampling, owner: node, items: 6},
 				{state: "ready", reason: health.ReasonNext, owner: node, items: 2}},
-			says: "waits for someone to approve",
+			says: "waits for approval",
 		},
 		"canary waits": {
 			make: func(b *bench) workqueue.RunID {
@@ -230,7 +230,7 @@ func TestExplain(t *testing.T) {
 				b.One(b.Load(storetest.Request(), 4))
 				return b.Load(storetest.Request(), 10)
 			},
-			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are out",
+			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are in flight",
 		},
 		"behind priority": {
 			make: func(b *bench) workqueue.RunID {
@@ -304,7 +304,7 @@ func TestExplain(t *testing.T) {
 			},
 			want: []told{{state: "ready", reason: health.ReasonProbing, owner: service, items: 6},
 				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
-			says: "a probe is out",
+			says: "a probe is in flight",
 		},
 		"backoff": {
 			make: func(b *bench) workqueue.RunID {
@@ -322,7 +322,7 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonBackoff, owner: timer, items: 7}},
-			says: "(4 items); the service failed their request as a whole; that was failure 1 of at most 3 (3 items)",
+			says: "(4 items); the service failed their entire request; that was failure 1 of at most 3 (3 items)",
 		},
 		"no NATS": {
 			make: func(b *bench) workqueue.RunID {
@@ -359,7 +359,7 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node,
-				items: 4}}, says: "a half of a request that failed as a whole",
+				items: 4}}, says: "half of a request that failed entirely",
 		},
 		"handed back": {
 			make: func(b *bench) workqueue.RunID {
@@ -393,7 +393,7 @@ func TestExplain(t *testing.T) {
 			},
 			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
 		},
-		"claimed by a node that is gone": {
+		"claimed by a dead node": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				b.One(run)
@@ -401,12 +401,13 @@ func TestExplain(t *testing.T) {
 				b.Open()
 				return run
 			},
-			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "is gone",
+			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}},
+			says: "claimed them and died",
 		},
 		"queued": {
 			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.Send(b.One(run)); return run },
 			want: []told{{state: "sent", reason: health.ReasonQueued, owner: service,
-				items: 4}}, says: "no service has taken them",
+				items: 4}}, says: "no service is known to have taken them",
 		},
 		"with a service": {
 			make: func(b *bench) workqueue.RunID {

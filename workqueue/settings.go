@@ -14,31 +14,31 @@ import (
 	"time"
 )
 
-// StepSettings is what is set for a step, beside what it does. A setting has one name in this struct, in
-// [StepOverrides] and in [SettingsView], whose tags say what it is called in plans, JSON, queries and commands; here
-// they say what it may be and where it is kept: a column of run_step, of the setting's name unless column says
-// otherwise, and NULL for 0 when that follows. A new one is a line in each of the three, and a column.
+// StepSettings is a step's settings. A setting has the same field name here, in [StepOverrides] and in [SettingsView],
+// whose tags give its name in plans, JSON, queries and commands. The tags here give its bounds and its column of
+// run_step: the setting's name by default, and NULL for 0 where marked. A new setting needs a line in each, and a
+// column.
 type StepSettings struct {
-	Chunk      int           `bounds:"1 8192"`     // items of a slice, at most
-	ChunkAuto  bool          `column:"chunk_auto"` // the size is found while running, up to Chunk
+	Chunk      int           `bounds:"1 8192"`     // most items of a slice
+	ChunkAuto  bool          `column:"chunk_auto"` // nodes find the size, up to Chunk
 	ChunkBytes int           `bounds:"1KiB 64MiB" zero:"leaves it to the node" column:",null"`
-	ChunkTime  time.Duration `bounds:"10ms 1h" zero:"" column:",null"` // of an automatic chunk; 0: the nodes' own idea
-	InFlight   int           `bounds:"1 10000"`                        // slices at once over all nodes, at most
-	// the limit is found while running, up to InFlight
+	ChunkTime  time.Duration `bounds:"10ms 1h" zero:"" column:",null"` // of an automatic chunk; 0: node's default
+	InFlight   int           `bounds:"1 10000"`                        // most concurrent slices over all nodes
+	// nodes find the limit, up to InFlight
 	InFlightAuto bool    `column:"in_flight_auto"`
 	Rate         float64 `bounds:"0.001 10000000" unit:" items a second" zero:"is no limit" column:",null"`
-	MaxAttempts  int     `bounds:"1 100"` // how often an item that fails is tried, in all
-	// from handing a request to a service to giving up
+	MaxAttempts  int     `bounds:"1 100"` // most attempts of a failing item
+	// from a service's receipt of a request until the request is abandoned
 	Timeout      time.Duration `bounds:"1ms 24h" column:"request_timeout"`
 	RetryBackoff time.Duration `bounds:"0s 24h"`                 // before the second attempt, doubled for each later one
 	MaxBackoff   time.Duration `bounds:"1ms 24h" column:",null"` // the longest such wait; 0: 5 minutes
-	RetryCodes   []string      // error codes that are retried, whatever the service says
-	NoRetryCodes []string      // error codes that never are
+	RetryCodes   []string      // error codes that are retried even if the service says no
+	NoRetryCodes []string      // error codes that are never retried
 	MaxResult    int           `bounds:"1 64MiB" zero:"leaves it at 64MiB" column:",null"` // bytes; more fails the item
 }
 
-// StepOverrides are settings of a step that are otherwise for one run, or from now on. What is nil stays as it is. The
-// tags doc, example and placeholder are for people, name is the flag's where it is not the setting's.
+// StepOverrides is changes of a step's settings, for one run or from now on. Nil fields stay unchanged. The tags
+// doc, example and placeholder are shown to users; name is the flag, if it differs from the setting.
 type StepOverrides struct {
 	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, or auto (500; 50 of http one by one, 100 of local)" placeholder:"N|auto"`
 	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"bytes of payloads and parts in a request, at most what NATS takes, or 32MiB without NATS (512KiB; 4MiB of http, sql, local)" placeholder:"SIZE"`
@@ -54,7 +54,7 @@ type StepOverrides struct {
 	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result, else it fails as result_too_large (64MiB)" placeholder:"SIZE"`
 }
 
-// SettingsView is StepSettings as JSON has them: in the answers of the API and in the plans of runs.
+// SettingsView is StepSettings as JSON, in API responses and the plans of runs.
 type SettingsView struct {
 	Chunk        int      `json:"chunk" doc:"items in a request at most"`
 	ChunkAuto    bool     `json:"chunk_auto,omitempty" doc:"nodes find the size up to chunk"`
@@ -72,19 +72,19 @@ type SettingsView struct {
 	MaxResult    Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result at most; absent: 64MiB"`
 }
 
-// What a step uses when no one says otherwise. Of a chunk or a limit that is found, the number is the upper bound.
+// Defaults of a step. For an automatic chunk or limit, the number is the upper bound.
 const (
-	DefaultChunkTime = 5 * time.Second // of a chunk whose size is found
+	DefaultChunkTime = 5 * time.Second // of an automatic chunk
 	// A step's `timeout`.
 	DefaultTimeout = 12 * time.Minute
 	// `max_backoff`.
 	DefaultMaxBackoff = 5 * time.Minute
 )
 
-// NoCodes as the only one in a list of codes is no code.
+// NoCodes alone in a list of codes means no codes.
 const NoCodes = "none"
 
-// View returns the settings as JSON has them.
+// View returns the settings as JSON shows them.
 func (s *StepSettings) View() (v SettingsView) {
 	to := reflect.ValueOf(&v).Elem()
 	for field, value := range reflect.ValueOf(s).Elem().Fields() {
@@ -94,7 +94,7 @@ func (s *StepSettings) View() (v SettingsView) {
 	return v
 }
 
-// Settings returns what the view shows.
+// Settings is the inverse of [StepSettings.View].
 func (v *SettingsView) Settings() (s StepSettings) {
 	to := reflect.ValueOf(&s).Elem()
 	for field, value := range reflect.ValueOf(v).Elem().Fields() {
@@ -104,7 +104,7 @@ func (v *SettingsView) Settings() (s StepSettings) {
 	return s
 }
 
-// All yields each setting by its name in plans, as people read it: a number that is only the upper bound says so.
+// All yields each setting by its name in plans, in human-readable form; automatic ones show their upper bound.
 func (s *StepSettings) All() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		v := s.View()
@@ -164,10 +164,10 @@ func Flags() iter.Seq2[string, string] {
 	}
 }
 
-// Empty reports whether they leave everything as it is.
+// Empty reports whether no setting is changed.
 func (o *StepOverrides) Empty() bool { return reflect.ValueOf(o).Elem().IsZero() }
 
-// Over returns the settings with the others laid over them.
+// Over returns the settings with the overrides applied.
 func (s StepSettings) Over(o *StepOverrides) StepSettings {
 	to := reflect.ValueOf(&s).Elem()
 	for field, value := range reflect.ValueOf(o).Elem().Fields() {
@@ -206,7 +206,7 @@ func codesGiven(codes []string) []string {
 	return slices.Clone(codes)
 }
 
-// SetChunk makes the size of chunks a fixed one, or one to be found with a time to aim at.
+// SetChunk sets a fixed chunk size, or an automatic one with a target time.
 func (s *StepSettings) SetChunk(n Adaptive) {
 	s.Chunk, s.ChunkAuto = n.Value, n.Auto
 	if !n.Auto {
@@ -217,7 +217,7 @@ func (s *StepSettings) SetChunk(n Adaptive) {
 	s.ChunkTime = cmp.Or(s.ChunkTime, min(DefaultChunkTime, cmp.Or(s.Timeout, DefaultTimeout)))
 }
 
-// SetInFlight makes the limit of requests a fixed one, or one to be found.
+// SetInFlight sets a fixed or automatic limit of requests.
 func (s *StepSettings) SetInFlight(n Adaptive) {
 	s.InFlight, s.InFlightAuto = n.Value, n.Auto
 	if n.Auto {
@@ -225,13 +225,13 @@ func (s *StepSettings) SetInFlight(n Adaptive) {
 	}
 }
 
-// Clone returns settings that share nothing with these.
+// Clone returns a deep copy.
 func (s StepSettings) Clone() StepSettings {
 	s.RetryCodes, s.NoRetryCodes = slices.Clone(s.RetryCodes), slices.Clone(s.NoRetryCodes)
 	return s
 }
 
-// Check names a setting that is out of its bounds, and says what is wrong with it; it looks at each by itself.
+// Check returns the name of a setting out of bounds and its problem. It checks each setting separately.
 func (s *StepSettings) Check() (name, problem string) {
 	v := s.View()
 	of := reflect.ValueOf(&v).Elem()
@@ -244,7 +244,7 @@ func (s *StepSettings) Check() (name, problem string) {
 	return "", ""
 }
 
-// Check names a setting that is out of its bounds, and says what is wrong with it.
+// Check returns the name of a setting out of bounds and its problem.
 func (o *StepOverrides) Check() (name, problem string) {
 	of := reflect.TypeFor[StepSettings]()
 	for field, value := range reflect.ValueOf(o).Elem().Fields() {
@@ -266,7 +266,7 @@ func (o *StepOverrides) Check() (name, problem string) {
 	return "", ""
 }
 
-// outOf says what is wrong with a value by the bounds in a tag; nothing when it is within them.
+// outOf describes a value's violation of the bounds in a tag, or is empty.
 func outOf(tag reflect.StructTag, value reflect.Value) string {
 	least, most, bounded := strings.Cut(tag.Get("bounds"), " ")
 	zero, none := tag.Lookup("zero")
@@ -274,7 +274,7 @@ func outOf(tag reflect.StructTag, value reflect.Value) string {
 		return ""
 	}
 	n := asFloat(value)
-	if n >= bound(value.Type(), least) && n <= bound(value.Type(), most) { // neither holds for what is no number
+	if n >= bound(value.Type(), least) && n <= bound(value.Type(), most) { // neither holds for NaN
 		return ""
 	}
 	problem := fmt.Sprintf("%v is not within %s to %s%s", value.Interface(), least, most, tag.Get("unit"))
@@ -288,7 +288,6 @@ func asFloat(value reflect.Value) float64 {
 	return value.Convert(reflect.TypeFor[float64]()).Float()
 }
 
-// bound reads one as values of a type are written.
 func bound(of reflect.Type, text string) float64 {
 	value := reflect.New(of)
 	if reader, ok := reflect.TypeAssert[encoding.TextUnmarshaler](value); ok {
@@ -346,15 +345,14 @@ func DoneBy(text string, zone *time.Location, from time.Time) (at time.Time, inZ
 	return at, !named, nil
 }
 
-// maxFailures is the largest number of failures that a plan may allow: as many as any run has items.
 const maxFailures = 1<<31 - 1
 
-// ErrMaxFailed says what a threshold may be.
+// ErrMaxFailed says which thresholds are valid.
 var ErrMaxFailed = errors.New("want a number of items like 500, a percentage of them like 1% or 0.5% up to 100%, " +
 	"or none")
 
-// ParseMaxFailed reads how many items may fail before a run pauses: a number, a percentage from 0% to 100% with up to
-// four decimals, or none. It returns the one form in which plans and runs keep it: "500", "0.5%", and "" for none.
+// ParseMaxFailed parses a threshold of failed items: a number, a percentage from 0% to 100% with up to four
+// decimals, or none. It returns the canonical form: "500", "0.5%", or "" for none.
 func ParseMaxFailed(text string) (string, error) {
 	if text == "" || text == "none" {
 		return "", nil
@@ -373,7 +371,6 @@ func ParseMaxFailed(text string) (string, error) {
 	return share + "%", nil
 }
 
-// canonicalShare takes off the zeros at the end of a number from 0 to 100 with up to four decimals.
 func canonicalShare(share string) (canonical string, ok bool) {
 	whole, decimals, dot := strings.Cut(share, ".")
 	n, err := WholeNumber(whole)
@@ -390,11 +387,9 @@ func canonicalShare(share string) (canonical string, ok bool) {
 	return strconv.Itoa(n) + "." + decimals, n < 100
 }
 
-// percentUnit is a percent in the units that a threshold is counted in: four decimals of a percent are told apart.
 const percentUnit = 10_000
 
-// FailedLimit is how many of so many items may fail before their run is held, by what [ParseMaxFailed] reads; of a part
-// of them it is rounded down. It is limited unless maxFailed is none. Any other text is a *SettingError.
+// FailedLimit converts a threshold for [ParseMaxFailed] to items, rounded down. limited is false for none.
 func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
 	text, err := ParseMaxFailed(maxFailed)
 	if err != nil {

@@ -15,32 +15,32 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// MaxSteps is how many steps a run has at most.
+// MaxSteps bounds the steps of a run.
 const MaxSteps = 64
 
-// StepSpec is a step as a run starts with it.
+// StepSpec is a step as its run starts with it.
 type StepSpec struct {
 	Name     string
 	Endpoint string
 	StepSettings
 
 	Kind     Kind            // empty: KindEndpoint
-	Needs    []int           // steps that must be done for an item before, each with a smaller number
-	Inputs   []int           // of those, the ones whose parts its requests carry
+	Needs    []int           // steps that must first be done for an item, all with smaller numbers
+	Inputs   []int           // those of them whose parts its requests carry
 	NoItem   bool            // its requests do not carry the items' payloads
-	Optional bool            // what needs it goes on without it
-	Barrier  bool            // nothing of it begins before its needs have ended for all items
-	Approval string          // with a barrier: nor before someone approves, ApproveAnyone or ApproveOther
+	Optional bool            // steps that need it continue without it
+	Barrier  bool            // it starts when its needed steps have ended for all items
+	Approval string          // with a barrier: it also waits for approval, by ApproveAnyone or ApproveOther
 	Config   json.RawMessage // the kind's own settings; nil: none
 }
 
-// Who may let a step begin that waits for an approval.
+// Approvers of a step that waits for approval.
 const (
-	ApproveAnyone = "anyone" // whoever may change runs
-	ApproveOther  = "other"  // but not who has a part in the run
+	ApproveAnyone = "anyone" // any user who may change runs
+	ApproveOther  = "other"  // only users not involved in the run
 )
 
-// Validate checks what of the step, the i-th, concerns other steps.
+// Validate checks the i-th step's relation to other steps.
 func (st *StepSpec) Validate(i int) error {
 	for n, need := range st.Needs {
 		if need < 0 || need >= i {
@@ -65,7 +65,7 @@ func (st *StepSpec) Validate(i int) error {
 	return nil
 }
 
-// EffectiveKind is how the work of the step is done.
+// EffectiveKind returns Kind or its default.
 func (st *StepSpec) EffectiveKind() Kind {
 	if st.Kind == "" {
 		return KindEndpoint
@@ -73,68 +73,65 @@ func (st *StepSpec) EffectiveKind() Kind {
 	return st.Kind
 }
 
-// Upper bounds of steps whose chunk or in-flight limit nodes find themselves, unless other ones were given; and of all.
+// Upper bounds of automatic chunks and limits by default, and of all limits.
 const (
 	AutoChunk    = bitfield.Size
 	AutoInFlight = 1024
 	MaxInFlight  = 10_000
 )
 
-// CodeComma stands between codes, which have no commas.
+// CodeComma separates codes, which contain no commas.
 const CodeComma = ", "
 
-// DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
+// DefaultAutoChunk is the size of automatic chunks for an endpoint without history.
 const DefaultAutoChunk = 500
 
-// CodeInvalid is the error code of items that do not fit the schema of their run. No one is asked about them.
+// CodeInvalid is the error code of items that violate their run's schema. They are never sent.
 const CodeInvalid = "invalid"
 
-// CodeStopped is the error code of items that no one has tried, because one of the same lane failed before them.
+// CodeStopped is the error code of items that were not tried because an earlier one in their lane failed.
 const CodeStopped = "ORDER_STOPPED"
 
-// RunOrder puts the items of a run in lanes: those of the same value are worked on one at a time in the order in
-// which they came, and the next one begins when every step has come to its end with the one before. Lines do not wait
-// for each other.
+// RunOrder puts the items of a run in lanes: those of the same value go one at a time in order, each after every
+// step has ended with the one before. Lanes are independent.
 //
-// The item of a lane that is worked on is its head; the others are held back in the planes, like those behind a canary.
-// Whoever settles the head, over all steps, makes the next one ready in the same transaction. The row of a lane in
-// work_lane is its lock.
+// The item in work is its lane's head; the rest are in the held planes. Settling the head over all steps makes the
+// next item ready in the same transaction. A lane's row in work_lane is its lock.
 type RunOrder struct {
 	Rule order.Rule
-	Stop bool // what follows an item that failed ends with CodeStopped, and is not tried
+	Stop bool // items after a failed one fail with CodeStopped, untried
 }
 
-// Kind says how the work of a step is done.
+// Kind is how the work of a step is done.
 type Kind string
 
-// The kinds of steps. Services do the work of the first; the others are done by nodes themselves.
+// The kinds of steps. Services take the first from the stream; nodes carry out the rest themselves.
 const (
 	KindEndpoint Kind = "endpoint" // a list request over JetStream
-	KindDirect   Kind = "direct"   // a list request over core NATS: nothing of it is persisted
+	KindDirect   Kind = "direct"   // a list request over core NATS, not persisted
 	KindHTTP     Kind = "http"     // an external service
 	KindSQL      Kind = "sql"      // a query in another database
 	KindLocal    Kind = "local"    // a function of the program that embeds the node
 )
 
-// StepWork is what a claimer has to know of a step to do its work.
+// StepWork is what a claimer needs to know to do a step's work.
 type StepWork struct {
 	Kind    Kind
 	Name    string
-	Config  []byte      // the kind's own settings as JSON; nil without
+	Config  []byte      // the kind's own settings as JSON; nil: none
 	Inputs  []StepInput // the parts that a request carries
-	NoItem  bool        // it does not carry the item's payload
+	NoItem  bool        // its requests do not carry the items' payloads
 	Timeout time.Duration
-	Rate    float64 // items a second at most; 0: no limit
+	Rate    float64 // most items a second; 0: no limit
 }
 
-// StepInput names a step whose parts another one sees.
+// StepInput is a step whose parts another one sees.
 type StepInput struct {
 	Step Step
 	Name string
 }
 
-// TargetKey is what paces a step of a kind: the name of the endpoint, or the target behind the kind's name, as in
-// local:render.
+// TargetKey is the key that paces a step: the endpoint's name, or the kind and target, like local:render.
 func TargetKey(kind Kind, target string) string {
 	if kind == KindEndpoint || kind == KindDirect || kind == "" {
 		return target
@@ -142,7 +139,7 @@ func TargetKey(kind Kind, target string) string {
 	return string(kind) + ":" + target
 }
 
-// PaceKeys are the pace keys of targets of a kind.
+// PaceKeys returns the target keys of several targets of a kind.
 func PaceKeys(kind Kind, targets []string) []string {
 	keys := make([]string, len(targets))
 	for i, target := range targets {
@@ -151,13 +148,13 @@ func PaceKeys(kind Kind, targets []string) []string {
 	return keys
 }
 
-// Fetched reports whether nodes do the work of such steps themselves, and hold the slice until it is recorded.
+// Fetched reports whether nodes carry out such steps themselves, holding the slice until it is recorded.
 func (k Kind) Fetched() bool { return k != KindEndpoint }
 
-// OverNATS reports whether the work of such steps is asked for over NATS.
+// OverNATS reports whether such steps send requests over NATS.
 func (k Kind) OverNATS() bool { return k == KindEndpoint || k == KindDirect }
 
-// TargetKind says what a pace key is the key of: an endpoint, or the target of an HTTP, SQL or local step.
+// TargetKind splits a target key into its kind and target.
 func TargetKind(key string) (kind Kind, target string) {
 	for _, k := range []Kind{KindHTTP, KindSQL, KindLocal} {
 		if target, ok := strings.CutPrefix(key, string(k)+":"); ok {
@@ -167,21 +164,19 @@ func TargetKind(key string) (kind Kind, target string) {
 	return KindEndpoint, key
 }
 
-// TargetText is what a pace key is the key of, in words.
+// TargetText describes a target key in words.
 func TargetText(key string) string {
 	kind, target := TargetKind(key)
 	return map[Kind]string{KindHTTP: "HTTP service ", KindSQL: "source ", KindLocal: "local function ",
 		KindEndpoint: "endpoint "}[kind] + target
 }
 
-// Partitions is how many work_queue has, and work_result as many. PostgreSQL puts the rows of a run into one of them by
-// a hash of its id; whoever makes the id chooses which by trying ids. Most runs share partition 0; a large load takes
-// another one, if it can one that no one has, so that deleting it is emptying a table. Which one a run is in is of no
-// matter to anything but that.
+// Partitions is the number of partitions of work_queue and of work_result. PostgreSQL chooses a run's by a hash of
+// its ID, so the ID's maker chooses it by trying IDs. Most runs share partition 0. A large load takes another, if
+// possible an empty one, so that deleting it truncates a table. Nothing else depends on the partition.
 const Partitions = 32
 
-// NewRunIDIn returns a fresh id of a run whose items and outcomes go to a partition. Only its last, random bits are
-// chosen by that: it sorts by its time like any other.
+// NewRunIDIn returns a fresh ID of a run stored in a partition. It sorts by time like any other.
 func NewRunIDIn(partition int) RunID {
 	id := uuid.Must(uuid.NewV7())
 	tail := id[12:]
@@ -191,8 +186,8 @@ func NewRunIDIn(partition int) RunID {
 	return RunID(id)
 }
 
-// Partition is where PostgreSQL has the rows of the run: what uuid_hash_extended makes of the id with the seed of hash
-// partitions, on servers that have the low byte first. On others it is merely wrong, and runs are scattered.
+// Partition is where PostgreSQL stores the run's rows: uuid_hash_extended of the ID with the seed of hash
+// partitions, on little-endian servers. On others the result is merely wrong, and runs are spread.
 func (id RunID) Partition() int {
 	const (
 		seed    = 0x7a5b22367996dcfd // HASH_PARTITION_SEED
@@ -212,7 +207,7 @@ func (id RunID) Partition() int {
 	return int((uint64(h.b)<<32|uint64(h.c))+combine) & (Partitions - 1)
 }
 
-// lookup3 is the state of Bob Jenkins' hash of that name, as PostgreSQL has it (hash_bytes_extended).
+// lookup3 is the state of Bob Jenkins' hash as in PostgreSQL (hash_bytes_extended).
 type lookup3 struct{ a, b, c uint32 }
 
 func (h *lookup3) mix() {

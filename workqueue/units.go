@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Adaptive is a number, or auto: found while running. In texts it is 500 or auto; in JSON 500, "500" or "auto".
+// Adaptive is a number or auto, which nodes find. Its text is 500 or auto; its JSON 500, "500" or "auto".
 type Adaptive struct {
-	Value int // with Auto the upper bound; 0: the default one
+	Value int // with Auto the upper bound; 0: the default
 	Auto  bool
 }
 
@@ -20,7 +20,7 @@ const auto = "auto"
 
 var errNoAdaptive = errors.New("want a whole number like 500, or auto")
 
-// String returns the text form. The upper bound of an auto is not part of it.
+// String returns the text form, without the upper bound of auto.
 func (a Adaptive) String() string {
 	if a.Auto {
 		return auto
@@ -28,10 +28,10 @@ func (a Adaptive) String() string {
 	return strconv.Itoa(a.Value)
 }
 
-// MarshalText writes the text form.
+// MarshalText returns the text form.
 func (a Adaptive) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText reads a number or auto.
+// UnmarshalText parses a number or auto.
 func (a *Adaptive) UnmarshalText(b []byte) error {
 	if string(b) == auto {
 		*a = Adaptive{Auto: true}
@@ -45,7 +45,7 @@ func (a *Adaptive) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes a number, or "auto".
+// MarshalJSON returns a number or "auto".
 func (a Adaptive) MarshalJSON() ([]byte, error) {
 	if a.Auto {
 		return json.Marshal(auto)
@@ -53,15 +53,15 @@ func (a Adaptive) MarshalJSON() ([]byte, error) {
 	return json.Marshal(a.Value)
 }
 
-// UnmarshalJSON reads a number, or a string with the text form.
+// UnmarshalJSON parses a number, or a string with the text form.
 func (a *Adaptive) UnmarshalJSON(b []byte) error { return unmarshalEither(b, a) }
 
-// Bytes is a size: in texts 512KiB, 2MiB or a number of bytes; in JSON a number, or a string like these.
+// Bytes is a size: in text 512KiB, 2MiB or a number of bytes; in JSON a number, or such a string.
 type Bytes int
 
 var errNoSize = errors.New("want a size like 512KiB, 2MiB or a number of bytes")
 
-// String returns the size with the largest unit of which it is a whole number.
+// String uses the largest unit that gives a whole number.
 func (n Bytes) String() string {
 	for i, name := range slices.Backward(byteUnits()) {
 		if unit := Bytes(1) << (10 * (i + 1)); n != 0 && n%unit == 0 {
@@ -71,10 +71,9 @@ func (n Bytes) String() string {
 	return strconv.Itoa(int(n))
 }
 
-// byteUnits are the units of sizes, each 1024 of the one before.
 func byteUnits() []string { return []string{"KiB", "MiB", "GiB", "TiB"} }
 
-// UnmarshalText reads a size.
+// UnmarshalText parses a size.
 func (n *Bytes) UnmarshalText(b []byte) error {
 	digits, shift := string(b), 0
 	for i, unit := range byteUnits() {
@@ -91,13 +90,13 @@ func (n *Bytes) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes a number of bytes.
+// MarshalJSON returns a number of bytes.
 func (n Bytes) MarshalJSON() ([]byte, error) { return json.Marshal(int(n)) }
 
-// UnmarshalJSON reads a number of bytes, or a string with the text form.
+// UnmarshalJSON parses a number of bytes, or a string with the text form.
 func (n *Bytes) UnmarshalJSON(b []byte) error { return unmarshalEither(b, n) }
 
-// Duration is a time span: 90s, 2m or 1h30m, in JSON as a string.
+// Duration is a duration: 90s, 2m or 1h30m, in JSON as a string.
 type Duration time.Duration
 
 var errNoDuration = errors.New("want a duration like 90s, 2m or 1h30m")
@@ -105,10 +104,10 @@ var errNoDuration = errors.New("want a duration like 90s, 2m or 1h30m")
 // String returns the text form.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// MarshalText writes the text form.
+// MarshalText returns the text form.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads a duration.
+// UnmarshalText parses a duration.
 func (d *Duration) UnmarshalText(b []byte) error {
 	parsed, err := time.ParseDuration(string(b))
 	if err != nil {
@@ -118,7 +117,6 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// unmarshalEither reads a JSON number or string by its text.
 func unmarshalEither(b []byte, into interface{ UnmarshalText([]byte) error }) error {
 	var text string
 	if len(b) > 0 && b[0] == '"' {
@@ -132,7 +130,7 @@ func unmarshalEither(b []byte, into interface{ UnmarshalText([]byte) error }) er
 
 var errNoNumber = errors.New("want a whole number like 500")
 
-// WholeNumber takes decimal digits and a sign only: 0x10, 010, +1 and 1_000 are other things to other readers.
+// WholeNumber accepts only decimal digits and a sign: 0x10, 010, +1 and 1_000 are ambiguous.
 func WholeNumber(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || strconv.Itoa(n) != text {
@@ -143,7 +141,7 @@ func WholeNumber(text string) (int, error) {
 
 var errNoRate = errors.New("want items a second as a number like 1000 or 0.5")
 
-// ParseRate reads items a second. It takes plain decimal numbers only: 0x1p3, 1_000 and inf are numbers to Go as well.
+// ParseRate parses items a second. It accepts only plain decimals; Go would also accept 0x1p3, 1_000 and inf.
 func ParseRate(text string) (float64, error) {
 	for _, c := range text {
 		if (c < '0' || c > '9') && c != '.' && c != '-' {

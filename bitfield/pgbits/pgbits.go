@@ -1,12 +1,6 @@
-// Package pgbits carries bitfield sets to and from PostgreSQL's bit(8192) through pgx.
-//
-// Guarantees: the binary format in both directions, one copy of the 1024 bytes each way, no parsing; bit i in SQL
-// (get_bit) is member i in Go; anything that is not exactly 8192 bits, NULL included, is an error and never a shorter
-// set.
-//
-// Not its job: statements. Packages tracker and workqueue own their SQL.
-//
-// Concurrency: the functions are pure.
+// Package pgbits converts sets to and from PostgreSQL's bit(8192) with pgx, in binary format and with one copy. Bit i
+// in SQL (get_bit) is member i in Go. Anything but exactly 8192 bits, including NULL, is an error. Its functions have
+// no state.
 package pgbits
 
 import (
@@ -18,10 +12,10 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 )
 
-// ErrNull is returned when a NULL arrives where a set should be.
+// ErrNull is returned for a NULL in place of a set.
 var ErrNull = errors.New("pgbits: NULL is not a set")
 
-// ErrLength is returned when a bit string that should hold a set is not exactly bitfield.Size bits.
+// ErrLength is returned for a bit string of another length than bitfield.Size.
 var ErrLength = errors.New("pgbits: a set is exactly 8192 bits")
 
 // Of returns the set as a parameter of type bit(8192).
@@ -29,8 +23,8 @@ func Of(s bitfield.Set) pgtype.Bits {
 	return wrap(s.AppendTo(make([]byte, 0, bitfield.Bytes)))
 }
 
-// Slice returns the sets as one parameter of type bit[] or varbit[]: `unnest($1::bit(8192)[])`. No sets make an empty
-// array, not NULL.
+// Slice returns the sets as one parameter of type bit[] or varbit[]: `unnest($1::bit(8192)[])`. Without sets it is an
+// empty array, not NULL.
 func Slice(sets []bitfield.Set) []pgtype.Bits {
 	all := make([]byte, 0, len(sets)*bitfield.Bytes)
 	out := make([]pgtype.Bits, len(sets))
@@ -42,7 +36,7 @@ func Slice(sets []bitfield.Set) []pgtype.Bits {
 	return out
 }
 
-// Set reads a bit(8192) that was scanned into pgtype.Bits. Errors wrap ErrNull or ErrLength.
+// Set converts a scanned bit(8192). Errors wrap ErrNull or ErrLength.
 func Set(b pgtype.Bits) (bitfield.Set, error) {
 	switch {
 	case !b.Valid:
@@ -57,10 +51,10 @@ func wrap(b []byte) pgtype.Bits {
 	return pgtype.Bits{Bytes: b, Len: bitfield.Size, Valid: true}
 }
 
-// Value is a Set that pgx encodes and scans by itself. Scan into a Set with Into(&set).
+// Value is a Set that pgx encodes and scans. Scan into a Set with Into(&set).
 type Value bitfield.Set
 
-// Into lets pgx scan a bit(8192) into s: row.Scan(pgbits.Into(&ready)).
+// Into returns s as a scan target: row.Scan(pgbits.Into(&ready)).
 func Into(s *bitfield.Set) *Value { return (*Value)(s) }
 
 // BitsValue implements pgtype.BitsValuer.

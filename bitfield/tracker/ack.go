@@ -21,19 +21,20 @@ type Ack struct {
 	Mask  bitfield.Set
 }
 
-// Acked is what an ack did.
+// Acked is the effect of an ack.
 type Acked struct {
-	Newly      int  // how many items were pending until now
-	Completed  bool // this ack, and no other call, completed the batch
-	Generation int  // the generation that it completed; 0 unless Completed
+	Newly      int  // items that were pending before
+	Completed  bool // this call, and no other, completed the batch
+	Generation int  // the generation completed; 0 unless Completed
 }
 
-// lockGroupsSQL begins a statement about the masks $1–$4, in ascending order: batches, groups, masks, and for each mask
-// one past its largest member. It locks the group rows in that order, the same for everyone, so that two statements
-// about the same groups wait for each other and never in a circle; a row that another transaction changed meanwhile is
-// read as that one left it. Each is looked up by itself, by its key, whatever the planner thinks of the table: the
-// LIMIT leaves nothing out, and has it expect a single row, where it would go from group to group and through all masks
-// for each. bad is the first mask that fits no group; to find it is to lock all of them.
+// lockGroupsSQL starts statements on the masks $1–$4 in ascending order: batches, groups, masks, and one past each
+// mask's largest member. It locks the group rows in that order, which all statements share, so there is no deadlock.
+// A row changed by a concurrent transaction is read as committed by it.
+//
+// Each row is looked up by its key, regardless of table statistics: the LIMIT drops nothing, but makes the planner
+// expect one row instead of scanning all groups and masks. bad is the first mask that fits no group; computing it
+// locks all groups.
 const lockGroupsSQL = `
 WITH want AS (
     SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bit(8192)[], $4::integer[]) AS w(batch_id, grp, mask, above)
@@ -50,14 +51,14 @@ WITH want AS (
     ORDER BY batch_id, grp LIMIT 1
 )`
 
-// ackMovedSQL clears bits in the locked groups. What follows it goes on in the list of what is returned.
+// ackMovedSQL clears bits in the locked groups. Callers continue its RETURNING list.
 //
-// = ANY stands beside the join of each UPDATE so that the primary key finds the rows whatever the planner thinks: of a
-// table that is empty it would go through the whole index, and keep that plan.
+// = ANY in addition to each UPDATE's join makes the planner use the primary key: for an empty table it would scan the
+// whole index, and keep that plan.
 //
-// Every UPDATE takes its new values from the locked rows, never from its own target, and so the values that a CHECK
-// compares them with (groups, which an add moves). PostgreSQL would bring the target up to date before it writes, but
-// it checks the CHECKs before that, and would refuse a mix of old and new values.
+// All UPDATEs take new values from the locked rows, never from their target, including the values that a CHECK
+// compares with (groups, which an add changes). PostgreSQL rereads the target only after evaluating the CHECKs, and
+// would reject a mix of old and new values.
 const ackMovedSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
@@ -68,10 +69,9 @@ const ackMovedSQL = lockGroupsSQL + `, moved AS (
       AND NOT EXISTS (SELECT FROM bad)
     RETURNING g.batch_id, g.pending = B'0'::bit(8192) AS emptied, `
 
-// ackSQL locks a batch row only when one of its groups became empty. What it writes there it computes from the row as
-// it is under that lock, not as it was when the statement began: of two acks that empty the last two groups, and of an
-// ack and a seal, the second one sees what the first one did. A row tells of a batch of which items were pending, or of
-// bad.
+// ackSQL locks a batch row only if one of its groups became empty, and computes from the row as locked, not as of the
+// statement's start. So of two acks that empty the last two groups, or an ack and a seal, the second sees the first.
+// A row reports a batch with newly acknowledged items, or bad.
 const ackSQL = ackMovedSQL + `bit_count(l.pending & l.mask) AS newly
 ), total AS MATERIALIZED (
     SELECT batch_id, sum(newly)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied
@@ -83,8 +83,8 @@ UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on the way
-// to the client, so ackSQL does without.
+// ackNewSQL is ackSQL for one batch and also returns the cleared bits. They cost a kilobyte per group, so ackSQL
+// omits them.
 const ackNewSQL = ackMovedSQL + `g.grp, l.pending & l.mask AS cleared
 ), total AS MATERIALIZED (
     SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
@@ -97,8 +97,8 @@ UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// closeSQL goes on from total, which says how many groups of each batch the statement emptied: it is the part of an ack
-// that locks batch rows, as described at ackSQL, in ascending order.
+// closeSQL continues from total, the number of emptied groups per batch. It locks batch rows in ascending order, as
+// described at ackSQL.
 const closeSQL = `, batch AS MATERIALIZED (
     SELECT b.*
     FROM (SELECT * FROM total WHERE emptied > 0 ORDER BY batch_id) t CROSS JOIN LATERAL (
@@ -118,26 +118,26 @@ const closeSQL = `, batch AS MATERIALIZED (
     WHERE b.id = l.id AND b.id = ANY ($1::uuid[])
 )`
 
-// byKeySQL has what follows it in a transaction find rows by their keys, one by one, also when it is planned while
-// there are hardly any: the plan is kept.
+// byKeySQL makes later statements of the transaction find rows by key, even if they are planned, and the plan cached,
+// while the tables are almost empty.
 const byKeySQL = `
 SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
        set_config('enable_seqscan', 'off', true)`
 
-// BatchAcks names items of a batch, and where to tell what the ack did.
+// BatchAcks names items of a batch and receives the effect.
 type BatchAcks struct {
 	Batch uuid.UUID
 	Items []Ack
 	Into  *Acked
 }
 
-// QueueAcks acknowledges items of any number of groups and batches, no batch of which may be named twice, as part of a
-// caller's pgx.Batch, which must run in a transaction: from here on it finds rows by keys, whatever their number. Items
-// that were acknowledged before are left alone, so a duplicate does no harm and writes nothing. Several acks of one
-// group count as their union. Into is filled, and errors are returned, when the results are read.
+// QueueAcks acknowledges items of any groups and batches, each batch at most once, in a caller's pgx.Batch. It must
+// run in a transaction, in which later statements also find rows by key. Items already acknowledged are unchanged, so
+// duplicates write nothing. Several acks of a group count as their union. Into is set, and errors are returned, when
+// the results are read.
 //
-// A group that a batch does not have, and a member past a group's size, are a *GroupError, and then nothing was
-// acknowledged; an unknown batch is ErrNotFound. In a cancelled batch items can be acknowledged, but never complete it.
+// An unknown group, or a member beyond a group's size, is a *GroupError; then nothing is acknowledged. An unknown
+// batch is ErrNotFound. A cancelled batch accepts acks but never completes.
 func QueueAcks(b *pgx.Batch, acks []BatchAcks) error {
 	into := map[uuid.UUID]*Acked{}
 	m := &masks{}
@@ -150,7 +150,7 @@ func QueueAcks(b *pgx.Batch, acks []BatchAcks) error {
 		if err := m.add(a.Batch, a.Items); err != nil {
 			return err
 		}
-		into[a.Batch], *a.Into = a.Into, Acked{} // of which nothing was pending, there is no row
+		into[a.Batch], *a.Into = a.Into, Acked{} // batches without newly acknowledged items have no row
 	}
 	if len(m.sets) == 0 {
 		return nil
@@ -165,12 +165,12 @@ func QueueAcks(b *pgx.Batch, acks []BatchAcks) error {
 	return nil
 }
 
-// QueueAck is QueueAcks of one batch.
+// QueueAck is QueueAcks for one batch.
 func QueueAck(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked) error {
 	return QueueAcks(b, []BatchAcks{{id, acks, into}})
 }
 
-// masks are acks as the statements take them: each group once, in ascending order.
+// masks are acks as the statements take them: each group once, ascending.
 type masks struct {
 	batches []pgtype.UUID
 	groups  []int32
@@ -183,7 +183,7 @@ func mergeMasks(id uuid.UUID, acks []Ack) (*masks, error) {
 	return m, m.add(id, acks)
 }
 
-// add takes in masks of a batch that comes after all others.
+// add adds the masks of a batch that sorts after all added before.
 func (m *masks) add(id uuid.UUID, acks []Ack) error {
 	first := len(m.sets)
 	for _, a := range slices.SortedStableFunc(slices.Values(acks),
@@ -210,7 +210,7 @@ func (m *masks) args() []any {
 	return []any{m.batches, m.groups, pgbits.Slice(m.sets), m.above}
 }
 
-// misfit is a mask that fits no group, as the statements report it.
+// misfit is a mask that fits no group.
 type misfit struct {
 	group, above, size, groups *int
 }
@@ -229,7 +229,7 @@ func (f misfit) err(batch uuid.UUID) error {
 	return e
 }
 
-// scanAcks reads what ackSQL, or ackNewSQL with its further columns, tells of each batch.
+// scanAcks reads the rows of ackSQL, or of ackNewSQL with more columns.
 func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) error {
 	var (
 		batch      uuid.UUID
@@ -254,7 +254,7 @@ func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) err
 	return nil
 }
 
-// queueAckNew is QueueAck that also tells which items were pending until now, by ascending group.
+// queueAckNew is QueueAck that also returns the items newly acknowledged, by ascending group.
 func queueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked, fresh *[]Ack) error {
 	m, err := mergeMasks(id, acks)
 	if err != nil || len(m.sets) == 0 {
@@ -281,18 +281,17 @@ func queueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked, fresh *[]A
 	return nil
 }
 
-// Span is whole groups, First to Last, both among them.
+// Span is the groups First to Last, inclusive.
 type Span struct {
 	First, Last int
 }
 
-// ackWholeSQL empties the groups of a batch in the spans $2 to $3, which lie apart and ascend; $4 and $5 are their
-// bounds, which let the primary key find the rows whatever the planner thinks. It locks the groups that have pending
-// items, in ascending order; one that another transaction emptied meanwhile is left out. With a code, $6, what was
-// pending is noted as failed. No mask goes over the wire.
+// ackWholeSQL empties a batch's groups in the disjoint ascending spans $2 to $3; $4 and $5 are their bounds, which
+// make the planner use the primary key. It locks the groups with pending items in ascending order and skips those
+// emptied concurrently. With a code, $6, pending items are recorded as failed. No masks are transferred.
 //
-// The UPDATE is not joined with what is locked, which for want of statistics could be done in the square of the time.
-// It runs after the lock, by the same conditions on the same rows, and writes no value that it reads.
+// The UPDATE does not join the locked rows, which without statistics could take quadratic time. It runs after the
+// lock, on the same conditions and rows, and writes no value that it reads.
 const ackWholeSQL = `
 WITH span AS (
     SELECT * FROM unnest($2::integer[], $3::integer[]) AS s(first, last)
@@ -321,9 +320,9 @@ FROM total t
 JOIN tracker_batch b ON b.id = ($1::uuid[])[1]
 LEFT JOIN batch l ON l.completed`
 
-// queueAckWhole acknowledges everything that is pending in whole groups by ackWholeSQL, like QueueAck, but without
-// masks: a billion items need one small message. A span that goes past the groups of the batch is a *GroupError when
-// the results are read, and then the transaction must be rolled back.
+// queueAckWhole acknowledges all pending items of whole groups, like QueueAck but without masks: a billion items need
+// one small message. A span beyond the batch's groups is a *GroupError when the results are read; then roll the
+// transaction back.
 func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code string, into *Acked) error {
 	m, err := mergeSpans(id, spans)
 	if err != nil {
@@ -349,14 +348,13 @@ func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code st
 	return nil
 }
 
-// spans are whole groups as the statements take them: they lie apart and ascend.
+// spans are disjoint ascending ranges of groups, as the statements take them.
 type spans struct{ first, last []int32 }
 
 func (s *spans) lo() int32 { return s.first[0] }
 func (s *spans) hi() int32 { return s.last[len(s.last)-1] }
 
-// mergeSpans sorts spans, of which there is one or more, and joins those that meet. One that ends before it begins, or
-// lies outside what groups can have, is an error.
+// mergeSpans sorts one or more spans and joins adjacent ones. Reversed spans and invalid groups are an error.
 func mergeSpans(id uuid.UUID, list []Span) (*spans, error) {
 	m := &spans{}
 	sorted := slices.SortedFunc(slices.Values(list), func(a, b Span) int { return cmp.Compare(a.First, b.First) })

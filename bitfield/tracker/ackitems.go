@@ -12,21 +12,21 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
-// ItemsAck names items of one tracker, and how they ended.
+// ItemsAck names items of one tracker and their outcome.
 type ItemsAck struct {
 	Batch uuid.UUID
 	Items []Ack  // by masks
 	Whole []Span // whole groups
-	All   bool   // all groups that there are
-	Code  string // why they failed; empty: they are done
+	All   bool   // all existing groups
+	Code  string // of the failure; empty: done
 }
 
-// AckItems acknowledges items of any number of trackers, all of them or, with an error, none. Several ItemsAcks may
-// name the same tracker, and the same items: the earlier one has them. What each did stands in the same order; a
-// Completed one acknowledged the last item, and only that caller is notified.
+// AckItems acknowledges items of any number of trackers: all, or with an error none. Several ItemsAcks may name the
+// same tracker and items; the first one counts. Results are in the order of acks. The ack of the last item has
+// Completed set, and only its caller is notified.
 //
-// An item that was acknowledged before is left as it was, done or failed. A group or an index that a tracker does not
-// have is a *GroupError. Items of an expired tracker are acknowledged like others, but it will never complete.
+// Items already acknowledged keep their outcome. An unknown group or index is a *GroupError. An expired tracker
+// accepts acks but never completes.
 func AckItems(ctx context.Context, tx pgx.Tx, acks []ItemsAck) ([]Acked, error) {
 	if err := checkAcks(acks); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func AckItems(ctx context.Context, tx pgx.Tx, acks []ItemsAck) ([]Acked, error) 
 		w.attribute(out)
 		w.queueFailed(after)
 	}
-	// After all rows of tracker_failed, and by ascending id: the rows of tracker_service are locked last.
+	// After all rows of tracker_failed, and by ascending ID: rows of tracker_service are locked last.
 	for _, w := range work {
 		switch {
 		case w.completed:
@@ -81,23 +81,23 @@ func checkAcks(acks []ItemsAck) error {
 	return nil
 }
 
-// work is what a call has to do in one batch.
+// work is a call's work in one batch.
 type work struct {
 	batch     uuid.UUID
 	acks      []ItemsAck // of the call
 	steps     []*step
-	stale     bool // its last activity was noted long ago
+	stale     bool // its recorded activity is old
 	failed    map[failedGroup]bitfield.Set
-	last      int // the last ack that acknowledged something; -1: none
+	last      int // index of the last ack with an effect; -1: none
 	completed bool
 }
 
-// step is one statement: masks, of any number of acks, or whole groups, of one.
+// step is one statement: masks of any number of acks, or whole groups of one.
 type step struct {
-	of    []int // places of the acks in the call
+	of    []int // indexes of the acks in the call
 	whole []Span
 	acked Acked
-	fresh []Ack // what was pending, when that must be known
+	fresh []Ack // newly acknowledged items, if needed
 }
 
 type failedGroup struct {
@@ -105,7 +105,7 @@ type failedGroup struct {
 	code  string
 }
 
-// planAcks puts the acks of each batch together, by ascending batch.
+// planAcks groups the acks by batch, ascending.
 func planAcks(ctx context.Context, tx pgx.Tx, acks []ItemsAck) ([]*work, error) {
 	byBatch := map[uuid.UUID]*work{}
 	var list []*work
@@ -124,7 +124,7 @@ func planAcks(ctx context.Context, tx pgx.Tx, acks []ItemsAck) ([]*work, error) 
 	return list, nil
 }
 
-// groupsOfSQL takes no lock: groups that are added meanwhile are not meant.
+// groupsOfSQL takes no lock: groups added concurrently are not included.
 const groupsOfSQL = `
 SELECT b.groups FROM tracker_batch b
 WHERE b.id = $1 AND EXISTS (SELECT FROM tracker_service s WHERE s.batch_id = $1 AND s.deleted_at IS NULL)`
@@ -155,10 +155,11 @@ func (w *work) add(ctx context.Context, tx pgx.Tx, i int) error {
 	return nil
 }
 
-// code is that of a step whose acks have one only.
+// code returns the code of a step whose acks share one.
 func (w *work) code(s *step) string { return w.acks[s.of[0]].Code }
 
-// bits says whether it must be known which items were pending: when several share a statement, or some failed.
+// bits reports whether the newly acknowledged items must be known: if several acks share the statement, or items
+// failed.
 func (w *work) bits(s *step) bool { return s.whole == nil && (len(s.of) > 1 || w.code(s) != "") }
 
 func (w *work) items(s *step) (all []Ack) {
@@ -171,7 +172,7 @@ func (w *work) items(s *step) (all []Ack) {
 	return all
 }
 
-// attribute tells each ack of the call what it did.
+// attribute computes each ack's effect.
 func (w *work) attribute(out []Acked) {
 	for _, s := range w.steps {
 		if w.bits(s) {
@@ -187,8 +188,7 @@ func (w *work) attribute(out []Acked) {
 	}
 }
 
-// split gives each new item to the first ack that names it. The last item was acknowledged by the last ack that got
-// any.
+// split assigns each new item to the first ack that names it. The last ack that got any acknowledged the last item.
 func (w *work) split(s *step, out []Acked) {
 	fresh := make(map[int]*bitfield.Set, len(s.fresh))
 	for i := range s.fresh {
@@ -215,14 +215,14 @@ func (w *work) split(s *step, out []Acked) {
 	}
 }
 
-// checkSQL takes no lock. stale: the activity that is noted is older than a second and than a twentieth of the shorter
-// age, so that a batch that is at work writes its row seldom.
+// checkSQL takes no lock. stale means that the recorded activity is older than a second and than a twentieth of the
+// shorter age, so that a busy batch rarely writes its row.
 const checkSQL = `
 SELECT active_at < tranche_now() - greatest(interval '1 second', least(open_idle, sealed_idle) / 20)
 FROM tracker_service WHERE batch_id = $1 AND deleted_at IS NULL`
 
-// lockAllSQL locks the groups of a call that needs several statements, in ascending order, before the first of these
-// locks the batch row. The spans $2 to $3 lie apart and ascend.
+// lockAllSQL locks the groups of a call with several statements, in ascending order, before the first statement locks
+// the batch row. The spans $2 to $3 are disjoint and ascending.
 const lockAllSQL = `
 SELECT count(*) FROM (
     SELECT FROM unnest($2::integer[], $3::integer[]) AS s(first, last)
@@ -232,21 +232,21 @@ SELECT count(*) FROM (
     FOR NO KEY UPDATE OF g
 ) AS locked`
 
-// failSQL notes items as failed whose groups the transaction holds: no one else writes these rows.
+// failSQL records failed items. The transaction holds their groups, so there are no concurrent writers.
 const failSQL = `
 INSERT INTO tracker_failed AS f (batch_id, grp, code, mask)
 SELECT $1, w.grp, w.code, w.mask
 FROM unnest($2::integer[], $3::text[], $4::bit(8192)[]) AS w(grp, code, mask)
 ON CONFLICT (batch_id, grp, code) DO UPDATE SET mask = f.mask | excluded.mask`
 
-// touchSQL notes activity. It skips a row that someone holds: they note it as well.
+// touchSQL records activity. It skips a locked row, whose holder records activity too.
 const touchSQL = `
 UPDATE tracker_service s
 SET active_at = tranche_now(), reap_at = tranche_now() + least(s.open_idle, s.sealed_idle)
 FROM (SELECT batch_id FROM tracker_service WHERE batch_id = $1 FOR NO KEY UPDATE SKIP LOCKED) free
 WHERE s.batch_id = free.batch_id`
 
-// queue adds the statements of a batch: the check, and its steps.
+// queue adds a batch's statements: the check, then its steps.
 func (w *work) queue(b *pgx.Batch) error {
 	b.Queue(checkSQL, w.batch).QueryRow(func(row pgx.Row) error {
 		return notFound("acknowledge items of", w.batch, row.Scan(&w.stale))
@@ -297,7 +297,7 @@ func (w *work) queueFailed(b *pgx.Batch) {
 		masks  []bitfield.Set
 	)
 	for at, mask := range w.failed {
-		groups, codes, masks = append(groups, int32(at.group)), append(codes, at.code), append(masks, mask) // of the batch
+		groups, codes, masks = append(groups, int32(at.group)), append(codes, at.code), append(masks, mask) // in range
 	}
 	if len(groups) > 0 {
 		b.Queue(failSQL, w.batch, groups, codes, pgbits.Slice(masks))

@@ -1,48 +1,45 @@
-// Package tracker knows, for any fan-out, which of its items are still missing, and says exactly once that none is.
+// Package tracker tracks which items of a fan-out are pending, and reports exactly once that none is.
 //
-// A batch is opened, gets groups of up to 8192 items (one bit an item, set while the item is pending), and is sealed
-// when no more groups will come. Acks clear bits, by mask, in any order and as often as anyone likes. The batch is
-// completed by whichever comes last, the seal or the ack of the last item, and only that one call reports it.
+// A batch is opened, gets groups of up to 8192 items (one bit per item, set while it is pending), and is sealed
+// after its last group. Acks clear bits by mask, in any order and possibly repeatedly. The last call, the seal or
+// the ack of the last item, completes the batch, and only it reports that.
 //
 //	open ──Seal──▶ sealed ──last ack──▶ completed
 //	  └──Seal of a batch with nothing pending──▶ completed ──Rearm──▶ sealed, next generation
 //	open, sealed ──Cancel──▶ cancelled
 //
-// A run has such a batch. A tracker is one that an application opened (OpenTracker, AddItems, AckItems, SealTracker,
-// DeleteTracker): a batch with a row in tracker_service. It has idempotent opens and adds, items that failed with a
-// code, one event at its end, and an end for what everybody forgot:
+// Each run has such a batch. A tracker is a batch opened by an application (OpenTracker, AddItems, AckItems,
+// SealTracker, DeleteTracker), with a row in tracker_service. It adds idempotent opens and adds, items failed with a
+// code, one event at its end, and expiry:
 //
 //	open ──SealTracker──▶ sealed ──last ack──▶ completed ──after Keep──▶ deleted
 //	  └─idle for OpenIdle──▶ expired ◀──idle for SealedIdle─┘ ──after Keep──▶ deleted
 //
 // # Guarantees
 //
-// A tracker is completed by exactly one call, a SealTracker or an AckItems, and only that call reports it; the event is
-// inserted into the outbox run_event in its transaction, once. An item counts as failed, or as done, by the first ack
-// of it that is committed; every later one changes nothing. Adding with a key that was used before adds nothing and
-// returns the same groups. The batch of a run, and a tracker that does not exist, are a *NotFoundError for all that is
-// about trackers.
+// Exactly one call, a SealTracker or AckItems, completes a tracker and reports it; its transaction inserts the event
+// into the outbox run_event, once. The first committed ack decides whether an item is done or failed; later ones
+// change nothing. Adding with a used key adds nothing and returns the same groups. For the functions on trackers, a
+// run's batch and a missing tracker are a *NotFoundError.
 //
-// Every function works inside the caller's transaction, so an ack commits together with the result that it
-// acknowledges, or not at all. One about batches that returns an error of this package has changed nothing; after an
-// error of one about trackers the transaction must be rolled back.
+// All functions work in the caller's transaction, so an ack commits together with the result that it acknowledges. A
+// function on batches that returns an error of this package has changed nothing; after an error of one on trackers,
+// the transaction must be rolled back.
 //
 // # Locks
 //
-// A transaction locks group rows first, in ascending order of group, and the batch row after them. Seal, AddGroups and
-// Cancel lock only the batch row; an ack takes it only when a group became empty, so acks of one batch share no hot
-// row; Rearm takes both. A caller that acks several batches in one transaction goes by ascending batch id, and one
-// that adds groups or seals does so after its acks. Rows of tracker_service come last, again by ascending id; a row of
-// tracker_failed is written by who holds its group, and so waits for no one. An ack writes the row of tracker_service
-// once a second at most, and skips it when someone holds it. The transaction must be READ COMMITTED (PostgreSQL's
-// default) or be retried on serialization failures.
+// A transaction locks group rows first, in ascending order, then the batch row. Seal, AddGroups and Cancel lock only
+// the batch row. An ack locks it only if a group became empty, so acks share no hot row. Rearm locks both. Acks of
+// several batches in one transaction must be in ascending order of batch ID, and adds and seals must follow them.
 //
-// That Seal and the ack that empties a group both write the batch row is what makes completion exact: the second of two
-// such transactions waits for the first, and then decides by what the first one left.
+// Rows of tracker_service come last, also by ascending ID. An ack writes one at most once a second, and skips it if
+// it is locked. A row of tracker_failed is written only by the holder of its group. The transaction must be READ
+// COMMITTED (the default) or be retried on serialization failures.
 //
-// # Not its job
+// Completion is exact because Seal and the ack that empties a group both write the batch row: the second waits for
+// the first and sees its result.
 //
-// It does not know what the items are, does not retry, publishes nothing, calls no webhook and starts no goroutines.
+// The package does not retry, publishes nothing and starts no goroutines.
 package tracker
 
 import (
@@ -60,25 +57,24 @@ import (
 // State is the state of a batch.
 type State string
 
-// The states of a batch.
+// States of a batch.
 const (
 	StateOpen      State = "open"      // groups may be added
-	StateSealed    State = "sealed"    // no more groups, some items are pending
-	StateCompleted State = "completed" // no more groups, no item is pending
-	StateCancelled State = "cancelled" // acks are still taken, but it never completes
+	StateSealed    State = "sealed"    // closed to new groups, some items pending
+	StateCompleted State = "completed" // closed to new groups, no items pending
+	StateCancelled State = "cancelled" // accepts acks but never completes
 )
 
-// Querier is a pool, a connection or a transaction.
+// Querier is a pool, connection or transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// openSQL takes no lock that anyone waits for, unless the same id is opened twice at once: then the second waits for
-// the first and finds the row.
+// openSQL waits only for a concurrent open of the same ID, and then finds its row.
 const openSQL = `INSERT INTO tracker_batch (id, owner, state) VALUES ($1, $2, 'open') ON CONFLICT (id) DO NOTHING`
 
-// Open makes an empty batch. Owner is free text that says whose it is. An id that is taken is ErrExists.
+// Open creates an empty batch. owner is free text. A taken ID is ErrExists.
 func Open(ctx context.Context, tx pgx.Tx, id uuid.UUID, owner string) error {
 	tag, err := tx.Exec(ctx, openSQL, id, owner)
 	if err != nil {
@@ -90,8 +86,8 @@ func Open(ctx context.Context, tx pgx.Tx, id uuid.UUID, owner string) error {
 	return nil
 }
 
-// sealSQL locks the batch row and decides by the row as it is then: an ack that empties a group writes the same row,
-// so either that ack's decrement is seen here, or this state is seen there. It locks no group rows.
+// sealSQL locks the batch row and decides by its current state. An ack that empties a group writes the same row, so
+// either this statement sees its decrement, or the ack sees this state. It locks no group rows.
 const sealSQL = `
 UPDATE tracker_batch b
 SET state        = CASE WHEN b.open_groups = 0 THEN 'completed' ELSE 'sealed' END,
@@ -101,9 +97,9 @@ SET state        = CASE WHEN b.open_groups = 0 THEN 'completed' ELSE 'sealed' EN
 WHERE b.id = $1 AND b.state = 'open'
 RETURNING b.state = 'completed'`
 
-// Seal says that no more groups will come. It reports true when this call completed the batch, which it does when no
-// item is pending, so also for a batch without groups. Sealing again changes nothing and reports false; a cancelled
-// batch is a *StateError.
+// Seal closes a batch to new groups. It returns true if this call completed the batch, because no item is pending;
+// that includes batches without groups. Sealing again has no effect and returns false. A cancelled batch is a
+// *StateError.
 func Seal(ctx context.Context, tx pgx.Tx, id uuid.UUID) (completed bool, err error) {
 	err = tx.QueryRow(ctx, sealSQL, id).Scan(&completed)
 	if !errors.Is(err, pgx.ErrNoRows) {
@@ -117,8 +113,8 @@ const cancelSQL = `
 UPDATE tracker_batch SET state = 'cancelled', active_at = tranche_now()
 WHERE id = $1 AND state IN ('open', 'sealed')`
 
-// Cancel ends a batch that is not completed: it takes no more groups and will never complete. Cancelling again changes
-// nothing; a completed batch is a *StateError.
+// Cancel ends an incomplete batch: it accepts no groups and never completes. Cancelling again has no effect. A
+// completed batch is a *StateError.
 func Cancel(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	tag, err := tx.Exec(ctx, cancelSQL, id)
 	if err != nil || tag.RowsAffected() > 0 {
@@ -133,8 +129,8 @@ UPDATE tracker_batch SET state = 'sealed', generation = generation + 1, active_a
     sealed_at = coalesce(sealed_at, tranche_now())
 WHERE id = $1 AND state = 'cancelled' AND open_groups > 0`
 
-// Reopen takes the cancel of a batch back: what is pending in it stays so, in the next generation, and it is sealed,
-// whatever it was. A batch that is not cancelled, or that waits for no one, is a *StateError.
+// Reopen undoes Cancel: the batch is sealed, with the same pending items, in the next generation. A batch that is not
+// cancelled, or has nothing pending, is a *StateError.
 func Reopen(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	tag, err := tx.Exec(ctx, reopenSQL, id)
 	if err != nil || tag.RowsAffected() > 0 {
@@ -143,9 +139,8 @@ func Reopen(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	return checkState(ctx, tx, "reopen", id, "cancelled, with items that are pending")
 }
 
-// addGroupsSQL locks the batch row before it adds rows, so that two adds number their groups one at a time and
-// none slips in behind a seal. The new rows are no one else's to wait for. A full mask of n bits is the complement of n
-// zeros shifted in from the left.
+// addGroupsSQL locks the batch row before inserting, which serializes the numbering of concurrent adds and excludes
+// adds after a seal. A full mask of n bits is the complement of n zeros shifted in from the left.
 const addGroupsSQL = `
 WITH batch AS (
     UPDATE tracker_batch b
@@ -162,11 +157,9 @@ WITH batch AS (
 )
 SELECT first FROM batch`
 
-// AddGroups appends groups of the given sizes, each 1 to bitfield.Size items and all of them pending, and returns the
-// number of the first; the others follow it. The batch must be open, or it is a *StateError.
-//
-// Calling it again adds groups again: a caller that may run twice does it in the transaction that also marks its own
-// work as done.
+// AddGroups appends groups of the given sizes, 1 to bitfield.Size, with all items pending, and returns the first
+// group's number. The batch must be open, or it is a *StateError. It is not idempotent: call it in the transaction
+// that also records the caller's progress.
 func AddGroups(ctx context.Context, tx pgx.Tx, id uuid.UUID, sizes []int) (first int, err error) {
 	const op = "add groups to"
 	list, err := checkSizes(op, id, sizes)
@@ -195,7 +188,7 @@ func checkSizes(op string, id uuid.UUID, sizes []int) ([]int32, error) {
 	return list, nil
 }
 
-// openSealedSQL makes batches with all their groups. No one else knows of them, so there is nothing to wait for.
+// openSealedSQL creates batches with all their groups. They are not visible to others, so it waits for nothing.
 const openSealedSQL = `
 WITH batch AS (
     INSERT INTO tracker_batch (id, owner, state, groups, open_groups, items, sealed_at)
@@ -206,9 +199,8 @@ INSERT INTO tracker_group (batch_id, grp, size, pending)
 SELECT g.batch, g.grp, g.size, ~(~B'0'::bit(8192) >> g.size)
 FROM unnest($5::uuid[], $6::integer[], $7::integer[]) AS g (batch, grp, size)`
 
-// QueueSealed is [Open], [AddGroups] and [Seal] in one statement of a caller's pgx.Batch, for a batch of which all is
-// known from the start. An id that is taken is an error of PostgreSQL's. The statement's parameters are arrays: those
-// of several batches, one behind the other, make all of these.
+// QueueSealed is [Open], [AddGroups] and [Seal] in one statement of a caller's pgx.Batch, for a batch known
+// completely. A taken ID is a PostgreSQL error. The statement takes arrays, so that it can create several batches.
 func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
 	list, err := checkSizes("open", id, sizes)
 	if err != nil {
@@ -222,9 +214,8 @@ func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
 	return nil
 }
 
-// rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row under
-// the lock. A cancelled batch and a mask that fits no group leave everything as it was. As in ackSQL, new values come
-// from the locked rows only.
+// rearmSQL locks the group rows and then the batch row. A cancelled batch, or a mask that fits no group, changes
+// nothing. As in ackSQL, new values come from the locked rows only.
 const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
     SELECT b.id, b.state, b.groups, b.open_groups, b.generation,
            b.state <> 'cancelled' AND NOT EXISTS (SELECT FROM bad) AS ready
@@ -253,12 +244,11 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
 SELECT batch.state, batch.groups, armed.generation, bad.grp, bad.above, bad.size
 FROM batch LEFT JOIN armed ON true LEFT JOIN bad ON true`
 
-// Rearm makes items pending again and starts the next generation, which it returns: a completed batch is sealed again
-// and will complete, and report it, again. A sealed batch stays sealed, an open one open. Items that are pending
-// already are left alone.
+// Rearm makes items pending again and returns the next generation. A completed batch becomes sealed and will complete
+// and report again; sealed and open batches keep their state. Items already pending are unchanged.
 //
-// A cancelled batch is a *StateError, a mask that fits no group a *GroupError, an unknown batch ErrNotFound. Masks
-// without any member are ErrNothing: the batch would wait for no one.
+// A cancelled batch is a *StateError, a mask that fits no group a *GroupError, an unknown batch ErrNotFound. Empty
+// masks are ErrNothing.
 func Rearm(ctx context.Context, tx pgx.Tx, id uuid.UUID, items []Ack) (generation int, err error) {
 	const op = "rearm"
 	m, err := mergeMasks(id, items)
@@ -296,8 +286,8 @@ func (m *masks) empty() bool {
 
 const stateSQL = `SELECT state FROM tracker_batch WHERE id = $1`
 
-// checkState explains why a conditional update met no row: nil when the batch is in one of the harmless states, in
-// which the operation has nothing to do.
+// checkState explains why a conditional update matched no row. It returns nil in the harmless states, in which there
+// is nothing to do.
 func checkState(ctx context.Context, q Querier, op string, id uuid.UUID, want string, harmless ...State) error {
 	var state State
 	if err := q.QueryRow(ctx, stateSQL, id).Scan(&state); err != nil {

@@ -14,19 +14,18 @@ import (
 )
 
 var (
-	// ErrNotFound is wrapped by every error about a batch that does not exist.
+	// ErrNotFound is wrapped by errors about batches that do not exist.
 	ErrNotFound = errors.New("no such tracker batch")
-	// ErrExists is wrapped when a batch is opened under an id that is taken.
+	// ErrExists is wrapped when an ID is taken.
 	ErrExists = errors.New("the tracker batch exists already")
-	// ErrNothing is wrapped when AddGroups gets no sizes, or Rearm no members: the call would have no effect that
-	// anyone could later wait for.
+	// ErrNothing is wrapped when AddGroups gets no sizes or Rearm no members: there would be nothing to wait for.
 	ErrNothing = errors.New("nothing was given")
 
 	errTwice = errors.New("it was named twice; put its items together")
 )
 
-// NotFoundError is returned for a batch that does not exist or is deleted, and for a run's where a tracker is meant. It
-// wraps ErrNotFound.
+// NotFoundError is returned for a batch that does not exist or is deleted, and for a run's batch in place of a
+// tracker. It wraps ErrNotFound.
 type NotFoundError struct {
 	Batch uuid.UUID
 }
@@ -36,25 +35,25 @@ func (e *NotFoundError) Error() string { return fmt.Sprintf("there is no tracker
 // Unwrap returns ErrNotFound.
 func (*NotFoundError) Unwrap() error { return ErrNotFound }
 
-// StateError is returned when an operation does not fit the state that a batch is in.
+// StateError is returned when a batch's state does not allow an operation.
 type StateError struct {
 	Batch uuid.UUID
-	State State  // the state it is in
-	Op    string // what was asked
-	Want  string // the states in which it can be done
+	State State  // the current state
+	Op    string // the operation
+	Want  string // the states that allow it
 }
 
 func (e *StateError) Error() string {
 	return fmt.Sprintf("%s: tracker batch %s is %s; it must be %s", e.Op, e.Batch, e.State, e.Want)
 }
 
-// GroupError is returned for a mask that fits no group of its batch: there is no such group, or it is too small.
+// GroupError is returned for a mask that fits no group of its batch: the group does not exist or is too small.
 type GroupError struct {
 	Batch  uuid.UUID
 	Group  int
-	Groups int // how many groups the batch has; 0 when that was not looked up
-	Size   int // the size of the group; 0 when there is no such group
-	Bit    int // the largest member of the mask
+	Groups int // number of groups; 0 if unknown
+	Size   int // the group's size; 0 if it does not exist
+	Bit    int // the mask's largest member
 }
 
 func (e *GroupError) Error() string {
@@ -68,21 +67,21 @@ func (e *GroupError) Error() string {
 		e.Group, e.Batch, e.Bit, e.Size-1)
 }
 
-// RequestError is returned for something that no tracker can do, before anything is read.
+// RequestError is returned for an invalid request, before anything is read.
 type RequestError struct {
-	Field   string // what of the request is wrong, by its name in Go, in lower case with underscores
-	Problem string // what is wrong, and what would be right
+	Field   string // the Go field, in lower case with underscores
+	Problem string // what is wrong and what is allowed
 }
 
 func (e *RequestError) Error() string { return e.Field + ": " + e.Problem }
 
-// ConflictError is returned when a key, or an id, was used before for something else.
+// ConflictError is returned when a key or ID was used before with other settings.
 type ConflictError struct {
-	Batch uuid.UUID // the tracker that has it
-	Key   string    // empty when it is about the id
+	Batch uuid.UUID // the tracker that uses it
+	Key   string    // empty for an ID
 	Field string    // what differs
-	Was   string    // what it was the first time
-	Is    string    // what it is now
+	Was   string    // the earlier value
+	Is    string    // the new value
 }
 
 func (e *ConflictError) Error() string {
@@ -101,7 +100,7 @@ func wrap(op string, batch uuid.UUID, err error) error {
 	return fmt.Errorf("%s tracker batch %s: %w", op, batch, err)
 }
 
-// notFound is wrap of what a query of one row came to.
+// notFound is wrap for the error of a one-row query.
 func notFound(op string, batch uuid.UUID, err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return &NotFoundError{batch}
@@ -109,31 +108,31 @@ func notFound(op string, batch uuid.UUID, err error) error {
 	return wrap(op, batch, err)
 }
 
-// Limits of what trackers take.
+// Limits of trackers.
 const (
-	MaxAdd       = 1_000_000_000  // items of one add
-	MaxItems     = 10_000_000_000 // items of a tracker
-	MaxAckGroups = 20_000         // groups that the masks of one ack name: 20 MB; whole groups are not limited
-	MaxText      = 200            // characters of an owner, a key, the name of a secret
+	MaxAdd       = 1_000_000_000  // items per add
+	MaxItems     = 10_000_000_000 // items per tracker
+	MaxAckGroups = 20_000         // groups named by the masks of one ack: 20 MB; whole groups are unlimited
+	MaxText      = 200            // characters of an owner, a key or a secret's name
 	MaxCode      = 64             // characters of a code
 	MaxURL       = 2000           // characters of a webhook's URL
 	MaxPage      = 10_000         // rows of a page
 )
 
-// Ages that hold unless others are asked for.
+// Default ages.
 const (
-	DefaultOpenIdle   = 24 * time.Hour     // an open tracker that no one touched expires
-	DefaultSealedIdle = 7 * 24 * time.Hour // so does a sealed one
-	DefaultKeep       = 7 * 24 * time.Hour // how long a completed or expired one can be asked for
+	DefaultOpenIdle   = 24 * time.Hour     // after which an idle open tracker expires
+	DefaultSealedIdle = 7 * 24 * time.Hour // after which an idle sealed tracker expires
+	DefaultKeep       = 7 * 24 * time.Hour // for which an ended tracker is kept
 )
 
-// Bounds of the three ages.
+// Bounds of the ages.
 const (
 	MinAge = time.Second
 	MaxAge = 366 * 24 * time.Hour
 )
 
-// CheckText refuses a name that is too long, or that displays as something else. The error is a *RequestError.
+// CheckText rejects a text that is too long, not UTF-8 or not printable. The error is a *RequestError.
 func CheckText(field, value string, limit int) error {
 	switch n := utf8.RuneCountInString(value); {
 	case !utf8.ValidString(value):
@@ -149,7 +148,7 @@ func CheckText(field, value string, limit int) error {
 	return nil
 }
 
-// age applies the default and checks the bounds. PostgreSQL keeps microseconds.
+// age applies the default and checks the bounds, in PostgreSQL's microseconds.
 func age(field string, d *time.Duration, def time.Duration) error {
 	if *d == 0 {
 		*d = def
@@ -161,8 +160,7 @@ func age(field string, d *time.Duration, def time.Duration) error {
 	return nil
 }
 
-// page is a limit as the statements take it.
 func page(limit int) int { return min(max(limit, 1), MaxPage) }
 
-// clamp keeps a group's number within what the column holds: past the end there is nothing anyway.
+// clamp limits a group's number to the column's range; no groups exist beyond it.
 func clamp(group int) int32 { return int32(min(max(group, 0), bitfield.MaxGroup)) }

@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 )
 
-// Added says which groups hold the items of an add: First, First+1, …, all of bitfield.Size items but the last one.
+// Added is the groups of added items: FirstGroup and the following, each of bitfield.Size items except the last.
 type Added struct {
 	FirstGroup int
 	Groups     int
@@ -21,23 +21,21 @@ type Added struct {
 	Existing   bool // the same key added them before
 }
 
-// lockTrackerSQL locks the batch row, so that two adds number their groups one at a time, two with the same key see
-// each other, and none slips in behind a seal.
+// lockTrackerSQL locks the batch row: it serializes adds, also of the same key, and excludes adds after a seal.
 const lockTrackerSQL = `
 SELECT b.state, b.items
 FROM tracker_batch b
 WHERE b.id = $1 AND EXISTS (SELECT FROM tracker_service s WHERE s.batch_id = $1 AND s.deleted_at IS NULL)
 FOR NO KEY UPDATE OF b`
 
-// addedBeforeSQL runs after the lock, and so sees what the one who had it wrote.
+// addedBeforeSQL runs after the lock, so it sees what the previous holder wrote.
 const addedBeforeSQL = `SELECT first_group, groups, items FROM tracker_add WHERE batch_id = $1 AND key = $2`
 
-// noteAddSQL notes what a key added.
 const noteAddSQL = `
 INSERT INTO tracker_add (batch_id, key, first_group, groups, items) VALUES ($1, $2, $3, $4, $5)`
 
-// AddItems appends n items, all of them pending. With a key it does so once, however often it is called, also after the
-// seal; the same key with another n is a *ConflictError. The tracker must be open, or it is a *StateError.
+// AddItems appends n pending items. With a key it does so once, and may be repeated, even after the seal; the same
+// key with another n is a *ConflictError. The tracker must be open, or it is a *StateError.
 func AddItems(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
 	return addBehind(ctx, tx, lockTrackerSQL, batch, n, key)
 }
@@ -96,23 +94,22 @@ func addedBefore(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key s
 	return before, nil
 }
 
-// EventKind says how a batch ended. The events are rows of run_event, whose run is the batch, published on
+// EventKind is how a batch ended. Events are rows of run_event with the batch as run, published on
 // tranche.event.<kind>.
 type EventKind string
 
-// The kinds of event. A batch has one of them, once.
+// Kinds of events. A batch has one of them, once.
 const (
 	EventCompleted EventKind = "tracker.completed"
 	EventExpired   EventKind = "tracker.expired"
 )
 
-// endSQL notes the end of a batch whose row the transaction has locked. As a statement of its own it sees everything
-// that was committed before that lock was had, so it counts right; event_id makes it happen once. The payload is the
-// event as everybody gets it, and names at most a hundred codes, the most frequent ones.
+// endSQL records the end of a batch whose row the transaction has locked. As a separate statement it sees all that
+// was committed before the lock; event_id makes it happen once. The payload is the published event, with at most a
+// hundred codes, the most frequent.
 //
-// The id of the event follows from the batch: a database that lost recent commits ends again what it had ended before,
-// and who hears of it again hears the same. One that is opened under an id that was another one's before is another
-// batch.
+// The event ID is derived from the batch: a database that lost recent commits ends the batch again with the same
+// event. created_at distinguishes a later batch under the same ID.
 const endSQL = `
 WITH code AS MATERIALIZED (
     SELECT code, sum(bit_count(mask)) AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code
@@ -145,13 +142,13 @@ WITH code AS MATERIALIZED (
 )
 INSERT INTO run_event (id, run_id, generation, kind, payload) SELECT event_id, $1, 1, $2, event FROM ended`
 
-// queueEnd adds the event of a batch that ended in this transaction, and what follows from it.
+// queueEnd queues the event, and its consequences, of a batch that ended in this transaction.
 func queueEnd(b *pgx.Batch, batch uuid.UUID, kind EventKind) {
 	b.Queue(endSQL, batch, string(kind))
 }
 
-// SealTracker says that no more items will come. It reports true when this call completed the tracker, which it does
-// when nothing is pending, also for one without items. Sealing again changes nothing; an expired one is a *StateError.
+// SealTracker closes a tracker to new items. It returns true if this call completed the tracker, because nothing is
+// pending; that includes trackers without items. Sealing again has no effect. An expired tracker is a *StateError.
 func SealTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) (completed bool, err error) {
 	if err := known(ctx, tx, batch); err != nil {
 		return false, err
@@ -168,7 +165,7 @@ func SealTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) (completed boo
 	return completed, wrap("seal", batch, tx.SendBatch(ctx, after).Close())
 }
 
-// shown says expired where a batch is cancelled: nothing else cancels that of a tracker.
+// shown replaces cancelled by expired, the only reason why a tracker's batch is cancelled.
 func shown(err error) error {
 	if state, ok := errors.AsType[*StateError](err); ok && state.State == StateCancelled {
 		e := *state
@@ -178,16 +175,15 @@ func shown(err error) error {
 	return err
 }
 
-// markDeletedSQL makes a batch disappear, frees its key, and gives up a webhook that is still owed. The caller has the
-// batch row.
+// markDeletedSQL hides a batch, frees its key, and abandons a pending webhook. The caller holds the batch row.
 const markDeletedSQL = `
 UPDATE tracker_service
 SET deleted_at = tranche_now(), key = NULL,
     webhook_state = CASE webhook_state WHEN 'due' THEN 'given_up' ELSE webhook_state END
 WHERE batch_id = ANY ($1) AND deleted_at IS NULL`
 
-// DeleteTracker deletes a tracker in any state, immediately; it will not complete, and no
-// event is sent. Purge deletes its rows.
+// DeleteTracker deletes a tracker in any state, immediately. It will not complete and sends no event. Purge removes
+// its rows.
 func DeleteTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 	var (
 		state State
@@ -205,12 +201,12 @@ func DeleteTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 	return wrap("delete", batch, err)
 }
 
-// toPurgeSQL takes no lock: leader work is one at a time.
+// toPurgeSQL takes no lock: only the leader purges.
 const toPurgeSQL = `
 SELECT batch_id FROM tracker_service WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1`
 
-// These delete at most $2 rows of a batch that no one can name any more. A late ack holds its groups, and is waited
-// for. Without groups there is no ack, so that what failed goes after them, and nothing is left behind.
+// These delete at most $2 rows of a deleted batch. A late ack holds its groups and is waited for. Without groups
+// there are no acks, so failed items are deleted after groups.
 const (
 	purgeFailedSQL = `
 DELETE FROM tracker_failed f
@@ -226,8 +222,8 @@ USING (SELECT grp FROM tracker_group WHERE batch_id = $1 ORDER BY grp LIMIT $2 F
 WHERE g.batch_id = $1 AND g.grp = d.grp`
 )
 
-// Purge deletes at most limit rows of trackers that DeleteTracker or Reap marked, and reports how many; 0 means that
-// there is nothing left. Groups go first, in the order in which everybody locks them, and the batch row last.
+// Purge deletes at most limit rows of deleted trackers and returns the number; 0 means that none remain. Groups go
+// first, in lock order, and the batch row last.
 func Purge(ctx context.Context, tx pgx.Tx, limit int) (rows int, err error) {
 	for rows < limit {
 		var batch uuid.UUID

@@ -12,16 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// trackerOwner is the owner of the batches of trackers, where a run's have "run".
+// trackerOwner is the owner of trackers' batches; that of runs' batches is "run".
 const trackerOwner = "service"
 
-// Hook is where a webhook goes.
+// Hook is a webhook's target.
 type Hook struct {
 	URL    string
-	Secret string // the name of the secret that signs it; empty: unsigned
+	Secret string // name of the signing secret; empty: unsigned
 }
 
-// Origin is the scheme and the host of the URL: what everybody may see. Behind them there may be a secret.
+// Origin returns the URL's scheme and host, which are safe to show. The rest may contain a secret.
 func (h Hook) Origin() string {
 	u, err := url.Parse(h.URL)
 	if err != nil || u.Host == "" {
@@ -30,7 +30,7 @@ func (h Hook) Origin() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// shown is the origin, and a sign that there is more.
+// shown returns the origin, marked if the URL has more.
 func (h Hook) shown() string {
 	if origin := h.Origin(); origin != h.URL {
 		return origin + "/…"
@@ -38,22 +38,22 @@ func (h Hook) shown() string {
 	return h.URL
 }
 
-// OpenRequest says what to open. The zero values of ages are the defaults.
+// OpenRequest configures a tracker. Zero ages mean defaults.
 type OpenRequest struct {
-	ID         uuid.UUID // the zero one: a new one of version 7
-	Owner      string    // whose it is; required
-	Key        string    // opening again with the same owner and key finds the same tracker; empty: none
-	CreatedBy  string    // who asked
+	ID         uuid.UUID // zero: a new one of version 7
+	Owner      string    // required
+	Key        string    // makes opening idempotent per owner; empty: none
+	CreatedBy  string    // the caller
 	OpenIdle   time.Duration
 	SealedIdle time.Duration
 	Keep       time.Duration
 	Webhook    Hook // without a URL: none
 }
 
-// Opened is a tracker that was opened, now or before.
+// Opened is the result of OpenTracker.
 type Opened struct {
 	ID       uuid.UUID
-	Existing bool // it was opened before, by the same request
+	Existing bool // opened before by the same request
 }
 
 func (r *OpenRequest) normalise() error {
@@ -73,8 +73,8 @@ func (r *OpenRequest) normalise() error {
 		age("keep", &r.Keep, DefaultKeep))
 }
 
-// insertServiceSQL waits for another open of the same key, and finds its row. reap_at is the earliest moment at which
-// either age can have passed.
+// insertServiceSQL waits for a concurrent open of the same key, and then finds its row. reap_at is the earliest time
+// at which either age can expire.
 const insertServiceSQL = `
 INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url,
     webhook_secret, reap_at)
@@ -82,18 +82,18 @@ VALUES ($1, $2, nullif($3, ''), $4, $5, $6, $7, nullif($8, ''), nullif($9, ''),
     tranche_now() + least($5::interval, $6::interval))
 ON CONFLICT (owner, key) DO NOTHING`
 
-// dropBatchSQL takes back a batch row of this very transaction, or deletes that of a purged tracker.
+// dropBatchSQL removes a batch row created in this transaction, or that of a purged tracker.
 const dropBatchSQL = `DELETE FROM tracker_batch WHERE id = $1`
 
-// findOpenedSQL reads a tracker by its owner's key or, when there is no key, by id. It takes no locks.
+// findOpenedSQL finds a tracker by owner and key or, without a key, by ID. It takes no locks.
 const findOpenedSQL = `
 SELECT batch_id, owner, coalesce(key, ''), open_idle, sealed_idle, keep,
        coalesce(webhook_url, ''), coalesce(webhook_secret, '')
 FROM tracker_service
 WHERE deleted_at IS NULL AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
 
-// OpenTracker makes an empty tracker, or finds the one that the same request made before: by owner and key, or without
-// a key by id. A request that differs from the first is a *ConflictError; an id that is otherwise taken is ErrExists.
+// OpenTracker creates an empty tracker, or returns the one created by the same request: by owner and key, or by ID
+// without a key. A different request is a *ConflictError; an ID taken otherwise is ErrExists.
 func OpenTracker(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) {
 	asked := r.ID != (uuid.UUID{})
 	if err := r.normalise(); err != nil {
@@ -106,14 +106,14 @@ func OpenTracker(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) 
 	if !errors.Is(err, ErrExists) {
 		return Opened{ID: r.ID}, err
 	}
-	before, bad := r.before(ctx, tx, asked) // another open came at the same time
+	before, bad := r.before(ctx, tx, asked) // a concurrent open came first
 	if bad != nil || before.Existing {
 		return before, bad
 	}
 	return Opened{}, err
 }
 
-// insert is ErrExists when the id or the key is taken.
+// insert returns ErrExists if the ID or key is taken.
 func (r *OpenRequest) insert(ctx context.Context, tx pgx.Tx) error {
 	if err := Open(ctx, tx, r.ID, trackerOwner); err != nil {
 		return err
@@ -128,7 +128,6 @@ func (r *OpenRequest) insert(ctx context.Context, tx pgx.Tx) error {
 	return wrap("open", r.ID, err)
 }
 
-// before looks for what the same request opened earlier.
 func (r *OpenRequest) before(ctx context.Context, tx pgx.Tx, asked bool) (Opened, error) {
 	if r.Key == "" && !asked {
 		return Opened{}, nil

@@ -9,21 +9,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// reapGroups bounds the groups, of a kilobyte, in which one Reap counts what is pending of the batches that expire; one
-// batch may have more. So it comes to its end in time, from a cold disk too.
+// reapGroups bounds the groups, of a kilobyte each, that one Reap counts in expiring batches, so that it ends soon
+// even on a cold disk. One batch may exceed it.
 const reapGroups = 20_000
 
-// Reaped says what a Reap did.
+// Reaped is the result of a Reap.
 type Reaped struct {
-	Looked  int         // batches that were looked at
-	More    bool        // there may be others
-	Expired []uuid.UUID // they were idle for too long
-	Deleted []uuid.UUID // they ended long ago
+	Looked  int         // batches checked
+	More    bool        // there may be more
+	Expired []uuid.UUID // idle for too long
+	Deleted []uuid.UUID // ended long ago
 }
 
-// reapCandidatesSQL locks the batch rows of those whose time may have come. It leaves out what someone is completing
-// or sealing, and so waits for no one. Of those it locked it returns the first, and those behind it as long as all of
-// them together have no more groups to count than $2.
+// reapCandidatesSQL locks the batch rows whose time may have come. It skips rows being completed or sealed, so it
+// waits for nothing. Of the locked rows it returns the first, and those after it while their groups to count total at
+// most $2.
 const reapCandidatesSQL = `
 SELECT batch_id, locked
 FROM (
@@ -41,12 +41,12 @@ WHERE place = 1 OR total <= $2`
 
 type candidate struct {
 	Batch  uuid.UUID
-	Locked int // with all others
+	Locked int // number of rows locked
 }
 
-// reapVerdictSQL runs after the lock, and so sees the batches as they will stay. An ack notes activity up to a
-// twentieth of the ages late, which is added here: a batch may live a little too long, and never ends too early. A
-// batch that ended is kept while its webhook is owed, and looked at again an hour later.
+// reapVerdictSQL runs after the lock, so it sees the batches' final state. Acks record activity up to a twentieth of
+// the ages late; that is added here, so a batch may live slightly longer, but never ends early. An ended batch with a
+// pending webhook is kept and checked again after an hour.
 const reapVerdictSQL = `
 SELECT v.batch_id, v.live, v.due_at <= tranche_now() AND (v.live OR NOT v.owed),
     CASE WHEN v.live OR NOT v.owed THEN v.due_at ELSE greatest(v.due_at, tranche_now() + interval '1 hour') END
@@ -64,8 +64,7 @@ FROM (
 ) v
 ORDER BY v.batch_id`
 
-// deferReapSQL is for those whose time has not come. An ack that notes activity meanwhile comes later and writes a
-// later moment.
+// deferReapSQL reschedules batches that are not due. A concurrent ack writes a later time afterwards.
 const deferReapSQL = `
 UPDATE tracker_service s
 SET reap_at = greatest(d.look_at, tranche_now() + interval '1 second')
@@ -75,12 +74,11 @@ WHERE s.batch_id = d.batch_id`
 type verdict struct {
 	Batch     uuid.UUID
 	Live, Due bool
-	LookAt    time.Time // when it is not due
+	LookAt    time.Time // if not due
 }
 
-// Reap ends at most limit batches whose time has come: open and sealed ones expire when no one touched them for their
-// age, with an event; what ended is deleted after Keep. Of large batches it ends fewer. It is the leader's, in a
-// transaction that holds the lease.
+// Reap ends at most limit batches, fewer if they are large. Open and sealed ones idle for their age expire, with an
+// event; ended ones are deleted after Keep. Only the leader calls it, in a transaction that holds the lease.
 func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
 	return reapBy(ctx, tx, reapVerdictSQL, limit, reapGroups)
 }
@@ -139,31 +137,31 @@ func carryOut(ctx context.Context, tx pgx.Tx, verdicts []verdict) (Reaped, error
 	return done, nil
 }
 
-// Webhook is a call that is owed. It becomes due in the transaction that ends its batch.
+// Webhook is a pending webhook call. It becomes due in the transaction that ends its batch.
 type Webhook struct {
 	Batch    uuid.UUID
-	EventID  uuid.UUID       // of the event, also in the outbox
-	Event    json.RawMessage // as it is published
+	EventID  uuid.UUID       // of the event, as in the outbox
+	Event    json.RawMessage // as published
 	URL      string
-	Host     string        // of the URL in lower case, with its port unless that is the usual one
-	Secret   string        // the name of a secret; empty: unsigned
-	Attempts int           // that failed; with the batch, the fence of what is noted about the call
-	Owed     time.Duration // for how long, by the database's clock
+	Host     string        // in lower case, with a non-default port
+	Secret   string        // name of a secret; empty: unsigned
+	Attempts int           // failed ones; with the batch, the fence for recording an attempt
+	Owed     time.Duration // by the database's clock
 }
 
-// WebhookRoom is how many calls may be in progress, and which of them are.
+// WebhookRoom is the capacity for webhook calls and the calls in progress.
 type WebhookRoom struct {
-	UnderWay        []Webhook // they are not handed out again
+	UnderWay        []Webhook // not returned again
 	AtOnce, PerHost int
-	// Kept of AtOnce is for hosts with none in progress: those that hang, however many calls they are owed, take the room
-	// of others only by being many.
+	// Kept of AtOnce is reserved for hosts without calls in progress, so that hanging hosts with many calls do not block
+	// others.
 	Kept int
 }
 
-// dueWebhooksSQL takes no locks. It goes from host to host by tracker_service_webhooks, and reads no more of each than
-// there is room for: ten thousand calls to a host that is down cost those to others nothing. Who has the fewest under
-// way comes first, and all but the first call to a host leave some room free. As a query of its own, tranche_now() is
-// called once, and ends the look at a host where what is not due begins.
+// dueWebhooksSQL takes no locks. It goes from host to host by tracker_service_webhooks and reads at most each host's
+// free capacity: ten thousand calls to a dead host do not delay others. Hosts with the fewest calls in progress come
+// first, and all but a host's first call leave the reserve free. The subquery calls tranche_now() once, so the index
+// scan of a host ends at the first call not due.
 const dueWebhooksSQL = `
 WITH RECURSIVE host AS (
     (SELECT webhook_host AS name FROM tracker_service WHERE webhook_state = 'due' ORDER BY webhook_host LIMIT 1)
@@ -190,7 +188,7 @@ FROM (
 WHERE d.place = 1 OR d.taken <= $5
 ORDER BY d.taken LIMIT $4`
 
-// DueWebhooks returns calls that are to be made now and that there is room for: of each host the longest due first.
+// DueWebhooks returns the calls to make now, within capacity: for each host the longest due first.
 func DueWebhooks(ctx context.Context, q Querier, room WebhookRoom) ([]Webhook, error) {
 	free := room.AtOnce - len(room.UnderWay)
 	if free <= 0 {
@@ -213,10 +211,10 @@ SET webhook_attempts = webhook_attempts + 1, webhook_state = $3, webhook_error =
     webhook_next_at = tranche_now() + $5::interval
 WHERE batch_id = $1 AND webhook_state = 'due' AND webhook_attempts = $2`
 
-// WebhookState is where a webhook stands.
+// WebhookState is the state of a webhook.
 type WebhookState string
 
-// The states of a webhook. Before there is anything to tell it has none.
+// States of a webhook; none before its batch ends.
 const (
 	WebhookNone      WebhookState = "none"
 	WebhookDue       WebhookState = "due"
@@ -224,8 +222,8 @@ const (
 	WebhookGivenUp   WebhookState = "given_up"
 )
 
-// NoteWebhook notes what came of a call: the state that it is in now, why it failed, and, when it is due again, the
-// pause until then. It reports false when someone else noted the same attempt, or the tracker was deleted.
+// NoteWebhook records an attempt: the new state, the error, and the pause if it is due again. It returns false if the
+// attempt was already recorded or the tracker deleted.
 func NoteWebhook(ctx context.Context, tx pgx.Tx, w Webhook, state WebhookState, reason string, pause time.Duration,
 ) (noted bool, err error) {
 	tag, err := tx.Exec(ctx, noteWebhookSQL, w.Batch, w.Attempts, string(state), reason, pause)

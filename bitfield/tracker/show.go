@@ -15,7 +15,7 @@ import (
 // StateExpired is the state of a tracker that was idle for too long; its batch is cancelled.
 const StateExpired State = "expired"
 
-// Summary is a tracker without its counts. Its fields are summaryColumns.
+// Summary is a tracker without item counts. Its fields match summaryColumns.
 type Summary struct {
 	ID          uuid.UUID
 	Owner       string
@@ -23,10 +23,10 @@ type Summary struct {
 	State       State
 	Items       int64
 	Groups      int
-	OpenGroups  int // groups that have pending items
+	OpenGroups  int // groups with pending items
 	CreatedBy   string
 	CreatedAt   time.Time
-	ActiveAt    time.Time // the last activity, as it is noted: it may have been later, by a twentieth of the ages
+	ActiveAt    time.Time // last recorded activity; up to a twentieth of the ages old
 	SealedAt    *time.Time
 	CompletedAt *time.Time
 	ExpiredAt   *time.Time
@@ -34,25 +34,25 @@ type Summary struct {
 	SealedIdle  time.Duration
 	Keep        time.Duration
 
-	WebhookURL      string // empty: none was asked for
-	WebhookSecret   string // the name of the secret
+	WebhookURL      string // empty: none
+	WebhookSecret   string // the secret's name
 	WebhookState    WebhookState
 	WebhookAttempts int
 	WebhookNextAt   *time.Time
 	WebhookError    string // of the last attempt
 }
 
-// Info is a tracker with its counts, all of one moment. Items = Pending + Done + Failed.
+// Info is a tracker with item counts at one moment. Items = Pending + Done + Failed.
 type Info struct {
 	Summary
 
 	Pending int64
 	Done    int64
 	Failed  int64
-	Codes   []CodeCount // of the failed ones, the most frequent first, at most a hundred
+	Codes   []CodeCount // of failed items, the most frequent first, at most 100
 }
 
-// CodeCount is how many items failed with a code.
+// CodeCount is the number of items that failed with a code.
 type CodeCount struct {
 	Code  string
 	Items int64
@@ -65,7 +65,7 @@ b.completed_at, s.expired_at, s.open_idle, s.sealed_idle, s.keep, coalesce(s.web
 coalesce(s.webhook_secret, ''), s.webhook_state, s.webhook_attempts,
 CASE s.webhook_state WHEN 'due' THEN s.webhook_next_at END, coalesce(s.webhook_error, '')`
 
-// showSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
+// showSQL takes no locks. It reads all groups, a kilobyte each, and all failed masks: 160 MB for a billion items.
 const showSQL = `
 WITH code AS MATERIALIZED (
     SELECT code, sum(bit_count(mask))::bigint AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code
@@ -80,7 +80,7 @@ SELECT ` + summaryColumns + `,
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.batch_id = $1 AND s.deleted_at IS NULL`
 
-// Get reads a tracker and counts its items.
+// Get returns a tracker with its item counts.
 func Get(ctx context.Context, q Querier, batch uuid.UUID) (Info, error) {
 	rows, err := q.Query(ctx, showSQL, batch)
 	if err != nil {
@@ -104,29 +104,29 @@ func Get(ctx context.Context, q Querier, batch uuid.UUID) (Info, error) {
 	return info, nil
 }
 
-// Filter chooses batches.
+// Filter selects trackers.
 type Filter struct {
-	Owner string    // empty: anyone's
+	Owner string    // empty: any
 	State State     // empty: any
-	After uuid.UUID // the last one of the page before; the zero one: from the newest on
-	Limit int       // of the page, 1 to MaxPage
+	After uuid.UUID // last ID of the previous page; zero: start at the newest
+	Limit int       // page size, 1 to MaxPage
 }
 
-// listSQL goes down the primary key; ids of version 7 ascend with time.
+// listSQL scans the primary key backwards; IDs of version 7 ascend with time.
 const listSQL = `SELECT ` + summaryColumns + `
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1)
   AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
 ORDER BY s.batch_id DESC LIMIT $3`
 
-// listOwnerSQL goes down tracker_service_owner.
+// listOwnerSQL scans tracker_service_owner backwards.
 const listOwnerSQL = `SELECT ` + summaryColumns + `
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner = $4
   AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
 ORDER BY s.batch_id DESC LIMIT $3`
 
-// List returns batches, newest first as far as their ids are of version 7.
+// List returns trackers, newest first if their IDs are of version 7.
 func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	var after *uuid.UUID
 	if f.After != (uuid.UUID{}) {
@@ -151,12 +151,12 @@ func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Summary])
 }
 
-// GroupState is how a group stands. Size = Pending + Done + Failed.
+// GroupState is the item counts of a group. Size = Pending + Done + Failed.
 type GroupState struct {
 	Group, Size, Pending, Done, Failed int
 }
 
-// groupStatesSQL takes no locks; both tables are read by their primary keys.
+// groupStatesSQL takes no locks; it reads both tables by primary key.
 const groupStatesSQL = `
 SELECT g.grp, g.size, bit_count(g.pending)::integer,
     coalesce((SELECT sum(bit_count(f.mask)) FROM tracker_failed f WHERE f.batch_id = $1 AND f.grp = g.grp), 0)::integer
@@ -164,7 +164,7 @@ FROM tracker_group g
 WHERE g.batch_id = $1 AND g.grp >= $2
 ORDER BY g.grp LIMIT $3`
 
-// GroupStates returns groups from the given one on, in ascending order. A page that is not full is the last one.
+// GroupStates returns groups in ascending order, starting with from. A short page is the last.
 func GroupStates(ctx context.Context, q Querier, batch uuid.UUID, from, limit int) ([]GroupState, error) {
 	if err := known(ctx, q, batch); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func GroupStates(ctx context.Context, q Querier, batch uuid.UUID, from, limit in
 	return list, wrap("list the groups of", batch, err)
 }
 
-// Range is a run of pending items in one group, from index Lo up to but without Hi.
+// Range is a range [Lo, Hi) of pending items in one group.
 type Range struct {
 	Group, Lo, Hi int
 }
@@ -194,22 +194,22 @@ func (r Range) String() string {
 	return fmt.Sprintf("%d:%d-%d", r.Group, r.Lo, r.Hi-1)
 }
 
-// Position is a place in a batch: an item's group and index.
+// Position identifies an item of a batch by group and index.
 type Position struct {
 	Group, Index int
 }
 
-// missingSQL takes no locks. It goes along the primary key, and past groups that have nothing pending.
+// missingSQL takes no locks. It scans the primary key and skips groups without pending items.
 const missingSQL = `
 SELECT grp, pending FROM tracker_group
 WHERE batch_id = $1 AND grp >= $2 AND pending <> B'0'::bit(8192)
 ORDER BY grp LIMIT $3`
 
-// missingPage bounds the groups that are read at a time: a megabyte.
+// missingPage bounds the groups read at a time: a megabyte.
 const missingPage = 1024
 
-// Missing returns what is pending, from a position on, as at most limit runs in ascending order; next is where to go
-// on, or nil at the end. Between pages the batch goes on changing.
+// Missing returns pending items from a position as at most limit ascending ranges. next is the next position, or nil
+// at the end. The batch may change between pages.
 func Missing(ctx context.Context, q Querier, batch uuid.UUID, from Position, limit int,
 ) (missing []Range, next *Position, err error) {
 	if err := known(ctx, q, batch); err != nil {

@@ -33,17 +33,17 @@ func (b *bench) accepting() {
 	b.Helper()
 	accept := []string{"run", "accept", "it", "--failed", "--reason", "the account is closed"}
 	b.want(b.tranche(append(accept, "--dry-run")...), 0, "dry run",
-		"1 item would be accepted: 1 failed, of which 1 accepted", "nothing was changed")
+		"1 item would be accepted: 1 failed, 1 of them accepted", "nothing was changed")
 	b.want(b.tranche("run", "show", "it"), 0, "1 failed, 0 to go")
-	b.want(b.tranche(accept...), 0, "1 item accepted: 1 failed, of which 1 accepted")
+	b.want(b.tranche(accept...), 0, "1 item accepted: 1 failed, 1 of them accepted")
 	b.want(b.tranche(accept...), 7, "accepted already")
-	b.want(b.tranche("run", "show", "it"), 0, "1 failed, of which 1 accepted")
+	b.want(b.tranche("run", "show", "it"), 0, "1 failed, 1 of them accepted")
 	b.want(b.tranche("run", "report", "it"), 0, "of which 1 accepted")
 	b.want(b.tranche("run", "errors", "it"), 0, "accepted; step", "tranche run accept")
 	b.want(b.tranche("run", "items", "it", "--state", "failed"), 0, "failed (accepted)")
 	b.want(b.tranche("run", "item", "it", "2"), 0, "accepted", "the account is closed")
 	b.want(b.tranche("run", "history", "it"), 0, "accept", "the account is closed")
-	b.want(b.tranche("run", "watch", "it"), 3, "1 failed, of which 1 accepted")
+	b.want(b.tranche("run", "watch", "it"), 3, "1 failed, 1 of them accepted")
 	b.want(b.pipe("2\n3\n", "run", "accept", "it", "--keys", "-", "--withdraw"), 0, "1 item accepted no more: 1 failed")
 }
 
@@ -55,7 +55,7 @@ func TestControlOfRuns(t *testing.T) {
 		b.want(b.pipe(people, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), 0,
 			"started")
 	}
-	start("--name", "it") // no one listens yet
+	start("--name", "it") // no service listens yet
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
 		"go on with: tranche run resume")
 	b.want(b.tranche("run", "pause", "it"), 7, "paused already", "the service is sick")
@@ -242,8 +242,8 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 		"--in-flight", "2", "--wait"), cli.ExitHeld, "outcomes of step echo failed with NO_SUCH",
 		"let it go on with: tranche run resume", "go on with: tranche run watch")
 	b.want(b.tranche("run", "show", "wrong"), 0, "paused (fail_fast) by tranche")
-	b.want(b.tranche("run", "explain", "wrong"), 0, "its first outcomes plainly failed")
-	b.wantSoon([]string{"health"}, "run_fail_fast", "its first outcomes plainly failed")
+	b.want(b.tranche("run", "explain", "wrong"), 0, "its first results failed")
+	b.wantSoon([]string{"health"}, "run_fail_fast", "its first results failed")
 	b.want(b.tranche("run", "watch", "wrong", "--on-hold", "wait", "--max-wait", "1s"), cli.ExitMaxWait,
 		"has not ended within --max-wait 1s")
 	b.want(b.tranche("run", "resume", "--all"), 0, "no run was resumed", "paused by its fail-fast limit")
@@ -252,7 +252,7 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--fail-fast", "off", "--wait"),
 		cli.ExitFailed, "2,000 failed")
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--fail-fast", "9/3"),
-		cli.ExitUsage, "--fail-fast: want failures of so many first outcomes")
+		cli.ExitUsage, "--fail-fast: want failures N of the first M outcomes")
 	b.want(b.tranche("run", "watch", "wrong", "--max-wait", "-1s"), cli.ExitUsage, "--max-wait")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "x", "--on-hold", "wait"), cli.ExitUsage,
 		"--wait too")
@@ -270,16 +270,16 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 	const rows = "id,name\n1,ann\n2,bad\n3,bob\n"
 	for _, name := range []string{"2025", "2026"} {
 		b.want(b.pipe(rows, "run", "start", plan, "--items", "-", "--name", name, "--wait"), cli.ExitHeld,
-			"step send waits for someone without a part in the run to approve it")
+			"step send waits for approval by a user who took no part in the run")
 		look := b.tranche("run", "approve", name, "--step", "send", "--dry-run")
 		b.want(look, 0, "2 go on, 1 are left out", "compose: 2 done, 1 failed", "anyone without a part in it",
 			"sample      1  compose: JSON")
 		if name == "2026" {
 			b.want(look, 0, "against run", "unchanged      2", "still failing  1")
 		}
-		b.want(b.tranche("run", "explain", name), 0, "waits for someone to approve it", "and has no part in it")
-		b.want(b.tranche("run", "item", name, "1"), 0, "until someone approves the step")
-		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitRefused, "approved by someone else")
+		b.want(b.tranche("run", "explain", name), 0, "waits for approval", "who took no part in the run")
+		b.want(b.tranche("run", "item", name, "1"), 0, "until the step is approved")
+		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitRefused, "approved by another user")
 		b.want(b.tranche("run", "approve", name), cli.ExitRefused, "--step send")
 		cl := testenv.Must(client.New(b.url, client.WithActor("another")))(t)
 		done, err := cl.ApproveRun(t.Context(), name, client.ApproveSettings{Step: "send"})
@@ -447,8 +447,8 @@ func written(t *testing.T, name, text string) string {
 func testPlans(t *testing.T, b *bench) {
 	t.Helper()
 	file := written(t, "y.yaml", yearEndPlan)
-	b.want(b.tranche("plan", "list"), 0, "no plans on record", "tranche plan apply")
-	b.want(b.tranche("plan", "apply", file), 0, "plan year-end is on record, version 1", "tranche run start year-end")
+	b.want(b.tranche("plan", "list"), 0, "no saved plans", "tranche plan apply")
+	b.want(b.tranche("plan", "apply", file), 0, "plan year-end is saved, version 1", "tranche run start year-end")
 	b.want(b.tranche("plan", "apply", file), 0, "plan year-end is unchanged: version 1")
 	b.want(b.pipe(strings.Replace(yearEndPlan, "250", "100", 1), "plan", "apply", "-"), 0,
 		"plan year-end is version 2 now, after version 1")
@@ -533,9 +533,9 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	b.want(b.tranche("--json", "run", "show", "otherwise"), 0, `"priority": -3`, `"retry_codes": [`, `"SLOW"`,
 		`"chunk_time": "2s"`, `"chunk_bytes": 1048576`, `"rate": 10`, `"max_failed": "0.5%"`, `"canary": 2`)
 
-	start(2, `"nope" is neither a file here nor a plan on record`, "nope")
+	start(2, `"nope" is neither a file here nor a saved plan`, "nope")
 	start(2, "tranche plan list", "yearly@7")
-	start(2, `"dir/nope" is neither a file here nor a plan on record`, "dir/nope")
+	start(2, `"dir/nope" is neither a file here nor a saved plan`, "dir/nope")
 	start(2, "no-plan.yaml", "no-plan.yaml")
 	start(2, "either a plan or --endpoint", "yearly", "--endpoint", "echo")
 	start(2, "--chunk: want a whole number like 500, or auto", "yearly", "--chunk", "many")
@@ -576,10 +576,10 @@ func testRunNowThatFails(t *testing.T, b *bench) {
 func testSchedules(t *testing.T, b *bench) {
 	t.Helper()
 	file := written(t, "n.yaml", nightly)
-	b.want(b.tranche("schedule", "list"), 0, "no schedules on record", "tranche schedule apply")
+	b.want(b.tranche("schedule", "list"), 0, "no saved schedules", "tranche schedule apply")
 	b.want(b.tranche("schedule", "preview", file, "--count", "2"), 0, "DUE IN Europe/Berlin", " 02:30 +0", "DONE BY (UTC)",
 		"year-end is not on record")
-	b.want(b.tranche("schedule", "apply", file), 0, "schedule nightly is on record, version 1; due next ",
+	b.want(b.tranche("schedule", "apply", file), 0, "schedule nightly is saved, version 1; due next ",
 		"--schedule-files DIR")
 	b.want(b.tranche("schedule", "apply", file), 0, "unchanged: version 1")
 	b.want(b.pipe(strings.Replace(nightly, "30 2", "0 3", 1), "schedule", "apply", "-"), 0,
@@ -696,7 +696,7 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 		b.want(b.tranche("endpoints", "set", "echo", "--concurrency="+n), 2, "--concurrency", "or default")
 	}
 	b.want(b.tranche("endpoints", "set", "a b", "--concurrency", "1"), 7, "endpoint name")
-	b.want(b.tranche("endpoints", "show", "nope"), 7, "no one listens", "tranche endpoints")
+	b.want(b.tranche("endpoints", "show", "nope"), 7, "no service listens", "tranche endpoints")
 }
 
 // A letter that was requeued comes to the service, which answers the one who asked.
@@ -753,7 +753,7 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	if before, _, _ := strings.Cut(shown.out, "MUTED"); strings.Contains(before, "dead letter") {
 		t.Errorf("it is told anyway:\n%s", before)
 	}
-	b.want(b.tranche("health", "clear", "dead_letters"), 0, "told as it was before")
+	b.want(b.tranche("health", "clear", "dead_letters"), 0, "reported again")
 	b.want(b.tranche("health", "clear", "dead_letters"), 0, "nothing was said of")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "people"), 0, "started")
 	b.want(b.tranche("run", "items", "people", "--from", "1", "--limit", "1"), 0, "ORDINAL", "--after 1")

@@ -1,14 +1,13 @@
-// Command tranche runs one job for very many entities, and is the tool to start, watch and repair such runs.
+// Command tranche runs one job for very many entities, and starts, watches and repairs such runs.
 //
-// tranche serve is the whole system in one process; every other command is a client of its HTTP API, but for migrate,
-// doctor with --database, demo and version. It holds serve's flags and wiring; the other commands are in
+// tranche serve is the whole system in one process. Every other command is a client of its HTTP API, except migrate,
+// doctor with --database, demo and version. This package has serve's flags and wiring; the other commands are in
 // internal/cli.
 //
-// Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
-// health finds something critical; 4 when it is held, or waits for an approval, and no one may come (--on-hold), 5 when
-// it did not end within --max-wait, and 8 when it was cancelled; 6 when no server answers or it is not ready, 7 when it
-// refuses; 130 when the wait was interrupted by Ctrl-C; 2 for a command line that cannot be understood; 1 for
-// everything else.
+// Exit codes: 0 for success, including a watched run without failed items; 1 for any other error; 2 for an invalid
+// command line; 3 when the run has failed items, or tranche health finds something critical; 4 when the run is held
+// or waits for an approval (--on-hold); 5 when it did not end within --max-wait; 6 when the server does not answer or
+// is not ready; 7 when it refuses; 8 when the run was cancelled; 130 when Ctrl-C ended the wait.
 package main
 
 import (
@@ -55,9 +54,8 @@ func main() {
 	os.Exit(run(untilSignal(), os.Args[1:], cli.NewConsole(os.Stdin, os.Stdout, os.Stderr)))
 }
 
-// untilSignal returns a context that ends with the first signal that asks the process to end. A second one has the
-// default handling, which ends the process immediately and so cuts a stop short. SIGHUP asks
-// for it at a terminal alone, which has closed then; see [serveCommand.Run].
+// untilSignal returns a context that ends with the first signal to stop; the second one ends the process. SIGHUP
+// counts only at a terminal, which has then been closed; see [serveCommand.Run].
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	came := make(chan os.Signal, 1)
@@ -90,14 +88,14 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		return term.Fail(fmt.Errorf("command line: %w", err))
 	}
 	kongcompletion.Register(parser)
-	term.JSON = slices.Contains(args, "--json") // for what is wrong with the line itself
+	term.JSON = slices.Contains(args, "--json") // for errors in the command line itself
 	if err := cli.RefuseBytes(args); err != nil {
 		return term.Fail(err)
 	}
 	args = admin.Args(args)
 	chosen, err := parser.Parse(args)
 	if err != nil {
-		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" is: not given
+		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" means: not given
 		node := meant(parser, err)
 		return term.Fail(cli.Usage(text + meantFlags(node, err) + "; see: " + node.FullPath() + " --help"))
 	}
@@ -108,7 +106,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	return term.Fail(chosen.Run(term))
 }
 
-// meant is the command that was meant, as far as the line could be read.
+// meant returns the command that was meant, as far as the line could be parsed.
 func meant(app *kong.Kong, err error) *kong.Node {
 	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
 		return parse.Context.Selected()
@@ -116,7 +114,7 @@ func meant(app *kong.Kong, err error) *kong.Node {
 	return app.Model.Node
 }
 
-// meantFlags proposes flags of the command for one that it does not have, where the parser found none.
+// meantFlags suggests flags for an unknown one, where the parser suggests none.
 func meantFlags(node *kong.Node, err error) string {
 	name, unknown := strings.CutPrefix(err.Error(), "unknown flag --")
 	if !unknown || strings.ContainsRune(name, ' ') {
@@ -133,12 +131,11 @@ func meantFlags(node *kong.Node, err error) string {
 	return `, did you mean "--` + strings.Join(near, `" or "--`) + `"?`
 }
 
-// What the linker is told of a release, and by make build, with -X.
+// Set by the linker with -X, for a release or by make build.
 var version, commit, date string //nolint:gochecknoglobals // the linker sets nothing else
 
 type versionCommand struct{}
 
-// Run prints the version.
 func (versionCommand) Run(term *cli.Console) error {
 	if term.JSON {
 		return term.Document(build())
@@ -148,5 +145,4 @@ func (versionCommand) Run(term *cli.Console) error {
 
 func build() buildinfo.Info { return buildinfo.Linked(version, commit, date) }
 
-// versionText is it for people: version, commit and date.
 func versionText() string { return build().String() }

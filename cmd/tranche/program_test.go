@@ -126,7 +126,7 @@ func TestEveryLineIsJSON(t *testing.T) {
 	t.Parallel()
 	r := runProgram(t, []string{"NATS_URL=nats://127.0.0.1:1"}, "", "serve", "--log-format", "json",
 		"--listen", "127.0.0.1:0", "--database", "postgres://127.0.0.1:1/x", "--database-wait", "0s")
-	(&bench{T: t}).want(r, 1, "NATS_URL is set, and only services read it", `"exit":1`)
+	(&bench{T: t}).want(r, 1, "NATS_URL is set, but only services read it", `"exit":1`)
 	for line := range strings.Lines(r.err) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("this is no JSON: %s", line)

@@ -28,7 +28,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// serveCommand is all the settings of serve: flags, the TRANCHE_ environment and the config file fill it.
+// serveCommand is the settings of serve, from flags, TRANCHE_ variables and the config file.
 type serveCommand struct {
 	Config          kong.ConfigFlag `env:"TRANCHE_CONFIG" help:"A YAML file with any of these settings." placeholder:"FILE"`
 	Database        string          `env:"TRANCHE_DATABASE" help:"The PostgreSQL to use instead of a private one." placeholder:"URL"`
@@ -48,8 +48,8 @@ type serveCommand struct {
 	TraceRatio      float64         `env:"TRANCHE_TRACE_RATIO" default:"1" within:"0,1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
 	NoMigrate       bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
-	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
-	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Connections to the database, beside six that are kept for heartbeats, credentials and tasks (16)." placeholder:"N"`
+	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long to wait at start for a PostgreSQL that is unreachable, starting up or out of connections (${default}); 0s: do not wait." placeholder:"TIME"`
+	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
@@ -67,7 +67,6 @@ func (s *serveCommand) Validate() error {
 	return cmp.Or(err, s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
 }
 
-// Run serves until a signal.
 func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Console) (err error) {
 	log, err := s.logger()
 	if err != nil {
@@ -132,8 +131,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	return s.work(ctx, term, p, node, server, end)
 }
 
-// ignoreHangUp has SIGHUP do nothing where no terminal sends it: supervisors send it to reload settings, and without
-// this it would end the process.
+// ignoreHangUp ignores SIGHUP unless it is a terminal's: supervisors send it to reload settings.
 func ignoreHangUp(log *zap.Logger) {
 	if cli.IsTerminal(os.Stdin) {
 		return
@@ -154,8 +152,7 @@ func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.T
 		}}
 }
 
-// work runs the node and the API. The API is there from the start, and says what is missing. At the end it stops first:
-// an upload is over before the session that it depends on.
+// work runs the node and the API. The API stops first, since uploads depend on the node's session.
 func (s *serveCommand) work(
 	ctx context.Context, term *cli.Console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
 ) error {
@@ -173,7 +170,6 @@ func (s *serveCommand) work(
 	return group.Wait()
 }
 
-// greet says where everything is, once it is there.
 func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, node *orchestrator.Node) error {
 	select {
 	case <-ctx.Done():
@@ -184,14 +180,14 @@ func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, n
 	}
 }
 
-// speak has everything that is said be lines of JSON when the log is, and says what may have been meant for serve.
+// speak logs messages as lines of JSON if the log format is json, and mentions settings possibly meant for serve.
 func (s *serveCommand) speak(term *cli.Console, log *zap.Logger) {
 	ignoreHangUp(log)
 	if s.LogFormat == "json" {
 		term.Say = func(text string) { log.Info(text) }
 	}
 	if os.Getenv("NATS_URL") != "" && s.NATS+s.NATSContext == "" {
-		log.Info("NATS_URL is set, and only services read it: serve is told of a NATS server by --nats or TRANCHE_NATS")
+		log.Info("NATS_URL is set, but only services read it: give serve its NATS server by --nats or TRANCHE_NATS")
 	}
 }
 
@@ -217,7 +213,7 @@ func (s *serveCommand) logger() (*zap.Logger, error) {
 	return log, nil
 }
 
-// welcome says where everything is, and what to do next.
+// welcome prints the addresses, and what to do next.
 func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 	where := s.at(p)
 	if term.JSON {
@@ -251,12 +247,11 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 		versionText(), t.String(), at, at)
 }
 
-// pulseFlags say how often a node gives a heartbeat, when it counts as dead without one, and how often it looks for
-// work that nothing told it of.
+// pulseFlags are the intervals of heartbeats and polls, and the life of a session.
 type pulseFlags struct {
 	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" within:"100ms,20s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
 	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" within:"1s,1m" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
-	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" within:"50ms,30s" help:"Between two looks for work that no event told of (${default}): 50ms to 30s." placeholder:"TIME"`
+	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" within:"50ms,30s" help:"Interval of polling for work that no event announced (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 
 func (f *pulseFlags) validatePulse() error {
@@ -272,16 +267,15 @@ func (f *pulseFlags) set(c orchestrator.Config) orchestrator.Config {
 	return c
 }
 
-// lastMoment is what is left for the private servers when the grace is used up.
+// lastMoment is the time for the private servers to stop after the grace.
 const lastMoment = time.Second
 
-// ending holds a stop to its grace. The API and the node have a share each, one at a time, and what is left is
-// for the rest.
+// ending limits a stop to its grace. The API and the node have a share each; the rest is for the other parts.
 type ending struct {
 	grace time.Duration
 	begin sync.Once
 	began chan struct{} // closed when the stop begins
-	until time.Time     // set before
+	until time.Time     // set before began is closed
 }
 
 func newEnding(ctx context.Context, grace time.Duration) *ending {
@@ -297,10 +291,10 @@ func (e *ending) start() {
 	})
 }
 
-// share is what one of those who finish something may take.
+// share returns the time that the API, or the node, may take to stop.
 func (e *ending) share() time.Duration { return e.grace * 2 / 5 }
 
-// bounded runs f, but does not wait for it when the grace is over.
+// bounded runs f, but does not wait for it beyond the grace.
 func (e *ending) bounded(what string, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
@@ -318,9 +312,9 @@ func (e *ending) bounded(what string, f func() error) error {
 	}
 }
 
-// undo calls what stops the parts, the last first, and gives up at the end of the grace.
+// undo stops the parts, the last first, and abandons the stop at the end of the grace.
 func (e *ending) undo(all []func(context.Context) error) error {
-	e.start() // if nothing has, something failed
+	e.start() // after an error no one has called it
 	ctx, cancel := context.WithTimeout(context.Background(), max(time.Until(e.until), lastMoment))
 	defer cancel()
 	ended := make(chan error, 1)
@@ -336,7 +330,7 @@ func (e *ending) undo(all []func(context.Context) error) error {
 		return err
 	case <-ctx.Done():
 	}
-	select { // those who heed the context are about to say what they left
+	select { // functions that heed the context are about to return
 	case err := <-ended:
 		return err
 	case <-time.After(lastMoment / 2):

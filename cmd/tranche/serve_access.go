@@ -21,11 +21,11 @@ import (
 )
 
 type accessFlags struct {
-	Auth    string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: who asks needs a token or a login; off, for loopback only, makes everybody an admin (${default})." placeholder:"off|on"`
+	Auth    string `env:"TRANCHE_AUTH" enum:"off,on" default:"off" help:"on: callers need a token or a login; off, for loopback only: every caller is an admin (${default})." placeholder:"off|on"`
 	TLSCert string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
 
-	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Where proxies of yours connect from that end TLS in front of the API, like 10.0.0.0/8; their X-Forwarded-For is believed." placeholder:"10.0.0.0/8"`
+	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Addresses of your TLS-terminating proxies, like 10.0.0.0/8; their X-Forwarded-For is trusted." placeholder:"10.0.0.0/8"`
 
 	oidcFlags
 }
@@ -48,7 +48,7 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	return config, err
 }
 
-// ownHosts is the name that --listen has, when it is one that someone can call the server by.
+// ownHosts returns the name in --listen, unless it is not one to call the server by.
 func ownHosts(listen string) []string {
 	host, _, err := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); err != nil || host == "" || ip != nil && ip.IsUnspecified() {
@@ -68,9 +68,9 @@ func (s *serveCommand) at(p *parts) string {
 	return "http://" + address
 }
 
-// askForToken tells how to make the first token, when no one could log in yet.
+// askForToken prints how to create the first token, if no login is possible yet.
 func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *parts) {
-	if s.Auth != "on" || s.OIDCIssuer != "" { // people log in elsewhere
+	if s.Auth != "on" || s.OIDCIssuer != "" { // logins use the provider
 		return
 	}
 	found, err := identity.New(p.store).HasTokens(ctx)
@@ -81,8 +81,7 @@ func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *pa
 		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
 }
 
-// whereTokensAre is the flag by which a command of this machine finds the same database. Passwords are left out: the
-// line ends up in logs.
+// whereTokensAre returns the flag for the same database, without its password, since the line is logged.
 func (s *serveCommand) whereTokensAre(p *parts) string {
 	if s.Database == "" {
 		return "--data-dir " + cli.ShellWord(p.directory)
@@ -106,7 +105,7 @@ type oidcFlags struct {
 	OIDCIssuer     string   `name:"oidc-issuer" env:"TRANCHE_OIDC_ISSUER" help:"Let people log in to the dashboard by this provider of identities." placeholder:"URL"`
 	OIDCClientID   string   `name:"oidc-client-id" env:"TRANCHE_OIDC_CLIENT_ID" help:"What the provider calls this server." placeholder:"ID"`
 	OIDCSecretFile string   `name:"oidc-client-secret-file" env:"TRANCHE_OIDC_CLIENT_SECRET_FILE" help:"A file with the secret that the provider gave this server, if it did." placeholder:"FILE"`
-	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"What to ask the provider for beside openid (${default})." placeholder:"NAMES"`
+	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"Scopes to request in addition to openid (${default})." placeholder:"NAMES"`
 	OIDCUserClaim  string   `name:"oidc-user-claim" env:"TRANCHE_OIDC_USER_CLAIM" help:"The claim by which the audit log calls people (a verified email, else the subject)." placeholder:"NAME"`
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"The claim that roles go by; with dots, a member of a member (${default})." placeholder:"NAME"`
 	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
@@ -114,7 +113,7 @@ type oidcFlags struct {
 	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"Where browsers find this server: links in alerts lead there, and the provider of identities sends people back there." placeholder:"URL"`
 }
 
-// login returns what the flags say; nil without --oidc-issuer.
+// login returns the settings of the flags; nil without --oidc-issuer.
 func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 	if f.OIDCIssuer == "" {
 		return nil, nil //nolint:nilnil // there is none
@@ -161,7 +160,7 @@ func (f *oidcFlags) public() (*url.URL, error) {
 	return public, nil
 }
 
-// publicHosts is the name that browsers call this server by, when it is known.
+// publicHosts returns the name that browsers use, if known.
 func (f *oidcFlags) publicHosts() []string {
 	if public, err := f.public(); err == nil {
 		return []string{public.Hostname()}

@@ -35,32 +35,31 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// parts is what a serve holds, in the order it was made.
+// parts is what serve holds, in the order of its creation.
 type parts struct {
-	database  string // where it is, for people
+	database  string // its address, for messages
 	directory string
 	store     *database.DB
 	nc        *nats.Conn
 	natsURL   string
-	private   bool // the NATS server is its own
+	private   bool // the NATS server is embedded
 	listener  net.Listener
 	metrics   *metrics.Metrics
-	metricsAt net.Addr // nil: /metrics is the API's alone
+	metricsAt net.Addr // nil: only the API serves /metrics
 	wait      *startup.Wait
 	undo      []func(context.Context) error
 
-	oidc        *access.OIDC // nil: people do not log in by a provider of identities
+	oidc        *access.OIDC // nil: no login by an identity provider
 	connections *connections.Connections
 	schedules   api.Schedules
 	receivers   *alerts.Receivers
 	later       later
 	tasks       []orchestrator.LeaderTask      // of the leader
-	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
-	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
+	transport   http.RoundTripper              // to external hosts, restricted by the connections file
+	restsUntil  func(paceKey string) time.Time // until when an HTTP service demands a pause
 	fetchers    map[workqueue.Kind]fetch.Fetchers
 }
 
-// metricsURL is where metrics are found; api is where the API is.
 func (p *parts) metricsURL(api string) string {
 	if p.metricsAt == nil {
 		return api + "/metrics"
@@ -68,7 +67,7 @@ func (p *parts) metricsURL(api string) string {
 	return "http://" + p.metricsAt.String() + "/metrics"
 }
 
-// reach adds what the API reaches beside the node, and where this server keeps files.
+// reach adds the other parts that the API uses, and where this server keeps files.
 func (p *parts) reach(config api.Config) api.Config {
 	config.Connections, config.Schedules, config.Alerts = p.connections, p.schedules, p.receivers
 	config.RestsUntil, config.DataDir, config.StoresStreams = p.restsUntil, p.directory, p.private
@@ -76,7 +75,7 @@ func (p *parts) reach(config api.Config) api.Config {
 }
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	// First what costs nothing, and is what is wrong most often.
+	// First the cheap checks, which fail most often.
 	if p.oidc, err = s.login(s.Auth == "on"); err != nil {
 		return err
 	}
@@ -84,7 +83,7 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		return err
 	}
 	p.undo = append(p.undo, func(context.Context) error {
-		_ = p.listener.Close() // the server has closed it, unless there was none yet
+		_ = p.listener.Close() // the server closes it, once there is one
 		return nil
 	})
 	if err := s.openMetrics(ctx, p, log.Named("metrics")); err != nil {
@@ -110,8 +109,8 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	return s.openNATS(ctx, p, log)
 }
 
-// openConnections reads what plans may reach, and makes what fetches for steps of kind http and sql. Without a file
-// there are neither sources nor secrets, and HTTP services at public addresses only.
+// openConnections makes the fetchers for steps of kind http and sql. Without a connections file there are no sources
+// or secrets, and only HTTP services at public addresses.
 func (s *serveCommand) openConnections(p *parts) (err error) {
 	p.connections = &connections.Connections{}
 	if s.Connections != "" {
@@ -137,11 +136,10 @@ func (s *serveCommand) openConnections(p *parts) (err error) {
 	return nil
 }
 
-// answersTimeout is how long a stop waits for the answers to operations that came before it. Others need time, too.
+// answersTimeout limits the wait of a stop for answers to earlier operations. Other parts need time, too.
 const answersTimeout = 5 * time.Second
 
-// openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
-// connections are closed.
+// openCollectors accepts operations for collectors over NATS, and answers them before the connections close.
 func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*ingest.Producers, error) {
 	taking := ingest.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
 		log.Named("producers"))
@@ -157,8 +155,7 @@ func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.
 	return taking, nil
 }
 
-// openTrackers makes the tracker service and takes requests to it over NATS. Those that were taken have their answers
-// before the connections are closed.
+// openTrackers accepts requests for trackers over NATS, and answers them before the connections close.
 func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.Logger) (*trackers.Service, error) {
 	service := trackers.New(p.store, trackers.Config{
 		Connections: p.connections, Ended: node.PublishEvents, Log: log.Named("trackers"),
@@ -175,7 +172,7 @@ func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.
 	return service, nil
 }
 
-// addLeaderTasks gives the node what only the one that leads does, beside what every node has by itself.
+// addLeaderTasks adds leader tasks to those of every node.
 func (s *serveCommand) addLeaderTasks(p *parts, log *zap.Logger) error {
 	hooks, err := trackers.NewWebhooks(p.store, trackers.WebhooksConfig{Log: log.Named("webhooks"),
 		SenderConfig: httpfetch.SenderConfig{Connections: p.connections, Transport: p.transport}})
@@ -211,7 +208,7 @@ func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err erro
 	return nil
 }
 
-// later is what leader tasks of the node use that is made after it: the node has its leader tasks from the start.
+// later gives leader tasks access to the node and the API, which are created after them.
 type later struct{ atomic.Pointer[running] }
 
 type running struct {
@@ -221,7 +218,7 @@ type running struct {
 
 var errNoServer = errors.New("this node has not started yet")
 
-// startSchedules gives the node the leader task to start what is due.
+// startSchedules adds the leader task that starts due runs.
 func startSchedules(p *parts, log *zap.Logger) error {
 	task, err := schedule.New(p.store, &p.later, &p.later, schedule.Config{Log: log.Named("schedules")})
 	if err != nil {
@@ -230,13 +227,13 @@ func startSchedules(p *parts, log *zap.Logger) error {
 	p.schedules.Wake = func() { p.later.WakeLeaderTask(schedule.TaskName) }
 	p.tasks = append(p.tasks, task.LeaderTask())
 	p.undo = append(p.undo, func(context.Context) error {
-		task.Wait() // what the node was loading when it stopped: its context has ended
+		task.Wait() // runs being loaded when the node stopped: their context is done
 		return nil
 	})
 	return nil
 }
 
-// session is the node's, as tranche nodes shows it; empty: it has none yet.
+// session returns the node's session as in tranche nodes; empty: none yet.
 func (l *later) session() string {
 	if r := l.Load(); r != nil && r.node.Session() != (workqueue.SessionID{}) {
 		return r.node.Session().String()
@@ -244,7 +241,6 @@ func (l *later) session() string {
 	return ""
 }
 
-// StartFire implements schedule.Starter.
 func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	if r := l.Load(); r != nil {
 		return r.server.Starter().StartFire(ctx, job)
@@ -252,13 +248,11 @@ func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Start
 	return schedule.Started{}, errNoServer
 }
 
-// Permanent implements schedule.Starter.
 func (l *later) Permanent(err error) bool {
 	r := l.Load()
 	return r != nil && r.server.Starter().Permanent(err)
 }
 
-// Pause implements schedule.Runs.
 func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
 	if r := l.Load(); r != nil {
 		return r.node.Runs().Pause(ctx, c)
@@ -266,7 +260,6 @@ func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlle
 	return control.Controlled{}, errNoServer
 }
 
-// Cancel implements schedule.Runs.
 func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
 	if r := l.Load(); r != nil {
 		return r.node.Runs().Cancel(ctx, c)
@@ -274,20 +267,18 @@ func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelle
 	return control.Cancelled{}, errNoServer
 }
 
-// WakeLeaderTask implements schedule.Runs.
 func (l *later) WakeLeaderTask(name string) {
 	if r := l.Load(); r != nil {
 		r.node.WakeLeaderTask(name)
 	}
 }
 
-// alertFlags say by what alerts may tell someone, beside what the connections file allows. Their links begin with
-// --public-url.
+// alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"A program that alerts may have run on this server, and their name for it; may stand several times." placeholder:"NAME=PATH"`
 }
 
-// startAlerts gives the node the leader tasks to look what there is to tell, and to tell it.
+// startAlerts adds the leader tasks that find and send alerts.
 func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	p.receivers, err = alerts.NewReceivers(alerts.Config{
 		Connections: p.connections, Transport: p.transport, Programs: s.AlertProgram, Public: s.PublicURL,
@@ -306,7 +297,7 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	return nil
 }
 
-// health is what callers of the API get, but whole; nil, as long as there is none.
+// health returns the API's report, unabridged; nil until the API has started.
 func (l *later) health(ctx context.Context) (*health.Report, error) {
 	if r := l.Load(); r != nil {
 		return r.server.Watch().Report(ctx)

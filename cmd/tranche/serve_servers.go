@@ -31,7 +31,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// natsFrom is what names the NATS server: a flag, a variable or the config file; empty: nothing does.
+// natsFrom returns the flag, variable or config file entry that names the NATS server; empty: none.
 func (s *serveCommand) natsFrom(line *kong.Context) string {
 	flag, env := "nats", "TRANCHE_NATS"
 	switch {
@@ -81,7 +81,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 			return err
 		}
 		p.undo = append(p.undo, private.Stop)
-		options = append(append(endpoints.Options(), options...), private.Login()) // whatever the environment says
+		options = append(append(endpoints.Options(), options...), private.Login()) // regardless of the environment
 		p.nc, err = nats.Connect(private.URL(), options...)
 		p.natsURL, p.private = private.URL(), true
 	}
@@ -93,7 +93,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 	return nil
 }
 
-// natsFile is where services find the address of the server that is this one's own, and the password.
+// natsFile is where services find the address and password of the embedded server.
 func (p *parts) natsFile() string { return filepath.Join(p.directory, wire.NATSURLName) }
 
 func at(urls string) nats.Option {
@@ -161,7 +161,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 	return nil
 }
 
-// openStore brings the schema up to date and opens the store. It may be retried after an error.
+// openStore migrates the schema and opens the store. It may be retried after an error.
 func (s *serveCommand) openStore(
 	ctx context.Context, p *parts, url string, config *pgxpool.Config, log *zap.Logger,
 ) error {
@@ -196,7 +196,7 @@ func (s *serveCommand) openStore(
 	return nil
 }
 
-// What the largest message of the embedded NATS may be.
+// Limits of --nats-max-payload.
 const (
 	leastPayload = 64 << 10
 	mostPayload  = 64 << 20
@@ -214,7 +214,7 @@ func (s *serveCommand) maxPayload() (int, error) {
 	return int(size), nil
 }
 
-// streamFlags are what the streams are like from the first start of all on. After that tranche streams set changes it.
+// streamFlags are the streams' initial settings. Later, tranche streams set changes them.
 type streamFlags struct {
 	StreamReplicas int             `env:"TRANCHE_STREAM_REPLICAS" help:"First start: copies of each stream, 1, 3 or 5 (3 in a cluster, else 1)." placeholder:"N"`
 	WorkMaxBytes   workqueue.Bytes `env:"TRANCHE_WORK_MAX_BYTES" help:"First start: room for requests (1GiB). Later: tranche streams set." placeholder:"SIZE"`
@@ -263,7 +263,7 @@ func validateOTLP(flag string, config tracing.Config) error {
 	return nil
 }
 
-// stopSending sends the last of what there is to tell. A stop is as good without it.
+// stopSending sends the remaining data. A failure does not fail the stop.
 func stopSending(stop func(context.Context) error, what string, log *zap.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := stop(ctx); err != nil {
@@ -273,7 +273,7 @@ func stopSending(stop func(context.Context) error, what string, log *zap.Logger)
 	}
 }
 
-// openMetrics makes what measures the node. It can be asked from here on, and has more to tell once it is bound.
+// openMetrics makes the metrics. They can be scraped from now on, and report more once bound.
 func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logger) (err error) {
 	p.metrics, err = metrics.New(metrics.Config{Log: log, Build: build()})
 	if err != nil {
@@ -296,11 +296,11 @@ func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logge
 	return nil
 }
 
-// Time-outs of the listener for metrics. An answer may take as long as a reading of the database, and a slow network.
+// Timeouts of the metrics listener. An answer may include a query of the database and a slow network.
 const (
 	metricsHeaderTimeout = 10 * time.Second
 	metricsWriteTimeout  = 30 * time.Second
-	metricsConnTimeout   = time.Second // for a connection to the database, to look at its certificate
+	metricsConnTimeout   = time.Second // for a database connection, to read its certificate
 )
 
 func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logger) error {
@@ -316,7 +316,7 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logg
 	go func() { ended <- server.Serve(listener) }()
 	p.metricsAt = listener.Addr()
 	p.undo = append(p.undo, func(context.Context) error {
-		failed := server.Close() // no one loses anything by a scrape that is cut off
+		failed := server.Close() // an interrupted scrape does no harm
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			failed = errors.Join(failed, err)
 		}
@@ -325,10 +325,10 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logg
 	return nil
 }
 
-// tracer returns what records the node's spans, or nil when no one asked for it.
+// tracer returns the tracer of the node's spans, or nil without --trace-otlp.
 func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (core.Tracer, error) {
 	if s.TraceOTLP == "" {
-		return nil, nil //nolint:nilnil // no tracer is what a node without tracing has
+		return nil, nil //nolint:nilnil // a nil tracer means no tracing
 	}
 	started, err := tracing.Start(ctx, tracing.Config{
 		Endpoint: s.TraceOTLP, Ratio: s.TraceRatio, Version: versionText(), Log: log.Named("tracing"),
@@ -344,7 +344,7 @@ func (s *serveCommand) validateTracing() error {
 	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP})
 }
 
-// certificates are the ends of those that this server has, or is shown by NATS and PostgreSQL.
+// certificates returns when the certificates expire that this server has, or gets from NATS and PostgreSQL.
 func (s *serveCommand) certificates(p *parts) map[string]time.Time {
 	ends := map[string]time.Time{}
 	if own, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err == nil {

@@ -284,7 +284,7 @@ func TestServeWaitsForPostgreSQL(t *testing.T) {
 	cluster.Kill(t)
 	s := launch(t, false, "--database", cluster.URL(), "--nats", testenv.NATS(t).URL(), "--database-wait", "10m")
 	eventually(t, "serve says what it waits for", func() bool {
-		return strings.Contains(s.log.String(), "PostgreSQL is not there; waiting for it, up to 10m00s in all")
+		return strings.Contains(s.log.String(), "PostgreSQL does not answer; waiting for it, up to 10m00s in all")
 	})
 	cluster.Start(t)
 	s.ready(t)
@@ -298,7 +298,7 @@ func TestServeDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	const nowhere = "postgres://u:p@127.0.0.1:1/x?sslmode=disable"
 	s := launch(t, false, "--database", nowhere, "--database-wait", "200ms")
-	const says = "127.0.0.1:1/x: PostgreSQL is not there, and was waited for 0.2s (--database-wait)"
+	const says = "127.0.0.1:1/x: PostgreSQL does not answer, and was waited for 0.2s (--database-wait)"
 	err := s.Wait()
 	if err == nil || s.ProcessState.ExitCode() != cli.ExitOther || !strings.Contains(s.log.String(), says) {
 		t.Errorf("it ended with %v: %s", err, s.log.String())
@@ -387,11 +387,11 @@ func TestServeNamesAFullDisk(t *testing.T) {
 	where := s.waitingAPI(t)
 	eventually(t, "the reason is named", func() bool {
 		code, text := readyz(t, where)
-		return code == 503 && strings.Contains(text, "PostgreSQL has no room left on its disk")
+		return code == 503 && strings.Contains(text, "PostgreSQL's disk is full")
 	})
 	b := &bench{T: t, url: where}
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable,
-		"no room left on its disk")
+		"disk is full")
 	testenv.Must(pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`))(t)
 	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
 	if took, err := s.End(t); err != nil || took > soon {

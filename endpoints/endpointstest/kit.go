@@ -1,5 +1,5 @@
-// Package endpointstest tests services in a unit test: it runs their endpoints on a NATS server in the test's own
-// process, without PostgreSQL and without a node, and plays the node's part.
+// Package endpointstest runs services in unit tests, on a NATS server inside the test process, and acts as the node.
+// It needs no PostgreSQL.
 //
 //	kit := endpointstest.New(t)
 //	kit.Serve(func(svc *endpoints.Service) error {
@@ -10,29 +10,26 @@
 //	got := endpointstest.Result[interest](t, reply, "ACC-1")
 //	if err := reply.Err("ACC-2"); err == nil || err.Code != "overdrawn" { … }
 //
-// # What can go wrong in a test
+// # Failures
 //
-// [Kit.Redeliver] delivers a request again, [Kit.Reissue] asks for its items again as a node does after a retryable
-// error. [Instance.Kill] ends an instance as a crash does: nothing more of it reaches the server. [Kit.KillBetween] and
-// [Kit.KillBeforeReply] do that at the two places that matter, between the messages that a stage sends and its
-// acknowledgement, and before them. What a killed instance held is delivered again at once. [Kit.Stub] stands in for an
-// endpoint that a flow asks.
+// [Kit.Redeliver] delivers a request again; [Kit.Reissue] sends its items again, as a node does after a retryable
+// error. [Instance.Kill] simulates a crash: nothing more reaches the server. [Kit.KillBetween] and
+// [Kit.KillBeforeReply] do so at the two critical points: after a stage's messages but before their acknowledgement,
+// and before them. The server redelivers a killed instance's messages immediately. [Kit.Stub] replaces an endpoint
+// that a flow queries.
 //
 // # Guarantees
 //
-// Nothing here waits for a time to pass: each call returns as soon as what it is about has happened, and ends the test
-// with a message that says what is missing when that takes longer than Timeout, or DefaultTimeout for what the kit
-// does itself. The messages are real: requests and replies go through JetStream and the codecs of package endpoints.
-// When the test ends, instances are stopped, and one that ended with an error, or does not end, fails the test.
+// Nothing sleeps: calls return as soon as their event has happened, or fail the test with an explanation after
+// Timeout (DefaultTimeout for the kit's own actions). Requests and replies use JetStream and the real codecs.
+// Instances stop at the end of the test, which fails if one returns an error or does not stop.
 //
-// # Not its job
-//
-// It decides nothing that a node decides: what is retried, when, and in which pieces, is for the test to say.
+// The kit makes none of a node's decisions: the test chooses what to retry, when, and in which chunks.
 //
 // # Concurrency
 //
-// A Kit and its instances are safe for concurrent use, but calls that may end the test (all that take no error back)
-// must come from the test's goroutine; use [Kit.Post] to have several requests in progress.
+// A Kit and its instances are safe for concurrent use, but calls that may fail the test (all that return no error)
+// must run in the test's goroutine. Use [Kit.Post] for concurrent requests.
 package endpointstest
 
 import (
@@ -57,10 +54,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
-// DefaultTimeout is how long a call waits for what must happen, unless Timeout says otherwise.
+// DefaultTimeout is the default of Timeout.
 const DefaultTimeout = 20 * time.Second
 
-// Option changes a kit.
+// Option configures a Kit.
 type Option func(*settings)
 
 type settings struct {
@@ -68,18 +65,18 @@ type settings struct {
 	maxPayload int32
 }
 
-// Timeout is how long a call waits for what must happen. Default 20 s. It does not hurry the kit itself: starting the
-// server or sending a request may take DefaultTimeout even when less is set.
+// Timeout bounds the wait for an expected event; the default is 20 s. The kit's own actions, such as starting the
+// server, may always take DefaultTimeout.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
-// MaxPayload is the server's max_payload in bytes, at most 8 MiB. Default 1 MiB. A small one has replies come in
-// several messages.
+// MaxPayload sets the server's max_payload in bytes, at most 8 MiB; the default is 1 MiB. A small value splits
+// replies into several messages.
 func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = int32(bytes) } }
 
-// Kit is a NATS server with Tranche's streams, and the node's side of the protocol.
+// Kit is a NATS server with Tranche's streams and the node's side of the protocol.
 type Kit struct {
 	t        testing.TB
-	ctx      context.Context //nolint:containedctx // of the test, as testing.T has it; every wait ends with it
+	ctx      context.Context //nolint:containedctx // of the test, like testing.T's; ends all waits
 	patience time.Duration
 	server   *server.Server
 	nc       *nats.Conn
@@ -95,7 +92,7 @@ type Kit struct {
 	kills     []*Kill
 }
 
-// New starts a server for one test. It is stopped when the test ends.
+// New starts a server that is stopped when the test ends.
 func New(t testing.TB, opts ...Option) *Kit {
 	t.Helper()
 	s := settings{patience: DefaultTimeout, maxPayload: 1 << 20}
@@ -153,15 +150,14 @@ func (k *Kit) Conn() *nats.Conn {
 	return nc
 }
 
-// ownTimeout is how long something may take that the kit does itself.
+// ownTimeout bounds the kit's own actions.
 func (k *Kit) ownTimeout() time.Duration { return max(k.patience, DefaultTimeout) }
 
-// own returns a context for one thing that the kit does itself.
 func (k *Kit) own() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(k.ctx, k.ownTimeout())
 }
 
-// Log returns what the services have logged so far, from level info on, a line an entry.
+// Log returns the services' log entries of level info and above, one line each.
 func (k *Kit) Log() []string {
 	var lines []string
 	for _, entry := range k.logged.All() {
@@ -176,7 +172,6 @@ func (k *Kit) Log() []string {
 	return lines
 }
 
-// dialer connects an instance through a tap.
 type dialer struct {
 	instance *Instance
 }
@@ -190,12 +185,11 @@ func (d dialer) Dial(string, string) (net.Conn, error) {
 	return d.instance.attach(conn)
 }
 
-// handBackTimeout bounds what is done about a killed instance.
+// handBackTimeout bounds the cleanup after a kill.
 const handBackTimeout = 2 * time.Second
 
 var errKilled = errors.New("the instance was killed")
 
-// Instance is a running service.
 type Instance struct {
 	kit      *Kit
 	config   endpoints.Config
@@ -209,11 +203,11 @@ type Instance struct {
 	mu     sync.Mutex
 	conn   *tap
 	killed bool
-	held   map[string]delivery // what is not acknowledged, by acknowledgement subject
+	held   map[string]delivery // unacknowledged deliveries, by acknowledgement subject
 }
 
-// Serve runs a service with the endpoints that register adds, until it is stopped or killed or the test ends. Calling
-// it again with the same function runs one more instance. configure may change the service's configuration.
+// Serve runs a service with the endpoints that register adds, until it is stopped or killed or the test ends. Call it
+// again for another instance. configure may change the service's configuration.
 func (k *Kit) Serve(register func(*endpoints.Service) error, configure ...func(*endpoints.Config)) *Instance {
 	k.t.Helper()
 	config := endpoints.Config{Name: "tested", Version: "1.0.0", Log: k.log, DrainTimeout: k.patience / 2}
@@ -254,8 +248,8 @@ func (i *Instance) run(svc *endpoints.Service) {
 	i.kit.t.Cleanup(i.Stop)
 }
 
-// Stop has the instance take no more work and waits until it has ended what it is at. It fails the test when it does
-// not end well. An instance that was stopped or killed may be stopped again.
+// Stop drains the instance and waits for it to end. It fails the test if that takes too long or returns an error. It
+// may be repeated, also after Kill.
 func (i *Instance) Stop() {
 	i.kit.t.Helper()
 	i.end()
@@ -273,8 +267,8 @@ func (i *Instance) Stop() {
 	}
 }
 
-// Kill ends the instance as a crash does: nothing that it has not sent yet will be sent. A handler that is at work is
-// not interrupted, but its answers go nowhere. What the instance held is delivered again at once.
+// Kill simulates a crash: nothing that is unsent will be sent. A running handler continues, but its answers are
+// dropped. The server redelivers the instance's messages immediately.
 func (i *Instance) Kill() {
 	i.kit.t.Helper()
 	if conn := i.kill(); conn != nil {
@@ -284,7 +278,7 @@ func (i *Instance) Kill() {
 	}
 }
 
-// Restart runs the service again, as one more instance.
+// Restart runs the service again, as another instance.
 func (i *Instance) Restart() *Instance {
 	i.kit.t.Helper()
 	return i.kit.Serve(i.register, func(c *endpoints.Config) { *c = i.config })
@@ -296,7 +290,6 @@ func (i *Instance) isKilled() bool {
 	return i.killed
 }
 
-// attach taps a new connection.
 func (i *Instance) attach(conn net.Conn) (net.Conn, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -307,7 +300,7 @@ func (i *Instance) attach(conn net.Conn) (net.Conn, error) {
 	return i.conn, nil
 }
 
-// kill has nothing more pass, and returns the connection to be ended, once.
+// kill blocks the connection and returns it, once, to be closed.
 func (i *Instance) kill() *tap {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -318,15 +311,15 @@ func (i *Instance) kill() *tap {
 	return i.conn
 }
 
-// bury ends the connection of a killed instance. First the server is told to send no more, and what it has sent is
-// read, so that nothing is lost that would rest until its AckWait is over. It is called with conn.writing held.
+// bury closes a killed instance's connection. It first stops deliveries and reads those already sent, which would
+// otherwise wait for AckWait. conn.writing must be held.
 func (i *Instance) bury(conn *tap) {
 	conn.quiet(handBackTimeout)
-	_ = conn.Conn.Close() // it is gone either way
+	_ = conn.Conn.Close() // it is lost either way
 	i.nak()
 }
 
-// nak has the server deliver again what a killed instance held, instead of waiting for its AckWait.
+// nak makes the server redeliver a killed instance's messages without waiting for AckWait.
 func (i *Instance) nak() {
 	i.mu.Lock()
 	held := i.held
@@ -334,13 +327,13 @@ func (i *Instance) nak() {
 	i.mu.Unlock()
 	for subject := range held {
 		if err := i.kit.nc.Publish(subject, []byte("-NAK")); err != nil {
-			return // the kit's connection is closed: the test is over
+			return // the test has ended
 		}
 	}
-	_ = i.kit.nc.FlushTimeout(handBackTimeout) // also
+	_ = i.kit.nc.FlushTimeout(handBackTimeout) // likewise
 }
 
-// delivered notes a message that the server has sent.
+// delivered records a message from the server.
 func (i *Instance) delivered(subject, ack string) {
 	point, ok := pointOf(subject)
 	if !ok {
@@ -351,7 +344,7 @@ func (i *Instance) delivered(subject, ack string) {
 	i.held[ack] = delivery{point, i.kit.deliveries.Add(1)}
 }
 
-// sends reports whether a message may pass on its way to the server. When it may not the instance is dead.
+// sends reports whether a message may pass to the server. If not, the instance is dead.
 func (i *Instance) sends(subject string, body []byte) bool {
 	if i.isKilled() {
 		return false
@@ -366,7 +359,7 @@ func (i *Instance) sends(subject string, body []byte) bool {
 	return false
 }
 
-// acknowledges returns what an acknowledgement is about. It is false for a heartbeat and for a hand-back.
+// acknowledges returns the delivery that a message acknowledges; false for a heartbeat or NAK.
 func (i *Instance) acknowledges(subject string, body []byte) (delivery, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -374,7 +367,7 @@ func (i *Instance) acknowledges(subject string, body []byte) (delivery, bool) {
 	return d, ok && string(body) == "+ACK"
 }
 
-// settled notes that a delivery is no longer held, unless all that was said of it is that it is.
+// settled removes a delivery, unless the message is a heartbeat.
 func (i *Instance) settled(subject string, body []byte) {
 	if string(body) == "+WPI" {
 		return
@@ -384,16 +377,15 @@ func (i *Instance) settled(subject string, body []byte) {
 	delete(i.held, subject)
 }
 
-// Point is a place in the life of a chunk: a stage of an endpoint. Endpoints that are not flows have stage 0 only.
+// Point is a stage of an endpoint. Endpoints that are not flows have stage 0 only.
 type Point struct {
 	Endpoint string
 	Stage    int
 }
 
-// delivery is a message that an instance holds.
 type delivery struct {
 	point  Point
-	number int64 // in the order in which the kit saw them
+	number int64 // in the order seen by the kit
 }
 
 const (
@@ -403,7 +395,7 @@ const (
 	callSubjects  = "tranche.call."
 )
 
-// pointOf returns what a delivered message begins.
+// pointOf returns the stage that a delivered message starts.
 func pointOf(subject string) (Point, bool) {
 	if endpoint, ok := strings.CutPrefix(subject, workSubjects); ok {
 		return Point{Endpoint: endpoint}, true
@@ -417,7 +409,7 @@ func pointOf(subject string) (Point, bool) {
 	return Point{Endpoint: tokens[0], Stage: stage}, err == nil
 }
 
-// Kill is a crash that will come. It happens once.
+// Kill is a pending simulated crash. It happens once.
 type Kill struct {
 	kit    *Kit
 	what   string
@@ -425,10 +417,9 @@ type Kill struct {
 	killed chan *Instance
 }
 
-// KillBetween kills the instance that gets to the end of a stage first, when all that the stage sends (requests, state,
-// the reply) has been stored and before what it began with is acknowledged. That is then delivered again, to another
-// instance or to one that is started later. Only what is delivered from now on counts. Stage 0 is what a request
-// begins; an endpoint that is not a flow has no other.
+// KillBetween kills the first instance to finish a stage, after all its messages (requests, state, reply) are stored
+// and before its input is acknowledged. The input is redelivered to another instance. Only deliveries from now on
+// count. Stage 0 is what a request starts; endpoints that are not flows have no other.
 func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
 	at, armed := Point{endpoint, stage}, k.deliveries.Load()
 	return k.arm("acknowledges stage "+strconv.Itoa(stage)+" of endpoint "+endpoint,
@@ -438,8 +429,8 @@ func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
 		})
 }
 
-// KillBeforeReply kills the instance that is next about to send a reply of the endpoint, before the reply's first
-// message or a later one, whichever is next. Work that its handler has done elsewhere by then is done.
+// KillBeforeReply kills the next instance that is about to send a message of the endpoint's reply. Effects of its
+// handler remain.
 func (k *Kit) KillBeforeReply(endpoint string) *Kill {
 	return k.arm("replies as endpoint "+endpoint, func(_ *Instance, subject string, _ []byte) bool {
 		if subject == replySubjects+endpoint {
@@ -458,7 +449,7 @@ func (k *Kit) arm(what string, hits func(*Instance, string, []byte) bool) *Kill 
 	return kill
 }
 
-// killFor returns the crash that a message of an instance sets off, if any, and disarms it.
+// killFor disarms and returns the crash that a message triggers, if any.
 func (k *Kit) killFor(i *Instance, subject string, body []byte) *Kill {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -473,7 +464,7 @@ func (k *Kit) killFor(i *Instance, subject string, body []byte) *Kill {
 
 func (kill *Kill) done(i *Instance) { kill.killed <- i }
 
-// Wait returns the instance that was killed, as soon as it was. It ends the test when nothing sets the crash off.
+// Wait returns the killed instance, or fails the test on timeout.
 func (kill *Kill) Wait() *Instance {
 	kill.kit.t.Helper()
 	timer := time.NewTimer(kill.kit.patience)

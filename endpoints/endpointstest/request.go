@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Part is a part of a request: an item, or what the request says about all of them.
+// Part is an element of a request: an item, parameter or header.
 type Part func(*draft)
 
 type draft struct {
@@ -31,8 +31,8 @@ type item struct {
 	parts   map[string]any
 }
 
-// Item is an item, with any value that can be written as JSON as its payload. Its ordinal is one above that of the item
-// before, from 0.
+// Item adds an item with a payload that can be written as JSON. Its ordinal follows that of the previous item,
+// starting at 0.
 func Item(key string, payload any) Part {
 	return func(d *draft) {
 		next := 0
@@ -43,13 +43,13 @@ func Item(key string, payload any) Part {
 	}
 }
 
-// ItemAt is an item with an ordinal.
+// ItemAt adds an item with the given ordinal.
 func ItemAt(ordinal int, key string, payload any) Part {
 	return func(d *draft) { d.items = append(d.items, item{ordinal: ordinal, key: key, payload: payload}) }
 }
 
-// InputPart gives the item before it a part: what the step of a name has made of it. It is any value that can be
-// written as JSON, or an endpoints.Binary.
+// InputPart adds the named step's result to the previous item: any value that can be written as JSON, or an
+// endpoints.Binary.
 func InputPart(name string, value any) Part {
 	return func(d *draft) {
 		if len(d.items) == 0 {
@@ -64,7 +64,7 @@ func InputPart(name string, value any) Part {
 	}
 }
 
-// Param sets a parameter of the run.
+// Param sets a run parameter.
 func Param(name, value string) Part {
 	return func(d *draft) {
 		if d.params == nil {
@@ -79,12 +79,12 @@ func Header(name, value string) Part {
 	return func(d *draft) { d.header[name] = []string{value} }
 }
 
-// Meta changes what the request's headers say: the run, the generation, the mode.
+// Meta changes the request's metadata, such as run, generation or mode.
 func Meta(change func(*wire.Meta)) Part {
 	return func(d *draft) { change(&d.meta) }
 }
 
-// Request is a request that was sent.
+// Request is a sent request.
 type Request struct {
 	wire.Meta
 	Endpoint string
@@ -148,20 +148,20 @@ func (k *Kit) encode(what string, value any) []byte {
 	return encoded
 }
 
-// Send sends a request and returns the reply to it.
+// Send sends a request and returns its reply.
 func (k *Kit) Send(endpoint string, parts ...Part) *Reply {
 	k.t.Helper()
 	return k.Post(endpoint, parts...).Wait()
 }
 
-// Post sends a request and does not wait for the reply.
+// Post sends a request without waiting for the reply.
 func (k *Kit) Post(endpoint string, parts ...Part) *Pending {
 	k.t.Helper()
 	return k.post(k.request(endpoint, parts))
 }
 
-// Redeliver delivers a request again, as JetStream does when a delivery was not acknowledged, and returns the reply to
-// this delivery.
+// Redeliver delivers a request again, as JetStream does without an acknowledgement, and returns the reply to this
+// delivery.
 func (k *Kit) Redeliver(r *Request) *Reply {
 	k.t.Helper()
 	return k.PostAgain(r).Wait()
@@ -174,13 +174,13 @@ func (k *Kit) PostAgain(r *Request) *Pending {
 	again := *r
 	again.msg = nats.NewMsg(r.msg.Subject)
 	again.msg.Header, again.msg.Data = maps.Clone(r.msg.Header), r.msg.Data
-	// Under its own id the stream would take it for a repeated publish and drop it.
+	// With its own ID, the stream would drop it as a duplicate.
 	again.msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
 	return k.post(&again)
 }
 
-// Reissue asks for items of a request again, as a node does when they were left out or may be retried: in a new
-// slice, as the next attempt. No key means all items.
+// Reissue sends items of a request again, as a node does when they were left out or are retryable: in a new slice, as
+// the next attempt. No keys means all items.
 func (k *Kit) Reissue(r *Request, keys ...string) *Reply {
 	k.t.Helper()
 	return k.PostReissue(r, keys...).Wait()
@@ -211,13 +211,13 @@ func (k *Kit) post(r *Request) *Pending {
 	return &Pending{kit: k, Request: r}
 }
 
-// Pending is a request without its reply yet.
+// Pending is a request whose reply is pending.
 type Pending struct {
 	Request *Request
 	kit     *Kit
 }
 
-// Wait returns the next reply to the request that is complete. It ends the test when none comes.
+// Wait returns the next complete reply, or fails the test on timeout.
 func (p *Pending) Wait() *Reply {
 	p.kit.t.Helper()
 	reply, ok := p.kit.inbox.next(p.kit.ctx, p.kit.patience, p.Request)
@@ -247,22 +247,22 @@ func (k *Kit) explain(r *Request) string {
 	return strings.Join(append([]string{text}, k.Log()...), "\n    ")
 }
 
-// Reply is a complete reply, put together from its messages.
+// Reply is a complete reply, assembled from its messages.
 type Reply struct {
 	Request *Request
-	// Slots is by ordinal.
+	// Slots are sorted by ordinal.
 	Slots []wire.Slot
-	// Failure speaks for the items without a slot; nil when there is none.
+	// Failure applies to items without a slot, or is nil.
 	Failure *wire.SlotError
-	// Messages is how many there were.
+	// Messages is the number of messages.
 	Messages int
-	// Service is who answered: "name@version instance".
+	// Service is the service that answered: "name@version instance".
 	Service string
-	// Header is that of the final message.
+	// Header is the final message's.
 	Header nats.Header
 }
 
-// Slot returns the slot of an item, and false when it has none.
+// Slot returns an item's slot, or false without one.
 func (r *Reply) Slot(key string) (wire.Slot, bool) {
 	for _, slot := range r.Slots {
 		if have, ok := r.Request.Keys[slot.Ordinal]; ok && have == key {
@@ -272,8 +272,7 @@ func (r *Reply) Slot(key string) (wire.Slot, bool) {
 	return wire.Slot{}, false
 }
 
-// Err returns the error that an item was answered with: that of its slot, or the failure when it has none. It is nil
-// for a result, and for an item that was left out.
+// Err returns an item's error: its slot's, or Failure without a slot. It is nil for a result or an item left out.
 func (r *Reply) Err(key string) *wire.SlotError {
 	slot, ok := r.Slot(key)
 	if !ok {
@@ -282,7 +281,7 @@ func (r *Reply) Err(key string) *wire.SlotError {
 	return slot.Err
 }
 
-// LeftOut returns the keys of the items that have no slot, by ordinal. A failure speaks for them, or else they will be
+// LeftOut returns the keys of items without a slot, by ordinal. Failure applies to them; if it is nil they will be
 // retried.
 func (r *Reply) LeftOut() []string {
 	answered := map[int]bool{}
@@ -298,8 +297,8 @@ func (r *Reply) LeftOut() []string {
 	return keys
 }
 
-// Result returns the result of an item. With endpoints.Binary as T it takes binary results. It ends the test when the
-// item has none, or one that does not fit T.
+// Result returns an item's result as T; endpoints.Binary accepts binary results. It fails the test if there is none
+// or it does not fit T.
 func Result[T any](t testing.TB, r *Reply, key string) T {
 	t.Helper()
 	var result T

@@ -16,13 +16,13 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Asked is an item that a stub was asked for.
+// Asked is an item received by a stub.
 type Asked struct {
 	endpoints.ItemInfo
 	Payload json.RawMessage
 }
 
-// Into reads the payload.
+// Into decodes the payload.
 func (a Asked) Into(value any) error { return json.Unmarshal(a.Payload, value) }
 
 // Answer returns a slot with a result: any value that can be written as JSON, or an endpoints.Binary.
@@ -37,17 +37,17 @@ func (a Asked) Answer(result any) wire.Slot {
 	return wire.Slot{Ordinal: a.Ordinal, Data: encoded}
 }
 
-// Fail returns a slot with an error that trying again would not help.
+// Fail returns a slot with a permanent error.
 func (a Asked) Fail(code, message string) wire.Slot {
 	return wire.Slot{Ordinal: a.Ordinal, Err: &wire.SlotError{Code: code, Message: message}}
 }
 
-// Retry returns a slot with an error that may pass.
+// Retry returns a slot with a retryable error.
 func (a Asked) Retry(code, message string) wire.Slot {
 	return wire.Slot{Ordinal: a.Ordinal, Err: &wire.SlotError{Code: code, Message: message, Retry: true}}
 }
 
-// Stub is an endpoint that a test answers for.
+// Stub is an endpoint answered by the test.
 type Stub struct {
 	*Instance
 
@@ -55,8 +55,8 @@ type Stub struct {
 	requests [][]Asked
 }
 
-// Stub serves an endpoint with what answer returns for each request: slots, in any order, and an error for the items
-// without one. An item with neither is left out.
+// Stub serves an endpoint with the results of answer: slots in any order, and an error for items without a slot.
+// Items with neither are left out.
 func (k *Kit) Stub(endpoint string, answer func([]Asked) ([]wire.Slot, error)) *Stub {
 	k.t.Helper()
 	s := &Stub{}
@@ -69,7 +69,7 @@ func (k *Kit) Stub(endpoint string, answer func([]Asked) ([]wire.Slot, error)) *
 	return s
 }
 
-// Requests returns what the stub was asked, request by request, in the order in which they came.
+// Requests returns the items of each request received, in order.
 func (s *Stub) Requests() [][]Asked {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,19 +107,19 @@ func (s *Stub) answer(
 	return err
 }
 
-// inbox takes in replies and puts them together.
+// inbox receives replies and assembles them.
 type inbox struct {
 	kit *Kit
 
 	mu       sync.Mutex
 	open     map[answer]*Reply
-	expected map[answer]int // slots, once the final message is there
+	expected map[answer]int // number of slots, once the final message has arrived
 	pieces   map[answer]*wire.Assembly
 	complete map[uuid.UUID][]*Reply
-	arrived  chan struct{} // closed and replaced whenever one is complete
+	arrived  chan struct{} // closed and replaced when a reply is complete
 }
 
-// answer is an instance's reply to a slice. One instance may answer a slice several times, but not at the same time.
+// answer identifies an instance's reply to a slice. Repeated replies of one instance do not overlap.
 type answer struct {
 	slice   uuid.UUID
 	service string
@@ -145,7 +145,7 @@ func newInbox(k *Kit) *inbox {
 		for {
 			msg, err := messages.Next()
 			if err != nil {
-				return // it was stopped
+				return // stopped
 			}
 			b.take(msg)
 		}
@@ -159,7 +159,7 @@ func newInbox(k *Kit) *inbox {
 
 func (b *inbox) take(msg jetstream.Msg) {
 	reply, err := b.read(msg)
-	_ = msg.Ack() // lost with the server only, which ends with the test
+	_ = msg.Ack() // lost only with the server, at the end of the test
 	if err != nil {
 		b.kit.t.Errorf("endpointstest: a reply on %s cannot be read: %v", msg.Subject(), err)
 		return
@@ -189,7 +189,7 @@ func (b *inbox) take(msg jetstream.Msg) {
 	b.arrived = make(chan struct{})
 }
 
-// read reads a message. The last piece of a result is one with its slot, the others are messages without any.
+// read parses a message. The last piece of a result yields its slot, other pieces none.
 func (b *inbox) read(msg jetstream.Msg) (*wire.Reply, error) {
 	if !wire.IsPiece(msg.Headers()) {
 		return wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
@@ -199,7 +199,7 @@ func (b *inbox) read(msg jetstream.Msg) (*wire.Reply, error) {
 		return nil, err
 	}
 	of := answer{p.Slice, p.Service}
-	if b.pieces[of] == nil { // whoever reads messages is alone with them
+	if b.pieces[of] == nil { // only one goroutine reads messages
 		b.pieces[of] = &wire.Assembly{}
 	}
 	reply := &wire.Reply{Meta: p.Meta, Endpoint: p.Endpoint, Service: p.Service, Answered: -1}
@@ -210,7 +210,7 @@ func (b *inbox) read(msg jetstream.Msg) (*wire.Reply, error) {
 	return reply, err
 }
 
-// next returns the first reply to a request that no one has had yet.
+// next returns the first reply to a request not yet returned.
 func (b *inbox) next(ctx context.Context, patience time.Duration, r *Request) (*Reply, bool) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -241,15 +241,15 @@ func (b *inbox) pop(slice uuid.UUID) (*Reply, <-chan struct{}) {
 	return replies[0], nil
 }
 
-// forget drops the replies to a slice that no one has asked for.
+// forget drops a slice's replies.
 func (b *inbox) forget(slice uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.complete, slice)
 }
 
-// DeadLetter returns the next dead letter, of any endpoint, as soon as there is one, and takes it off the stream. It
-// ends the test when none comes. Services write dead letters for requests of [wire.ModeSingle] only.
+// DeadLetter removes and returns the next dead letter of any endpoint, or fails the test on timeout. Services write
+// dead letters only for requests of [wire.ModeSingle].
 func (k *Kit) DeadLetter() wire.DeadLetter {
 	k.t.Helper()
 	ctx, cancel := k.own()

@@ -12,15 +12,15 @@ import (
 
 const ackPrefix = "$JS.ACK."
 
-// tap is a connection of an instance that reads along. It lets whole messages pass, or none of one.
+// tap observes an instance's connection. It passes each message entirely or not at all.
 type tap struct {
 	net.Conn
 	instance *Instance
 
 	writing sync.Mutex
-	out     []byte // of a message that is not complete
+	out     []byte // incomplete message
 	subs    []string
-	dying   *Kill // what Write is to end the instance for
+	dying   *Kill // the kill that ends the instance in Write
 	in      incoming
 }
 
@@ -35,7 +35,7 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. It passes on what is complete, and ends where a message may not pass.
+// Write implements net.Conn. It passes complete messages, up to one that must not pass.
 func (t *tap) Write(p []byte) (int, error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -64,10 +64,10 @@ func (t *tap) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// die ends the instance, with what stood before the message that may not pass still sent.
+// die ends the instance. Messages before the blocked one are still sent.
 func (t *tap) die(passed int) error {
 	if t.dying != nil {
-		_, _ = t.Conn.Write(t.out[:passed]) // an error would be that of a connection which is to be cut anyway
+		_, _ = t.Conn.Write(t.out[:passed]) // the connection is cut anyway
 		t.instance.bury(t)
 		t.dying.done(t.instance)
 		t.dying = nil
@@ -75,14 +75,14 @@ func (t *tap) die(passed int) error {
 	return io.ErrClosedPipe
 }
 
-// quiet has the server send nothing more, and returns when all that it has sent was read.
+// quiet stops the server's deliveries and returns once all already sent are read.
 func (t *tap) quiet(patience time.Duration) {
 	var end []byte
 	for _, sid := range t.subs {
 		end = append(end, "UNSUB "+sid+"\r\n"...)
 	}
 	select {
-	case <-t.in.pongs: // an old one
+	case <-t.in.pongs: // from before
 	default:
 	}
 	_ = t.SetWriteDeadline(time.Now().Add(patience))
@@ -97,17 +97,17 @@ func (t *tap) quiet(patience time.Duration) {
 	}
 }
 
-// op is one operation of the NATS client protocol.
+// op is an operation of the NATS client protocol.
 type op struct {
 	published      bool // PUB or HPUB
 	delivered      bool // MSG or HMSG
 	pong           bool
-	subscribed     string // the id of a subscription
+	subscribed     string // subscription ID
 	subject, reply string
 	body           []byte
 }
 
-// nextOp reads the operation at the start of b, and returns how many bytes it takes; 0 when it is not complete.
+// nextOp parses the operation at the start of b and returns its length, or 0 if it is incomplete.
 func nextOp(b []byte) (op, int) {
 	end := bytes.Index(b, []byte("\r\n"))
 	if end < 0 {
@@ -124,7 +124,7 @@ func nextOp(b []byte) (op, int) {
 	if sizes == 2 && err == nil {
 		header, err = strconv.Atoi(words[len(words)-2])
 	}
-	end = len(b) - size - len("\r\n") // of the longest message that b can hold
+	end = len(b) - size - len("\r\n") // longest body that b can hold
 	if err != nil || header < 0 || header > total || total > end {
 		return op{}, 0
 	}
@@ -132,13 +132,12 @@ func nextOp(b []byte) (op, int) {
 	return o, size + total + len("\r\n")
 }
 
-// lineOf reads the line of an operation, and returns with how many sizes it ends: none when no message follows, one,
-// or that of the headers and the whole.
+// lineOf parses an operation's line and returns how many sizes end it: 0 without a body, 1, or 2 (headers and total).
 func lineOf(words []string) (o op, sizes int) {
 	if len(words) == 0 {
 		return o, 0
 	}
-	least := 3 // words, without a reply subject
+	least := 3 // words without a reply subject
 	switch strings.ToUpper(words[0]) {
 	case "PONG":
 		o.pong = true
@@ -163,7 +162,7 @@ func lineOf(words []string) (o op, sizes int) {
 	return o, sizes
 }
 
-// incoming reads along what the server sends.
+// incoming observes what the server sends.
 type incoming struct {
 	instance *Instance
 	pongs    chan struct{}

@@ -1,24 +1,16 @@
-// Package otelmetrics counts what a service does, by OpenTelemetry:
+// Package otelmetrics measures a service with OpenTelemetry:
 //
 //	svc, err := endpoints.New(nc, endpoints.Config{
 //		Name: "statements", Wrap: []endpoints.Wrapper{otelmetrics.Wrapper(provider)},
 //	})
 //
-// For Prometheus, give it a provider with the exporter go.opentelemetry.io/otel/exporters/prometheus.
+// For Prometheus, use a provider with go.opentelemetry.io/otel/exporters/prometheus.
 //
-// # Guarantees
+// There is one series per endpoint and outcome; attributes contain no runs, keys or messages. The wrapper changes no
+// answers. It exports nothing and sets no globals: the provider and its readers belong to the service. A service that
+// does not import this package does not link OpenTelemetry.
 //
-// There is one series for each endpoint and outcome: no runs, keys or messages are in attributes. The wrapper changes
-// no answer.
-//
-// # Not its job
-//
-// It exports nothing and sets nothing global: the provider and its readers are the service's. A service that does not
-// use the package does not link OpenTelemetry.
-//
-// # Concurrency
-//
-// A wrapper is safe for concurrent use if the provider is, as those of OpenTelemetry are.
+// A wrapper is safe for concurrent use if the provider is.
 package otelmetrics
 
 import (
@@ -34,18 +26,18 @@ import (
 // Name is the instrumentation scope.
 const Name = "github.com/tranchehq/tranche/endpoints/otelmetrics"
 
-// The instruments, and their attributes.
+// Names of the instruments and their attributes.
 const (
-	Requests = "tranche.service.request.duration" // histogram, s: a chunk, or a stage of a flow, in the handler
-	Items    = "tranche.service.items"            // counter: items that were handled
+	Requests = "tranche.service.request.duration" // histogram, seconds: a chunk or flow stage in the handler
+	Items    = "tranche.service.items"            // counter: items handled
 
 	KeyEndpoint = attribute.Key("tranche.endpoint")
-	// KeyOutcome is done, failed (an error slot) or open (left out, or sent on to a later stage).
+	// KeyOutcome is done, failed (an error slot) or open (left out, or moved to a later stage).
 	KeyOutcome = attribute.Key("tranche.outcome")
 )
 
-// Wrapper returns a wrapper for endpoints.Config.Wrap, before others: their work then counts in. The error is that the
-// provider takes no such instruments.
+// Wrapper returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers. It returns an error if
+// the provider rejects the instruments.
 func Wrapper(provider metric.MeterProvider) (endpoints.Wrapper, error) {
 	meter := provider.Meter(Name)
 	took, err := meter.Float64Histogram(Requests, metric.WithUnit("s"),
@@ -55,7 +47,7 @@ func Wrapper(provider metric.MeterProvider) (endpoints.Wrapper, error) {
 		return nil, err
 	}
 	items, err := meter.Int64Counter(Items, metric.WithUnit("{item}"),
-		metric.WithDescription("Items that were handled, by what became of them"))
+		metric.WithDescription("Handled items, by outcome"))
 	if err != nil {
 		return nil, err
 	}

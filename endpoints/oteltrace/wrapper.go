@@ -1,24 +1,18 @@
-// Package oteltrace records a span of OpenTelemetry for each chunk that a service handles, and each stage of a flow:
+// Package oteltrace records an OpenTelemetry span for each chunk that a service handles, and each stage of a flow:
 //
 //	svc, err := endpoints.New(nc, endpoints.Config{
 //		Name: "statements", Wrap: []endpoints.Wrapper{oteltrace.Wrapper(provider)},
 //	})
 //
-// # Guarantees
+// The span's parent is in the request's traceparent header: a span of the node, flow or caller. The handler's context
+// carries the span, so the handler's own spans are its children, and endpoints.Call and a flow's requests continue
+// the trace. The reply carries the span to the node that records it. Spans contain names, IDs and counts, never keys
+// or payloads. The wrapper changes no answers.
 //
-// The span's parent is the one that the request names in its header traceparent: that of the node, of the flow or of
-// the caller that asked. The handler's context carries the span, so that spans of the handler's own are its children,
-// and endpoints.Call and the requests of a flow continue the trace from there. The reply names the span as well, for
-// the node that records it. The wrapper changes no answer. Spans carry names, ids and counts, never keys or payloads.
+// It exports nothing and sets no globals: provider, sampler and exporter belong to the service. A service that does
+// not import this package does not link OpenTelemetry, but still passes on trace contexts.
 //
-// # Not its job
-//
-// It exports nothing and sets nothing global: the provider, its sampler and its exporter are the service's. A service
-// that does not use the package does not link OpenTelemetry, and hands trace contexts on anyway.
-//
-// # Concurrency
-//
-// A wrapper is safe for concurrent use if the provider is, as those of OpenTelemetry are.
+// A wrapper is safe for concurrent use if the provider is.
 package oteltrace
 
 import (
@@ -34,18 +28,18 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Name is the instrumentation scope of the spans.
+// Name is the instrumentation scope.
 const Name = "github.com/tranchehq/tranche/endpoints/oteltrace"
 
-// The attributes of a span.
+// Attributes of a span.
 const (
 	KeySystem     = attribute.Key("messaging.system") // nats
 	KeyEndpoint   = attribute.Key("tranche.endpoint")
-	KeyStage      = attribute.Key("tranche.stage") // of a flow, from 0; missing on its first
+	KeyStage      = attribute.Key("tranche.stage") // of a flow, from 0; omitted for the first
 	KeyRun        = attribute.Key("tranche.run")
 	KeySlice      = attribute.Key("tranche.slice")
-	KeyRoot       = attribute.Key("tranche.root")  // missing when it is the slice
-	KeyStack      = attribute.Key("tranche.stack") // missing when a node asks
+	KeyRoot       = attribute.Key("tranche.root")  // omitted if equal to the slice
+	KeyStack      = attribute.Key("tranche.stack") // omitted if a node asks
 	KeyMode       = attribute.Key("tranche.mode")
 	KeyAttempt    = attribute.Key("tranche.attempt")
 	KeyGeneration = attribute.Key("tranche.generation")
@@ -53,7 +47,7 @@ const (
 	KeyErrors     = attribute.Key("tranche.errors") // error slots
 )
 
-// Wrapper returns a wrapper for endpoints.Config.Wrap, before others: their work then counts in.
+// Wrapper returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers.
 func Wrapper(provider trace.TracerProvider) endpoints.Wrapper {
 	tracer := provider.Tracer(Name)
 	return func(ctx context.Context, w *endpoints.Work, next func(context.Context) error) error {
@@ -106,11 +100,11 @@ func attributes(w *endpoints.Work) []attribute.KeyValue {
 	return list
 }
 
-// Context returns a context in which endpoints.Call continues the span that ctx, or a context made from the returned
-// one, carries: for callers that are not handlers, such as an HTTP server.
+// Context returns a context in which endpoints.Call continues the span of ctx or of a context derived from the
+// result, for callers that are not handlers, such as HTTP servers.
 func Context(ctx context.Context) context.Context { return endpoints.ContextWithTracer(ctx, Inject) }
 
-// Inject returns the trace context of the span that ctx carries, or the zero Trace.
+// Inject returns the trace context of ctx's span, or the zero Trace.
 func Inject(ctx context.Context) wire.Trace {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() {
@@ -127,11 +121,10 @@ func Inject(ctx context.Context) wire.Trace {
 	return wire.ParseTrace(string(b), span.TraceState().String())
 }
 
-// flagsKnown is the flags that version 00 knows: sampled, and random ids.
+// flagsKnown are the flags of version 00: sampled and random IDs.
 const flagsKnown = 0x03
 
-// Extract returns a context in which a span that is started is a child of the one that a trace context names. The zero
-// Trace leaves ctx as it is.
+// Extract returns a context in which new spans are children of t. The zero Trace leaves ctx unchanged.
 func Extract(ctx context.Context, t wire.Trace) context.Context {
 	t = wire.ParseTrace(t.Parent, t.State)
 	if t.IsZero() {
@@ -139,13 +132,13 @@ func Extract(ctx context.Context, t wire.Trace) context.Context {
 	}
 	var config trace.SpanContextConfig
 	var flags [1]byte
-	// ParseTrace has seen to it that these are hexadecimal.
+	// ParseTrace has checked that these are hexadecimal.
 	_, _ = hex.Decode(config.TraceID[:], []byte(t.Parent[3:35]))
 	_, _ = hex.Decode(config.SpanID[:], []byte(t.Parent[36:52]))
 	_, _ = hex.Decode(flags[:], []byte(t.Parent[53:55]))
 	config.TraceFlags = trace.TraceFlags(flags[0] & flagsKnown)
 	config.Remote = true
-	if state, err := trace.ParseTraceState(t.State); err == nil { // else it goes no further
+	if state, err := trace.ParseTraceState(t.State); err == nil { // an invalid state is dropped
 		config.TraceState = state
 	}
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(config))

@@ -1,4 +1,4 @@
-// Package pginbox commits a service's own database work once, although a chunk may arrive twice.
+// Package pginbox makes a service's database writes happen once, even if a chunk is delivered twice.
 //
 //	inbox, err := pginbox.New(pool, pginbox.Config{})
 //	err = inbox.Create(ctx)
@@ -11,38 +11,36 @@
 //
 // # Guarantees
 //
-// A chunk's handler runs in one transaction. In the same one the inbox claims the chunk's items before the handler and
-// stores their answers after it, and only when that has committed do the answers leave. So an item's writes and its
-// answer are there together or not at all, and an item that comes again, in the same chunk or another one, is answered
-// from memory: the handler does not see it. A delivery that overlaps with one still at work waits for its end.
+// A chunk's handler runs in one transaction. In it, the inbox claims the chunk's items before the handler and stores
+// their answers after it; answers are sent only after the commit. So an item's writes and its answer are committed
+// together or not at all, and a repeated item, in any chunk, is answered from the table without the handler. A
+// delivery that overlaps another waits for its end.
 //
-// An error, a panic or a time-out of the handler undoes the whole chunk, and so does a commit that fails; the error
-// speaks for all its items, answered or not. When the outcome of a commit is not known the chunk counts as failed: it
-// will be retried, and if it had committed, that is answered from memory. Deadlocks and serialization failures are
-// such errors, too; chunks that overlap cannot deadlock by their claims, which are made in the order of the ordinals.
+// An error, panic or timeout of the handler, or a failed commit, rolls back the whole chunk and applies to all its
+// items. If a commit's outcome is unknown, the chunk fails and is retried; if it had committed, the retry is answered
+// from the table. Deadlocks and serialization failures are such errors. Claims of overlapping chunks do not deadlock,
+// as they are made in order of ordinals.
 //
-// # What is remembered
+// # What is stored
 //
-// Results, binary ones too, and errors that are not retryable. An item that the handler left out or answered by Retry
-// is forgotten, to be retried, but what the handler has written for it is committed with the rest: undo it with a
-// savepoint (Tx(ctx).Begin), or write only for items that get a final answer.
+// The inbox stores results and permanent errors. An item left out or answered with Retry is not stored and will be
+// retried, but its writes are committed with the rest: use a savepoint (Tx(ctx).Begin), or write only for items with
+// a final answer.
 //
-// The key is the endpoint and stage, the stack of endpoints that wait for it, and the item's run, step, ordinal and
-// generation: what [endpoints.ItemInfo.IdempotencyKey] says. A re-run of a run has another generation, so it does the
-// work again; where that is wrong, the service needs a key of its own in its own tables.
+// The key consists of the endpoint, the stage, and the parts of [endpoints.ItemInfo.IdempotencyKey]: run, step,
+// ordinal, generation and stack. A rerun has another generation and does the work again; if that is wrong, use a key
+// in the service's own tables.
 //
-// In a flow each stage has a memory of its own. An item that a stage sends on has no answer to remember: when the stage
-// comes again, its handler sees the item again, and [Done] says that what it wrote before is committed.
+// Each stage of a flow is stored separately. An item sent to the next stage has no answer to store: when the stage is
+// repeated its handler sees the item again, and [Done] reports that its earlier writes are committed.
 //
-// # Not its job
+// # Limits
 //
-// It does not work with HandleEach, whose items run at the same time, each for itself: they are answered with an error
-// that says so. Memory is pruned when the service calls [Inbox.Prune], and not by itself.
+// It does not support HandleEach, whose items run in parallel: they fail with an error. Old entries are removed only
+// by [Inbox.Prune].
 //
-// # Concurrency
-//
-// An Inbox is safe for concurrent use. The transaction is the chunk's: use it from one goroutine at a time. It is open
-// while the handler runs, so do not wait in there for other services: that is what flows are for.
+// An Inbox is safe for concurrent use. The transaction belongs to the chunk: use it from one goroutine at a time. It
+// stays open while the handler runs, so do not wait for other services there; use a flow.
 package pginbox
 
 import (
@@ -58,26 +56,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DefaultTable is Config.Table when it is not set.
+// DefaultTable is the default of Config.Table.
 const DefaultTable = "tranche_inbox"
 
-// Config describes an inbox.
+// Config configures an Inbox.
 type Config struct {
-	// Table is where answers are remembered: a name, or schema.name, of letters, digits and _, at most 50 characters
-	// each. Several endpoints and services may share it. Default tranche_inbox.
+	// Table stores the answers: a name or schema.name of letters, digits and _, at most 50 characters each. Endpoints
+	// and services may share it. Default tranche_inbox.
 	Table string
 }
 
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,49}\.)?[A-Za-z_][A-Za-z0-9_]{0,49}$`)
 
-// Inbox remembers the answers to items in a table of the service's own database.
+// Inbox stores the answers to items in a table of the service's database.
 type Inbox struct {
 	pool  *pgxpool.Pool
 	table string // quoted
 	sql   statements
 }
 
-// New returns an inbox. The pool is that of the service's own tables, and stays the caller's.
+// New returns an inbox on the pool of the service's own tables, which the caller closes.
 func New(pool *pgxpool.Pool, config Config) (*Inbox, error) {
 	config.Table = cmp.Or(config.Table, DefaultTable)
 	switch {
@@ -91,8 +89,8 @@ func New(pool *pgxpool.Pool, config Config) (*Inbox, error) {
 	return &Inbox{pool: pool, table: table, sql: statementsFor(table)}, nil
 }
 
-// Create makes the table where there is none. It may be called by many instances at once, at each start. Where services
-// may not create tables, run [Schema] as someone who may; the service then needs SELECT, INSERT, UPDATE and DELETE.
+// Create creates the table if it is missing. All instances may call it at each start. If services may not create
+// tables, run [Schema] as another user; the service needs SELECT, INSERT, UPDATE and DELETE.
 func (i *Inbox) Create(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, i.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockCreation, i.table); err != nil {
@@ -107,11 +105,11 @@ func (i *Inbox) Create(ctx context.Context) error {
 	return nil
 }
 
-// pruneRuns is how many runs are pruned in one transaction.
+// pruneRuns is the number of runs pruned in one transaction.
 const pruneRuns = 256
 
-// Prune forgets what was remembered longer than olderThan ago, and returns how many items that were. Choose it longer
-// than a run can take, with its retries and re-issues: an item that comes again after its memory is gone is done again.
+// Prune deletes entries older than olderThan and returns their number. Choose more than the longest run with retries:
+// an item repeated after that is processed again.
 func (i *Inbox) Prune(ctx context.Context, olderThan time.Duration) (int64, error) {
 	if olderThan < 0 {
 		return 0, fmt.Errorf("prune inbox %s: the age is %s; it must not be negative", i.table, olderThan)
@@ -137,10 +135,10 @@ func (i *Inbox) Prune(ctx context.Context, olderThan time.Duration) (int64, erro
 	return pruned, nil
 }
 
-// Schema makes the table. It does nothing where there is one.
+// Schema creates the table if it is missing.
 //
-// A row with neither result nor code is an item that a stage of a flow has sent on. Rows are written twice in their
-// transaction, by the claim and by the answer, so pages keep room for the second version.
+// A row without result and code is an item that a flow's stage sent on. Claim and answer write each row twice in one
+// transaction; the fill factor leaves space for the second version.
 const Schema = `
 CREATE TABLE IF NOT EXISTS tranche_inbox (
     run          uuid NOT NULL,
@@ -158,23 +156,23 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
     CHECK (content_type IS NULL OR result IS NOT NULL)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)`
 
-// lockCreation keeps instances from creating the table at the same time, which IF NOT EXISTS does not bear.
+// lockCreation serializes creation, because IF NOT EXISTS is not safe for concurrent use.
 const lockCreation = `SELECT pg_advisory_xact_lock(hashtext('tranche_inbox'), hashtext($1))`
 
-// claim inserts the rows of the items that no one has claimed. It waits for whoever is at one of them, by the lock of
-// the primary key; ORDER BY is why two chunks that overlap wait for each other in one direction only.
+// claim inserts rows for unclaimed items. It waits for concurrent claims on the primary key; ORDER BY prevents
+// deadlocks between overlapping chunks.
 const claim = `
 INSERT INTO tranche_inbox (run, place, generation, ordinal)
 SELECT $1, $2, $3, asked.ordinal FROM unnest($4::int[]) AS asked (ordinal) ORDER BY asked.ordinal
 ON CONFLICT DO NOTHING
 RETURNING ordinal`
 
-// recall reads what is remembered of items, by the primary key. Nothing is locked: a row that is there is final.
+// recall reads stored items by primary key. It locks nothing: an existing row is final.
 const recall = `
 SELECT ordinal, result, content_type, code, message FROM tranche_inbox
 WHERE run = $1 AND place = $2 AND generation = $3 AND ordinal = ANY($4::int[])`
 
-// remember stores the answers. The rows are locked already, by their claims.
+// remember stores answers. The claims have locked the rows.
 const remember = `
 UPDATE tranche_inbox AS inbox
 SET result = answer.result, content_type = answer.content_type, code = answer.code, message = answer.message
@@ -182,18 +180,18 @@ FROM unnest($4::int[], $5::bytea[], $6::text[], $7::text[], $8::text[])
     AS answer (ordinal, result, content_type, code, message)
 WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = answer.ordinal`
 
-// forget removes the claims of items that are to be retried. They are locked already.
+// forget removes the claims of items to be retried. They are locked already.
 const forget = `
 DELETE FROM tranche_inbox
 WHERE run = $1 AND place = $2 AND generation = $3 AND ordinal = ANY($4::int[])`
 
-// selectOldRuns reads the whole table, which is done rarely enough to go without an index.
+// selectOldRuns scans the table; it is too rare to need an index.
 const selectOldRuns = `SELECT DISTINCT run FROM tranche_inbox WHERE at < now() - $1::interval`
 
-// deleteOld finds the rows by the primary key. A row that is claimed is not visible to it.
+// deleteOld finds rows by primary key. It does not see uncommitted claims.
 const deleteOld = `DELETE FROM tranche_inbox WHERE run = ANY($1::uuid[]) AND at < now() - $2::interval`
 
-// statements are the constants with the name of an inbox's table.
+// statements are the constants with the table's name.
 type statements struct {
 	create, claim, recall, remember, forget, selectOldRuns, deleteOld string
 }
@@ -208,9 +206,9 @@ func statementsFor(table string) statements {
 
 type chunkKey struct{}
 
-// Tx returns the transaction of the chunk, given the context of a handler that an inbox wraps, or one made from it. It
-// panics with any other: to write outside of the transaction is what the inbox is there to prevent. The inbox commits
-// and rolls back; Begin makes a savepoint.
+// Tx returns the chunk's transaction, given a handler's context or one derived from it. It panics for other contexts,
+// as a write outside the transaction would defeat the inbox. Only the inbox commits and rolls back; Begin creates a
+// savepoint.
 func Tx(ctx context.Context) pgx.Tx {
 	c, ok := ctx.Value(chunkKey{}).(*chunk)
 	if !ok {
@@ -220,18 +218,16 @@ func Tx(ctx context.Context) pgx.Tx {
 	return handlersTx{c.tx}
 }
 
-// Done reports whether a stage of a flow has been through with an item before: it sent the item on, what it wrote for
-// it is committed, and then the chunk came again. The stage must send the item on again and not write again. For items
-// of endpoints that are not flows it is false, and with a context that Tx does not take.
+// Done reports whether an earlier execution of this flow stage sent the item on and committed its writes. The stage
+// must then send it on again without writing. Done is false for other endpoints and contexts.
 func Done(ctx context.Context, ordinal int) bool {
 	c, ok := ctx.Value(chunkKey{}).(*chunk)
 	return ok && c.done[ordinal]
 }
 
-// handlersTx is a transaction that only the inbox may end.
+// handlersTx is a transaction that the handler cannot end.
 type handlersTx struct{ pgx.Tx }
 
-// errNotYours is the same for both ends of a transaction.
 var errNotYours = errors.New("the inbox ends the chunk's transaction: return an error to roll back, nil to commit")
 
 func (handlersTx) Commit(context.Context) error { return errNotYours }

@@ -13,22 +13,22 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Codes of the errors that the inbox itself reports.
+// Codes of errors reported by the inbox.
 const (
-	// CodeInbox is of a chunk whose transaction could not begin, or be ended well. It is retryable.
+	// CodeInbox means that a chunk's transaction could not begin or commit. Retryable.
 	CodeInbox = "inbox"
-	// CodeNeedsList is of items of a HandleEach endpoint, which an inbox cannot serve. It is not retryable.
+	// CodeNeedsList means that the endpoint uses HandleEach, which the inbox does not support. Permanent.
 	CodeNeedsList = "inbox_needs_list"
 )
 
 const (
-	// rollbackTimeout bounds the end of a transaction whose chunk has ended.
+	// rollbackTimeout bounds the rollback of a cancelled chunk.
 	rollbackTimeout = 5 * time.Second
-	// claimRounds bounds how often items are claimed that vanish from the memory in between, as it is pruned.
+	// claimRounds bounds the attempts to claim items whose entries are pruned concurrently.
 	claimRounds = 3
 )
 
-// Once returns the wrapper that runs a handler in the inbox's transaction. See the package's description.
+// Once returns a wrapper that runs handlers in the inbox's transaction; see the package comment.
 func (i *Inbox) Once() endpoints.Wrapper { return i.once }
 
 func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.Context) error) error {
@@ -39,13 +39,12 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 	case w.ByItem():
 		return refuse(ctx, w, items)
 	}
-	// Read committed, whatever the database's default: what a claim has waited for must be seen by the statement after
-	// it.
+	// Read committed, regardless of the default: the statement after a claim must see what the claim waited for.
 	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return broken(ctx, "begin", err)
 	}
-	defer rollback(ctx, tx) // does nothing after a commit
+	defer rollback(ctx, tx) // no effect after a commit
 	chunk := &chunk{sql: &i.sql, tx: tx, key: keyOf(w, items[0]), ordinals: ordinalsOf(items), claimed: map[int32]bool{}}
 	known, err := chunk.claim(ctx)
 	if err != nil {
@@ -55,10 +54,10 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 		return err
 	}
 	if len(chunk.claimed)+len(chunk.done) == 0 {
-		rollback(ctx, tx) // the connection is needed elsewhere
+		rollback(ctx, tx) // free the connection early
 		return next(ctx)
 	}
-	// From here on answers wait for the commit. Those from memory do not: they are committed.
+	// Hold answers until the commit. Those from the table are already committed.
 	w.Hold()
 	if err := next(context.WithValue(ctx, chunkKey{}, chunk)); err != nil {
 		return err
@@ -66,7 +65,7 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 	return chunk.end(ctx, w)
 }
 
-// refuse answers every item, so that a report says what is wrong.
+// refuse fails every item, so that reports show the reason.
 func refuse(ctx context.Context, w *endpoints.Work, items []endpoints.ItemInfo) error {
 	slots := make([]wire.Slot, len(items))
 	for n, item := range items {
@@ -86,7 +85,7 @@ func answer(ctx context.Context, w *endpoints.Work, slots []wire.Slot) error {
 	return nil
 }
 
-// broken returns what fails a chunk. Where the chunk's time is over, that is the reason.
+// broken returns the error for a chunk, or the context's if it ended.
 func broken(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, ctx.Err())
@@ -94,14 +93,14 @@ func broken(ctx context.Context, doing string, err error) error {
 	return endpoints.Retry(CodeInbox, "the inbox of the service cannot %s: %v", doing, err)
 }
 
-// rollback ends a transaction even when ctx has ended.
+// rollback ends a transaction even if ctx ended.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
-	_ = tx.Rollback(ctx) // when it fails the connection is closed, and the server rolls back
+	_ = tx.Rollback(ctx) // on failure the connection is closed, which rolls back
 }
 
-// key is what the items of a chunk have in common.
+// key is the common part of the items' keys.
 type key struct {
 	run        [16]byte
 	place      string
@@ -109,7 +108,7 @@ type key struct {
 }
 
 func keyOf(w *endpoints.Work, item endpoints.ItemInfo) key {
-	// run/step/ordinal/generation, and behind that what tells apart the questions of flows
+	// run/step/ordinal/generation, then what distinguishes a flow's questions
 	parts := strings.SplitN(item.IdempotencyKey(), "/", 5)
 	place := fmt.Sprintf("%s:%d/%d", w.Endpoint(), w.Stage(), item.Step)
 	if len(parts) == 5 {
@@ -126,8 +125,7 @@ func ordinalsOf(items []endpoints.ItemInfo) []int32 {
 	return ordinals
 }
 
-// end stores the answers and commits. The outcome of a commit that fails may be unknown: then the chunk will be tried
-// again, and answered from memory if it had committed.
+// end stores the answers and commits. If a failed commit's outcome is unknown, the retry finds out.
 func (c *chunk) end(ctx context.Context, w *endpoints.Work) error {
 	slots, err := w.Answers()
 	if err != nil {
@@ -145,17 +143,16 @@ func (c *chunk) end(ctx context.Context, w *endpoints.Work) error {
 	return nil
 }
 
-// chunk is the transaction of one chunk.
 type chunk struct {
 	sql      *statements
 	tx       pgx.Tx
 	key      key
 	ordinals []int32
-	claimed  map[int32]bool // items that are this chunk's to do
-	done     map[int]bool   // items that an earlier transaction has sent on
+	claimed  map[int32]bool // items to process
+	done     map[int]bool   // items that an earlier transaction sent on
 }
 
-// claim claims what is not remembered, and returns the answers to what is.
+// claim claims new items and returns the stored answers.
 func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
 	open := c.ordinals
 	for range claimRounds {
@@ -190,7 +187,7 @@ func (c *chunk) insert(ctx context.Context, ordinals []int32) ([]int32, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int32])
 }
 
-// missing returns those of ordinals that are not claimed.
+// missing returns the ordinals not claimed.
 func (c *chunk) missing(ordinals []int32) []int32 {
 	rest := make([]int32, 0, len(ordinals))
 	for _, ordinal := range ordinals {
@@ -201,7 +198,7 @@ func (c *chunk) missing(ordinals []int32) []int32 {
 	return rest
 }
 
-// unknown returns those of ordinals that are neither claimed nor remembered.
+// unknown returns the ordinals neither claimed nor stored.
 func (c *chunk) unknown(ordinals []int32, known []wire.Slot) []int32 {
 	have := make(map[int32]bool, len(known))
 	for _, slot := range known {
@@ -216,7 +213,7 @@ func (c *chunk) unknown(ordinals []int32, known []wire.Slot) []int32 {
 	return rest
 }
 
-// recall returns the answers that are remembered, and notes in done what was sent on.
+// recall returns the stored answers and adds items sent on to done.
 func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]wire.Slot, error) {
 	rows, err := c.tx.Query(ctx, c.sql.recall, c.key.run, c.key.place, c.key.generation, ordinals)
 	if err != nil {
@@ -240,7 +237,7 @@ func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]wire.Slot, erro
 	return slots, nil
 }
 
-// remember stores final answers and what goes on, and forgets the claims of the rest.
+// remember stores final answers, keeps the claims of items sent on, and removes the rest.
 func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) error {
 	var final answers
 	for _, slot := range slots {
@@ -249,7 +246,7 @@ func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) 
 			delete(c.claimed, int32(slot.Ordinal))
 		}
 	}
-	for _, ordinal := range goingOn { // its row is as it is to be
+	for _, ordinal := range goingOn { // its claim is the entry
 		delete(c.claimed, int32(ordinal))
 	}
 	if len(final.ordinals) > 0 {
@@ -269,7 +266,7 @@ func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) 
 	return err
 }
 
-// row is what the table says of one item.
+// row is an item's row.
 type row struct {
 	Ordinal                    int32
 	Result                     []byte
@@ -289,7 +286,7 @@ func (r row) slot() wire.Slot {
 	return slot
 }
 
-// answers are rows as columns, for one statement.
+// answers are rows as columns.
 type answers struct {
 	ordinals               []int32
 	results                [][]byte

@@ -16,27 +16,26 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// AckWait is how long a delivered message may go without a heartbeat before it is delivered again. A reader ticks
-// at a third of it.
+// AckWait is how long a delivered message may go without a heartbeat before redelivery. Readers send heartbeats at a
+// third of it.
 const AckWait = 15 * time.Second
 
-// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds; what a dead node had fetched
-// is not to wait long.
+// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds, and messages fetched by a
+// dead node should not wait long.
 const RecorderAckWait = 5 * time.Second
 
-// maxAckPending bounds the messages of one consumer that are out at once, over all its readers; maxWaiting the readers
-// that wait at once.
+// maxAckPending bounds a consumer's messages in flight, over all readers; maxWaiting its waiting pulls.
 const (
 	maxAckPending = 10_000
 	maxWaiting    = 4096
 )
 
-// metaConcurrency is the key of a consumer's metadata under which operators set an endpoint's concurrency.
+// metaConcurrency is the key in a consumer's metadata for the concurrency set by operators.
 const metaConcurrency = "tranche-concurrency"
 
-// ConsumerSettings is what operators may set for an endpoint while its services run.
+// ConsumerSettings are set by operators while services run.
 type ConsumerSettings struct {
-	// Concurrency of each instance; 0 leaves it to the service.
+	// Concurrency of each instance; 0 uses the service's own.
 	Concurrency int
 }
 
@@ -47,7 +46,7 @@ func (s ConsumerSettings) metadata() map[string]string {
 	return map[string]string{metaConcurrency: strconv.Itoa(s.Concurrency)}
 }
 
-// SettingsOf reads the settings from a consumer. What cannot be read counts as not set.
+// SettingsOf returns a consumer's settings. Invalid ones count as not set.
 func SettingsOf(info *jetstream.ConsumerInfo) ConsumerSettings {
 	n, err := strconv.Atoi(info.Config.Metadata[metaConcurrency])
 	if err != nil || n < 1 || n > wire.MaxConcurrency {
@@ -56,25 +55,23 @@ func SettingsOf(info *jetstream.ConsumerInfo) ConsumerSettings {
 	return ConsumerSettings{Concurrency: n}
 }
 
-// EnsureConsumer creates the durable consumer that the instances of an endpoint share, or updates it.
+// EnsureConsumer creates or updates the durable consumer shared by an endpoint's instances.
 func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string, settings ConsumerSettings) error {
 	return ensureOf(ctx, js, "consumer", endpoint, wire.StreamWork, endpoint, wire.WorkSubject(endpoint), settings)
 }
 
-// EnsureLane creates the durable consumer through which the instances of an endpoint read calls, or updates it.
+// EnsureLane creates or updates the durable consumer for calls to an endpoint.
 func EnsureLane(ctx context.Context, js jetstream.JetStream, endpoint string) error {
 	lane := wire.LaneOf(endpoint)
 	return ensureOf(ctx, js, "lane", endpoint, wire.StreamWork, lane, wire.WorkSubject(lane), ConsumerSettings{})
 }
 
-// EnsureStageConsumer creates the durable consumer through which the instances of a flow read the replies to what the
-// flow has asked, or updates it.
+// EnsureStageConsumer creates or updates the durable consumer for replies to a flow's questions.
 func EnsureStageConsumer(ctx context.Context, js jetstream.JetStream, endpoint string) error {
 	return ensureOf(ctx, js, "stage consumer", endpoint, wire.StreamStage, endpoint, wire.StageSubjects(endpoint),
 		ConsumerSettings{})
 }
 
-// ensureOf creates or updates a consumer of an endpoint, for messages on a subject.
 func ensureOf(ctx context.Context, js jetstream.JetStream, what, endpoint, stream, name, subject string,
 	settings ConsumerSettings,
 ) error {
@@ -89,13 +86,12 @@ func ensureOf(ctx context.Context, js jetstream.JetStream, what, endpoint, strea
 	return nil
 }
 
-// EnsureRecorder creates the durable consumer through which nodes read replies, or brings it to date, and returns it.
+// EnsureRecorder creates or updates the nodes' durable consumer for replies.
 func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return ensureReader(ctx, js, wire.StreamReply, wire.RecorderConsumer, wire.ReplyPrefix+"*")
 }
 
-// EnsureDeadLetterReader creates the durable consumer through which nodes read dead letters, or brings it to date, and
-// returns it.
+// EnsureDeadLetterReader creates or updates the nodes' durable consumer for dead letters.
 func EnsureDeadLetterReader(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return ensureReader(ctx, js, wire.StreamDead, wire.DeadLetterConsumer, wire.DeadPrefix+"*")
 }
@@ -104,7 +100,7 @@ func ensureReader(
 	ctx context.Context, js jetstream.JetStream, stream, name, subject string,
 ) (jetstream.Consumer, error) {
 	config := ConsumerConfig(name, subject)
-	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // a node gives back what it cannot record now, indefinitely
+	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // nodes return what they cannot record yet, indefinitely
 	consumer, err := EnsureDurable(ctx, js, stream, config)
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
@@ -112,8 +108,8 @@ func ensureReader(
 	return consumer, nil
 }
 
-// EnsureDurable creates a consumer or brings it to date. Whoever made it may have chosen otherwise what JetStream
-// cannot change, such as how many pulls may wait; it serves anyway.
+// EnsureDurable creates or updates a consumer. It tolerates settings that JetStream cannot change, such as the limit
+// of waiting pulls.
 func EnsureDurable(
 	ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {
@@ -123,7 +119,7 @@ func EnsureDurable(
 		return consumer, err
 	}
 	found, findErr := js.Consumer(ctx, stream, want.Durable)
-	if errors.Is(findErr, jetstream.ErrNotPullConsumer) { // someone else's, who has what is delivered sent to him
+	if errors.Is(findErr, jetstream.ErrNotPullConsumer) { // a foreign push consumer
 		if err := js.DeleteConsumer(ctx, stream, want.Durable); err != nil {
 			return nil, err
 		}
@@ -134,13 +130,13 @@ func EnsureDurable(
 	}
 	config := found.CachedInfo().Config
 	if config.AckPolicy != want.AckPolicy {
-		return nil, err // it would lose what it delivers
+		return nil, err // it would lose messages
 	}
 	config.FilterSubject, config.FilterSubjects = want.FilterSubject, nil
 	config.AckWait, config.MaxDeliver, config.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
 	config.Metadata = want.Metadata
-	// A consumer that was deleted and made again at once can lose its file to the deletion, and then takes no change any
-	// more. It delivers what it should, which is better than to publish nothing for its endpoint.
+	// A consumer recreated right after deletion can lose its file to the deletion, and then rejects updates. It still
+	// delivers, so accept it if its subject is right.
 	_, err = js.UpdateConsumer(ctx, stream, config)
 	if delivers := found.CachedInfo().Config.FilterSubject == want.FilterSubject; err != nil && !delivers {
 		return nil, err
@@ -148,8 +144,7 @@ func EnsureDurable(
 	return found, nil
 }
 
-// MendConsumer brings a consumer of ours back that someone has paused or pointed at other subjects. It does nothing to
-// one that is as it should be.
+// MendConsumer repairs a consumer that was paused or pointed at other subjects.
 func MendConsumer(ctx context.Context, js jetstream.JetStream, info *jetstream.ConsumerInfo) error {
 	subject := subjectOf(info)
 	if info.Config.FilterSubject != subject || len(info.Config.FilterSubjects) > 0 {
@@ -167,7 +162,7 @@ func MendConsumer(ctx context.Context, js jetstream.JetStream, info *jetstream.C
 	return nil
 }
 
-// SetConsumer brings the settings of an endpoint's consumer to what they should be. It does nothing when they are.
+// SetConsumer updates an endpoint's consumer if its settings differ.
 func SetConsumer(
 	ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer, settings ConsumerSettings,
 ) error {
@@ -190,7 +185,7 @@ func SetConsumer(
 	return nil
 }
 
-// subjectOf returns what a consumer of ours has to read.
+// subjectOf returns the subject that a consumer must read.
 func subjectOf(info *jetstream.ConsumerInfo) string {
 	switch info.Stream {
 	case wire.StreamReply:
@@ -204,7 +199,7 @@ func subjectOf(info *jetstream.ConsumerInfo) string {
 	}
 }
 
-// ConsumerConfig is a durable consumer of ours that reads a subject.
+// ConsumerConfig returns the configuration of a durable consumer for a subject.
 func ConsumerConfig(name, subject string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: name, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: AckWait,
@@ -212,50 +207,50 @@ func ConsumerConfig(name, subject string) jetstream.ConsumerConfig {
 	}
 }
 
-// KnownFor is how long an answer about the consumer is taken for true. It bounds both the questions asked (ten a second
-// and endpoint, however many chunks there are) and the time in which a consumer made again can go unnoticed.
+// KnownFor is how long Incarnation caches the consumer's state. It bounds both the queries (ten per second and
+// endpoint, regardless of chunks) and how long a recreated consumer may go unnoticed.
 const KnownFor = 100 * time.Millisecond
 
-// AckTimeout is how long an acknowledgement or an answer of JetStream is waited for. It is short because trying again
-// under the same id is harmless, and a publish can be lost with a connection.
+// AckTimeout bounds the wait for JetStream's acknowledgement or answer. It is short because a publish may be lost
+// with its connection, and retrying under the same ID is harmless.
 const AckTimeout = 2 * time.Second
 
-// Incarnation knows when the consumer that a server has now was made. A stream or consumer that is deleted and made
-// anew counts its messages from 1 again, while the server takes an acknowledgement by the sequence alone: one for an
-// old message would remove a new one that no one has seen to, and a heartbeat would keep it from being delivered
-// again. So each delivery remembers the incarnation that it came from, and only the one of now is ever spoken to.
+// Incarnation tracks when the server's current consumer was created. A recreated stream or consumer restarts its
+// sequences, but the server matches acknowledgements by sequence only: one for an old message would remove an
+// unprocessed new one, and a heartbeat would delay its redelivery. So each delivery stores its incarnation, and only
+// those of the current one are acknowledged.
 //
 // It is safe for concurrent use.
 type Incarnation struct {
-	Ask func(context.Context) (time.Time, error) // when the consumer was made; set before the first use
+	Ask func(context.Context) (time.Time, error) // returns the creation time; set before first use
 
 	Mu    sync.Mutex
-	Asked time.Time // when the last question was put
-	made  time.Time // its answer; zero when there was none
+	Asked time.Time // time of the last query
+	made  time.Time // its answer; zero if there was none
 }
 
-// Current returns when the consumer was made, as of at most knownFor ago. It is zero when the server does not say; then
-// nothing may be acknowledged: what is not is delivered again, which does no harm.
+// Current returns the consumer's creation time, at most KnownFor old. If it is zero, the server did not answer, and
+// nothing may be acknowledged: redelivery is harmless.
 func (i *Incarnation) Current() time.Time {
 	i.Mu.Lock()
 	defer i.Mu.Unlock()
 	if time.Since(i.Asked) < KnownFor {
 		return i.made
 	}
-	// Requests are settled after every context of the service has ended, too.
+	// Requests are settled even after all of the service's contexts ended.
 	ctx, cancel := context.WithTimeout(context.Background(), AckTimeout)
 	defer cancel()
 	asked := time.Now()
 	made, err := i.Ask(ctx)
 	if err != nil {
-		// Those who waited for this answer do not each wait as long again.
+		// Concurrent waiters must not each wait for another timeout.
 		asked, made = time.Now(), time.Time{}
 	}
 	i.Asked, i.made = asked, made
 	return made
 }
 
-// Learn takes an answer that came otherwise, to a question put at asked.
+// Learn stores a creation time obtained by a query sent at asked.
 func (i *Incarnation) Learn(asked, made time.Time) {
 	i.Mu.Lock()
 	defer i.Mu.Unlock()
@@ -263,28 +258,27 @@ func (i *Incarnation) Learn(asked, made time.Time) {
 }
 
 const (
-	// laneKnown is no wait: how long it is taken for true that an endpoint reads calls apart from chunks.
+	// laneKnown is how long to cache that an endpoint reads calls separately.
 	laneKnown = 5 * time.Second
-	// laneUnknown is no wait: how long it is taken for true that an endpoint does not.
+	// laneUnknown is how long to cache that it does not.
 	laneUnknown = time.Second
-	// laneTimeout is how long a caller waits to hear whether an endpoint does; then the call goes where chunks go.
+	// laneTimeout bounds that query; without an answer, the call goes with the chunks.
 	laneTimeout = 250 * time.Millisecond
 )
 
-// laneState is what is known of one endpoint.
 type laneState struct {
 	has   bool
 	until time.Time
 }
 
-// knownLanes is what is known over one connection. The zero value is ready.
+// knownLanes is the cache of a connection. The zero value is ready.
 type knownLanes struct {
 	mu sync.Mutex
 	of map[string]laneState
 }
 
-// HasLane reports whether the instances of an endpoint read calls apart from chunks. Of those the one that answers
-// first speaks for all. Where no one answers, or no one may be asked, calls go where chunks go.
+// HasLane reports whether an endpoint's instances read calls separately, as answered by the first instance. Without
+// an answer or permission it returns false.
 func HasLane(ctx context.Context, nc *nats.Conn, endpoint string) bool {
 	p := PermissionsOf(nc)
 	p.lanes.mu.Lock()

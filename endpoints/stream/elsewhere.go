@@ -22,45 +22,45 @@ import (
 )
 
 const (
-	// elsewhereTimeout is how long JetStream may be silent over a connection that stands, until it is asked at the other
-	// servers of the cluster: the one at hand may be cut off from them, and they have elected leaders without it.
+	// elsewhereTimeout is how long JetStream may be silent on a live connection before other servers of the cluster are
+	// asked: this one may be partitioned while they have elected new leaders.
 	elsewhereTimeout = 4 * time.Second
-	// firstElsewhere and longestElsewhere are the pauses between two such rounds, doubled from one to the other. An
-	// election takes seconds, and whoever looked just before its end is not to stay where it is for long.
+	// firstElsewhere and longestElsewhere bound the pauses between rounds, doubled each time. Elections take seconds,
+	// and a round just before the end of one should not delay the next for long.
 	firstElsewhere   = 2 * time.Second
 	longestElsewhere = 5 * time.Second
-	// dialTimeout bounds the connection to another server, and its answer.
+	// dialTimeout bounds connecting to another server, and its answer.
 	dialTimeout = time.Second
-	// quorumTimeout is how long a leader has not heard of the others when it no longer counts as one. A server takes ten
-	// seconds to see that itself; heartbeats come every second.
+	// quorumTimeout is how long a leader may be without contact to its followers. A server notices only after ten
+	// seconds; heartbeats come every second.
 	quorumTimeout = 4 * time.Second
 )
 
-// errElsewhere is told to a connection's error handler when it is taken to another server.
+// errElsewhere is passed to the error handler when the connection changes its server.
 var errElsewhere = errors.New("JetStream does not answer over this connection, and does elsewhere; changing the server")
 
-// errStale is the answer of a leader that has lost the others, errLeaderless that of a server that has stopped leading:
-// it answers for the group anyway, and says of the others, whom it has lost, that it has just heard of them.
+// errStale is the answer of a leader without followers. errLeaderless is that of a server that has stopped leading,
+// which still answers for its group, with wrong contact times.
 var (
 	errStale      = errors.New("the leader has not heard of the other servers for seconds")
 	errLeaderless = errors.New("it has no leader")
 )
 
-// elsewhere takes a connection to another server when JetStream is silent over it and answers there. The connection
-// itself would stay: its server answers its pings. While no one leads it leaves things as they are, lest it go from the
-// servers that are about to elect a leader to the one that is cut off.
+// elsewhere moves a connection to another server if JetStream does not answer here but does there. The connection
+// itself would stay, since its server answers pings. Without any leader it stays: it might otherwise move from
+// servers about to elect one to the partitioned one.
 type elsewhere struct {
 	mu sync.Mutex
-	// silent has, of each question that can be asked elsewhere, when it was first asked without an answer since its last
-	// one, and under "" that of all questions together: a server may reach the leaders of some and not of others.
+	// silent maps each query that other servers can answer to its first unanswered attempt since the last answer, and ""
+	// to that of all queries: a server may reach some leaders only.
 	silent   map[string]time.Time
-	question string // the last such question
+	question string // the last such query
 	looking  bool
-	next     time.Time // the next round comes no sooner
-	round    int       // by which the pause after it grows
+	next     time.Time // earliest next round
+	round    int       // determines the pause after it
 }
 
-// Note takes how a question to JetStream ended, for which certain subjects are needed.
+// Note records the outcome of a query to JetStream that needs the subjects.
 func (e *elsewhere) Note(nc *nats.Conn, subjects []string, err error) {
 	question := questionOf(subjects)
 	e.mu.Lock()
@@ -81,8 +81,7 @@ func (e *elsewhere) Note(nc *nats.Conn, subjects []string, err error) {
 	}
 }
 
-// questionOf is a question on which JetStream tells of something of ours, and that who needs these subjects may ask, or
-// "".
+// questionOf returns a query about JetStream's state that is permitted along with the subjects, or "".
 func questionOf(subjects []string) (question string) {
 	for _, subject := range subjects {
 		switch {
@@ -95,7 +94,7 @@ func questionOf(subjects []string) (question string) {
 	return question
 }
 
-// unanswered notes that no one answered a question, and asks elsewhere when that goes on.
+// unanswered records an unanswered query and starts a round when that persists.
 func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
 	now := time.Now()
 	since, silent := e.silent[question]
@@ -114,8 +113,8 @@ func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
 	}
 }
 
-// look asks the other servers, and goes to them when one answers, while what was silent still is. It takes seconds at
-// the most.
+// look asks the other servers and moves to them if one answers while the query is still unanswered here. It takes at
+// most seconds.
 func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	found := false
 	here := nc.ConnectedAddr()
@@ -130,10 +129,10 @@ func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	if tell := nc.ErrorHandler(); tell != nil {
 		tell(nc, nil, errElsewhere)
 	}
-	_ = nc.ForceReconnect() // to the next one; it fails only when the connection is closed
+	_ = nc.ForceReconnect() // fails only if the connection is closed
 }
 
-// looked notes the end of a round, and reports whether to go elsewhere.
+// looked ends a round and reports whether to move.
 func (e *elsewhere) looked(silent string, found bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -148,9 +147,9 @@ func (e *elsewhere) looked(silent string, found bool) bool {
 	return true
 }
 
-// answersAt reports whether JetStream answers a question at another server, by a leader who has a quorum.
+// answersAt reports whether a leader with quorum answers the query at another server.
 func answersAt(nc *nats.Conn, server, question string) bool {
-	opts := nc.Opts // with what it takes to be let in
+	opts := nc.Opts // with the credentials
 	opts.Url, opts.Servers, opts.AllowReconnect, opts.RetryOnFailedConnect = server, nil, false, false
 	opts.Timeout, opts.Name = dialTimeout, opts.Name+" looks elsewhere"
 	opts.ClosedCB, opts.DisconnectedErrCB, opts.ConnectedCB, opts.ReconnectedCB = nil, nil, nil, nil
@@ -176,7 +175,7 @@ func answersAt(nc *nats.Conn, server, question string) bool {
 		Leads(said.Cluster) == nil
 }
 
-// fromURLs returns the user, or the token, that stands in the addresses that a connection was given.
+// fromURLs returns the user or token in the connection's addresses.
 func fromURLs(servers []string) (user, password, token string) {
 	for _, server := range servers {
 		at, err := url.Parse(strings.TrimSpace(server))
@@ -191,7 +190,7 @@ func fromURLs(servers []string) (user, password, token string) {
 	return "", "", ""
 }
 
-// Leads returns errStale or errLeaderless when whoever said this of a stream or consumer has lost the others.
+// Leads returns errStale or errLeaderless if a group has no quorum according to its leader.
 func Leads(c *jetstream.ClusterInfo) error {
 	if c == nil || len(c.Replicas) == 0 {
 		return nil
@@ -211,7 +210,7 @@ func Leads(c *jetstream.ClusterInfo) error {
 	return errStale
 }
 
-// Unanswered tells the errors of a JetStream that is not there, or has no quorum, from the answers of one that is.
+// Unanswered reports whether err means that JetStream is unavailable or has no quorum.
 func Unanswered(err error) bool {
 	if refused, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return refused.Code == statusUnavailable
@@ -221,19 +220,17 @@ func Unanswered(err error) bool {
 		errors.Is(err, pull.ErrSilent) || errors.Is(err, errStale) || errors.Is(err, errLeaderless)
 }
 
-// statusUnavailable is the code of a JetStream without a quorum.
 const statusUnavailable = 503
 
-// LoginRefused reports whether an error is a NATS server's refusal of the user.
+// LoginRefused reports whether err is a server's refusal of the user.
 func LoginRefused(err error) bool {
 	return slices.ContainsFunc([]error{
 		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,
 	}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
-// UserRefused says what NATS refuses the user of a connection without which nothing is sent: to log in, to make a
-// stream, or
-// to publish to one. Empty: nothing that is known.
+// UserRefused returns the refusal that stops all sending: login, creating a stream, or publishing to one. It returns
+// "" if none is known.
 func UserRefused(nc *nats.Conn) string {
 	if !nc.IsConnected() {
 		if err := nc.LastError(); LoginRefused(err) {
@@ -247,7 +244,7 @@ func UserRefused(nc *nats.Conn) string {
 	return ""
 }
 
-// unwritable are the subjects of streams, and those for making one, that the user was lately denied to publish to.
+// unwritable returns the subjects of streams, and for creating them, that were recently denied.
 func (p *Permissions) unwritable() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

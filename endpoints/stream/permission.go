@@ -17,15 +17,15 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// denialLife is how long a denial counts as present that does not come again. What is denied is retried more often.
+// denialLife is how long a denial is valid. Denied operations are retried more often.
 const denialLife = time.Minute
 
-// maxDenials bounds what is remembered. There are a few subjects for each endpoint.
+// maxDenials bounds the denials stored. There are a few subjects per endpoint.
 const maxDenials = 256
 
-// Permissions knows what NATS denies the user of a connection. The server says so to no one in particular: the
-// operation that was denied would only time out. Since every question to JetStream passes by here, it also sees when
-// none is answered, and takes the connection elsewhere. It is safe for concurrent use.
+// Permissions tracks what NATS denies a connection's user. The server reports denials asynchronously; the denied
+// operation would only time out. All queries to JetStream pass through here, so it also detects their silence and
+// changes the server. It is safe for concurrent use.
 type Permissions struct {
 	nc *nats.Conn
 
@@ -37,26 +37,24 @@ type Permissions struct {
 	lanes     knownLanes
 }
 
-// denial is what was denied and not granted since.
 type denial struct {
 	err *PermissionError
-	// subject is what the server named. It is retried when standing.
+	// subject is what the server named. It is retried if standing.
 	subject string
-	// standing is a subscription that is made once for all the life of a connection.
+	// standing marks a subscription made once per connection.
 	standing   bool
-	reconnects uint64 // of the connection when the server said so; another one begins again
+	reconnects uint64 // of the connection at that time; a reconnect resets it
 	last       time.Time
 	told       bool
 }
 
-// Watcher waits for a denial.
+// Watcher is notified of denials that concern it.
 type Watcher struct {
 	Concerns func(*PermissionError, string) bool
 	Tell     func(*PermissionError)
 }
 
-// watched finds the Permissions of a connection. A connection has one place for its error handler only, which must be
-// shared by all that use the connection.
+// watched maps connections to Permissions, since a connection has only one error handler, which its users share.
 //
 //nolint:gochecknoglobals // it holds on to nothing, and belongs to the connections
 var watched struct {
@@ -64,8 +62,8 @@ var watched struct {
 	by map[weak.Pointer[nats.Conn]]weak.Pointer[Permissions]
 }
 
-// PermissionsOf returns what is known of a connection, and from the first call on listens to what the server denies it,
-// by a handler for errors that passes everything on to the one set before. A handler that is set later replaces both.
+// PermissionsOf returns a connection's Permissions. The first call installs an error handler that passes errors on to
+// the previous one. A handler set later replaces both.
 func PermissionsOf(nc *nats.Conn) *Permissions {
 	watched.Lock()
 	defer watched.Unlock()
@@ -95,7 +93,6 @@ func PermissionsOf(nc *nats.Conn) *Permissions {
 	return p
 }
 
-// learn takes an error of the connection.
 func (p *Permissions) learn(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
@@ -114,7 +111,7 @@ func (p *Permissions) learn(err error) {
 	now := denial{err: found, subject: subject, last: time.Now(), reconnects: p.nc.Stats().Reconnects,
 		standing: stands(found, subject)}
 	now.told = known && before.told && now.last.Sub(before.last) < denialLife
-	if known && before.standing && before.reconnects == now.reconnects { // a pull's inbox is not the one that stands
+	if known && before.standing && before.reconnects == now.reconnects { // a pull's inbox does not replace it
 		now.standing, now.subject = true, before.subject
 	}
 	p.denied[key] = now
@@ -125,9 +122,9 @@ func (p *Permissions) learn(err error) {
 	}
 }
 
-// During runs f, which needs to publish to subjects and to hear the answer, with a context that ends as soon as NATS
-// denies one of these. Then its error is a *PermissionError. A subject may end in ">". When f succeeds the subjects
-// count as granted.
+// During runs f, which publishes to subjects and needs the answer. It cancels f's context when NATS denies one of
+// these, and then returns a *PermissionError. A subject may end in ">". Success clears earlier denials of the
+// subjects.
 func (p *Permissions) During(ctx context.Context, f func(context.Context) error, subjects ...string) error {
 	if err := p.hears(ctx); err != nil {
 		return err
@@ -150,10 +147,10 @@ func (p *Permissions) During(ctx context.Context, f func(context.Context) error,
 	return err
 }
 
-// grantedAfter is when an operation that goes on counts as not denied. The server denies at once.
+// grantedAfter is when a pending operation counts as permitted. Servers deny immediately.
 const grantedAfter = time.Second
 
-// Await has a watcher told of denials until the returned function is called.
+// Await registers a watcher until end is called.
 func (p *Permissions) Await(w *Watcher, subjects []string) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,15 +173,14 @@ func (p *Permissions) Await(w *Watcher, subjects []string) (end func()) {
 	}
 }
 
-// During runs f, which needs to publish to subjects and to hear the answer, with a context that ends as soon as NATS
-// denies the user of nc one of these; then its error is a *PermissionError instead of a time-out. A subject may end in
-// ">".
+// During runs f, which publishes to subjects and needs the answer. When NATS denies the user of nc one of these, it
+// cancels f's context and returns a *PermissionError instead of a timeout. A subject may end in ">".
 func During(ctx context.Context, nc *nats.Conn, f func(context.Context) error, subjects ...string) error {
 	return PermissionsOf(nc).During(ctx, f, subjects...)
 }
 
-// Explain returns the *PermissionError for one of the subjects, or for the inbox, if NATS denies that at present, and
-// otherwise err. It is for what runs into a time-out in the background.
+// Explain returns the *PermissionError if one of the subjects or the inbox is denied at present, else err. Use it for
+// timeouts of background operations.
 func (p *Permissions) Explain(err error, subjects ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,26 +193,26 @@ func (p *Permissions) Explain(err error, subjects ...string) error {
 	return err
 }
 
-// granted forgets denials that have been disproved.
+// granted removes denials that were disproved.
 func (p *Permissions) granted(subjects []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, d := range p.denied {
 		publish := d.err.Op == OpPublish && slices.ContainsFunc(subjects, func(s string) bool { return covers(s, d.subject) })
-		// One that no one has been told of stays until someone is: a tree of subjects may be granted but for this one.
+		// Keep unreported ones: a tree of subjects may be granted except for this one.
 		if (publish || d.err.inbox) && d.told {
 			delete(p.denied, key)
 		}
 	}
 }
 
-// covers reports whether a pattern, a subject that may end in ">", stands for the subject.
+// covers reports whether pattern, which may end in ">", matches the subject.
 func covers(pattern, subject string) bool {
 	prefix, tree := strings.CutSuffix(pattern, ">")
 	return pattern == subject || tree && strings.HasPrefix(subject, prefix)
 }
 
-// Denied returns what NATS denies at present, as far as it has been tried, sorted by subject.
+// Denied returns the present denials, as far as tried, sorted by subject.
 func (p *Permissions) Denied() []*PermissionError {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,12 +230,12 @@ func (p *Permissions) Denied() []*PermissionError {
 	return present
 }
 
-// Reason says what is denied at present that an endpoint which listens misses, or "".
+// Reason returns a present denial that affects a listening endpoint, or "".
 func (p *Permissions) Reason(endpoint string) string {
 	for _, d := range p.Denied() {
 		tokens := strings.Split(d.Subject, ".")
 		if strings.HasPrefix(d.Subject, MakeConsumer) {
-			continue // someone has made it
+			continue // another user has created it
 		}
 		if d.inbox || tokens[0] == "$SRV" || slices.Contains(tokens, endpoint) {
 			return d.Error()
@@ -248,15 +244,14 @@ func (p *Permissions) Reason(endpoint string) string {
 	return ""
 }
 
-// present reports whether a denial still holds as far as anybody knows. A subscription that stands is not retried.
+// present reports whether a denial still holds. Standing subscriptions are not retried.
 func (p *Permissions) present(d denial) bool {
 	return d.reconnects == p.nc.Stats().Reconnects && (d.standing || time.Since(d.last) < denialLife)
 }
 
-// MakeConsumer begins the subjects of a right that a service can do without.
+// MakeConsumer is the prefix of an optional permission of services.
 const MakeConsumer = "$JS.API.CONSUMER.CREATE."
 
-// logNew logs denials that were not logged yet.
 func (p *Permissions) logNew(log *zap.Logger) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,17 +270,17 @@ func (p *Permissions) logNew(log *zap.Logger) {
 	}
 }
 
-// What a PermissionError says was tried.
+// Operations of a PermissionError.
 const (
 	OpPublish   = "publish to"
 	OpSubscribe = "subscribe to"
 )
 
-// PermissionError is returned when NATS does not permit the user of a connection what an operation needs. Trying again
-// helps once the permission has been granted, and not before. It is an nats.ErrPermissionViolation.
+// PermissionError means that NATS denies the user a permission. Retrying helps only once it is granted. It matches
+// nats.ErrPermissionViolation.
 type PermissionError struct {
 	Op      string // OpPublish or OpSubscribe
-	Subject string // what to grant: wildcards stand for parts that differ from message to message
+	Subject string // what to grant, with wildcards for variable parts
 	inbox   bool
 }
 
@@ -297,19 +292,18 @@ func (e *PermissionError) Error() string {
 	return fmt.Sprintf("NATS does not permit this user to %s %s; grant it: docs/security.md", e.Op, e.Subject)
 }
 
-// Unwrap returns nats.ErrPermissionViolation.
 func (e *PermissionError) Unwrap() error { return nats.ErrPermissionViolation }
 
-// Denied reports whether an operation failed for want of a permission.
+// Denied reports whether err is a missing permission.
 func Denied(err error) bool { return errors.Is(err, nats.ErrPermissionViolation) }
 
-// violation is how the server begins to say what it denies; what follows is the subject, quoted.
+// Prefixes of the server's messages, which a quoted subject follows.
 const (
 	publishViolation   = "Permissions Violation for Publish to "
 	subscribeViolation = "Permissions Violation for Subscription to "
 )
 
-// ReadViolation reads what the server said. It returns false when that is of no concern to this package.
+// ReadViolation parses the server's message. ok is false if it does not concern Tranche.
 func ReadViolation(text, inboxPrefix string) (found *PermissionError, subject string, ok bool) {
 	found = &PermissionError{Op: OpPublish}
 	_, quoted, ok := strings.Cut(text, publishViolation)
@@ -321,11 +315,11 @@ func ReadViolation(text, inboxPrefix string) (found *PermissionError, subject st
 	}
 	prefix, err := strconv.QuotedPrefix(quoted)
 	if err != nil {
-		return nil, "", false //nolint:nilerr // it is no violation as servers write it
+		return nil, "", false //nolint:nilerr // not a violation as servers report it
 	}
 	subject, _ = strconv.Unquote(prefix)
 	if rest, nodes := strings.CutPrefix(subject, wire.NodesAPIPrefix); nodes {
-		subject = wire.APIPrefix + rest // what was asked
+		subject = wire.APIPrefix + rest // the original subject
 	}
 	if inboxPrefix == "" {
 		inboxPrefix = nats.InboxPrefix
@@ -337,20 +331,19 @@ func ReadViolation(text, inboxPrefix string) (found *PermissionError, subject st
 	}
 	found.Subject = grantFor(subject)
 	if name, call := callerOf(subject); call && found.Op == OpSubscribe {
-		found.Subject = wire.CallPrefix + name + ".>" // whoever may answer
+		found.Subject = wire.CallPrefix + name + ".>" // for all who may answer
 	}
 	return found, subject, found.Subject != ""
 }
 
-// callerOf returns the name of the caller whose answers have a subject.
+// callerOf returns the caller's name in a subject for answers.
 func callerOf(subject string) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, wire.CallPrefix)
 	name, _, _ = strings.Cut(rest, ".")
 	return name, ok && name != ""
 }
 
-// grantFor returns what to grant for a subject that was denied: the parts that differ from message to message are
-// wildcards. It is "" for subjects that are not ours.
+// grantFor returns the subject to grant, with wildcards for variable parts, or "" if it is not Tranche's.
 func grantFor(subject string) string {
 	tokens := strings.Split(subject, ".")
 	switch {
@@ -373,7 +366,7 @@ func grantFor(subject string) string {
 	}
 }
 
-// grantForAck knows both forms: $JS.ACK.<stream>.<consumer>.… and $JS.ACK.<domain>.<account>.<stream>.<consumer>.….
+// grantForAck handles $JS.ACK.<stream>.<consumer>.… and $JS.ACK.<domain>.<account>.<stream>.<consumer>.….
 func grantForAck(tokens []string) string {
 	switch {
 	case len(tokens) > 4 && strings.HasPrefix(tokens[2], streamPrefix):
@@ -385,7 +378,7 @@ func grantForAck(tokens []string) string {
 	}
 }
 
-// grantForAPI shortens the subjects that repeat what a consumer filters by, or which message is asked for.
+// grantForAPI drops the filter or message that some API subjects repeat.
 func grantForAPI(subject string, tokens []string) string {
 	head, rest, found := strings.Cut(subject, streamPrefix)
 	if !found {
@@ -402,5 +395,5 @@ func grantForAPI(subject string, tokens []string) string {
 	}
 }
 
-// streamPrefix begins the names of all streams.
+// streamPrefix is the prefix of all stream names.
 const streamPrefix = "TRANCHE_"

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// mendInterval is how soon a denial is logged, and how often it is looked whether a subscription is granted now.
+	// mendInterval is the interval for logging denials and retrying standing subscriptions.
 	mendInterval = time.Second
-	// mendTimeout bounds one such look.
+	// mendTimeout bounds one retry.
 	mendTimeout = 2 * time.Second
-	// violationDelay is how long after the server's word nats.go may take to hand it to the handler of errors.
+	// violationDelay is how long nats.go may take to report a violation.
 	violationDelay = 20 * time.Millisecond
 )
 
-// Run logs what NATS denies, once, and until ctx ends sees to it that subscriptions which were denied are made again
-// once they are granted. A server does not do so by itself when its permissions are reloaded.
+// Run logs new denials until ctx ends, and restores denied subscriptions once they are granted. A server that reloads
+// permissions does not.
 func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 	for backoff.Sleep(ctx, mendInterval) == nil {
 		p.logNew(log)
@@ -33,14 +33,13 @@ func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 	}
 }
 
-// stands reports whether what was denied is a subscription that is made once for all the life of a connection. Those of
-// a call and of a pull are made each time.
+// stands reports whether the denied subscription is made once per connection, unlike those of calls and pulls.
 func stands(e *PermissionError, subject string) bool {
 	_, call := callerOf(subject)
 	return e.Op == OpSubscribe && !call && (!e.inbox || strings.HasSuffix(subject, ".*"))
 }
 
-// standing returns the subscriptions that were denied on this connection and are still thought to be there.
+// standing returns the standing subscriptions denied on this connection.
 func (p *Permissions) standing() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,8 +52,8 @@ func (p *Permissions) standing() []string {
 	return subjects
 }
 
-// mend reports whether a subscription that was denied is granted now, and has the connection made again in that case:
-// then nats.go makes all its subscriptions again. There is no other way to the one that answers come in by.
+// mend reports whether a denied subscription is granted now, and if so reconnects: nats.go then renews all
+// subscriptions. For the inbox there is no other way.
 func (p *Permissions) mend(ctx context.Context, subject string) bool {
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
 	defer cancel()
@@ -86,8 +85,8 @@ func (p *Permissions) mend(ctx context.Context, subject string) bool {
 	}
 }
 
-// hears returns an error while the user may not read the inbox that the answers to requests go to. That subscription is
-// made once; without this each request would wait for an answer until its time is over.
+// hears returns an error while the user may not read its inbox. That subscription is made once, so each request would
+// otherwise time out.
 func (p *Permissions) hears(ctx context.Context) error {
 	p.mu.Lock()
 	var deaf *PermissionError

@@ -13,26 +13,24 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// A server may answer for a stream and take nothing into it: the file store of nats-server keeps its first write error,
-// as on a full disk, until the stream is made again or the server is started again. It does not say so. A message that
-// it does not acknowledge is all there is to see.
+// A server may serve a stream but store nothing: nats-server's file store keeps its first write error, for example
+// from a full disk, until the stream is recreated or the server restarted. It does not report this; only
+// acknowledgements are missing.
 
-// probeToken stands in a probe's subject in the place of an endpoint's name, and can be none.
+// probeToken replaces the endpoint in a probe's subject. It is not a valid name.
 const probeToken = "$probe"
 
-// ProbeStream is a stream that is there for moments only, to find out whether JetStream can take a message at all.
+// ProbeStream exists only briefly, to test whether JetStream can store a message.
 const ProbeStream = "TRANCHE_PROBE"
 
-// scratchSubject is what ProbeStream takes.
 const scratchSubject = "tranche.probe"
 
-// scratchBytes is more than a full disk has left over in blocks that are not quite full.
+// scratchBytes exceeds what partly filled blocks of a full disk can take.
 const scratchBytes = 64 << 10
 
-// IsProbe reports whether a message was only published to see whether its stream takes any.
+// IsProbe reports whether a message only tests its stream.
 func IsProbe(subject string) bool { return strings.HasSuffix(subject, "."+probeToken) }
 
-// probeSubject is where a stream's probes go.
 func probeSubject(stream string) string {
 	switch stream {
 	case wire.StreamWork:
@@ -50,9 +48,9 @@ func probeSubject(stream string) string {
 	}
 }
 
-// Probe publishes a message that says nothing into one of our streams. It reports whether the server has answered
-// at all: a stream that is full, or whose settings refuse the message, is one that answers. An error says that it could
-// not be tried. Who reads the stream passes such messages over (see [IsProbe]); where no one does it is deleted again.
+// Probe publishes an empty message to a stream and reports whether the server answers, even with a refusal such as a
+// full stream. An error means that it could not be tested. Readers skip probes (see [IsProbe]); in streams without
+// such a reader the probe is deleted.
 func Probe(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, patience time.Duration,
 ) (answers bool, err error) {
 	timed, cancel := context.WithTimeout(ctx, patience)
@@ -78,7 +76,7 @@ func Probe(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream st
 	}
 }
 
-// unprobe deletes a probe that no one would read.
+// unprobe deletes a probe that has no reader.
 func unprobe(ctx context.Context, js jetstream.JetStream, stream string, sequence uint64) error {
 	if stream == wire.StreamReply || stream == wire.StreamDead || stream == wire.StreamEvent {
 		return nil
@@ -93,12 +91,12 @@ func unprobe(ctx context.Context, js jetstream.JetStream, stream string, sequenc
 	return nil
 }
 
-// ErrNotStored is what JetStream says that is there and cannot store a message.
+// ErrNotStored means that JetStream is available but cannot store messages.
 var ErrNotStored = errors.New("JetStream stores no messages")
 
-// TryScratch makes a stream like another one, publishes a message of some size to it and deletes it. Its error says why
-// JetStream takes nothing at the moment. It is an ErrNotStored when JetStream was there to say so, or has made the
-// stream and not stored the message: the disk is full. Otherwise nothing is known, as when a cluster has no quorum.
+// TryScratch creates a stream like another one, publishes a message and deletes the stream. Its error is why
+// JetStream stores nothing: ErrNotStored if JetStream refused or did not acknowledge the message (the disk is full),
+// else unknown, for example a cluster without quorum.
 func TryScratch(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, like jetstream.StreamConfig,
 	patience time.Duration,
 ) error {

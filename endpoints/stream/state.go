@@ -12,11 +12,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// clusterReplicas is how many copies a stream has in a cluster, where no one says how many: one server may be lost.
+// clusterReplicas is the default number of replicas in a cluster: one server may fail.
 const clusterReplicas = 3
 
-// UsualReplicas is how many copies the streams are to have on the server of a connection, where no one says how many.
-// It needs a connection that is there.
+// UsualReplicas returns the default number of replicas for the connected server.
 func UsualReplicas(nc *nats.Conn) int {
 	if nc.ConnectedClusterName() == "" {
 		return DefaultReplicas
@@ -24,35 +23,34 @@ func UsualReplicas(nc *nats.Conn) int {
 	return clusterReplicas
 }
 
-// Codes of errors of JetStream's that are not in its client.
+// Error codes that the JetStream client does not define.
 const (
-	codeNoPeers      = 10005 // its text names why none of the servers suits, or too few do
-	codeUnavailable  = 10008 // no leader, for now
+	codeNoPeers      = 10005 // the text says why no server, or too few, fit
+	codeUnavailable  = 10008 // no leader at present
 	codeNotLeader    = 10009
 	codeNotClustered = 10074
 )
 
-// NotClustered reports whether JetStream has refused replicas because there is only the one server.
+// NotClustered reports whether replicas were refused because the server is single.
 func NotClustered(err error) bool { return hasCode(err, codeNotClustered) }
 
-// TooFewServers reports whether JetStream has found too few servers for the replicas: perhaps not all are up.
+// TooFewServers reports whether there are too few servers for the replicas, perhaps temporarily.
 func TooFewServers(err error) bool { return hasCode(err, codeNoPeers) && !NoStorage(err) }
 
-// NoStorage reports whether JetStream, or the account, has no room for a stream.
+// NoStorage reports whether the server or account has no space for a stream.
 func NoStorage(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
 		return false
 	}
 	switch api.ErrorCode {
-	case 10047, 10023, 10028, 10002: // of the server's storage, its resources, its memory; of the account's
+	case 10047, 10023, 10028, 10002: // server: storage, resources, memory; account: resources
 		return true
 	}
 	return api.ErrorCode == codeNoPeers && strings.Contains(api.Description, "insufficient storage")
 }
 
-// Refused reports whether JetStream has said no to what a stream is to be like: it says so again as long as
-// nothing changes there.
+// Refused reports whether JetStream rejects the stream's settings: it will until something changes there.
 func Refused(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode != jetstream.JSErrCodeStreamNotFound && !Unavailable(err) &&
@@ -60,7 +58,7 @@ func Refused(err error) bool {
 		!errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount)
 }
 
-// Unavailable reports whether JetStream has said that it cannot work for now: it has no leader.
+// Unavailable reports whether JetStream has no leader at present.
 func Unavailable(err error) bool {
 	return hasCode(err, codeUnavailable) || hasCode(err, codeNotLeader)
 }
@@ -70,13 +68,13 @@ func hasCode(err error, code jetstream.ErrorCode) bool {
 	return ok && api.ErrorCode == code
 }
 
-// State is one of the streams as it is, beside what is wanted of it.
+// State is a stream's wanted and actual settings.
 type State struct {
 	Want jetstream.StreamConfig
-	Have *jetstream.StreamInfo // nil: there is none
+	Have *jetstream.StreamInfo // nil if the stream does not exist
 }
 
-// Read looks at all of the streams and changes nothing.
+// Read returns the state of all streams.
 func Read(ctx context.Context, js jetstream.JetStream, cfg Config) ([]State, error) {
 	all := cfg.all()
 	states := make([]State, len(all))
@@ -97,7 +95,7 @@ func Read(ctx context.Context, js jetstream.JetStream, cfg Config) ([]State, err
 	return states, nil
 }
 
-// Differs says in what the stream is not as it is wanted; nothing when it is, or is not there.
+// Differs lists the differences to the wanted settings; it is empty if the stream does not exist.
 func (s *State) Differs() (all []string) {
 	if s.Have == nil {
 		return nil
@@ -127,8 +125,8 @@ func (s *State) Differs() (all []string) {
 	return all
 }
 
-// Loses says what would be lost if the stream were made as it is wanted; empty: nothing. JetStream deletes the oldest
-// events to meet a lower limit, and no one has them elsewhere; the other streams would take nothing more.
+// Loses returns what applying the wanted settings would lose, or "". A lower limit deletes the oldest events, which
+// exist nowhere else, and makes other streams refuse messages.
 func (s *State) Loses() string {
 	if s.Have == nil {
 		return ""
@@ -150,10 +148,10 @@ func (s *State) Loses() string {
 	return ""
 }
 
-// less compares limits, of which one that is not positive is none.
+// less compares limits; one that is not positive means no limit.
 func less(limit, than int64) bool { return limit > 0 && (than <= 0 || limit < than) }
 
-// Update makes the stream as it is wanted, unless it is, or is not there, or that would lose something.
+// Update applies the wanted settings if they differ and nothing would be lost.
 func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	if len(s.Differs()) == 0 {
 		return nil
@@ -165,8 +163,8 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 		return &LossError{s.Want.Name, loses}
 	}
 	want := s.Want
-	want.Metadata = maps.Clone(s.Have.Config.Metadata) // what others have noted of it stays
-	if want.Metadata == nil {                          // of a server that notes nothing itself
+	want.Metadata = maps.Clone(s.Have.Config.Metadata) // keep entries of others
+	if want.Metadata == nil {                          // servers without metadata of their own
 		want.Metadata = map[string]string{}
 	}
 	if is := s.Want.Metadata[metaInstallation]; is != "" {
@@ -178,7 +176,7 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// unlimited reports whether a stream has none of the limits and tricks that ours do without.
+// unlimited reports whether a stream has no limits or features that Tranche's streams lack.
 func unlimited(have *jetstream.StreamConfig) bool {
 	return have.MaxMsgs <= 0 && have.MaxMsgSize <= 0 && !have.DiscardNewPerSubject &&
 		!have.NoAck && have.SubjectTransform == nil && have.RePublish == nil && have.MaxConsumers <= 0

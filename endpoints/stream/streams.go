@@ -1,9 +1,9 @@
-// Package stream is what nodes and services need of JetStream: the streams and consumers of the protocol, made and
-// brought to date ([Ensure], [EnsureConsumer] and their like), whether they still take and give messages ([Probe],
-// [Incarnation]), which permissions a connection is denied ([Permissions]), and what flows keep ([SuspendedOf]).
+// Package stream manages the protocol's use of JetStream: it creates and updates streams and consumers ([Ensure],
+// [EnsureConsumer]), tests that streams store messages ([Probe]), tracks recreated consumers ([Incarnation]) and
+// denied permissions ([Permissions]), and finds suspended flows ([SuspendedOf]).
 //
-// It knows subjects and settings, and of messages no more than their headers. All of it is safe for concurrent use, and
-// every question to the server has a time within which it ends.
+// It reads subjects, settings and headers, not bodies. Everything is safe for concurrent use, and all queries are
+// bounded in time.
 package stream
 
 import (
@@ -26,40 +26,40 @@ const (
 	DefaultWorkMaxBytes  = 1 << 30
 	DefaultReplyMaxBytes = 2 << 30
 	DefaultEventMaxBytes = 128 << 20
-	// Events are kept.
+	// DefaultEventMaxAge is how long events are kept.
 	DefaultEventMaxAge   = 7 * 24 * time.Hour
 	DefaultStageMaxBytes = 512 << 20
 	DefaultFlowMaxBytes  = 512 << 20
 	DefaultDeadMaxBytes  = 64 << 20
 )
 
-// flowMaxAge is how long the state of a suspended chunk is kept at most. Its own time to live is shorter.
+// flowMaxAge bounds how long a suspended chunk's state is kept. Its TTL is shorter.
 const flowMaxAge = 24 * time.Hour
 
 // duplicateWindow is how long a Nats-Msg-Id is remembered.
 const duplicateWindow = 2 * time.Minute
 
-// Config sizes the streams. A zero field means its default.
+// Config sizes the streams. Zero fields mean defaults.
 type Config struct {
 	Replicas int // 1, 3 or 5
-	// MoreReplicas leaves a stream the copies that it has beyond Replicas.
+	// MoreReplicas keeps replicas that a stream has beyond Replicas.
 	MoreReplicas bool
-	// Bytes on disk. At a full work or reply stream publishers wait; of events the oldest go.
+	// Bytes on disk. If the work or reply stream is full, publishers wait; the event stream drops its oldest.
 	WorkMaxBytes, ReplyMaxBytes, EventMaxBytes int64
 	EventMaxAge                                time.Duration
-	// Bytes of replies on their way back into flows, of the state of suspended chunks, and of dead letters that no node
-	// has taken in yet. At a full one services wait.
+	// Bytes of replies to flows, states of suspended chunks, and dead letters not yet saved by a node. If one is full,
+	// services wait.
 	StageMaxBytes, FlowMaxBytes, DeadMaxBytes int64
-	// Memory keeps the streams in memory: for tests.
+	// Memory keeps the streams in memory, for tests.
 	Memory bool
-	// Installation is the database whose streams these are, as text; empty: any one's.
+	// Installation is the ID of the database that owns the streams; empty for any.
 	Installation string
 }
 
-// metaInstallation is the key of a stream's metadata that says whose it is.
+// metaInstallation is the key of the owner in a stream's metadata.
 const metaInstallation = "tranche_installation"
 
-// WithDefaults fills in what is zero.
+// WithDefaults replaces zero fields by defaults.
 func (c Config) WithDefaults() Config {
 	c.Replicas = cmp.Or(c.Replicas, DefaultReplicas)
 	c.WorkMaxBytes = cmp.Or(c.WorkMaxBytes, DefaultWorkMaxBytes)
@@ -72,19 +72,19 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// States says since when the streams exist. A later time than one remembered means that the stream was recreated
-// and what was in it is lost.
+// States holds the streams' creation times. A later time than before means that the stream was recreated and its
+// messages are lost.
 type States struct {
 	WorkCreated, ReplyCreated, StageCreated, FlowCreated time.Time
 }
 
-// all are the streams as cfg wants them.
+// all returns the settings of all streams.
 func (c Config) all() []jetstream.StreamConfig {
 	c = c.WithDefaults()
 	return []jetstream.StreamConfig{c.work(), c.reply(), c.stage(), c.flow(), c.event(), c.dead()}
 }
 
-// Bytes is what the streams take on each server that keeps them, once they are full.
+// Bytes returns the total size of the full streams on each server that stores them.
 func (c Config) Bytes() (all int64) {
 	for _, stream := range c.all() {
 		all += stream.MaxBytes
@@ -92,8 +92,8 @@ func (c Config) Bytes() (all int64) {
 	return all
 }
 
-// Ensure creates the streams, or brings existing ones to cfg. A stream with another retention or storage is a
-// *ConflictError. Nodes only create them, by [Create]: the one that leads does the rest.
+// Ensure creates or updates the streams. If one has another retention or storage, it returns a *ConflictError. Nodes
+// only call [Create]; the leader does the rest.
 func Ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (States, error) {
 	states, err := Create(ctx, js, cfg)
 	if err != nil {
@@ -108,9 +108,9 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (States, er
 	return states, err
 }
 
-// Create creates the streams that are missing and leaves the others as they are. It may be called by many nodes
-// at once. A stream with another retention or storage is a *ConflictError, one of another installation a
-// *StrangerError.
+// Create creates missing streams and leaves others unchanged. Nodes may call it concurrently. It returns a
+// *ConflictError if a stream has another retention or storage, and a *StrangerError if it belongs to another
+// installation.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) (States, error) {
 	var states States
 	created := map[string]*time.Time{wire.StreamWork: &states.WorkCreated, wire.StreamReply: &states.ReplyCreated,
@@ -127,8 +127,8 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) (States, er
 	return states, nil
 }
 
-// work has DiscardNew: a full stream refuses a request, so that the node slows down instead of losing the oldest.
-// AllowMsgTTL lets a node give a request the time to live of its slice.
+// work uses DiscardNew: a full stream refuses requests, so that nodes slow down and nothing is lost. AllowMsgTTL
+// permits requests with a TTL.
 func (c Config) work() jetstream.StreamConfig {
 	s := c.stream(wire.StreamWork, wire.WorkPrefix+"*", jetstream.WorkQueuePolicy, c.WorkMaxBytes)
 	s.Discard = jetstream.DiscardNew
@@ -136,23 +136,23 @@ func (c Config) work() jetstream.StreamConfig {
 	return s
 }
 
-// reply has DiscardNew for the same reason: a service keeps its request until its reply is taken.
+// reply uses DiscardNew: a service keeps its request until the reply is stored.
 func (c Config) reply() jetstream.StreamConfig {
 	s := c.stream(wire.StreamReply, wire.ReplyPrefix+"*", jetstream.WorkQueuePolicy, c.ReplyMaxBytes)
 	s.Discard = jetstream.DiscardNew
 	return s
 }
 
-// stage has DiscardNew, too: a service keeps its request until its reply is taken.
+// stage uses DiscardNew, like reply.
 func (c Config) stage() jetstream.StreamConfig {
 	s := c.stream(wire.StreamStage, wire.StagePrefix+">", jetstream.WorkQueuePolicy, c.StageMaxBytes)
 	s.Discard = jetstream.DiscardNew
 	return s
 }
 
-// flow keeps one message a subject. A service reads it by its subject, which permissions can be given for, and removes
-// it by an empty one with a short time to live, which needs no right but to publish. Roll-ups are not allowed: by one
-// of them, whoever may publish to any subject would remove what is on all others.
+// flow keeps one message per subject. Services read it by subject, which permissions can restrict, and remove it with
+// an empty message of short TTL, which needs only permission to publish. Roll-ups are not allowed: one could remove
+// the messages of all other subjects.
 func (c Config) flow() jetstream.StreamConfig {
 	s := c.stream(wire.StreamFlow, wire.FlowPrefix+">", jetstream.LimitsPolicy, c.FlowMaxBytes)
 	s.Discard = jetstream.DiscardNew
@@ -191,7 +191,7 @@ func (c Config) stream(name, subject string, retention jetstream.RetentionPolicy
 	return config
 }
 
-// createStream returns the time of the stream's making. Whoever loses a race to create it takes it as it is.
+// createStream returns the stream's creation time. If another node creates it first, that one is used.
 func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (time.Time, error) {
 	stream, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -229,7 +229,7 @@ func sameKind(have, want jetstream.StreamConfig) error {
 	return nil
 }
 
-// ConflictError is returned when a stream of ours exists with a setting that JetStream cannot change.
+// ConflictError means that an existing stream has a setting that JetStream cannot change.
 type ConflictError struct {
 	Stream, Setting, Have, Want string
 }
@@ -240,7 +240,7 @@ func (e *ConflictError) Error() string {
 		e.Stream, e.Setting, e.Have, e.Want)
 }
 
-// StrangerError is returned when the streams are those of another database: each would take the other's replies.
+// StrangerError means that the streams belong to another database: each would take the other's replies.
 type StrangerError struct{ have, want string }
 
 func (e *StrangerError) Error() string {
@@ -251,18 +251,18 @@ func (e *StrangerError) Error() string {
 		wire.StreamEvent, wire.StreamDead)
 }
 
-// LossError is returned for a change of a stream that would lose what it holds. Nothing has been changed.
+// LossError means that a change was not made because it would lose messages.
 type LossError struct{ Stream, Detail string }
 
 func (e *LossError) Error() string { return e.Detail }
 
-// Suspended is the chunks of a flow that lie suspended at one moment, by the ids of their flows.
+// Suspended is a snapshot of a flow's suspended chunks.
 type Suspended struct {
 	endpoint string
 	ids      map[string]bool
 }
 
-// SuspendedOf reads which chunks of a flow are suspended, all as of one moment. An endpoint that is no flow has none.
+// SuspendedOf returns the suspended chunks of a flow at one moment, none for other endpoints.
 func SuspendedOf(ctx context.Context, js jetstream.JetStream, endpoint string) (Suspended, error) {
 	s := Suspended{endpoint: endpoint, ids: map[string]bool{}}
 	prefix := wire.FlowPrefix + endpoint + "."
@@ -283,8 +283,8 @@ func SuspendedOf(ctx context.Context, js jetstream.JetStream, endpoint string) (
 // Empty reports whether no chunk is suspended.
 func (s Suspended) Empty() bool { return len(s.ids) == 0 }
 
-// Of returns the subject of the state of the chunk that a node's request asked for, or "" when it is not suspended. Of
-// a chunk that is between two stages it returns the later one.
+// Of returns the subject of the state of a node's chunk, or "" if it is not suspended. For a chunk between two stages
+// it is the later one.
 func (s Suspended) Of(slice uuid.UUID) string {
 	if s.Empty() {
 		return ""
@@ -297,13 +297,13 @@ func (s Suspended) Of(slice uuid.UUID) string {
 	return ""
 }
 
-// Waits is for what a suspended chunk waits.
+// Waits is what a suspended chunk waits for.
 type Waits struct {
-	Sequence uint64   // of its state: another one says that it has gone on
-	Asked    []string // the endpoints whose answers it waits for
+	Sequence uint64   // of its state; it changes when the chunk moves on
+	Asked    []string // endpoints with pending answers
 }
 
-// WaitsFor reads the state of a suspended chunk, from its subject. It is zero when the chunk has gone on.
+// WaitsFor reads a suspended chunk's state from its subject. It returns zero if the chunk has moved on.
 func WaitsFor(ctx context.Context, js jetstream.JetStream, subject string) (Waits, error) {
 	stream, err := js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
@@ -318,7 +318,7 @@ func WaitsFor(ctx context.Context, js jetstream.JetStream, subject string) (Wait
 	}
 	asked := msg.Header.Get(wire.HeaderFlowAsks)
 	if asked == "" {
-		return Waits{}, nil // it is about to go, or a version wrote it that did not say
+		return Waits{}, nil // expiring, or written by an older version
 	}
 	return Waits{Sequence: msg.Sequence, Asked: strings.Split(asked, ",")}, nil
 }

@@ -2,7 +2,7 @@ package trackerclient
 
 import "time"
 
-// BatchSettings is a batch to be opened.
+// BatchSettings configures a new batch.
 type BatchSettings struct {
 	ID    string `json:"id,omitempty" format:"uuid" doc:"a UUID of the caller's; absent: one is made"`
 	Owner string `json:"owner" minLength:"1" maxLength:"200" doc:"whose it is" example:"billing"`
@@ -10,31 +10,31 @@ type BatchSettings struct {
 
 	OpenIdle   string `json:"open_idle,omitempty" doc:"expires when open and idle for so long; 24h when absent"`
 	SealedIdle string `json:"sealed_idle,omitempty" doc:"expires when sealed and idle for so long; 168h when absent"`
-	Keep       string `json:"keep,omitempty" doc:"how long it is kept once it has ended; 168h when absent"`
+	Keep       string `json:"keep,omitempty" doc:"how long it is kept after it ends; absent: 168h"`
 
-	Webhook *WebhookSettings `json:"webhook,omitempty" doc:"told when the batch has ended"`
+	Webhook *WebhookSettings `json:"webhook,omitempty" doc:"notified when the batch ends"`
 }
 
-// WebhookSettings is who is told, by HTTP, that a batch has ended.
+// WebhookSettings configures the HTTP notification of a batch's end.
 type WebhookSettings struct {
 	URL    string `json:"url" maxLength:"2000" doc:"of a host that the secret is meant for"`
 	Secret string `json:"secret" maxLength:"64" doc:"name of a secret in the operator's file, which signs" example:"hooks"`
 }
 
-// BatchOpened is a batch that takes items, or, when Existing, the one that the id or the key had opened before.
+// BatchOpened is an opened batch or, if Existing, the one already opened with the ID or key.
 type BatchOpened struct {
 	ID       string `json:"id" format:"uuid"`
 	Existing bool   `json:"existing" doc:"it was opened before; nothing was changed"`
 }
 
-// GroupSettings is items to be added.
+// GroupSettings describes items to add.
 type GroupSettings struct {
 	Items int64  `json:"items" doc:"how many, up to 1,000,000,000" example:"20000"`
 	Key   string `json:"key,omitempty" maxLength:"200" doc:"adds them once to the batch, however often" example:"first"`
 }
 
-// GroupsAdded is the groups that items were added as: each has 8192 items but the last, which has what is left. Item
-// number n of them has the id batch:group:index with group first_group + n/8192 and index n%8192.
+// GroupsAdded is the groups created for added items: 8192 items each, the last one fewer. Item n has the ID
+// batch:group:index with group first_group + n/8192 and index n%8192.
 type GroupsAdded struct {
 	Batch      string `json:"batch" format:"uuid"`
 	FirstGroup int    `json:"first_group"`
@@ -45,26 +45,26 @@ type GroupsAdded struct {
 	Existing   bool   `json:"existing" doc:"the key was used before, for as many items"`
 }
 
-// Acknowledgement names items that are done, or, with a code, that have failed permanently.
+// Acknowledgement names items that are done, or, with a code, permanently failed.
 type Acknowledgement struct {
 	IDs    []string `json:"ids,omitempty" nullable:"false" doc:"batch:group:index, 100,000 at most"`
 	Ranges []string `json:"ranges,omitempty" nullable:"false" doc:"10,000 at most"`
 	Code   string   `json:"code,omitempty" maxLength:"64" doc:"why they have failed; absent: they are done" example:"LATE"`
 }
 
-// BatchesAcked is what an acknowledgement did.
+// BatchesAcked is the effect of an acknowledgement.
 type BatchesAcked struct {
-	Newly            int64    `json:"newly" doc:"items that were pending until now; the others were not"`
+	Newly            int64    `json:"newly" doc:"items that were pending until now"`
 	CompletedBatches []string `json:"completed" doc:"the batches that this call, and no other, has completed"`
 }
 
-// BatchSealed is a batch that takes no more items.
+// BatchSealed is a batch closed to new items.
 type BatchSealed struct {
 	Batch     string `json:"batch" format:"uuid"`
 	Completed bool   `json:"completed" doc:"this call has completed it: nothing was pending"`
 }
 
-// BatchSummary is a batch without what must be counted.
+// BatchSummary is a batch without item counts.
 type BatchSummary struct {
 	ID    string `json:"id" format:"uuid"`
 	Owner string `json:"owner"`
@@ -84,12 +84,12 @@ type BatchSummary struct {
 
 	OpenIdle   string `json:"open_idle" doc:"expires when open and idle for so long"`
 	SealedIdle string `json:"sealed_idle" doc:"expires when sealed and idle for so long"`
-	Keep       string `json:"keep" doc:"how long it is kept once it has ended"`
+	Keep       string `json:"keep" doc:"how long it is kept after it ends"`
 
 	Webhook *WebhookView `json:"webhook,omitempty"`
 }
 
-// BatchView is a batch as it stands.
+// BatchView is a batch with item counts.
 type BatchView struct {
 	BatchSummary
 
@@ -100,7 +100,7 @@ type BatchView struct {
 	Missing []string         `json:"missing,omitempty" nullable:"false" doc:"ranges of what is pending, if asked for"`
 }
 
-// WebhookView is who is told of the end of a batch, and how that went.
+// WebhookView is the state of a batch's notification.
 type WebhookView struct {
 	URL      string     `json:"url"`
 	Secret   string     `json:"secret" doc:"its name"`
@@ -110,13 +110,13 @@ type WebhookView struct {
 	Error    string     `json:"error,omitempty" doc:"why the last attempt was none"`
 }
 
-// BatchPage is some batches, newest first.
+// BatchPage is a page of batches, newest first.
 type BatchPage struct {
 	Batches []BatchSummary `json:"batches"`
 	Next    string         `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// GroupView is a group as it stands.
+// GroupView is the item counts of a group.
 type GroupView struct {
 	Group   int `json:"group"`
 	Size    int `json:"size"`
@@ -125,21 +125,21 @@ type GroupView struct {
 	Failed  int `json:"failed"`
 }
 
-// GroupPage is some groups of a batch, in their order.
+// GroupPage is a page of a batch's groups, in order.
 type GroupPage struct {
 	Batch  string      `json:"batch" format:"uuid"`
 	Groups []GroupView `json:"groups"`
 	Next   *int        `json:"next,omitempty" nullable:"false" doc:"value of after for the next page; absent on the last"`
 }
 
-// MissingPage is some of what is pending, as ranges like 12:0-8191, which an acknowledgement takes as they are.
+// MissingPage is a page of pending items, as ranges like 12:0-8191 that acknowledgements accept.
 type MissingPage struct {
 	Batch  string   `json:"batch" format:"uuid"`
 	Ranges []string `json:"ranges"`
 	Next   string   `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// BatchDeleted is a batch that is no more.
+// BatchDeleted confirms a deletion.
 type BatchDeleted struct {
 	Batch string `json:"batch" format:"uuid"`
 }

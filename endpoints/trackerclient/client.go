@@ -1,32 +1,27 @@
-// Package trackerclient asks Tranche's tracker service over NATS: when are all my fanned-out events done?
+// Package trackerclient is a client, over NATS, for Tranche's tracker: it reports when all fanned-out events are
+// done.
 //
 //	trackers, err := trackerclient.New(nc, trackerclient.Config{Actor: "billing"})
 //	batch, err := trackers.Open(ctx, trackerclient.BatchSettings{Owner: "billing", Key: "2026-11"})
 //	added, err := trackers.Add(ctx, batch.ID, 20_000, "first")
 //	for id := range added.IDs() {
-//		publish(id.String(), …) // whoever has worked on it acknowledges the id, in any language
+//		publish(id.String(), …) // the consumer acknowledges the ID, in any language
 //	}
 //	sealed, err := trackers.Seal(ctx, batch.ID)
 //	…
 //	acked, err := trackers.Ack(ctx, id)
-//	if acked.Completed(id.Batch) { … } // this call, and no other, has completed the batch
+//	if acked.Completed(id.Batch) { … } // true for exactly one call
 //
-// A batch has groups of up to 8192 items, and an item is a bit: a million of them take 125 kB, and no row each. Every
-// call may be made again: a batch is opened once for an owner and a key, items are added once for a key, and an item
-// that was acknowledged before stays so.
+// A batch has groups of up to 8192 items, and an item is a bit: a million items take 125 kB, not a row each. All
+// calls may be repeated: a batch is opened once per owner and key, items are added once per key, and an acknowledged
+// item stays so.
 //
-// # Guarantees
+// Answers are sent after the commit. Exactly one call reports that it completed the batch; its answer may be lost, so
+// rely on the event on [CompletedSubject], which is published at least once under one ID. A failed call has changed
+// nothing, except as [Error] says.
 //
-// An answer comes after the commit. Of all calls that acknowledge and seal exactly one is told that it completed the
-// batch; when its answer is lost no one is, which is why the event on [CompletedSubject] is what to rely on: it is
-// published at least once, under one id. A call that failed as a whole has changed nothing.
-//
-// # Not its job
-//
-// It keeps nothing and tries nothing again. Errors of the service are [*Error]; [Error.Temporary] says that the same
-// call may succeed later.
-//
-// A [Client] is safe for concurrent use.
+// The client has no state and does not retry. Errors of the service are [*Error]; [Error.Temporary] reports whether
+// the same call may succeed later. A [Client] is safe for concurrent use.
 package trackerclient
 
 import (
@@ -44,22 +39,22 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 )
 
-// DefaultTimeout bounds a call whose context has no deadline.
+// DefaultTimeout is the default of Config.Timeout.
 const DefaultTimeout = 30 * time.Second
 
-// Config sets a Client up. A zero field means its default.
+// Config configures a Client. Zero fields mean defaults.
 type Config struct {
-	Actor   string        // who asks, for the audit log of batches that are opened, sealed and deleted
-	Timeout time.Duration // of a call whose context has no deadline; DefaultTimeout
+	Actor   string        // the caller, for the audit log of batches opened, sealed and deleted
+	Timeout time.Duration // of calls whose context has no deadline; default DefaultTimeout
 }
 
-// Client asks the service. It does not close its connection.
+// Client calls the tracker. It does not close its connection.
 type Client struct {
 	nc  *nats.Conn
 	cfg Config
 }
 
-// New returns a client on a connection that may publish tranche.tracker.> and receives answers.
+// New returns a client. The connection must be allowed to publish to tranche.tracker.> and to subscribe to its inbox.
 func New(nc *nats.Conn, cfg Config) (*Client, error) {
 	if nc == nil {
 		return nil, errors.New("trackerclient: a NATS connection is needed")
@@ -73,13 +68,13 @@ func New(nc *nats.Conn, cfg Config) (*Client, error) {
 	return &Client{nc: nc, cfg: cfg}, nil
 }
 
-// Open opens a batch, or finds the one that was opened before with this id, or for this owner and key.
+// Open opens a batch, or returns the one already opened with this ID, or this owner and key.
 func (c *Client) Open(ctx context.Context, set BatchSettings) (out BatchOpened, err error) {
 	err = c.ask(ctx, OpenSubject, set, &out)
 	return out, err
 }
 
-// Add adds items to an open batch, once for each key that is not empty.
+// Add adds items to an open batch, once per non-empty key.
 func (c *Client) Add(ctx context.Context, batch string, items int64, key string) (out GroupsAdded, err error) {
 	err = c.ask(ctx, AddSubject, AddRequest{batch, GroupSettings{items, key}}, &out)
 	return out, err
@@ -90,31 +85,30 @@ func (c *Client) Ack(ctx context.Context, ids ...bitfield.ItemID) (out BatchesAc
 	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids)})
 }
 
-// Fail acknowledges items of any batches as failed permanently, with a code that says why.
+// Fail acknowledges items of any batches as permanently failed, with a code.
 func (c *Client) Fail(ctx context.Context, code string, ids ...bitfield.ItemID) (out BatchesAcked, err error) {
 	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids), Code: code})
 }
 
-// Acknowledge acknowledges items by their ids, and by ranges like batch:12:0-99, batch:12-40 (whole groups) and
-// batch:all.
+// Acknowledge acknowledges items by ID and by range: batch:12:0-99, batch:12-40 (whole groups) or batch:all.
 func (c *Client) Acknowledge(ctx context.Context, ack Acknowledgement) (out BatchesAcked, err error) {
 	err = c.ask(ctx, AckSubject, AckRequest{Acknowledgement: ack}, &out)
 	return out, err
 }
 
-// Seal says that no more items will come. It may be called again.
+// Seal closes a batch to new items. It may be repeated.
 func (c *Client) Seal(ctx context.Context, batch string) (out BatchSealed, err error) {
 	err = c.ask(ctx, SealSubject, BatchRequest{batch}, &out)
 	return out, err
 }
 
-// Get returns a batch as it stands, with up to so many ranges of what is missing.
+// Get returns a batch with up to missing ranges of pending items.
 func (c *Client) Get(ctx context.Context, batch string, missing int) (out BatchView, err error) {
 	err = c.ask(ctx, GetSubject, GetRequest{batch, missing}, &out)
 	return out, err
 }
 
-// Missing returns a page of what is missing, after the value of Next of the one before.
+// Missing returns a page of pending ranges; after is the previous page's Next.
 func (c *Client) Missing(ctx context.Context, batch, after string, limit int) (out MissingPage, err error) {
 	err = c.ask(ctx, MissingSubject, MissingRequest{batch, after, limit}, &out)
 	return out, err
@@ -126,13 +120,13 @@ func (c *Client) List(ctx context.Context, which ListRequest) (out BatchPage, er
 	return out, err
 }
 
-// Delete deletes a batch, whatever its state.
+// Delete deletes a batch in any state.
 func (c *Client) Delete(ctx context.Context, batch string) (out BatchDeleted, err error) {
 	err = c.ask(ctx, DeleteSubject, BatchRequest{batch}, &out)
 	return out, err
 }
 
-// refusal is an answer that says no. It has no other member.
+// refusal is an error answer, without other members.
 type refusal struct {
 	Error *Error `json:"error"`
 }
@@ -180,12 +174,12 @@ func texts(ids []bitfield.ItemID) []string {
 	return all
 }
 
-// IDs returns the ids of the items that were added, in their order.
+// IDs returns the IDs of the added items, in order.
 func (a *GroupsAdded) IDs() iter.Seq[bitfield.ItemID] {
 	return func(yield func(bitfield.ItemID) bool) {
 		first, err := bitfield.ParseItemID(a.FirstID)
 		if err != nil {
-			return // it did not come from the service
+			return // not from the service
 		}
 		for n := range a.Items {
 			id := bitfield.ItemID{
@@ -198,51 +192,51 @@ func (a *GroupsAdded) IDs() iter.Seq[bitfield.ItemID] {
 	}
 }
 
-// Completed reports whether the call has completed a batch.
+// Completed reports whether this call completed a batch.
 func (a *BatchesAcked) Completed(batch [16]byte) bool {
 	text := bitfield.ItemID{Batch: batch}.String()
 	return slices.Contains(a.CompletedBatches, text[:len(text)-len(":0:0")])
 }
 
-// AddRequest asks for items to be added, over NATS.
+// AddRequest is the message on AddSubject.
 type AddRequest struct {
 	Batch string `json:"batch"`
 	GroupSettings
 }
 
-// AckRequest acknowledges items, over NATS. With a batch, ids and ranges are of that one only, and ranges may leave it
-// out.
+// AckRequest is the message on AckSubject. With a batch, IDs and ranges must be of that batch, and ranges may omit
+// it.
 type AckRequest struct {
 	Batch string `json:"batch,omitempty"`
 	Acknowledgement
 }
 
-// BatchRequest is about one batch.
+// BatchRequest names one batch.
 type BatchRequest struct {
 	Batch string `json:"batch"`
 }
 
-// GetRequest asks for a batch, and for so many ranges of what is missing.
+// GetRequest is the message on GetSubject.
 type GetRequest struct {
 	Batch   string `json:"batch" path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
-	Missing int    `json:"missing,omitempty" query:"missing" maximum:"10000" minimum:"0" doc:"so many pending ranges, too"`
+	Missing int    `json:"missing,omitempty" query:"missing" maximum:"10000" minimum:"0" doc:"pending ranges to include"`
 }
 
-// GroupsRequest asks for groups of a batch, from the one that follows After.
+// GroupsRequest is the message on GroupsSubject; groups follow After.
 type GroupsRequest struct {
 	Batch string `json:"batch"`
 	After *int   `json:"after,omitempty"`
 	Limit int    `json:"limit,omitempty"`
 }
 
-// MissingRequest asks for what is missing, after an item like 12:8191.
+// MissingRequest is the message on MissingSubject; After is an item like 12:8191.
 type MissingRequest struct {
 	Batch string `json:"batch" path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
 	After string `json:"after,omitempty" query:"after" doc:"the value of next of the page before: an item like 12:8191"`
 	Limit int    `json:"limit,omitempty" query:"limit" minimum:"1" maximum:"10000" default:"1000"`
 }
 
-// ListRequest asks for batches.
+// ListRequest is the message on ListSubject.
 type ListRequest struct {
 	Owner string `json:"owner,omitempty" query:"owner" maxLength:"200" doc:"only this one's"`
 	State string `json:"state,omitempty" query:"state" enum:"open,sealed,completed,expired" doc:"only those in this state"`
@@ -250,7 +244,7 @@ type ListRequest struct {
 	Limit int    `json:"limit,omitempty" query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// Subjects are one for each operation: requests of core NATS, whose answers come after the commit.
+// Subjects of the operations: core NATS requests, answered after the commit.
 const (
 	SubjectPrefix  = "tranche.tracker."
 	OpenSubject    = SubjectPrefix + "open"
@@ -264,63 +258,63 @@ const (
 	DeleteSubject  = SubjectPrefix + "delete"
 )
 
-// Subjects of the events, in the stream of all events.
+// Subjects of events, in the event stream.
 const (
 	CompletedSubject = "tranche.event.tracker.completed"
 	ExpiredSubject   = "tranche.event.tracker.expired"
 )
 
-// HeaderActor says who asks, for the audit log.
+// HeaderActor names the caller for the audit log.
 const HeaderActor = "Tranche-Actor"
 
-// What a call may bring at most.
+// Limits of a call.
 const (
-	MaxIDs       = 100_000       // of an acknowledgement
-	MaxRanges    = 10_000        // also
-	MaxItems     = 1_000_000_000 // of an addition
-	MaxMissing   = 10_000        // ranges in an answer
-	MaxPage      = 1000          // batches or groups in an answer
+	MaxIDs       = 100_000       // per acknowledgement
+	MaxRanges    = 10_000        // per acknowledgement
+	MaxItems     = 1_000_000_000 // per addition
+	MaxMissing   = 10_000        // ranges per answer
+	MaxPage      = 1000          // batches or groups per answer
 	MaxName      = 200           // characters of owners and keys
 	MaxCode      = 64            // characters of codes
-	GroupItems   = 8192          // of a full group
+	GroupItems   = 8192          // per full group
 	DefaultLimit = 100           // of pages
 )
 
-// Code says what is wrong, for programs. The HTTP API has the same ones.
+// Code is the code of an Error, the same as in the HTTP API.
 type Code string
 
-// The codes.
+// Codes of an Error.
 const (
 	CodeBadRequest   Code = "bad_request"    // the request cannot be read
-	CodeBadSetting   Code = "bad_setting"    // a member's value is out of range
-	CodeBadID        Code = "bad_id"         // a text is no id of an item, or of a batch
-	CodeBadRange     Code = "bad_range"      // a text is no range
+	CodeBadSetting   Code = "bad_setting"    // a value is not allowed
+	CodeBadID        Code = "bad_id"         // not an item or batch ID
+	CodeBadRange     Code = "bad_range"      // not a range
 	CodeNothing      Code = "nothing_given"  // no item is named
-	CodeTooMany      Code = "too_many_given" // more ids or ranges than a call may bring
-	CodeZeroItems    Code = "zero_items"     // an addition of none
-	CodeTooManyItems Code = "too_many_items" // an addition of more than a batch takes
+	CodeTooMany      Code = "too_many_given" // more IDs or ranges than allowed
+	CodeZeroItems    Code = "zero_items"     // nothing to add
+	CodeTooManyItems Code = "too_many_items" // more items than a batch can have
 	CodeNoBatch      Code = "no_such_batch"
 	CodeNoGroup      Code = "no_such_group"     // the batch has no such group
 	CodePastSize     Code = "index_past_size"   // the group has no such item
-	CodeWrongBatch   Code = "wrong_batch"       // an id of another batch than the call is about
-	CodeBatchTaken   Code = "batch_taken"       // the id belongs to another batch
-	CodeKeyConflict  Code = "key_conflict"      // the key was used before, for something else
-	CodeNotOpen      Code = "batch_not_open"    // an addition to a batch that takes no more
-	CodeEnded        Code = "batch_ended"       // the batch was cancelled, or has expired
+	CodeWrongBatch   Code = "wrong_batch"       // an ID of another batch than the call's
+	CodeBatchTaken   Code = "batch_taken"       // the ID belongs to another batch
+	CodeKeyConflict  Code = "key_conflict"      // the key was used with other settings
+	CodeNotOpen      Code = "batch_not_open"    // the batch is closed to new items
+	CodeEnded        Code = "batch_ended"       // the batch was cancelled or has expired
 	CodeWebhook      Code = "webhook_refused"   // the operator's file does not allow it
-	CodeTooLarge     Code = "answer_too_large"  // ask for less at once
-	CodeBusy         Code = "too_many_requests" // ask again
-	CodeUnavailable  Code = "unavailable"       // PostgreSQL cannot be reached, or is too slow: ask again
-	CodeInternal     Code = "internal"          // the log of the server says what
+	CodeTooLarge     Code = "answer_too_large"  // request less at a time
+	CodeBusy         Code = "too_many_requests" // retry later
+	CodeUnavailable  Code = "unavailable"       // PostgreSQL is unavailable or slow; retry later
+	CodeInternal     Code = "internal"          // see the server's log
 )
 
-// Error is an answer that says no. The call has changed nothing, unless the code is [CodeUnavailable] or
-// [CodeInternal]: then it may have, and can be made again anyway.
+// Error is the service's refusal. The call changed nothing, except possibly with [CodeUnavailable] and
+// [CodeInternal], where it can safely be repeated.
 type Error struct {
 	Code    Code   `json:"code"`
-	Message string `json:"message"`         // what is wrong and what helps, for people
-	Place   string `json:"place,omitempty"` // like ids[17]: the member that is meant
-	Value   string `json:"value,omitempty"` // what stands there
+	Message string `json:"message"`         // problem and remedy, human-readable
+	Place   string `json:"place,omitempty"` // the member concerned, like ids[17]
+	Value   string `json:"value,omitempty"` // its value
 }
 
 func (e *Error) Error() string {

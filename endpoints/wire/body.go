@@ -15,11 +15,9 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// BodyReader walks a body of JSON once and hands out the raw values, which alias the body. To jsontext.Decoder it adds
-// what envelopes need: a depth limit of our own, and an error that sticks: after the first, every method returns zero
-// values at once.
-//
-// Duplicate names inside a payload or a result are none of its business; those of an envelope are for its callers.
+// BodyReader reads a JSON body once and returns raw values that alias it. Unlike jsontext.Decoder it limits depth,
+// and its first error sticks: after it, all methods return zero values. It does not check for duplicate names;
+// callers check those of the envelope with Once.
 type BodyReader struct {
 	dec      *jsontext.Decoder
 	body     []byte
@@ -27,22 +25,21 @@ type BodyReader struct {
 	Err      *MalformedError
 }
 
-// NewBodyReader reads a body no deeper than maxDepth.
+// NewBodyReader returns a reader of values nested no deeper than maxDepth.
 func NewBodyReader(body []byte, maxDepth int) *BodyReader {
-	// The decoder reads a bytes.Buffer in place and does not write to it.
+	// The decoder reads a bytes.Buffer in place, without writing to it.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true))
 	return &BodyReader{dec: dec, body: body, maxDepth: maxDepth}
 }
 
-// newReplyReader reads a body of slots. Text that is none is the error of the slot that it stands in, not the body's.
+// newReplyReader returns a reader of slots. Invalid UTF-8 fails its slot, not the body.
 func newReplyReader(body []byte, maxDepth int) *BodyReader {
 	r := NewBodyReader(body, maxDepth)
 	r.dec.Reset(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	return r
 }
 
-// flawOf is what is wrong with a value that was read; names that stand twice are not looked for. Most values have
-// nothing of what a closer look is for.
+// flawOf returns what is wrong with a value, except duplicate names. A fast check passes most values.
 func (r *BodyReader) flawOf(value []byte) *Flaw {
 	if !row.Deeper(value, r.maxDepth) && utf8.Valid(value) && !bytes.Contains(value, []byte(`\u`)) {
 		return nil
@@ -53,18 +50,17 @@ func (r *BodyReader) flawOf(value []byte) *Flaw {
 	return nil
 }
 
-// Fail notes the first thing that is wrong with the body.
+// Fail records the first error of the body.
 func (r *BodyReader) Fail(reason, format string, args ...any) {
 	if r.Err == nil {
 		r.Err = Malformed(reason, format, args...)
 	}
 }
 
-// envelopeDepth is how deep a value stands at most: {"items":[{"p":{"accounts":{"d":….
+// envelopeDepth is the depth of the deepest value: {"items":[{"p":{"accounts":{"d":….
 const envelopeDepth = 5
 
-// broken turns an error of the decoder into one of ours. The decoder gives up at a depth of its own, which is far over
-// any sensible limit.
+// broken converts a decoder error. The decoder's own depth limit is far above any sensible one.
 func (r *BodyReader) broken(err error) {
 	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
@@ -77,17 +73,16 @@ func (r *BodyReader) broken(err error) {
 	}
 }
 
-// Pos returns where the last token or value ended.
+// Pos returns the end of the last token or value.
 func (r *BodyReader) Pos() int { return int(r.dec.InputOffset()) }
 
-// Open reads the begin of an object or array.
+// Open reads the start of an object or array.
 func (r *BodyReader) Open(want jsontext.Kind) {
 	if got := r.token(); got != want {
 		r.unexpected(got, want)
 	}
 }
 
-// token reads the next token.
 func (r *BodyReader) token() jsontext.Kind {
 	if r.Err != nil {
 		return jsontext.KindInvalid
@@ -103,7 +98,7 @@ func (r *BodyReader) unexpected(got, want jsontext.Kind) {
 	r.Fail(ReasonJSON, "around byte %d a JSON %s stands where a JSON %s should", r.Pos(), kindName(got), kindName(want))
 }
 
-// More reports whether the object or array has another member, and reads its end when it has none.
+// More reports whether the object or array has another member, and otherwise reads its end.
 func (r *BodyReader) More() bool {
 	if r.Err != nil {
 		return false
@@ -127,15 +122,15 @@ func (r *BodyReader) Raw() []byte {
 		r.broken(err)
 		return nil
 	}
-	// The decoder lends v until the next call only. Its offset says where the same bytes stand in the body.
+	// The decoder's v is valid until the next call only; its offset locates the same bytes in body.
 	end := r.Pos()
 	return r.body[end-len(v) : end : end]
 }
 
-// Name reads a member's name, with its quotes. Names of ours have no escapes.
+// Name reads a member's name with its quotes. Protocol names have no escapes.
 func (r *BodyReader) Name() []byte { return r.Raw() }
 
-// value reads any value that is nested no deeper than allowed.
+// value reads a value within the depth limit.
 func (r *BodyReader) value() []byte {
 	v := r.Raw()
 	if row.Deeper(v, r.maxDepth) {
@@ -154,7 +149,7 @@ func (r *BodyReader) Text(dst []byte) []byte {
 		r.unexpected(jsontext.Value(raw).Kind(), '"')
 		return dst
 	}
-	dst, _ = jsontext.AppendUnquote(dst, raw) // a string that was read is valid
+	dst, _ = jsontext.AppendUnquote(dst, raw) // a parsed string is valid
 	return dst
 }
 
@@ -171,7 +166,6 @@ func (r *BodyReader) Ordinal() int {
 	return int(n)
 }
 
-// boolean reads true or false.
 func (r *BodyReader) boolean() bool {
 	got := r.token()
 	if got != 't' && got != 'f' {
@@ -180,7 +174,7 @@ func (r *BodyReader) boolean() bool {
 	return got == 't'
 }
 
-// End fails unless only white space is left.
+// End fails if anything but white space remains.
 func (r *BodyReader) End() {
 	if r.Err != nil {
 		return
@@ -192,7 +186,7 @@ func (r *BodyReader) End() {
 	}
 }
 
-// Request is a list request as it came: payloads are raw and alias the body.
+// Request is a parsed list request. Its payloads are raw and alias the body.
 type Request struct {
 	Meta
 	Params map[string]string // of the run
@@ -202,13 +196,12 @@ type Request struct {
 type rawItem struct {
 	Ordinal int
 	Key     string
-	Payload []byte // nil when the request does not carry it
+	Payload []byte // nil if the request has none
 	Parts   Parts
 }
 
-// ParseRequest reads a message from StreamWork. The error is always a *MalformedError. When only the body is at fault,
-// or how many endpoints wait for one another, the request is returned with it, without items, so that the fault can be
-// reported to whoever asked.
+// ParseRequest parses a message from StreamWork. The error is always a *MalformedError. If only the body or the depth
+// of the stack is invalid, the request is returned too, without items, so that the requester can be answered.
 func ParseRequest(h nats.Header, body []byte, limits Limits) (*Request, error) {
 	limits = limits.WithDefaults()
 	meta, err := ParseMeta(h)
@@ -255,7 +248,7 @@ func (r *Request) scan(in *BodyReader, maxItems int) {
 	}
 }
 
-// scanParams reads {"year":"2026"}.
+// scanParams parses {"year":"2026"}.
 func scanParams(in *BodyReader) map[string]string {
 	params := map[string]string{}
 	in.Open('{')
@@ -269,7 +262,7 @@ func scanParams(in *BodyReader) map[string]string {
 	return params
 }
 
-// scanItems reads the items. Their keys share one string: half the garbage of one each.
+// scanItems parses the items. Their keys share one string, which halves the garbage.
 func (r *Request) scanItems(in *BodyReader, maxItems int) {
 	var keys []byte
 	var ends []int
@@ -300,7 +293,7 @@ func (r *Request) scanItems(in *BodyReader, maxItems int) {
 	}
 }
 
-// scanItem reads {"i":17,"k":"CUST-18","d":…,"p":{…}} and appends the key to keys.
+// scanItem parses {"i":17,"k":"CUST-18","d":…,"p":{…}} and appends the key to keys.
 func scanItem(in *BodyReader, keys []byte, names map[string]string) (item rawItem, grown []byte) {
 	var seenI, seenK, seenD, seenP bool
 	in.Open('{')

@@ -16,14 +16,14 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Binary is a result that is not JSON: a PDF, an image. Use it, or a pointer to it, as a handler's Out.
+// Binary is a result that is not JSON, such as a PDF. Use it, or a pointer to it, as a handler's Out.
 type Binary struct {
-	ContentType string // such as application/pdf; "" means application/octet-stream
+	ContentType string // such as application/pdf; default application/octet-stream
 	Data        []byte
 }
 
-// DecodePayload reads a payload into input, which points to a handler's In; nil leaves it as it is. A panic of the
-// type's own decoder is an error: it must not cost more than the item.
+// DecodePayload decodes a payload into input, a pointer to a handler's In; nil leaves it unchanged. A panic in a
+// custom decoder becomes an error, so that it fails only the item.
 func DecodePayload(payload []byte, input any) (err error) {
 	if payload == nil {
 		return nil
@@ -36,8 +36,8 @@ func DecodePayload(payload []byte, input any) (err error) {
 	return json.Unmarshal(payload, input)
 }
 
-// EncodePayload writes a payload as JSON, the same way each time, so that what is repeated repeats its bytes. A panic
-// of the type's own encoder is an error. On an error buf holds a part of it.
+// EncodePayload appends a payload as deterministic JSON, so that repeated requests have equal bytes. A panic in a
+// custom encoder becomes an error. After an error, buf holds partial output.
 func EncodePayload(buf *bytes.Buffer, value any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -51,8 +51,8 @@ func EncodePayload(buf *bytes.Buffer, value any) (err error) {
 	return CheckDepth(buf.Bytes()[from:])
 }
 
-// AppendResult writes the member of a slot that holds a result: "d", or "t" and "b". result points to a handler's Out.
-// On an error, which a panic of the type's own encoder counts as, buf holds a part of it.
+// AppendResult appends the members of a slot for a result: "d", or "t" and "b". result points to a handler's Out. A
+// panic in a custom encoder becomes an error. After an error, buf holds partial output.
 func AppendResult(buf *bytes.Buffer, result any) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -74,8 +74,7 @@ func AppendResult(buf *bytes.Buffer, result any) (err error) {
 	return CheckDepth(buf.Bytes()[from:])
 }
 
-// CheckDepth refuses valid JSON that is nested deeper than any reader of the protocol takes, so that it does not cost
-// the message that it stands in.
+// CheckDepth rejects valid JSON nested deeper than readers accept, so that it fails its item, not the message.
 func CheckDepth(value []byte) error {
 	if row.Deeper(value, DefaultMaxDepth) {
 		return errTooDeep
@@ -85,7 +84,7 @@ func CheckDepth(value []byte) error {
 
 var errTooDeep = fmt.Errorf("it is nested over %d deep", DefaultMaxDepth)
 
-// Unwritten is the error of an item whose result AppendResult could not write.
+// Unwritten returns the error of an item whose result AppendResult rejected.
 func Unwritten(err error) *SlotError {
 	code := CodeBadResult
 	if errors.Is(err, errTooDeep) {
@@ -94,7 +93,7 @@ func Unwritten(err error) *SlotError {
 	return NewSlotError(code, fmt.Sprintf("the result cannot be written: %v", err), false)
 }
 
-// AsBinary returns the result that is not JSON, if it is none. result points to a handler's Out.
+// AsBinary returns the Binary that result, a pointer to a handler's Out, holds, or nil.
 func AsBinary(result any) *Binary {
 	switch r := result.(type) {
 	case *Binary:
@@ -112,7 +111,7 @@ func AsBinary(result any) *Binary {
 	return nil
 }
 
-// TypeOf returns the content type of a result that is not JSON.
+// TypeOf returns the content type, or an error if it is invalid.
 func (b *Binary) TypeOf() (string, error) {
 	if b.ContentType == "" {
 		return DefaultBinaryType, nil
@@ -123,13 +122,13 @@ func (b *Binary) TypeOf() (string, error) {
 	return b.ContentType, nil
 }
 
-// AppendBytes writes a result that is not JSON, as a slot has it.
+// AppendBytes appends the members of a slot for a binary result.
 func AppendBytes(buf *bytes.Buffer, contentType string, data []byte) {
 	buf.Grow(base64.StdEncoding.EncodedLen(len(data)) + len(contentType) + len(`"t":"","b":""}`))
 	buf.Write(appendEncoded(buf.AvailableBuffer(), contentType, data))
 }
 
-// appendEncoded writes "t":"image/png","b":"…".
+// appendEncoded appends "t":"image/png","b":"…".
 func appendEncoded(b []byte, contentType string, data []byte) []byte {
 	b = append(b, `"t":`...)
 	b = AppendString(b, contentType)
@@ -138,8 +137,8 @@ func appendEncoded(b []byte, contentType string, data []byte) []byte {
 	return append(b, '"')
 }
 
-// PayloadError says where a payload does not fit the handler's input. It names the place and the types, never the
-// value: payloads do not belong in messages and logs.
+// PayloadError reports where a payload does not fit the handler's input. It names the position and types, never the
+// value, which must not reach messages and logs.
 func PayloadError(err error, input reflect.Type) *SlotError {
 	var semantic *json.SemanticError
 	var syntactic *jsontext.SyntacticError
@@ -186,14 +185,13 @@ func kindName(kind jsontext.Kind) string {
 }
 
 const (
-	// maxWindow is the largest window that a frame may ask for. 8 MiB is what RFC 8878 recommends that every decoder
-	// support.
+	// maxWindow is the largest window accepted in a frame. RFC 8878 recommends that all decoders support 8 MiB.
 	maxWindow = 8 << 20
-	// encoderWindow is the window of our own frames. An encoder keeps twice as much between messages.
+	// encoderWindow is the window of our frames. An encoder keeps twice that between messages.
 	encoderWindow = MaxPooled / 2
 )
 
-// Decoders and encoders are costly to make and are reused. Both are stateless between messages.
+// Decoders and encoders are expensive to create and stateless between messages, so they are pooled.
 //
 //nolint:gochecknoglobals // pools have no state that anybody could see
 var (
@@ -215,7 +213,7 @@ var (
 	}}
 )
 
-// decode returns the body as the headers say it is encoded. At most limit bytes ever come out.
+// decode returns the body decoded as its headers say, at most limit bytes.
 func decode(h nats.Header, body []byte, limit int) ([]byte, error) {
 	switch encoding := h.Get(HeaderEncoding); encoding {
 	case "", "identity":
@@ -230,9 +228,8 @@ func decode(h nats.Header, body []byte, limit int) ([]byte, error) {
 	}
 }
 
-// decompress decodes all frames in memory: the output is their window, so that nothing of it stays with the decoder.
-// The room for the output is what the first frame claims, and grows by a factor when that was too little: left to
-// itself the decoder makes room for each of many small frames again, which is quadratic.
+// decompress decodes all frames into one buffer, which serves as their window. The buffer has the size claimed by the
+// first frame and grows by a factor: the decoder itself would reallocate for each small frame, which is quadratic.
 func decompress(body []byte, limit int) ([]byte, error) {
 	decoder := decoders.Get().(*zstd.Decoder)
 	defer decoders.Put(decoder)
@@ -243,7 +240,7 @@ func decompress(body []byte, limit int) ([]byte, error) {
 	for ; ; room = min(4*room, limit) {
 		out, err := decoder.DecodeAll(body, make([]byte, 0, room))
 		switch {
-		case err != nil && isFrame && room < limit: // the decoder has several ways to say that it has too little room
+		case err != nil && isFrame && room < limit: // the decoder has several errors for a short buffer
 		case errors.Is(err, zstd.ErrDecoderSizeExceeded):
 			return nil, tooLarge(limit)
 		case err != nil:
@@ -256,13 +253,13 @@ func decompress(body []byte, limit int) ([]byte, error) {
 	}
 }
 
-// Claimed returns how many bytes the first frame says it holds, or a guess within limit, and whether body begins as a
-// frame at all.
+// Claimed returns the size claimed by the first frame, or an estimate within limit, and whether body starts with a
+// frame.
 func Claimed(body []byte, limit int) (room int, isFrame bool, err error) {
 	var h zstd.Header
 	isFrame = h.Decode(body) == nil
 	switch {
-	case !isFrame || !h.HasFCS: // what is wrong with a broken frame is for the decoder to say
+	case !isFrame || !h.HasFCS: // the decoder reports broken frames
 		return min(4*len(body)+1, limit), isFrame, nil
 	case h.FrameContentSize > uint64(limit):
 		return 0, true, tooLarge(limit)

@@ -7,11 +7,11 @@ import (
 	"runtime"
 )
 
-// NATSURLName is the file, in the data directory of a node, with the address of its NATS server and the password for
-// it: services of the same user find both there.
+// NATSURLName is the file in a node's data directory with the address and password of its NATS server, for services
+// of the same user.
 const NATSURLName = "nats-url"
 
-// DefaultDataDir is where a node keeps its own servers' data: /var/lib/tranche for root, else tranche in the user's
+// DefaultDataDir returns the default data directory of a node: /var/lib/tranche for root, else tranche in the user's
 // data directory.
 func DefaultDataDir() (string, error) {
 	if os.Geteuid() == 0 {

@@ -16,41 +16,40 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// DeadLetter is a request that no service could deal with, and what is known of its end. What is not known, or cannot
-// be read, is the zero value.
+// DeadLetter is a request that no service could process, with its failure. Unknown or unreadable fields are zero.
 type DeadLetter struct {
 	Endpoint string
-	MsgID    string // of the letter, derived from that of the request; never empty
+	MsgID    string // derived from the request's; never empty
 	Cause    string // a code such as CodePanic
 	Message  string
-	Service  string // who gave it up: "name@version instance"
+	Service  string // that gave it up: "name@version instance"
 	At       time.Time
-	// Deliveries is how often the request had been delivered by then.
+	// Deliveries is the number of deliveries before that.
 	Deliveries int
-	// Omitted is the size of a body that did not fit the letter. Then Body is empty, and the request cannot be sent again.
+	// Omitted is the size of a body that did not fit. Body is then empty, and the request cannot be sent again.
 	Omitted int
 
 	Mode             Mode
 	Run, Slice, Root uuid.UUID
-	Stack            string // as the request had it; ParseStack may refuse it
+	Stack            string // unchecked; ParseStack may reject it
 	Origin           string
 	Requeued         int
 	Items            int
 
-	// Header and Body are the request's. Header has none of the letter's own headers, and none of those that mean
-	// something to a NATS server; Body may be encoded, as Header says.
+	// Header and Body are the request's, without the letter's own headers and those with a meaning for NATS servers.
+	// Body may be encoded, as Header says.
 	Header nats.Header
 	Body   []byte
 }
 
-// unknownCause stands for the cause of a letter that has none.
+// unknownCause is the cause of a letter without one.
 const unknownCause = "unknown"
 
-// maxLetterText bounds what is taken from one header of a letter.
+// maxLetterText bounds the bytes read from a header of a letter.
 const maxLetterText = 1 << 10
 
-// ParseDeadLetter reads a message from StreamDead. Whatever stands in it, it returns what can be read; the error, which
-// is a *MalformedError, says that not even the endpoint is known. Body aliases body.
+// ParseDeadLetter parses a message from StreamDead and returns all that is readable. The error, a *MalformedError,
+// means that even the endpoint is unknown. Body aliases body.
 func ParseDeadLetter(subject string, h nats.Header, body []byte) (DeadLetter, error) {
 	letter := DeadLetter{Body: body, Header: askedWith(h)}
 	letter.Cause = cleanCode(cmp.Or(letterText(h, HeaderDeadCause, MaxCodeLength), unknownCause))
@@ -69,7 +68,6 @@ func ParseDeadLetter(subject string, h nats.Header, body []byte) (DeadLetter, er
 	return letter, About(Meta{Run: letter.Run, Slice: letter.Slice}, err)
 }
 
-// readRequest reads what the request says of itself.
 func (l *DeadLetter) readRequest(h nats.Header) {
 	switch mode := Mode(h.Get(HeaderMode)); mode {
 	case "", ModeBatch:
@@ -106,7 +104,7 @@ func letterCount(h nats.Header, name string) int {
 	return max(int(n), 0)
 }
 
-// letterDigest stands for the id of a letter that has none, so that the same one comes in once.
+// letterDigest replaces the ID of a letter without one, so that the letter is saved once.
 func letterDigest(subject string, h nats.Header, body []byte) string {
 	sum := sha256.New()
 	_, _ = fmt.Fprintf(sum, "%q", subject)
@@ -118,15 +116,15 @@ func letterDigest(subject string, h nats.Header, body []byte) string {
 }
 
 const (
-	// DeadID begins the Nats-Msg-Id of a letter.
+	// DeadID is the prefix of a letter's Nats-Msg-Id.
 	DeadID = "dead."
-	// deadHeader begins the names of a letter's own headers.
+	// deadHeader is the prefix of a letter's own headers.
 	deadHeader = "Tranche-Dead-"
-	// serverHeader begins the names of headers by which a NATS server is told what to do, or tells.
+	// serverHeader is the prefix of headers with a meaning for NATS servers.
 	serverHeader = "Nats-"
 )
 
-// askedWith returns the headers that the request of a letter would be sent with again.
+// askedWith returns the headers for sending a letter's request again.
 func askedWith(h nats.Header) nats.Header {
 	asked := nats.Header{}
 	for name, values := range h {
@@ -137,17 +135,17 @@ func askedWith(h nats.Header) nats.Header {
 	return asked
 }
 
-// FailureDetails is what a letter says of the end of its request.
+// FailureDetails is how a dead letter's request failed.
 type FailureDetails struct {
 	Cause      *SlotError
 	Deliveries int
 	Service    string
 	At         time.Time
-	ID         string // of the letter when the request has none
+	ID         string // used if the request has no ID
 }
 
-// NewDeadLetter writes the letter of a request as one message of at most maxPayload bytes. A body that would not fit is
-// compressed, or left out at last.
+// NewDeadLetter returns a request's dead letter, at most maxPayload bytes. A body that does not fit is compressed, or
+// else omitted.
 func NewDeadLetter(endpoint string, request nats.Header, body []byte, o FailureDetails, maxPayload int) *nats.Msg {
 	msg := &nats.Msg{Subject: DeadSubject(endpoint), Header: askedWith(request), Data: body}
 	own := nats.Header{
@@ -166,7 +164,6 @@ func NewDeadLetter(endpoint string, request nats.Header, body []byte, o FailureD
 	return msg
 }
 
-// fit brings a letter within maxPayload bytes.
 func fit(msg *nats.Msg, own nats.Header, maxPayload int) {
 	size := func() int { return HeaderSize(msg.Header) + len(msg.Data) }
 	if size() > maxPayload && msg.Header.Get(HeaderEncoding) == "" && len(msg.Data) <= DefaultMaxBody {
@@ -180,13 +177,13 @@ func fit(msg *nats.Msg, own nats.Header, maxPayload int) {
 		msg.Header[HeaderDeadOmitted] = own[HeaderDeadOmitted]
 		msg.Data = nil
 	}
-	if size() > maxPayload { // headers that are of no one's making
+	if size() > maxPayload { // headers of unknown origin
 		msg.Header = own
 	}
 }
 
-// DeadMsgID is the Nats-Msg-Id of the dead letter of a request, so that a service and a node which both give the same
-// request up leave one letter. It is "" for a request without an id of its own.
+// DeadMsgID returns the Nats-Msg-Id of a request's dead letter, the same for a service and a node that give up the
+// same request. It is "" if the request has no ID.
 func DeadMsgID(request nats.Header) string {
 	id := request.Get(HeaderMsgID)
 	if id == "" {
@@ -195,12 +192,12 @@ func DeadMsgID(request nats.Header) string {
 	return DeadID + id
 }
 
-// FlowSubject is where a part of the state of a suspended chunk lies.
+// FlowSubject returns the subject of a part of a suspended chunk's state.
 func FlowSubject(endpoint string, flow uuid.UUID, part int) string {
 	return FlowPrefix + endpoint + "." + flow.String() + "." + strconv.Itoa(part)
 }
 
-// FlowStates is where the state of a chunk that a node asks for may lie, stage by stage, while it is suspended.
+// FlowStates returns the subjects, by stage, that may hold the state of a node's chunk while it is suspended.
 func FlowStates(endpoint string, slice uuid.UUID) []string {
 	at := make([]string, MaxStages)
 	for stage := range at {
@@ -209,17 +206,17 @@ func FlowStates(endpoint string, slice uuid.UUID) []string {
 	return at
 }
 
-// FlowStateSubject is where the first part of the state of the chunk lies that waits for the answer to a request of its
-// flow. The headers of the message there say who asked for the chunk, and are those of its request. The number of the
-// request that waits stands in the last bits of its slice, which are 0 in the id of the flow.
+// FlowStateSubject returns the subject of the first part of the state of the chunk that waits for a flow's request.
+// That message has the headers of the chunk's own request. The low bits of request number the request; in the flow's
+// ID they are 0.
 func FlowStateSubject(endpoint string, request uuid.UUID) string {
 	last := binary.BigEndian.Uint16(request[14:])
 	binary.BigEndian.PutUint16(request[14:], last&^(MaxRequests-1))
 	return FlowSubject(endpoint, request, 0)
 }
 
-// AnsweredBefore is how many slots whoever asked for a chunk has been sent already, by the headers of the chunk's
-// state; for those of a request it is 0.
+// AnsweredBefore returns how many slots of a chunk the requester has received, given the headers of the chunk's
+// state. For headers of a request it is 0.
 func AnsweredBefore(h nats.Header) int {
 	n, err := strconv.ParseUint(h.Get(HeaderFlowAnswered), 10, 31)
 	if err != nil {
@@ -228,9 +225,9 @@ func AnsweredBefore(h nats.Header) int {
 	return int(n)
 }
 
-// FailureMsg is the final message of a reply that answers no more of a request's items, because of a failure that may
-// be retried. It is for a node that gives up a request which is not its own: the reply goes to where the request says.
-// Its Nats-Msg-Id is derived from the request's slice, so that nodes that give up the same request answer it once.
+// FailureMsg returns the final message of a reply that fails the remaining items with a retryable error. Nodes use it
+// to give up requests of other requesters. Its Nats-Msg-Id is derived from the request's slice, so several nodes
+// answer it once.
 func FailureMsg(request nats.Header, to Return, service string, failure SlotError) *nats.Msg {
 	msg := &nats.Msg{Subject: to.String(), Header: nats.Header{}}
 	for _, name := range []string{HeaderVersion, HeaderRun, HeaderStep, HeaderSlice, HeaderAttempt, HeaderGeneration,

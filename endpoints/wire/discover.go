@@ -13,31 +13,31 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// Listener is one instance of a service that listens on one endpoint.
+// Listener is an instance of a service that listens on an endpoint.
 type Listener struct {
 	Endpoint, Service, Version, Instance string
-	Host                                 string // as the service gives it; may be empty
-	Processed, Errors                    int64  // items since it started; Errors of those got an error slot
+	Host                                 string // reported by the service; may be empty
+	Processed, Errors                    int64  // items since start; Errors of them got an error slot
 	AvgPerItem                           time.Duration
 
-	// What follows is zero where the service does not say it.
-	Rate     float64       // items a second, in the last minute
-	P50, P99 time.Duration // an item, in the last minute
-	InFlight int           // chunks held: at work, or waiting their turn
-	// Concurrency is how many chunks or items are handled at once.
+	// The fields below are zero if the service does not report them.
+	Rate     float64       // items per second, over the last minute
+	P50, P99 time.Duration // per item, over the last minute
+	InFlight int           // chunks processed or queued
+	// Concurrency counts chunks, or items if Each is set.
 	Concurrency int
-	Each        bool // it is items
-	// Lane says that it reads calls apart from chunks, Lanes that it would if the consumer were there.
+	Each        bool // Concurrency counts items
+	// Lane reports whether calls are read apart from chunks, Lanes whether they would be if the consumer existed.
 	Lane, Lanes bool
 	State       State
-	Reason      string // for people: why it waits, or what is denied to it although it listens
+	Reason      string // why it waits, or which permission a listening instance lacks
 	Stages      int    // of a flow
-	// Requests that came not for the first time, that were given up after too many deliveries, that were dead-lettered;
-	// and how often the instance has lost its consumer and found it again.
+	// Redelivered, GivenUp and Dead count requests delivered repeatedly, failed with CodeDeliveries and dead-lettered;
+	// Rebinds counts recoveries of a lost consumer.
 	Redelivered, GivenUp, Dead, Rebinds int64
 }
 
-// heard is an endpointStatus as anybody may send it. Other languages have numbers of one kind only.
+// heard is an untrusted serve.Status. Some languages have only one kind of number.
 type heard struct {
 	Processed   float64 `json:"processed"`
 	Errors      float64 `json:"errors"`
@@ -58,7 +58,6 @@ type heard struct {
 	Rebinds     float64 `json:"rebinds"`
 }
 
-// fill sets what a listener has answered.
 func (h heard) fill(l *Listener) {
 	l.Processed, l.Errors = count[int64](h.Processed), count[int64](h.Errors)
 	l.AvgPerItem = count[time.Duration](h.Average)
@@ -76,16 +75,16 @@ func (h heard) fill(l *Listener) {
 	l.Reason = OneLine(Cut(h.Reason, MaxServiceName))
 }
 
-// maxCount is the largest whole number that every language can say.
+// maxCount is the largest integer that all languages represent exactly.
 const maxCount = 1 << 53
 
 func count[T ~int | ~int64](n float64) T { return T(min(max(n, 0), maxCount)) }
 
-// maxListed bounds how many answers Discover takes.
+// maxListed bounds the answers that Discover reads.
 const maxListed = 10_000
 
-// Discover asks who listens, and returns what has been answered within wait, sorted by endpoint, service and instance.
-// A service that is busy or far away may be missing. No listeners is not an error.
+// Discover finds all listeners that answer within wait, sorted by endpoint, service and instance. Busy or distant
+// services may be missing. It is not an error if there are none.
 func Discover(ctx context.Context, nc *nats.Conn, wait time.Duration) ([]Listener, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -120,8 +119,7 @@ func Discover(ctx context.Context, nc *nats.Conn, wait time.Duration) ([]Listene
 	return found, nil
 }
 
-// listenersIn reads one answer. Services of other kinds answer too, and anybody may answer anything: what is not ours
-// is passed over.
+// listenersIn parses one untrusted answer and skips those of other kinds of services.
 func listenersIn(data []byte) []Listener {
 	var answer micro.Stats
 	if json.Unmarshal(data, &answer) != nil || answer.Metadata[MetaProtocol] == "" {
@@ -144,28 +142,27 @@ func listenersIn(data []byte) []Listener {
 	return found
 }
 
-// Keys of the metadata with which a service is listed.
+// Keys of the metadata of a listed service.
 const (
 	MetaProtocol = "tranche"
 	MetaHost     = "host"
 	MetaInstance = "instance"
-	MetaSDK      = "sdk" // what the service is made with, and its version; for people
+	MetaSDK      = "sdk" // name and version, informational
 )
 
-// State is what an instance does about an endpoint.
+// State is the state of an instance's endpoint.
 type State string
 
-// States.
+// States of an endpoint.
 const (
 	StateListening State = "listening"
-	StateWaiting   State = "waiting"  // for a server, a stream, a permission
-	StateDraining  State = "draining" // it stops: what is begun is finished, and nothing new is taken
+	StateWaiting   State = "waiting"  // for a server, stream or permission
+	StateDraining  State = "draining" // finishing what it has begun, taking nothing new
 )
 
-// Nearest returns the endpoint that someone listens on and whose name differs from another by a slip or two, the
-// nearest; or nothing.
+// Nearest returns the listening endpoint with the name closest to a mistyped one, or "" if none is close.
 func Nearest(name string, heard []Listener) (nearest string) {
-	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at most
+	least := min(2, len(name)/4) + 1 //nolint:mnd // one typo per four characters, at most two
 	for i := range heard {
 		if d := slips(name, heard[i].Endpoint); d < least {
 			nearest, least = heard[i].Endpoint, d
@@ -174,10 +171,9 @@ func Nearest(name string, heard []Listener) (nearest string) {
 	return nearest
 }
 
-// slips counts the characters to be put in, taken out, changed or swapped with the next one to make one text of the
-// other (optimal string alignment).
+// slips returns the edit distance of two texts (optimal string alignment).
 func slips(a, b string) int {
-	var before, last []int // the rows before this one
+	var before, last []int // the two previous rows
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
@@ -199,18 +195,17 @@ func slips(a, b string) int {
 	return row[len(b)]
 }
 
-// Contract is what an endpoint says of its items: a JSON Schema of what it reads, and one of what it answers. Each is
-// nil where the service does not say.
+// Contract is an endpoint's JSON Schemas of input and output. A schema not announced is nil.
 type Contract struct {
 	In  json.RawMessage `json:"in,omitempty"`
 	Out json.RawMessage `json:"out,omitempty"`
 }
 
-// MaxSchema is how many bytes each schema of a Contract may have. Longer ones are taken as not said.
+// MaxSchema bounds the bytes of a schema in a Contract. Longer ones are ignored.
 const MaxSchema = 16 << 10
 
-// AskContract asks one of the instances that listen on an endpoint for its contract. It is empty when none listens,
-// none answers before ctx ends, or the service does not say.
+// AskContract returns the contract from one of an endpoint's instances. It is empty if none listens, none answers
+// before ctx ends, or the service announces none.
 func AskContract(ctx context.Context, nc *nats.Conn, endpoint string) (Contract, error) {
 	msg, err := nc.RequestWithContext(ctx, StatusSubject(endpoint), nil)
 	switch {
@@ -223,7 +218,7 @@ func AskContract(ctx context.Context, nc *nats.Conn, endpoint string) (Contract,
 		Contract Contract `json:"contract"`
 	}
 	if json.Unmarshal(msg.Data, &status) != nil {
-		return Contract{}, nil //nolint:nilerr // a service that says something else says no contract
+		return Contract{}, nil //nolint:nilerr // a service that answers otherwise has no contract
 	}
 	c := status.Contract
 	if len(c.In) > MaxSchema {

@@ -11,29 +11,29 @@ import (
 	"github.com/google/uuid"
 )
 
-// Fail returns the error of an item that trying again would not help.
+// Fail returns a permanent error of an item.
 func Fail(code, format string, args ...any) error {
 	return NewSlotError(code, fmt.Sprintf(format, args...), false)
 }
 
-// Retry returns an error like Fail's which says that trying again could help.
+// Retry returns a retryable error of an item.
 func Retry(code, format string, args ...any) error {
 	return NewSlotError(code, fmt.Sprintf(format, args...), true)
 }
 
-// NewSlotError returns the error of an item, with code and message as they may be sent.
+// NewSlotError returns an item's error with code and message cleaned for sending.
 func NewSlotError(code, message string, retry bool) *SlotError {
 	return &SlotError{Code: cleanCode(code), Message: cleanMessage(message), Retry: retry}
 }
 
-// AsSlotError turns what a handler returned into what is sent. An error that is not of Fail or Retry has code
-// CodeHandlerError and is retryable as plain says, unless it comes from the context: then the handler was cut short.
+// AsSlotError converts a handler's error. An error not made by Fail or Retry has CodeHandlerError and is retryable if
+// plain is set. If ctx ended the handler, it is CutShort.
 func AsSlotError(ctx context.Context, err error, plain bool) *SlotError {
 	var slot *SlotError
 	switch {
 	case errors.As(err, &slot):
 		message := slot.Message
-		if err.Error() != slot.Error() { // wrapped: what was added around it is worth reading
+		if err.Error() != slot.Error() { // the wrapping adds context
 			message = err.Error()
 		}
 		return NewSlotError(slot.Code, message, slot.Retry)
@@ -44,15 +44,15 @@ func AsSlotError(ctx context.Context, err error, plain bool) *SlotError {
 	}
 }
 
-// IsCut reports whether an error comes from the end of ctx.
+// IsCut reports whether an error was caused by the end of ctx.
 func IsCut(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// ErrShutdown is the cause with which a handler's context is cancelled when draining took too long.
+// ErrShutdown is the cause of a handler's cancelled context when the drain timeout has expired.
 var ErrShutdown = errors.New("the service is shutting down")
 
-// CutShort says why ctx has ended, as a retryable failure.
+// CutShort returns why ctx ended, as a retryable error.
 func CutShort(ctx context.Context) *SlotError {
 	cause := context.Cause(ctx)
 	switch {
@@ -65,12 +65,12 @@ func CutShort(ctx context.Context) *SlotError {
 	}
 }
 
-// Panicked describes a recovered panic. The stack is for the log only: it never leaves the service.
+// Panicked converts a recovered panic. Log the stack only; it must not leave the service.
 func Panicked(value any, retry bool) (failure *SlotError, stack string) {
 	return NewSlotError(CodePanic, fmt.Sprintf("the handler panicked: %v", value), retry), firstFrames(debug.Stack())
 }
 
-// firstFrames returns the frames of a stack from the one that panicked on.
+// firstFrames returns the frames below the panic.
 func firstFrames(stack []byte) string {
 	const frames = 6
 	lines := strings.Split(string(stack), "\n")
@@ -83,7 +83,7 @@ func firstFrames(stack []byte) string {
 	return strings.Join(lines[:min(2*frames, len(lines))], "\n")
 }
 
-// AppendError writes the error of a slot.
+// AppendError appends an error as JSON.
 func AppendError(b []byte, e *SlotError) []byte {
 	b = append(b, `{"code":`...)
 	b = AppendString(b, e.Code)
@@ -94,53 +94,53 @@ func AppendError(b []byte, e *SlotError) []byte {
 	return append(b, '}')
 }
 
-// Codes of the errors that the SDK itself reports. A service's own codes should differ.
+// Codes of errors that the SDK reports. A service's own codes should differ.
 const (
-	CodeHandlerError   = "handler_error"       // the handler returned an error of its own; retryable for a chunk only
+	CodeHandlerError   = "handler_error"       // another error of the handler; retryable only for a whole chunk
 	CodePanic          = "panic"               // the handler panicked
-	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; not retryable
-	CodeBadPart        = "bad_part"            // a part does not fit what the handler reads it as; not retryable
-	CodeBadResult      = "bad_result"          // the result cannot be written; not retryable
-	CodeResultTooLarge = "result_too_large"    // over MaxResult, or over a message for who is no node; not retryable
-	CodeBadRequest     = "bad_request"         // the request could not be read; not retryable
-	CodeTimeout        = "timeout"             // the handler did not end in time; retryable
-	CodeShutdown       = "shutdown"            // the service stopped before it got to the rest; retryable
-	CodeHeldTooLarge   = "held_too_large"      // the chunk's results do not fit what a wrapper holds; not retryable
-	CodeBadQuery       = "bad_query"           // what a flow asks cannot be written as JSON; not retryable
-	CodeQueryTooLarge  = "query_too_large"     // what a flow asks does not fit one message; not retryable
-	CodeBadAnswer      = "bad_answer"          // an answer does not fit the flow's type; not retryable
-	CodeUnanswered     = "unanswered"          // an endpoint left the item out that a flow has asked; retryable
-	CodeBadState       = "bad_state"           // a flow's state cannot be written as JSON; not retryable
-	CodeStateTooLarge  = "state_too_large"     // a flow's state is over MaxState; not retryable
-	CodeNoNextStage    = "no_next_stage"       // the last stage of a flow asks, or goes on; not retryable
-	CodeFlowFull       = "flow_full"           // there is no room for the state of a chunk; retryable
-	CodeFlowChanged    = "flow_changed"        // a chunk was suspended by another version of the flow; retryable
-	CodeStackTooDeep   = "stack_too_deep"      // over MaxStack endpoints would wait for one another; not retryable
-	CodeOverloaded     = "overloaded"          // a direct request found the service busy; retryable
-	CodeDeliveries     = "too_many_deliveries" // the chunk was delivered many times and never answered; retryable
+	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; permanent
+	CodeBadPart        = "bad_part"            // a part does not fit the type it is read as; permanent
+	CodeBadResult      = "bad_result"          // the result cannot be written; permanent
+	CodeResultTooLarge = "result_too_large"    // over MaxResult, or over a message when not for a node; permanent
+	CodeBadRequest     = "bad_request"         // the request cannot be read; permanent
+	CodeTimeout        = "timeout"             // the handler exceeded its timeout; retryable
+	CodeShutdown       = "shutdown"            // the service stopped first; retryable
+	CodeHeldTooLarge   = "held_too_large"      // the chunk's results exceed what a wrapper holds; permanent
+	CodeBadQuery       = "bad_query"           // a flow's question cannot be written as JSON; permanent
+	CodeQueryTooLarge  = "query_too_large"     // a flow's question exceeds one message; permanent
+	CodeBadAnswer      = "bad_answer"          // an answer does not fit the flow's type; permanent
+	CodeUnanswered     = "unanswered"          // an endpoint left out a flow's item; retryable
+	CodeBadState       = "bad_state"           // a flow's state cannot be written as JSON; permanent
+	CodeStateTooLarge  = "state_too_large"     // a flow's state exceeds MaxState; permanent
+	CodeNoNextStage    = "no_next_stage"       // the last stage of a flow asks or moves on; permanent
+	CodeFlowFull       = "flow_full"           // the stream has no space for a chunk's state; retryable
+	CodeFlowChanged    = "flow_changed"        // another version of the flow suspended the chunk; retryable
+	CodeStackTooDeep   = "stack_too_deep"      // over MaxStack endpoints would wait for one another; permanent
+	CodeOverloaded     = "overloaded"          // the service is too busy for a direct request; retryable
+	CodeDeliveries     = "too_many_deliveries" // delivered repeatedly without an answer; retryable
 )
 
-// Reasons of a MalformedError. They are stable: quarantine lists and metrics carry them.
+// Reasons of a MalformedError. They are stable, as lists and metrics use them.
 const (
 	ReasonSubject  = "subject"  // the subject names no endpoint
 	ReasonVersion  = "version"  // Tranche-Version is missing or of another major version
-	ReasonHeader   = "header"   // a header is missing or unreadable
-	ReasonEncoding = "encoding" // the Content-Encoding is unknown or the body does not fit it
+	ReasonHeader   = "header"   // a header is missing or invalid
+	ReasonEncoding = "encoding" // Content-Encoding is unknown or does not match the body
 	ReasonTooLarge = "too_large"
 	ReasonDepth    = "depth"
 	ReasonTooMany  = "too_many" // more slots or items than a slice can have
-	ReasonJSON     = "json"     // the body is not valid JSON, or not valid UTF-8
-	ReasonSlot     = "slot"     // a slot or an item is not of the described shape
+	ReasonJSON     = "json"     // the body is not valid JSON or UTF-8
+	ReasonSlot     = "slot"     // a slot or item has the wrong shape
 	ReasonStack    = "stack"    // too many endpoints wait for one another
 	ReasonFinal    = "final"    // Tranche-Final contradicts the body
-	ReasonPiece    = "piece"    // a piece of a result is not of the described shape
+	ReasonPiece    = "piece"    // a piece of a result has the wrong shape
 )
 
-// MalformedError is returned for a message that cannot be understood. Nothing of it may be used.
+// MalformedError is returned for an invalid message. No part of the message may be used.
 type MalformedError struct {
 	Reason string // one of the Reason constants
 	Detail string
-	// Run and Slice are what the headers say, as far as they could be read; otherwise zero.
+	// Run and Slice are from the headers, or zero if unreadable.
 	Run, Slice uuid.UUID
 }
 
@@ -153,7 +153,7 @@ func Malformed(reason, format string, args ...any) *MalformedError {
 	return &MalformedError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
-// About adds what the headers said to a MalformedError.
+// About adds the IDs of the headers to a MalformedError.
 func About(meta Meta, err error) error {
 	if bad, ok := errors.AsType[*MalformedError](err); ok {
 		bad.Run, bad.Slice = meta.Run, meta.Slice

@@ -11,22 +11,22 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Codes of results that readers of JSON understand in different ways, or not at all.
+// Codes of results whose JSON is invalid or ambiguous.
 const (
-	CodeTooDeep       = "nested_too_deep" // deeper than any reader of the protocol takes; not retryable
-	CodeNotUTF8       = "not_utf8"        // JSON; not retryable
-	CodeDuplicateName = "duplicate_name"  // stands in one object of the JSON twice; not retryable
-	CodeLoneSurrogate = "lone_surrogate"  // an escape in the JSON that stands for no character; not retryable
+	CodeTooDeep       = "nested_too_deep" // deeper than readers accept; permanent
+	CodeNotUTF8       = "not_utf8"        // not UTF-8; permanent
+	CodeDuplicateName = "duplicate_name"  // a name occurs twice in one object; permanent
+	CodeLoneSurrogate = "lone_surrogate"  // an escape is half of a surrogate pair; permanent
 )
 
-// Flaw is why a value is no JSON that everybody reads alike.
+// Flaw is why a value is not JSON that all readers understand alike.
 type Flaw struct {
 	Code  string
-	Words string // what is wrong, after "JSON"
-	At    string // a JSON pointer to the place, where it is known
+	Words string // the problem, to follow "JSON"
+	At    string // JSON pointer, if known
 }
 
-// FlawOf returns what is wrong with a value that should be JSON; nil: nothing.
+// FlawOf returns what is wrong with a value, or nil.
 func FlawOf(value []byte, maxDepth int) *Flaw {
 	valid := func(opts ...jsontext.Options) bool { return jsontext.Value(value).IsValid(opts...) }
 	names, text := jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)
@@ -47,7 +47,7 @@ func FlawOf(value []byte, maxDepth int) *Flaw {
 	}
 }
 
-// where is where a decoder stops.
+// where returns the JSON pointer at which the decoder stops.
 func where(value []byte, opts ...jsontext.Options) string {
 	_, err := jsontext.NewDecoder(bytes.NewBuffer(value), opts...).ReadValue()
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
@@ -56,7 +56,7 @@ func where(value []byte, opts ...jsontext.Options) string {
 	return ""
 }
 
-// Slot is the error of an item whose result it is.
+// Slot returns the error of the item with that result.
 func (f *Flaw) Slot() *SlotError {
 	words := "the result is JSON " + f.Words
 	if f.Code == CodeBadResult {

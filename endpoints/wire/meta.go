@@ -1,12 +1,12 @@
-// Package wire is the protocol between nodes and services, as docs/protocol.md has it: subjects, headers, requests,
-// replies, dead letters and their limits. Whoever speaks it without the SDK (a node, a test kit, a suite for services
-// of other languages) begins here: [RequestBuilder] and [ParseRequest], [ParseReply], [ParseDeadLetter], [Discover].
+// Package wire is the protocol between nodes and services (docs/protocol.md): subjects, headers, requests, replies,
+// dead letters and their limits. Programs that use it without the SDK start with [RequestBuilder] and [ParseRequest],
+// [ParseReply], [ParseDeadLetter], [Discover].
 //
-// What comes from strangers is read with bounds on depth, count and decompressed size, and never panics the reader. A
-// [MalformedError] says what is wrong with a message, and nothing of such a message may be used.
+// Untrusted input is limited in depth, count and decompressed size, and never causes a panic. A [MalformedError]
+// reports what is wrong with a message; no part of such a message may be used.
 //
-// The package keeps nothing and, but for [Discover], asks no one. A RequestBuilder and a BodyReader are for one
-// goroutine; everything else is a value or a function and safe for concurrent use.
+// The package has no state and, except for [Discover] and [AskContract], sends nothing. Builders, readers and an
+// Assembly are for one goroutine; everything else is safe for concurrent use.
 package wire
 
 import (
@@ -18,39 +18,39 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Mode says how a request wants to be handled.
+// Mode is how to handle a request.
 type Mode string
 
 const (
 	// ModeBatch is a chunk of a run.
 	ModeBatch Mode = "batch"
-	// ModeSingle is a request for one item for which someone waits.
+	// ModeSingle is a request for one item that a caller waits for.
 	ModeSingle Mode = "single"
 )
 
-// Meta is what the headers of a request say, and its reply repeats.
+// Meta is the metadata in a request's headers, which its reply repeats.
 type Meta struct {
 	Run, Slice uuid.UUID
 	Step       int
-	// Attempt counts how often the items were issued, from 1; Generation counts how often the run was armed, from 1.
+	// Attempt counts the issues of the items, Generation the starts of the run, both from 1.
 	Attempt, Generation int
 	Mode                Mode
 
-	// ReplyTo is where the reply goes; the zero Return means to the nodes.
+	// ReplyTo is where the reply goes; zero means the nodes.
 	ReplyTo Return
-	// Stack is the endpoints that wait for the answer, outermost first. It is empty when a node asks.
+	// Stack is the endpoints that wait for the answer, outermost first; empty if a node asks.
 	Stack Stack
-	// Root is the slice that all this is for: Slice itself unless a flow asks.
+	// Root is the slice at the origin of all this: Slice itself unless a flow asks.
 	Root uuid.UUID
-	// Origin says who asked first, for people; it may be empty.
+	// Origin names the original requester, for display; may be empty.
 	Origin string
-	// Deliveries is after how many deliveries without an answer the request is given up.
+	// Deliveries is after how many unanswered deliveries the request fails.
 	Deliveries int
-	// Requeued is how often an operator has sent the request again.
+	// Requeued is how often an operator has resent the request.
 	Requeued int
 }
 
-// Request returns the headers with which m is asked for.
+// Request returns the headers of a request with this metadata.
 func (m Meta) Request() nats.Header {
 	h := m.Reply()
 	set := func(name, value string) {
@@ -73,7 +73,7 @@ func (m Meta) Request() nats.Header {
 	return h
 }
 
-// Reply returns the headers that a reply repeats.
+// Reply returns the headers of the reply.
 func (m Meta) Reply() nats.Header {
 	mode := m.Mode
 	if mode == "" {
@@ -90,17 +90,17 @@ func (m Meta) Reply() nats.Header {
 	}
 }
 
-// notRelayed refuses what a stream has given out: it says which one in a header. Those who take part in Tranche publish
-// themselves; this was published by a server, on behalf of someone who may not.
+// notRelayed rejects messages relayed by a stream, as a header shows. Participants publish directly; a relayed
+// message is published by a server on behalf of a user who may lack the permission.
 func notRelayed(h nats.Header) error {
-	if streams, given := h[jetstream.StreamHeader]; given { // the server adds its own behind what the message had
+	if streams, given := h[jetstream.StreamHeader]; given { // the server appends its own to existing values
 		return Malformed(ReasonHeader, "%s is %.80q: the message comes from a stream and not from who it says",
 			jetstream.StreamHeader, streams)
 	}
 	return nil
 }
 
-// ParseMeta reads the headers. On an error it still returns what could be read of the ids.
+// ParseMeta parses the headers. With an error it still returns the readable IDs.
 func ParseMeta(h nats.Header) (Meta, error) {
 	var m Meta
 	read := headerReader{header: h}
@@ -127,7 +127,7 @@ func ParseMeta(h nats.Header) (Meta, error) {
 	return m, nil
 }
 
-// readAsker reads the headers that only some requests have.
+// readAsker parses the optional headers.
 func (m *Meta) readAsker(read *headerReader) {
 	m.Root, m.Deliveries = m.Slice, DefaultDeliveries
 	h := read.header
@@ -147,13 +147,13 @@ func (m *Meta) readAsker(read *headerReader) {
 	}
 	m.Stack, err = ParseStack(h.Get(HeaderStack))
 	if deep, ok := errors.AsType[*MalformedError](err); ok && read.err == nil {
-		read.err = deep // the only thing wrong: the asker can be told
+		read.err = deep // all else is valid, so the requester can be answered
 	} else if err != nil {
 		read.fail("%s: %v", HeaderStack, err)
 	}
 }
 
-// headerReader reads headers and remembers the first thing wrong with them.
+// headerReader keeps its first error.
 type headerReader struct {
 	header nats.Header
 	err    *MalformedError
@@ -184,7 +184,7 @@ func (r *headerReader) number(name string, lowest int) int {
 	return int(n)
 }
 
-// HeaderSize is the number of bytes that h takes on the wire: NATS counts them in with max_payload.
+// HeaderSize returns the bytes of h on the wire, which count towards max_payload.
 func HeaderSize(h nats.Header) int {
 	n := len("NATS/1.0\r\n\r\n")
 	for name, values := range h {
@@ -195,8 +195,8 @@ func HeaderSize(h nats.Header) int {
 	return n
 }
 
-// ReadMeta reads the headers of a request or a reply. The error is always a *MalformedError; what could be read of the
-// ids is returned with it.
+// ReadMeta parses the headers of a request or reply. The error is always a *MalformedError; the readable IDs are
+// returned with it.
 func ReadMeta(h nats.Header) (Meta, error) {
 	meta, err := ParseMeta(h)
 	if err != nil {

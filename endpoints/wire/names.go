@@ -13,33 +13,33 @@ import (
 	"github.com/google/uuid"
 )
 
-// ProtocolVersion is the major version that every message states in HeaderVersion. A reader refuses any other.
+// ProtocolVersion is the major version in HeaderVersion of every message. Readers reject any other.
 const ProtocolVersion = "1"
 
-// The streams.
+// Names of the streams.
 const (
 	StreamWork  = "TRANCHE_WORK"  // requests
-	StreamReply = "TRANCHE_REPLY" // replies on their way to a node
+	StreamReply = "TRANCHE_REPLY" // replies to nodes
 	StreamEvent = "TRANCHE_EVENT"
-	StreamStage = "TRANCHE_STAGE" // replies on their way back into a flow
+	StreamStage = "TRANCHE_STAGE" // replies to flows
 	StreamFlow  = "TRANCHE_FLOW"  // the state of suspended chunks
-	StreamDead  = "TRANCHE_DEAD"  // dead letters on their way to a node
+	StreamDead  = "TRANCHE_DEAD"  // dead letters to nodes
 )
 
-// RecorderConsumer is the durable consumer through which all nodes together read replies, DeadLetterConsumer the one
-// through which they read dead letters.
+// RecorderConsumer is the durable consumer of replies shared by all nodes, DeadLetterConsumer that of dead letters.
 const (
 	RecorderConsumer   = "recorder"
 	DeadLetterConsumer = "deadletters"
 )
 
-// DatabaseMark is where nodes keep, in StreamFlow, how far their database has come. No endpoint has such a name.
+// DatabaseMark is the subject in StreamFlow where nodes keep the progress of their database. No endpoint can have
+// this name.
 const DatabaseMark = FlowPrefix + "$database.mark"
 
-// MaxNameLength is the longest name of an endpoint.
+// MaxNameLength bounds the name of an endpoint.
 const MaxNameLength = 64
 
-// What subjects begin with.
+// Prefixes of subjects.
 const (
 	WorkPrefix   = "tranche.work."
 	ReplyPrefix  = "tranche.reply."
@@ -54,14 +54,14 @@ const (
 	collectPrefix = "tranche.collect."
 )
 
-// JetStream's API, and what the nodes' is called in the accounts of others: docs/security.md. A mapping of the account
-// leads there whoever asks for the former.
+// APIPrefix is JetStream's API, NodesAPIPrefix the name of the nodes' API in other accounts (docs/security.md). Such
+// an account maps the former to the latter.
 const (
 	APIPrefix      = "$JS.API."
 	NodesAPIPrefix = "JS.tranche.API."
 )
 
-// DirectQueue is the queue group of the instances that take requests over core NATS.
+// DirectQueue is the queue group of instances for direct requests.
 const DirectQueue = "tranche"
 
 // Headers of requests and replies. NATS headers are case-sensitive.
@@ -73,37 +73,37 @@ const (
 	HeaderAttempt    = "Tranche-Attempt"
 	HeaderGeneration = "Tranche-Generation"
 	HeaderMode       = "Tranche-Mode"
-	// HeaderFinal stands on the last message of a reply. Its value is the number of slots in all messages of the reply.
+	// HeaderFinal marks a reply's last message. Its value is the number of slots in the whole reply.
 	HeaderFinal = "Tranche-Final"
-	// HeaderPiece stands on a piece of a result that does not fit one message: see Whole.
+	// HeaderPiece marks a piece of a result too large for one message: see Whole.
 	HeaderPiece = "Tranche-Piece"
-	// HeaderService says who answered: "name@version instance".
+	// HeaderService is the service that answered: "name@version instance".
 	HeaderService = "Tranche-Service"
-	// HeaderTook stands on the last message of a reply: for how many milliseconds the service worked on the chunk.
+	// HeaderTook, in a reply's last message, is the service's time for the chunk in milliseconds.
 	HeaderTook = "Tranche-Took"
 
-	// HeaderReplyTo names the subject to reply on when it is not the endpoint's own: the asker is not a node.
+	// HeaderReplyTo is the subject for the reply if the requester is not a node.
 	HeaderReplyTo = "Tranche-Reply-To"
-	// HeaderStack names the endpoints that wait for the answer, outermost first: "statement:1,accounts:2".
+	// HeaderStack lists the endpoints that wait for the answer, outermost first: "statement:1,accounts:2".
 	HeaderStack = "Tranche-Stack"
-	// HeaderRoot is the slice of the node that all this is for, when it is not the request's own.
+	// HeaderRoot is the node's slice at the origin of a request, if not its own.
 	HeaderRoot = "Tranche-Root"
-	// HeaderOrigin says who asked first, for people.
+	// HeaderOrigin names the original requester, for display.
 	HeaderOrigin = "Tranche-Origin"
-	// HeaderDeliveries says after how many deliveries without an answer the request is given up.
+	// HeaderDeliveries is after how many unanswered deliveries the request fails.
 	HeaderDeliveries = "Tranche-Deliveries"
-	// HeaderRequeued says how often an operator has sent the request again.
+	// HeaderRequeued is how often an operator has resent the request.
 	HeaderRequeued = "Tranche-Requeued"
-	// HeaderCollector names the collector whose operations are asked for; only flushes have it.
+	// HeaderCollector names the collector that a flush is for.
 	HeaderCollector = "Tranche-Collector"
 
-	// Headers that a dead letter has beside those of its request.
+	// Headers of a dead letter, in addition to its request's.
 	HeaderDeadCause      = "Tranche-Dead-Cause"
 	HeaderDeadMessage    = "Tranche-Dead-Message"
 	HeaderDeadDeliveries = "Tranche-Dead-Deliveries"
 	HeaderDeadService    = "Tranche-Dead-Service"
 	HeaderDeadAt         = "Tranche-Dead-At"
-	// HeaderDeadOmitted is the size of a body that did not fit the letter.
+	// HeaderDeadOmitted is the size of a body that did not fit.
 	HeaderDeadOmitted = "Tranche-Dead-Omitted"
 
 	HeaderMsgID       = "Nats-Msg-Id"
@@ -116,64 +116,62 @@ const (
 	HeaderTTL         = "Nats-TTL"
 )
 
-// Values of headers.
 const (
 	EncodingZstd    = "zstd"
 	ContentTypeJSON = "application/json"
 )
 
-// WorkSubject is where the requests for an endpoint are published.
+// WorkSubject returns the subject of an endpoint's requests.
 func WorkSubject(endpoint string) string { return WorkPrefix + endpoint }
 
-// laneMark ends the name under which those who wait ask an endpoint. No endpoint's name has it.
+// laneMark ends the name of a lane. It is not allowed in endpoint names.
 const laneMark = "+"
 
-// LaneOf is the name of the lane of an endpoint that is for those who wait: what [WorkSubject] and [ConsumerName] make
-// of it are the lane's.
+// LaneOf returns the name of an endpoint's lane for calls. Pass it to [WorkSubject] and [ConsumerName].
 func LaneOf(endpoint string) string { return endpoint + laneMark }
 
-// EndpointOf returns the endpoint that a name is of, or of whose lane it is.
+// EndpointOf returns the endpoint of a name, which may be its lane's.
 func EndpointOf(name string) (endpoint string, lane bool) { return strings.CutSuffix(name, laneMark) }
 
-// nodeAsker is what the names begin with under which nodes ask over core NATS.
+// nodeAsker is the prefix of the names of nodes in direct requests.
 const nodeAsker = "node-"
 
-// NodeAsker is the name under which a node asks over core NATS.
+// NodeAsker returns the name of a node in direct requests.
 func NodeAsker(id string) string { return nodeAsker + id }
 
-// IsNode reports whether an asker is a node.
+// IsNode reports whether a requester's name is a node's.
 func IsNode(asker string) bool { return strings.HasPrefix(asker, nodeAsker) }
 
-// StatusSubject is where an instance of an endpoint answers with its status.
+// StatusSubject returns the subject on which an endpoint's instances report their status.
 func StatusSubject(endpoint string) string { return StatusPrefix + endpoint }
 
-// ReplySubject is where the replies of an endpoint are published.
+// ReplySubject returns the subject of an endpoint's replies.
 func ReplySubject(endpoint string) string { return ReplyPrefix + endpoint }
 
-// StageSubjects is the filter for all replies that go back into the flow of an endpoint.
+// StageSubjects returns the filter for all replies to a flow.
 func StageSubjects(endpoint string) string { return StagePrefix + endpoint + ".>" }
 
-// DeadSubject is where the dead letters of an endpoint are published.
+// DeadSubject returns the subject of an endpoint's dead letters.
 func DeadSubject(endpoint string) string { return DeadPrefix + endpoint }
 
-// DirectSubject is where requests for an endpoint go that no one persists, over core NATS.
+// DirectSubject returns the subject of an endpoint's direct requests, over core NATS.
 func DirectSubject(endpoint string) string { return directPrefix + endpoint }
 
-// CollectSubject is where operations for a collector go, over core NATS. All nodes listen as one queue group.
+// CollectSubject returns the subject of operations for a collector, over core NATS. All nodes form one queue group.
 func CollectSubject(collector string) string { return collectPrefix + collector }
 
-// EventSubject is where an event of the given kind is published.
+// EventSubject returns the subject of events of a kind.
 func EventSubject(kind string) string { return EventPrefix + kind }
 
-// ConsumerName is the durable consumer that all instances of an endpoint share.
+// ConsumerName returns the durable consumer shared by an endpoint's instances.
 func ConsumerName(endpoint string) string { return endpoint }
 
-// ConsumerAPI is the subject of a request about an endpoint's consumer on a stream.
+// ConsumerAPI returns the API subject for an endpoint's consumer.
 func ConsumerAPI(verb, stream, endpoint string) string {
 	return "$JS.API.CONSUMER." + verb + "." + stream + "." + ConsumerName(endpoint)
 }
 
-// ValidateName returns a *NameError unless the name is 1 to 64 of the characters A-Z a-z 0-9 _ and -.
+// ValidateName returns a *NameError unless the name is 1 to 64 characters of A-Z a-z 0-9 _ -.
 func ValidateName(endpoint string) error {
 	if endpoint == "" || len(endpoint) > MaxNameLength {
 		return &NameError{Name: endpoint}
@@ -186,7 +184,7 @@ func ValidateName(endpoint string) error {
 	return nil
 }
 
-// NameError is returned for a name that cannot be an endpoint's.
+// NameError is returned for an invalid endpoint name.
 type NameError struct{ Name string }
 
 func (e *NameError) Error() string {
@@ -196,7 +194,7 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("endpoint name %q: use 1 to %d of A-Z a-z 0-9 _ -", e.Name, MaxNameLength)
 }
 
-// endpointOf returns the endpoint that a subject with the given prefix names.
+// endpointOf returns the endpoint named by a subject.
 func endpointOf(subject, prefix string) (string, error) {
 	name, found := strings.CutPrefix(subject, prefix)
 	if !found {
@@ -212,28 +210,28 @@ func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// Headers of a suspended chunk's messages, beside those of the request that began the flow.
+// Headers of a suspended chunk's messages, in addition to its request's.
 const (
-	HeaderFlowParts    = "Tranche-Flow-Parts"    // how many messages the state takes
-	HeaderFlowWrite    = "Tranche-Flow-Write"    // the same on all messages of one state
-	HeaderFlowAnswered = "Tranche-Flow-Answered" // items that the asker has been answered by then
-	HeaderFlowTotal    = "Tranche-Flow-Total"    // items that the asker asked for
-	HeaderFlowBegun    = "Tranche-Flow-Begun"    // when the work on the chunk began, in milliseconds since 1970
-	HeaderFlowAsks     = "Tranche-Flow-Asks"     // the endpoints that were asked, for nodes
-	HeaderFlowDone     = "Tranche-Flow-Done"     // on what takes the place of a state that is no longer needed
+	HeaderFlowParts    = "Tranche-Flow-Parts"    // number of messages of the state
+	HeaderFlowWrite    = "Tranche-Flow-Write"    // equal on all messages of one state
+	HeaderFlowAnswered = "Tranche-Flow-Answered" // items already answered
+	HeaderFlowTotal    = "Tranche-Flow-Total"    // items of the request
+	HeaderFlowBegun    = "Tranche-Flow-Begun"    // start of the work on the chunk, in Unix milliseconds
+	HeaderFlowAsks     = "Tranche-Flow-Asks"     // endpoints asked, for nodes
+	HeaderFlowDone     = "Tranche-Flow-Done"     // marks a state that is no longer needed
 )
 
-// Bounds of what a service may say about itself and its errors.
+// Limits of texts from services.
 const (
 	MaxCodeLength    = 64
 	MaxMessageLength = 2 << 10 // bytes; longer messages are cut
 	MaxServiceName   = 256
 	maxContentType   = 255
-	// MaxHeaderMessage cuts the copy of a failure's message that stands in a header.
+	// MaxHeaderMessage cuts the copy of an error message in a header.
 	MaxHeaderMessage = 256
 )
 
-// DefaultBinaryType is the content type of a binary result that names none.
+// DefaultBinaryType is the default content type of a binary result.
 const DefaultBinaryType = "application/octet-stream"
 
 func validCode(code string) bool {
@@ -248,7 +246,7 @@ func validCode(code string) bool {
 	return true
 }
 
-// cleanCode makes a valid code of any string.
+// cleanCode converts any string to a valid code.
 func cleanCode(code string) string {
 	if validCode(code) {
 		return code
@@ -265,8 +263,7 @@ func cleanCode(code string) string {
 	return code[:min(len(code), MaxCodeLength)]
 }
 
-// cleanMessage makes a message valid UTF-8 without NUL, which PostgreSQL's text cannot hold, and cuts it to
-// MaxMessageLength bytes.
+// cleanMessage returns valid UTF-8 of at most MaxMessageLength bytes, without NUL, which PostgreSQL's text rejects.
 func cleanMessage(message string) string {
 	message = Cut(message, MaxMessageLength)
 	if strings.IndexByte(message, 0) >= 0 {
@@ -276,7 +273,7 @@ func cleanMessage(message string) string {
 	return message
 }
 
-// Cut returns at most n bytes of s as valid UTF-8, ending at the end of a character.
+// Cut returns the first n bytes of s or fewer, as valid UTF-8.
 func Cut(s string, n int) string {
 	if len(s) > n {
 		for n > 0 && !utf8.RuneStart(s[n]) {
@@ -287,7 +284,7 @@ func Cut(s string, n int) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// ValidContentType reports whether a text is a content type.
+// ValidContentType reports whether t is a content type.
 func ValidContentType(t string) bool {
 	if t == "" || len(t) > maxContentType || !strings.Contains(t, "/") {
 		return false
@@ -300,7 +297,7 @@ func ValidContentType(t string) bool {
 	return true
 }
 
-// OneLine makes a string fit for a header.
+// OneLine replaces control characters by spaces, for headers.
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x20 || r == 0x7f {
@@ -310,17 +307,14 @@ func OneLine(s string) string {
 	}, s)
 }
 
-// requestBits is how many bits the number of a request takes: there are at most maxRequests.
+// requestBits is the number of bits for a request's number, at most MaxRequests.
 const requestBits = 13
 
-// FlowID identifies a suspended chunk.
+// FlowID identifies a suspended chunk. Its low bits are 0; they hold the number of a request in Slice.
 type FlowID uuid.UUID
 
-// NewFlowID returns the id under which a chunk is suspended before a stage. It follows from who asked and for what, so
-// that a stage that is repeated repeats its requests under their old ids. Its last bits are 0: there the number of a
-// request stands.
-//
-// A request that an operator has sent again has ids of its own: the server would drop its requests as duplicates.
+// NewFlowID derives the ID of a chunk suspended before a stage from its request, so that a repeated stage sends its
+// requests under their old IDs. A resent request has other IDs, or the server would drop its requests as duplicates.
 func NewFlowID(asker Meta, endpoint string, stage int) FlowID {
 	name := endpoint + ":" + strconv.Itoa(stage)
 	if asker.Requeued > 0 {
@@ -330,14 +324,14 @@ func NewFlowID(asker Meta, endpoint string, stage int) FlowID {
 	return flow
 }
 
-// Slice returns the slice of one request of a suspended chunk.
+// Slice returns the slice of one of the chunk's requests.
 func (f FlowID) Slice(request int) uuid.UUID {
 	last := binary.BigEndian.Uint16(f[14:])
-	binary.BigEndian.PutUint16(f[14:], last|uint16(request)) // below maxRequests
+	binary.BigEndian.PutUint16(f[14:], last|uint16(request)) // below MaxRequests
 	return uuid.UUID(f)
 }
 
-// SplitSlice is the reverse of flowID.slice.
+// SplitSlice is the inverse of FlowID.Slice.
 func SplitSlice(slice uuid.UUID) (flow FlowID, request int) {
 	last := binary.BigEndian.Uint16(slice[14:])
 	binary.BigEndian.PutUint16(slice[14:], last&^(1<<requestBits-1))
@@ -346,28 +340,27 @@ func SplitSlice(slice uuid.UUID) (flow FlowID, request int) {
 
 func (f FlowID) String() string { return uuid.UUID(f).String() }
 
-// TTLHeader writes a time to live as the server reads it: in seconds, at least one.
+// TTLHeader formats a time to live for the server: whole seconds, at least 1.
 func TTLHeader(d time.Duration) string {
 	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
 }
 
 const (
-	// MaxStack is how many endpoints may wait for one another.
+	// MaxStack bounds the endpoints that wait for one another.
 	MaxStack = 16
 	// MaxStages bounds the stages of a flow.
 	MaxStages = 64
 )
 
-// Stack is the endpoints that wait for an answer, outermost first, each with the stage in which it goes on:
-// "statement:1,accounts:2". A third part names one of several questions of a stage: "transfer:1:debit". The empty stack
-// means that a node or a caller asks.
+// Stack lists the endpoints that wait for an answer, outermost first, each with the stage that continues:
+// "statement:1,accounts:2". A third part names one of several questions of a stage: "transfer:1:debit". It is empty
+// if a node or caller asks.
 type Stack string
 
-// Push returns the stack of what the endpoint asks on its way to a stage, being asked with s itself.
+// Push returns the stack of questions by endpoint before a stage, where s is the endpoint's own.
 func (s Stack) Push(endpoint string, stage int) Stack { return s.PushAs(endpoint, stage, "") }
 
-// PushAs is Push for one of several questions to one endpoint. The name tells them apart: they are different things to
-// do.
+// PushAs is Push with a name that distinguishes several questions to one endpoint.
 func (s Stack) PushAs(endpoint string, stage int, name string) Stack {
 	frame := Stack(endpoint + ":" + strconv.Itoa(stage))
 	if name != "" {
@@ -379,7 +372,7 @@ func (s Stack) PushAs(endpoint string, stage int, name string) Stack {
 	return s + "," + frame
 }
 
-// Depth returns how many endpoints wait.
+// Depth returns the number of waiting endpoints.
 func (s Stack) Depth() int {
 	if s == "" {
 		return 0
@@ -387,7 +380,7 @@ func (s Stack) Depth() int {
 	return strings.Count(string(s), ",") + 1
 }
 
-// Refusal is what the asker is told of a request that cannot be read.
+// Refusal returns the error that answers an unreadable request.
 func Refusal(err error) *SlotError {
 	if bad, ok := errors.AsType[*MalformedError](err); ok && bad.Reason == ReasonStack {
 		return NewSlotError(CodeStackTooDeep, bad.Detail+"; is there a circle?", false)
@@ -395,7 +388,7 @@ func Refusal(err error) *SlotError {
 	return NewSlotError(CodeBadRequest, err.Error(), false)
 }
 
-// ParseStack reads what stands in HeaderStack. One of more than MaxStack endpoints is refused.
+// ParseStack parses HeaderStack and rejects more than MaxStack endpoints.
 func ParseStack(text string) (Stack, error) {
 	s := Stack(text)
 	if s.Depth() > MaxStack {

@@ -14,25 +14,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// MaxParts is how many parts an item may have: as many as a plan may have steps.
+// MaxParts bounds the parts of an item, as it does the steps of a plan.
 const MaxParts = 64
 
-// Part is what another step of the run has made of an item.
+// Part is another step's result for an item.
 type Part struct {
-	Data        []byte // JSON unless ContentType says otherwise. Not to be changed
-	ContentType string // "" means JSON
+	Data        []byte // JSON, or as ContentType says; do not modify
+	ContentType string // "" for JSON
 }
 
-// Parts are those of one item, in the order of the request.
+// Parts are the parts of one item, in request order.
 type Parts []NamedPart
 
-// NamedPart is a part, and the step that made it.
+// NamedPart is a part with the name of its step.
 type NamedPart struct {
 	Name string
 	Part
 }
 
-// Find returns the part that the step of a name has made.
+// Find returns the named step's part.
 func (p Parts) Find(name string) (Part, bool) {
 	for n := range p {
 		if p[n].Name == name {
@@ -42,7 +42,7 @@ func (p Parts) Find(name string) (Part, bool) {
 	return Part{}, false
 }
 
-// Decode reads a part of JSON into what a pointer points to.
+// Decode decodes a JSON part into a pointer.
 func (p Part) Decode(into any) error {
 	goal := reflect.TypeOf(into).Elem()
 	if p.ContentType != "" {
@@ -54,7 +54,7 @@ func (p Part) Decode(into any) error {
 	return nil
 }
 
-// size is how many bytes a part takes in a request, at least.
+// size returns the minimum bytes of a part in a request.
 func (p *NamedPart) size() int {
 	if p.ContentType == "" {
 		return len(p.Name) + len(p.Data)
@@ -62,7 +62,7 @@ func (p *NamedPart) size() int {
 	return len(p.Name) + len(p.ContentType) + len(p.Data)/3*4
 }
 
-// appendPart writes "accounts":{"d":…}, or "logo":{"t":"image/png","b":"…"}.
+// appendPart appends "accounts":{"d":…}, or "logo":{"t":"image/png","b":"…"}.
 func appendPart(b []byte, p *NamedPart) []byte {
 	b = append(AppendString(b, p.Name), `:{`...)
 	switch {
@@ -76,8 +76,8 @@ func appendPart(b []byte, p *NamedPart) []byte {
 	return append(b, '}')
 }
 
-// scanParts reads {"accounts":{"d":…},"logo":{"t":"image/png","b":"…"}}. A request has few names, and says each with
-// every item: names keeps one string of each.
+// scanParts parses {"accounts":{"d":…},"logo":{"t":"image/png","b":"…"}}. names interns the few names, which every
+// item repeats.
 func scanParts(in *BodyReader, names map[string]string) Parts {
 	found := Parts{}
 	in.Open('{')
@@ -97,7 +97,7 @@ func scanParts(in *BodyReader, names map[string]string) Parts {
 	return found
 }
 
-// scanPart reads {"d":…}, or {"t":"image/png","b":"…"}.
+// scanPart parses {"d":…}, or {"t":"image/png","b":"…"}.
 func scanPart(in *BodyReader, names map[string]string) (part Part) {
 	var seen slotFields
 	var encoded []byte
@@ -123,7 +123,7 @@ func scanPart(in *BodyReader, names map[string]string) (part Part) {
 	return part
 }
 
-// checkPart holds a part to the rule: exactly one of JSON and bytes.
+// checkPart checks that a part has either JSON or bytes.
 func checkPart(in *BodyReader, part *Part, seen slotFields, encoded []byte) {
 	switch {
 	case seen.d && !seen.b && !seen.t:
@@ -135,7 +135,7 @@ func checkPart(in *BodyReader, part *Part, seen slotFields, encoded []byte) {
 	}
 }
 
-// shared reads a string that is one of few.
+// shared reads and interns a string.
 func (r *BodyReader) shared(known map[string]string) string {
 	raw := r.Raw()
 	if r.Err != nil {
@@ -148,59 +148,57 @@ func (r *BodyReader) shared(known map[string]string) string {
 		r.unexpected(jsontext.Value(raw).Kind(), '"')
 		return ""
 	}
-	unquoted, _ := jsontext.AppendUnquote(nil, raw) // a string that was read is valid
+	unquoted, _ := jsontext.AppendUnquote(nil, raw) // a parsed string is valid
 	text := string(unquoted)
-	if len(known) < 4*MaxParts { // more than any request of ours has
+	if len(known) < 4*MaxParts { // above any request of Tranche
 		known[string(raw)] = text
 	}
 	return text
 }
 
-// Bounds of results that do not fit one message.
+// Limits of results in pieces.
 const (
-	// MaxResult is how many bytes a result may have that comes in pieces.
+	// MaxResult bounds the bytes of a result.
 	MaxResult = 64 << 20
-	// MaxPiece is how many bytes a piece may have, however large max_payload is.
+	// MaxPiece bounds the bytes of a piece, regardless of max_payload.
 	MaxPiece = 1 << 20
-	// MaxPieces is of how many pieces a result may consist.
+	// MaxPieces bounds the pieces of a result.
 	MaxPieces = 8192
-	// DefaultPiece is how many bytes the SDK puts into a piece, where max_payload has room for them.
+	// DefaultPiece is the size of the SDK's pieces, if max_payload allows.
 	DefaultPiece = 512 << 10
 )
 
-// Whole is what each piece of a result says about all of it.
+// Whole describes the complete result, identically in each piece.
 type Whole struct {
 	Ordinal     int
 	Pieces      int
 	Bytes       int64
 	SHA256      [32]byte
-	ContentType string // application/json of a result that is JSON
+	ContentType string // application/json for JSON
 }
 
-// Piece is a message with a part of a result that does not fit one. All pieces of a result say the same about it, so
-// that they may come in any order; once the last has come, whichever that is, the item is answered.
+// Piece is a message with part of a large result. Pieces may arrive in any order; the last to arrive completes the
+// item.
 type Piece struct {
 	Meta
 	Whole
 	Endpoint string // from the subject
-	Service  string // who answered
-	Number   int    // from 1 on
+	Service  string // that answered
+	Number   int    // from 1
 	Data     []byte // aliases the message
 }
 
-// IsPiece reports whether a reply is a piece.
+// IsPiece reports whether a reply's headers are a piece's.
 func IsPiece(h nats.Header) bool { return len(h[HeaderPiece]) > 0 }
 
-// Header returns the value of HeaderPiece for a piece.
+// Header returns the HeaderPiece of a piece.
 func (w *Whole) Header(number int) string {
 	return strings.Join([]string{strconv.Itoa(w.Ordinal), strconv.Itoa(number), strconv.Itoa(w.Pieces),
 		strconv.FormatInt(w.Bytes, 10), hex.EncodeToString(w.SHA256[:])}, " ")
 }
 
-// ParsePiece reads a piece from StreamReply. Data aliases body. The error is always a *MalformedError.
-//
-// It checks the shape only. Whether the item was asked for, and whether what the piece says of the whole is true, is
-// for the caller to see.
+// ParsePiece parses a piece from StreamReply. Data aliases body. The error is always a *MalformedError. Callers must
+// check that the item was requested and that the pieces match the Whole.
 func ParsePiece(subject string, h nats.Header, body []byte) (*Piece, error) {
 	meta, err := ParseMeta(h)
 	if err == nil {
@@ -246,7 +244,6 @@ func (p *Piece) parse(h nats.Header) error {
 	return p.check(h)
 }
 
-// check holds what was read to its bounds.
 func (p *Piece) check(h nats.Header) error {
 	if p.ContentType = h.Get(HeaderContentType); p.ContentType == "" {
 		p.ContentType = DefaultBinaryType
@@ -268,8 +265,8 @@ func (p *Piece) check(h nats.Header) error {
 	return nil
 }
 
-// Assembly puts results together from their pieces. It is for those who hold results whole, as tests of services do;
-// nodes keep the pieces. The zero Assembly is ready for the pieces of one reply, and for one goroutine.
+// Assembly joins the pieces of results in memory, for example in tests; nodes store pieces instead. The zero value is
+// ready for one reply. It is not safe for concurrent use.
 type Assembly struct{ open map[Whole]*partial }
 
 type partial struct {
@@ -277,8 +274,8 @@ type partial struct {
 	left   int
 }
 
-// Add takes a piece, which may come again and in any order, and returns the slot that it completes, once; nil when
-// there is none yet. The pieces of a result that is not what they say of it are an error.
+// Add takes a piece, in any order and possibly repeated, and returns the slot that it completes, or nil. It returns
+// an error if the pieces do not match their Whole.
 func (a *Assembly) Add(p *Piece) (*Slot, error) {
 	of := a.open[p.Whole]
 	if of == nil {
@@ -304,47 +301,47 @@ func (a *Assembly) Add(p *Piece) (*Slot, error) {
 	return &Slot{Ordinal: p.Ordinal, Data: data, ContentType: p.ContentType}, nil
 }
 
-// Operation is one operation for a collector: what an endpoint is to do, later and together with others.
+// Operation is an item for a collector, which an endpoint processes later in a batch.
 type Operation struct {
-	// ID makes adding it twice harmless: within the time that the collector remembers ids, a second one is left out.
+	// ID makes adding idempotent: the collector drops repeated IDs for as long as it remembers them.
 	ID string
-	// Key is what the operation belongs to, like a user's id: those of one key are done in their order. A collector with
-	// order_by takes it from the payload instead.
+	// Key groups operations, for example by user: those of one key are processed in order. A collector with order_by
+	// takes the key from the payload instead.
 	Key string
-	// Priority matters to collectors with order: priority; higher ones go first.
+	// Priority is used by collectors with order: priority; higher goes first.
 	Priority int
-	// Payload is what the endpoint gets, as JSON: any value that encoding/json can write.
+	// Payload is the endpoint's input: any value that encoding/json can write.
 	Payload any
 }
 
-// Collected is the outcome of an add.
+// Collected is the result of adding operations.
 type Collected struct {
-	Added      int `json:"added"`      // operations that wait now
-	Duplicates int `json:"duplicates"` // that were left out, since their ids were added before
+	Added      int `json:"added"`      // operations stored
+	Duplicates int `json:"duplicates"` // dropped: their IDs were added before
 }
 
-// CollectReply is the answer to operations that were sent to CollectSubject: counts once they are stored, or an error.
+// CollectReply is the answer to a message on CollectSubject: counts once stored, or an error.
 type CollectReply struct {
 	Collected
 	Error *CollectError `json:"error,omitempty"`
 }
 
-// CollectCode says what is wrong, for programs.
+// CollectCode is the code of a CollectError.
 type CollectCode string
 
-// The codes.
+// Codes of a CollectError.
 const (
 	CollectUnknown     CollectCode = "no_such_collector"
-	CollectInvalid     CollectCode = "bad_operation"     // the message says which, and what is wrong with it
-	CollectTooLarge    CollectCode = "too_large"         // too many operations, or bytes, at once
+	CollectInvalid     CollectCode = "bad_operation"     // the message says which, and why
+	CollectTooLarge    CollectCode = "too_large"         // too many operations or bytes in one message
 	CollectBusy        CollectCode = "too_many_requests" // the node has too much in progress
-	CollectConflict    CollectCode = "conflict"          // the collector was changed again and again meanwhile
-	CollectUnavailable CollectCode = "unavailable"       // no node, or none that reaches its database
-	CollectInternal    CollectCode = "internal"          // the log of the node says what
+	CollectConflict    CollectCode = "conflict"          // the collector kept being changed
+	CollectUnavailable CollectCode = "unavailable"       // no node, or none with its database
+	CollectInternal    CollectCode = "internal"          // see the node's log
 )
 
-// CollectError says why operations were not stored. None of those that were sent together was, unless the code is
-// CollectUnavailable or CollectInternal: then they may have been.
+// CollectError is why operations were not stored: none of the message, except with CollectUnavailable and
+// CollectInternal, where they may have been.
 type CollectError struct {
 	Collector string      `json:"-"`
 	Code      CollectCode `json:"code"`
@@ -360,18 +357,17 @@ func (e *CollectError) Temporary() bool {
 	return e.Code == CollectBusy || e.Code == CollectConflict || e.Code == CollectUnavailable || e.Code == CollectInternal
 }
 
-// UnstoredError is returned for operations of which it is not known whether they were stored: no node has answered in
-// time. Adding them again is harmless, with the ids that they had.
+// UnstoredError means that no node answered, so operations may or may not be stored. Adding them again under the same
+// IDs is harmless.
 type UnstoredError struct {
 	Collector string
-	Err       error // of the context, and why the last try failed
+	Err       error // of the context and the last attempt
 }
 
 func (e *UnstoredError) Error() string {
 	return fmt.Sprintf("add to collector %s: no answer: %v; does a node serve (tranche nodes)?", e.Collector, e.Err)
 }
 
-// Unwrap returns the error of the context, and why the last try failed.
 func (e *UnstoredError) Unwrap() error { return e.Err }
 
 // wireOperation is an Operation in a message.
@@ -382,7 +378,7 @@ type wireOperation struct {
 	Payload  json.RawMessage `json:"payload"`
 }
 
-// EncodeOperations writes each operation as a line.
+// EncodeOperations encodes each operation as a line. newID supplies missing IDs.
 func EncodeOperations(ops []Operation, newID func() string) ([][]byte, error) {
 	lines := make([][]byte, len(ops))
 	for i, op := range ops {
@@ -402,5 +398,5 @@ func EncodeOperations(ops []Operation, newID func() string) ([][]byte, error) {
 	return lines, nil
 }
 
-// ParseCollectSubject returns the collector that a subject names. The error is a *MalformedError.
+// ParseCollectSubject returns the collector named by a subject. The error is a *MalformedError.
 func ParseCollectSubject(subject string) (string, error) { return endpointOf(subject, collectPrefix) }

@@ -11,63 +11,61 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Slot is one item's place in a reply: a result, or an error.
+// Slot is one item's answer: a result or an error.
 type Slot struct {
 	Ordinal     int
-	Data        []byte     // the result; JSON unless ContentType says otherwise. nil with an error
-	ContentType string     // "" means JSON
+	Data        []byte     // result: JSON, or as ContentType says; nil with an error
+	ContentType string     // "" for JSON
 	Err         *SlotError // nil with a result
 }
 
-// SlotError says why an item, or a whole chunk, has no result.
+// SlotError is why an item, or a whole chunk, has no result.
 type SlotError struct {
 	Code, Message string
-	Retry         bool // whether trying again could help
+	Retry         bool // a retry may succeed
 }
 
 func (e *SlotError) Error() string { return e.Code + ": " + e.Message }
 
-// Reply is one message of a reply. A reply may come in several, in any order.
+// Reply is one message of a reply. The messages of a reply may arrive in any order.
 type Reply struct {
 	Meta
 	Endpoint string // from the subject
-	Service  string // who answered
-	// Took is how long the service worked on the chunk, by its own account; 0 when it does not say. Only the final message
-	// has it.
+	Service  string // that answered
+	// Took is the service's time for the chunk, in the final message; 0 if not reported.
 	Took time.Duration
-	// Answered is -1 unless the message is the final one. Then it is the number of slots in all messages of this reply:
-	// once that many have been recorded, an item without one was left out.
+	// Answered is the number of slots in the whole reply if this is the final message, else -1. Once that many are
+	// recorded, items without a slot were left out.
 	Answered int
 	Slots    []Slot
-	Failure  *SlotError // what became of the items without a slot; only on a final message
-	// Size is about how many bytes the reply keeps alive: its body, decompressed, and what was decoded from it. A small
-	// message may hold a large reply; a reader that holds many at once goes by this.
+	Failure  *SlotError // applies to items without a slot; final message only
+	// Size approximates the bytes kept alive by the reply, decompressed and decoded. Readers that hold many replies use
+	// it, because a small message may hold a large reply.
 	Size int
 }
 
-// ParseReply reads a message from StreamReply. Slot.Data and, when the body is not compressed, all that is in it alias
-// body. The error is always a *MalformedError, and then nothing of the message counts.
-//
-// It checks the shape only. Whether the ordinals were asked for, or stand twice, is for the caller to see.
+// ParseReply parses a message from StreamReply. Slot.Data and, unless the body is compressed, all else alias body.
+// The error is always a *MalformedError; then no part of the message counts. Callers must check that ordinals were
+// requested and are unique.
 func ParseReply(subject string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
 	endpoint, err := endpointOf(subject, ReplyPrefix)
 	if err != nil {
-		meta, _ := ParseMeta(h) // for the ids, as far as they can be read
+		meta, _ := ParseMeta(h) // for the readable IDs
 		return nil, About(meta, err)
 	}
 	return ReceiveReply(endpoint, h, body, limits)
 }
 
-// ReceiveReply is parseReplyOf for a message that has just come.
+// ReceiveReply is ParseReplyOf for a message just received: it also rejects relayed messages.
 func ReceiveReply(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
 	if err := notRelayed(h); err != nil {
-		meta, _ := ParseMeta(h) // for the ids, as far as they can be read
+		meta, _ := ParseMeta(h) // for the readable IDs
 		return nil, About(meta, err)
 	}
 	return ParseReplyOf(endpoint, h, body, limits)
 }
 
-// ParseReplyOf reads a message that the endpoint has sent as a reply, wherever to.
+// ParseReplyOf parses a reply message of the endpoint, on any subject.
 func ParseReplyOf(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
 	limits = limits.WithDefaults()
 	meta, err := ParseMeta(h)
@@ -89,13 +87,13 @@ func ParseReplyOf(endpoint string, h nats.Header, body []byte, limits Limits) (*
 	return reply, nil
 }
 
-// What a Slot and a SlotError take, on a 64-bit machine.
+// Sizes of a Slot and a SlotError on a 64-bit machine.
 const (
 	slotSize  = 56
 	errorSize = 40
 )
 
-// decoded is about how many bytes r holds beside its body.
+// decoded approximates the bytes of r besides its body.
 func (r *Reply) decoded() int {
 	n := cap(r.Slots)*slotSize + len(r.Service)
 	for i := range r.Slots {
@@ -124,7 +122,7 @@ func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
 		}
 	}
 	if code == "" || r.Failure != nil {
-		return nil //nolint:nilerr // a Failure is what the message tells, not what is wrong with it
+		return nil //nolint:nilerr // a Failure is content, not a parse error
 	}
 	if !validCode(code) {
 		return Malformed(ReasonHeader, "%s is %.80q; it must be 1 to %d of A-Z a-z 0-9 _ . -", HeaderErrorCode, code,
@@ -155,7 +153,7 @@ func (r *Reply) parseFinal(h nats.Header, limits Limits) error {
 	return nil
 }
 
-// scan reads {"slots":[…]} or {"error":{…}} or both. Members it does not know are skipped.
+// scan parses {"slots":[…]}, {"error":{…}} or both. Unknown members are skipped.
 func (r *Reply) scan(in *BodyReader, maxSlots int) {
 	slots := false
 	in.Open('{')
@@ -194,17 +192,17 @@ func (r *Reply) scanSlots(in *BodyReader, maxSlots int) {
 		if in.Err != nil {
 			return
 		}
-		if r.Slots == nil { // the first slot tells about how many there will be
+		if r.Slots == nil { // estimate the number of slots from the first
 			r.Slots = make([]Slot, 0, min((len(in.body)-start)/(in.Pos()-start)+2, maxSlots))
 		}
 		r.Slots = append(r.Slots, slot)
 	}
 }
 
-// slotFields says which members of a slot have been seen.
+// slotFields records which members of a slot were seen.
 type slotFields struct{ i, d, t, b, e bool }
 
-// Once notes a member and fails when it stands twice.
+// Once records a member and fails if it was seen before.
 func Once(in *BodyReader, seen *bool, name string) {
 	if *seen {
 		in.Fail(ReasonSlot, "what ends at byte %d has %q twice", in.Pos(), name)
@@ -212,7 +210,7 @@ func Once(in *BodyReader, seen *bool, name string) {
 	*seen = true
 }
 
-// ScanSlot reads one slot.
+// ScanSlot parses one slot.
 func ScanSlot(in *BodyReader) (slot Slot) {
 	var seen slotFields
 	var encoded []byte
@@ -247,7 +245,7 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 	return slot
 }
 
-// checkSlot holds a slot to the rule: an ordinal, and exactly one of a result, a binary result and an error.
+// checkSlot checks that a slot has an ordinal and exactly one of result, binary result and error.
 func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	switch {
 	case !seen.i:
@@ -260,14 +258,14 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	}
 }
 
-// checkResult gives a slot whose result is flawed that for an error.
+// checkResult replaces a flawed result by its error.
 func (r *BodyReader) checkResult(slot *Slot) {
 	if flaw := r.flawOf(slot.Data); flaw != nil {
 		slot.Data, slot.Err = nil, flaw.Slot()
 	}
 }
 
-// binaryOf reads a "b", and checks its "t" where there is one. Errors name it by what holds it, and a number.
+// binaryOf decodes "b" and checks "t", if present. holder and number are for errors.
 func binaryOf(in *BodyReader, holder string, number int, text []byte, kind string, typed bool) ([]byte, string) {
 	data := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Strict().Decode(data, text)
@@ -282,7 +280,7 @@ func binaryOf(in *BodyReader, holder string, number int, text []byte, kind strin
 	return data[:n], kind
 }
 
-// scanError reads {"code":…,"message":…,"retry":…}. Only the code is required.
+// scanError parses {"code":…,"message":…,"retry":…}. Only code is required.
 func scanError(in *BodyReader) *SlotError {
 	var e SlotError
 	in.Open('{')
@@ -305,23 +303,23 @@ func scanError(in *BodyReader) *SlotError {
 	return &e
 }
 
-// Return is where a reply goes when its asker is not a node: back into a flow, or to a caller who waits. The zero
-// Return is none.
+// Return is where a reply goes if the requester is not a node: to a flow or a waiting caller. The zero Return means a
+// node.
 type Return struct {
-	// Asker is the endpoint of the flow, or the name of the caller.
+	// Asker is the flow's endpoint or the caller's name.
 	Asker string
-	// Callee is the endpoint that was asked. A reply under the name of another one is refused.
+	// Callee is the endpoint asked. Replies in another name are rejected.
 	Callee string
-	// Call is the caller's token; empty when the asker is a flow.
+	// Call is the caller's token; empty for a flow.
 	Call string
-	// Stage is where the flow goes on, Request which of its requests this answers.
+	// Stage is the stage that continues, Request the number of the request answered.
 	Stage, Request int
 }
 
 // MaxRequests bounds the requests of one stage for one chunk.
 const MaxRequests = 8192
 
-// IsZero reports whether r is none.
+// IsZero reports whether r is the zero Return.
 func (r Return) IsZero() bool { return r == Return{} }
 
 // String returns the subject, or "" for the zero Return.
@@ -336,7 +334,7 @@ func (r Return) String() string {
 	}
 }
 
-// ParseReturn reads what String wrote. Nothing else is taken: a request must not make a service publish anywhere.
+// ParseReturn parses the output of String and rejects all else: a request must not make a service publish anywhere.
 func ParseReturn(subject string) (Return, error) {
 	if subject == "" {
 		return Return{}, nil
@@ -370,22 +368,21 @@ func parseReturn(subject string) (r Return, ok bool) {
 	return r, isStage && isRequest && stage > 0 && ValidateName(r.Asker) == nil && ValidateName(r.Callee) == nil
 }
 
-// smallNumber reads a number below limit that is written the one way that String writes it.
+// smallNumber parses a canonical number below limit.
 func smallNumber(text string, limit int) (int, bool) {
 	n, err := strconv.Atoi(text)
 	return n, err == nil && n >= 0 && n < limit && strconv.Itoa(n) == text
 }
 
-// maxTook is the longest that a chunk can be said to have taken; what is longer is no time of a chunk.
+// maxTook bounds a plausible time of a chunk.
 const maxTook = 365 * 24 * time.Hour
 
-// FormatTook writes a time as HeaderTook has it: in milliseconds, with up to three decimals.
+// FormatTook formats HeaderTook: milliseconds with up to three decimals.
 func FormatTook(d time.Duration) string {
 	return strconv.FormatFloat(float64(max(d, 0).Microseconds())/1e3, 'f', -1, 64)
 }
 
-// parseTook reads HeaderTook. It is 0 when it is missing, or no time: what only says how long something took is no
-// reason to refuse a reply.
+// parseTook parses HeaderTook. It returns 0 if missing or invalid, which is no reason to reject a reply.
 func parseTook(value string) time.Duration {
 	ms, err := strconv.ParseFloat(value, 64)
 	if err != nil || math.IsNaN(ms) || ms < 0 || ms > float64(maxTook.Milliseconds()) {

@@ -15,13 +15,12 @@ const (
 	requestParams = `{"params":`
 	requestItems  = `,"items":[`
 	requestClose  = `]}`
-	// headerReserve is left free in every message for headers that the publisher adds: Nats-TTL, traceparent, the
-	// expected stream.
+	// headerReserve is left in each message for headers that publishers add: Nats-TTL, traceparent, the expected stream.
 	headerReserve = 512
 )
 
-// RequestBuilder builds a list request, {"params":{…},"items":[{"i":17,"k":"CUST-18","d":{…},"p":{…}}]}, by appending
-// raw JSON. It is not safe for concurrent use.
+// RequestBuilder builds a list request as raw JSON, {"params":{…},"items":[{"i":17,"k":"CUST-18","d":{…},"p":{…}}]}.
+// It is not safe for concurrent use.
 type RequestBuilder struct {
 	endpoint string
 	Meta     Meta
@@ -32,16 +31,16 @@ type RequestBuilder struct {
 	parts    Parts // of the next item
 }
 
-// NewRequestBuilder starts a request. maxPayload is what the server takes in one message, headers counted in:
-// nc.MaxPayload(). A body has at most DefaultMaxBody bytes anyway: a reader takes no more.
+// NewRequestBuilder starts a request of at most maxPayload bytes with headers, usually nc.MaxPayload(). The body is
+// limited to DefaultMaxBody.
 func NewRequestBuilder(endpoint string, meta Meta, maxPayload int) *RequestBuilder {
 	b := &RequestBuilder{}
 	b.Reset(endpoint, meta, maxPayload)
 	return b
 }
 
-// Reset starts another request in the same buffer. The message of the request before must no longer be needed: its
-// publish has been acknowledged, or given up.
+// Reset starts another request in the same buffer. The previous message must no longer be needed: its publish was
+// acknowledged or abandoned.
 func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 	b.endpoint, b.Meta, b.items, b.parts = endpoint, meta, 0, b.parts[:0]
 	b.header = meta.Request()
@@ -50,8 +49,8 @@ func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 	b.Body = append(b.Body[:0], requestOpen...)
 }
 
-// SetParams has the request carry the parameters of its run. They are a JSON object of strings and are taken as they
-// are; empty ones are left out. It is called before Add: items that were added already are dropped.
+// SetParams sets the run's parameters, a JSON object of strings, unchecked; empty means none. Call it before Add: it
+// drops items already added.
 func (b *RequestBuilder) SetParams(params []byte) {
 	b.items = 0
 	if len(params) == 0 {
@@ -63,9 +62,8 @@ func (b *RequestBuilder) SetParams(params []byte) {
 	b.Body = append(b.Body, requestItems...)
 }
 
-// Add appends an item. The payload is JSON and is taken as it is; an empty one means null. Add returns false, and
-// changes nothing, when the item does not fit: send what there is and start another request, or, when Len is 0, give
-// the item up as too large.
+// Add appends an item with its JSON payload, unchecked; empty means null. It returns false, without effect, if the
+// item does not fit: send the request and start another, or, if Len is 0, fail the item as too large.
 func (b *RequestBuilder) Add(ordinal int, key string, payload []byte) bool {
 	if len(payload) == 0 {
 		payload = []byte("null")
@@ -73,14 +71,13 @@ func (b *RequestBuilder) Add(ordinal int, key string, payload []byte) bool {
 	return b.add(ordinal, key, payload, false)
 }
 
-// Part gives the next item that AddParts adds a part: what the step of a name has made of it. It has to stay as it is
-// until then.
+// Part adds a part to the next AddParts: the named step's result. It must not change until then.
 func (b *RequestBuilder) Part(name string, part Part) {
 	b.parts = append(b.parts, NamedPart{name, part})
 }
 
-// AddParts appends an item as Add does, with the parts that Part has given it since the item before. A nil payload is
-// left out: the step does not see it. The parts are forgotten, also when the item does not fit.
+// AddParts is Add with the parts added since the last item. A nil payload is omitted, as for steps that do not
+// receive it. The parts are dropped even if the item does not fit.
 func (b *RequestBuilder) AddParts(ordinal int, key string, payload []byte) bool {
 	fits := b.add(ordinal, key, payload, true)
 	b.parts = b.parts[:0]
@@ -97,7 +94,7 @@ func (b *RequestBuilder) add(ordinal int, key string, payload []byte, parts bool
 	body = strconv.AppendInt(body, int64(ordinal), 10)
 	body = append(body, `,"k":`...)
 	body = AppendString(body, key)
-	if len(body)+len(payload)+b.partsSize() > b.limit { // before what is large is copied
+	if len(body)+len(payload)+b.partsSize() > b.limit { // before copying what is large
 		b.Body = body[:start]
 		return false
 	}
@@ -128,7 +125,7 @@ func (b *RequestBuilder) appendParts(body []byte) []byte {
 	return append(body, '}')
 }
 
-// partsSize is how many bytes the next item's parts take, at least.
+// partsSize returns the minimum bytes of the next item's parts.
 func (b *RequestBuilder) partsSize() (size int) {
 	for n := range b.parts {
 		size += b.parts[n].size()
@@ -142,9 +139,9 @@ func (b *RequestBuilder) Len() int { return b.items }
 // Size returns the bytes of the body so far.
 func (b *RequestBuilder) Size() int { return len(b.Body) + len(requestClose) }
 
-// Msg returns the request, ready to publish to StreamWork. Its Nats-Msg-Id is the slice's id: a slice is published
-// once, and an attempt that follows has an id of its own. The message shares the builder's buffer until Reset; callers
-// may add up to 400 bytes of headers.
+// Msg returns the request, ready to publish to StreamWork. Its Nats-Msg-Id is the slice ID: a slice is published
+// once, and the next attempt has another ID. The message shares the builder's buffer until Reset. Callers may add up
+// to 400 bytes of headers.
 func (b *RequestBuilder) Msg() *nats.Msg {
 	open := len(b.Body)
 	b.Body = append(b.Body, requestClose...)
@@ -157,7 +154,7 @@ func (b *RequestBuilder) Msg() *nats.Msg {
 func AppendString(dst []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
-			dst, _ = jsontext.AppendQuote(dst, s) // its error is only that UTF-8 had to be fixed
+			dst, _ = jsontext.AppendQuote(dst, s) // the error only reports repaired UTF-8
 			return dst
 		}
 	}
@@ -166,7 +163,7 @@ func AppendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// CountItems returns how many items a request has, or 0 when it cannot be read.
+// CountItems returns the number of items of a request, or 0 if it is unreadable.
 func CountItems(h nats.Header, body []byte, limits Limits) int {
 	request, err := ParseRequest(h, body, limits)
 	if err != nil {
@@ -177,23 +174,23 @@ func CountItems(h nats.Header, body []byte, limits Limits) int {
 
 // Defaults of Limits.
 const (
-	// DefaultMaxBody is also the most that RequestBuilder and a service write into one body, whatever max_payload is.
+	// DefaultMaxBody also limits the bodies that are written, regardless of max_payload.
 	DefaultMaxBody  = 16 << 20
 	DefaultMaxSlots = bitfield.Size
 	DefaultMaxDepth = 128
 )
 
-// MaxPooled bounds a buffer that is kept between messages.
+// MaxPooled bounds a buffer kept between messages.
 const MaxPooled = 4 << 20
 
-// Limits bound what one message may cost its reader. A zero field means its default.
+// Limits bound the cost of reading one message. Zero fields mean defaults.
 type Limits struct {
-	MaxBody  int // bytes of a body after decompression
+	MaxBody  int // bytes after decompression
 	MaxSlots int // slots of a reply, items of a request
-	MaxDepth int // nesting of one result or payload
+	MaxDepth int // nesting of a result or payload
 }
 
-// WithDefaults returns the limits with the defaults where nothing is set.
+// WithDefaults replaces zero fields by defaults.
 func (l Limits) WithDefaults() Limits {
 	if l.MaxBody <= 0 {
 		l.MaxBody = DefaultMaxBody
@@ -207,39 +204,34 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// MaxConcurrency bounds Concurrency.
 const MaxConcurrency = 1024
 
-// How often a request is delivered without being answered.
+// Limits of unanswered deliveries.
 const (
-	// DefaultDeliveries is after how many deliveries a request is answered with CodeDeliveries instead of being run:
-	// something in it kills its services, and in smaller pieces the node can find out what. JetStream counts every
-	// delivery alike, those too that a service handed back because it was stopping, so the limit is over what a
-	// deployment of many instances takes.
+	// DefaultDeliveries is after how many deliveries a request fails with CodeDeliveries: it may kill its services, and
+	// the node finds the item by splitting. JetStream also counts deliveries that stopping services returned, so the
+	// limit exceeds what a deployment of many instances causes.
 	DefaultDeliveries = 12
-	// SuspectDeliveries is the same for a request that is a piece of one given up so.
+	// SuspectDeliveries is the limit for part of a request that failed so.
 	SuspectDeliveries = 3
-	// MaxDeliver is after how many deliveries the server delivers a request no more, whoever its services are. A node
-	// then removes it.
+	// MaxDeliver is the server's limit of deliveries. A node then removes the request.
 	MaxDeliver = 20
 )
 
-// Trace is a W3C trace context (https://www.w3.org/TR/trace-context/): the headers traceparent and tracestate. The zero
-// Trace is none. A service takes it from a request and hands it on to the reply, to what its flow asks, to dead letters
-// and to Call; package oteltrace adds spans.
+// Trace is a W3C trace context (https://www.w3.org/TR/trace-context/); the zero Trace is none. A service passes it on
+// from a request to the reply, the questions of its flow, dead letters and Call. Package oteltrace adds spans.
 type Trace struct{ Parent, State string }
 
 const (
 	// traceparentLength is that of version 00: "00-" + 32 + "-" + 16 + "-" + 2.
 	traceparentLength = 55
-	// maxTraceparent bounds that of a later version, of which only the beginning is known.
+	// maxTraceparent bounds that of later versions, whose beginning is known.
 	maxTraceparent = 128
 	maxTracestate  = 512
 	maxTraceStates = 32 // members
 )
 
-// ParseTrace checks a trace context. What is not one comes back as the zero Trace, so that garbage goes no further; a
-// state that cannot be one is left out.
+// ParseTrace validates a trace context. It returns the zero Trace for an invalid parent and drops an invalid state.
 func ParseTrace(parent, state string) Trace {
 	if !validParent(parent) {
 		return Trace{}
@@ -250,15 +242,15 @@ func ParseTrace(parent, state string) Trace {
 	return Trace{Parent: parent, State: state}
 }
 
-// TraceOfHeader returns the trace context of a message.
+// TraceOfHeader returns the trace context in a message's headers.
 func TraceOfHeader(h nats.Header) Trace {
 	return ParseTrace(h.Get(HeaderTrace), h.Get(HeaderTraceState))
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether t is the zero Trace.
 func (t Trace) IsZero() bool { return t.Parent == "" }
 
-// SetHeader writes t into the headers of a message, and removes what they had before.
+// SetHeader replaces the trace context in a message's headers.
 func (t Trace) SetHeader(h nats.Header) {
 	delete(h, HeaderTrace)
 	delete(h, HeaderTraceState)
@@ -270,7 +262,7 @@ func (t Trace) SetHeader(h nats.Header) {
 	}
 }
 
-// validParent knows version 00 and what every later version has in common with it.
+// validParent accepts version 00, and later versions by what they share with it.
 func validParent(s string) bool {
 	switch {
 	case len(s) < traceparentLength || len(s) > maxTraceparent || !printable(s),
@@ -294,14 +286,14 @@ func lowerHex(s string) bool {
 	return true
 }
 
-// validState checks the form of a list of key=value. Whose keys they are is for their owners to see.
+// validState checks the form of a key=value list, not the keys.
 func validState(s string) bool {
 	if s == "" || len(s) > maxTracestate || !printable(s) || strings.Count(s, ",") >= maxTraceStates {
 		return false
 	}
 	for member := range strings.SplitSeq(s, ",") {
 		key, value, found := strings.Cut(strings.Trim(member, " \t"), "=")
-		if key == "" && !found { // an empty member is allowed
+		if key == "" && !found { // empty members are allowed
 			continue
 		}
 		if key == "" || value == "" || strings.ContainsAny(key, " \t") || strings.Contains(value, "=") {

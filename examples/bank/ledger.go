@@ -8,28 +8,28 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// CreateLedger makes the table that a [Ledger] writes to.
+// CreateLedger creates the table of a [Ledger].
 const CreateLedger = `CREATE UNLOGGED TABLE asked (
     n bigint GENERATED ALWAYS AS IDENTITY, account int NOT NULL, at timestamptz NOT NULL DEFAULT now()
 )`
 
 const insertAsked = `INSERT INTO asked (account) SELECT unnest($1::int[])`
 
-// Ledger remembers which accounts a service was asked for, in its database. It is a group commit: whoever comes while
-// a statement is on its way goes with the next one, together with the others.
+// Ledger records in a service's database which accounts were requested. It commits in groups: writes that arrive
+// during a statement go with the next one.
 type Ledger struct {
 	db *pgxpool.Pool
 
 	mu    sync.Mutex
 	next  *page
-	going bool // someone writes
+	going bool // a writer is running
 }
 
-// page is what one statement writes.
+// page is the content of one statement.
 type page struct {
 	accounts []int32
 	done     chan struct{}
-	err      error // once done is closed
+	err      error // set before done is closed
 }
 
 // NewLedger returns a ledger on a database with the table of [CreateLedger].
@@ -37,15 +37,14 @@ func NewLedger(db *pgxpool.Pool) *Ledger { return &Ledger{db: db, next: newPage(
 
 func newPage() *page { return &page{done: make(chan struct{})} }
 
-// Write returns when the accounts stand in the ledger. A service calls it before it answers, so that no answer is
-// without its entry.
+// Write returns once the accounts are stored. Services call it before they answer, so every answer has its entry.
 func (l *Ledger) Write(ctx context.Context, accounts ...int32) error {
 	l.mu.Lock()
 	mine := l.next
 	mine.accounts = append(mine.accounts, accounts...)
 	if !l.going {
 		l.going = true
-		go l.write() //nolint:gosec // it writes for others, too, and outlives who began it
+		go l.write() //nolint:gosec // it writes for other callers too and outlives this one
 	}
 	l.mu.Unlock()
 	select {
@@ -56,7 +55,7 @@ func (l *Ledger) Write(ctx context.Context, accounts ...int32) error {
 	}
 }
 
-// write empties the ledger's pages until no one has written on the next one.
+// write writes pages until the next one is empty.
 func (l *Ledger) write() {
 	for {
 		l.mu.Lock()
@@ -68,7 +67,7 @@ func (l *Ledger) write() {
 		full := l.next
 		l.next = newPage()
 		l.mu.Unlock()
-		// Those who wait have contexts of their own; the pool ends this one when it is closed.
+		// The callers' contexts do not apply to other callers' entries; closing the pool ends this.
 		if _, err := l.db.Exec(context.Background(), insertAsked, full.accounts); err != nil {
 			full.err = fmt.Errorf("write %d accounts into the ledger: %w", len(full.accounts), err)
 		}
@@ -76,14 +75,14 @@ func (l *Ledger) write() {
 	}
 }
 
-// Money is in cents everywhere.
+// Amounts of money are in cents.
 
-// Account is the accounts service's answer: who has the account, and what was on it when the year began and ended.
+// Account is the answer of the accounts service: owner, and balance at the start and end of the year.
 type Account struct {
 	Account int32  `json:"account"`
 	Number  string `json:"number"` // as the bank writes it
 	Kind    string `json:"kind"`
-	Opened  string `json:"opened"` // a day: 2009-05-31
+	Opened  string `json:"opened"` // date: 2009-05-31
 	Owner   string `json:"owner"`
 	Street  string `json:"street"`
 	Place   string `json:"place"`
@@ -91,20 +90,20 @@ type Account struct {
 	Closing int64  `json:"closing"`
 }
 
-// Year is the transactions service's answer: what went over an account, by month.
+// Year is the answer of the transactions service: an account's movements by month.
 type Year struct {
 	Year   int       `json:"year"`
 	Months [12]Month `json:"months"` // from January
 }
 
-// Month is what came in and went out. Both are positive.
+// Month is the money in and out, both positive.
 type Month struct {
 	Movements int64 `json:"n,omitzero"`
 	In        int64 `json:"in,omitzero"`
 	Out       int64 `json:"out,omitzero"`
 }
 
-// Branch is the branches service's answer: which branch looks after a customer, and who there.
+// Branch is the answer of the branches service: a customer's branch and adviser.
 type Branch struct {
 	Branch  int32  `json:"branch"`
 	Name    string `json:"name"`
@@ -114,7 +113,7 @@ type Branch struct {
 	Adviser string `json:"adviser"`
 }
 
-// The codes of the errors that an account can get. Those of the HTTP service are its status codes.
+// Codes of an account's errors. The HTTP service uses status codes.
 const (
 	CodeUnknownAccount = "unknown_account"
 	CodeNoBalance      = "no_balance"

@@ -1,14 +1,14 @@
-// Package bank is an example of four services of a bank, each with a database of its own, as plans meet them:
+// Package bank is an example of a bank's four services, each with its own database:
 //
-//   - accounts answers chunks of requests over JetStream, a whole chunk by one query;
-//   - transactions does the same for requests that no one persists, because asking again costs nothing;
-//   - branches is a plain HTTP service that knows nothing of Tranche: one customer at a time, behind a token, and so
-//     many a second, above which it says 429 and when to come back;
-//   - mail posts what was composed, over JetStream: it must be asked once, and not get lost.
+//   - accounts answers chunks over JetStream, each with one query;
+//   - transactions does the same over core NATS, without persistence, because repeating a request is cheap;
+//   - branches is a plain HTTP service that does not know Tranche: one customer per request, with a token and a rate
+//     limit, above which it answers 429 with Retry-After;
+//   - mail posts what was composed, over JetStream: it must neither lose nor repeat a statement.
 //
-// An account that a service cannot answer for gets an error that says why; the others get their answers. Each service
-// writes into a [Ledger] what it was asked before it answers, so that anybody can count who was asked for what.
-// tranche demo makes the databases and runs the services. Everything here is safe for concurrent use.
+// An account that a service cannot answer gets an error; the rest of the chunk is answered. Before it answers, each
+// service records the accounts in a [Ledger], which shows what was requested. tranche demo creates the databases and
+// runs the services. Everything is safe for concurrent use.
 package bank
 
 import (
@@ -32,14 +32,14 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// The names under which the services listen.
+// Names of the endpoints.
 const (
 	AccountsEndpoint     = "bank_accounts"
 	TransactionsEndpoint = "bank_transactions"
 	MailEndpoint         = "bank_mail"
 )
 
-// Customer is the payload of an item: a row of a CSV file with the column account.
+// Customer is an item's payload: a CSV row with the column account.
 type Customer struct {
 	Account int32 `json:"account,string"`
 }
@@ -49,7 +49,7 @@ type accounts struct {
 	ledger *Ledger
 }
 
-// ServeAccounts answers for accounts until ctx ends. The connections stay the caller's.
+// ServeAccounts serves accounts until ctx ends. The caller closes the connections.
 func ServeAccounts(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *zap.Logger) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "accounts", Version: "1.0.0", Log: log})
 	if err != nil {
@@ -62,14 +62,14 @@ func ServeAccounts(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *za
 	return svc.Run(ctx)
 }
 
-// accountRow is what the database knows of an account. A nil pointer is a NULL, or a row that is not there.
+// accountRow is a row of selectAccounts. nil is NULL, or a missing account.
 type accountRow struct {
 	ID                                         *int32
 	Number, Kind, Opened, Owner, Street, Place *string
 	Opening, Closing                           *int64
 }
 
-// selectAccounts answers for each id in the order asked for, so that row n belongs to item n.
+// selectAccounts returns a row for each ID, in the given order, so that row n belongs to item n.
 const selectAccounts = `
 SELECT a.id, a.number, a.kind, a.opened::text, a.owner, a.street, a.place, a.opening, a.closing
 FROM unnest($1::int[]) WITH ORDINALITY AS asked (id, place_asked)
@@ -101,7 +101,7 @@ func (s accounts) answer(ctx context.Context, chunk *endpoints.Chunk[Customer, A
 	return nil
 }
 
-// ids are the accounts of a chunk, in its order.
+// ids returns a chunk's accounts, in order.
 func ids[Out any](chunk *endpoints.Chunk[Customer, Out]) []int32 {
 	var ids []int32
 	for _, item := range chunk.Items() {
@@ -110,7 +110,7 @@ func ids[Out any](chunk *endpoints.Chunk[Customer, Out]) []int32 {
 	return ids
 }
 
-// ask runs one query for all accounts, after it has written them into the ledger. What goes wrong may pass.
+// ask writes all accounts to the ledger and then runs one query for them. Its errors are retryable.
 func ask[Row any](ctx context.Context, db *pgxpool.Pool, ledger *Ledger, sql string, ids []int32) ([]Row, error) {
 	if err := ledger.Write(ctx, ids...); err != nil {
 		return nil, endpoints.Retry("bank", "%v", err)
@@ -126,7 +126,7 @@ func ask[Row any](ctx context.Context, db *pgxpool.Pool, ledger *Ledger, sql str
 	return all, nil
 }
 
-// BusinessYear is the year whose movements the bank has.
+// BusinessYear is the year of the bank's movements.
 const BusinessYear = 2025
 
 type transactions struct {
@@ -134,7 +134,7 @@ type transactions struct {
 	ledger *Ledger
 }
 
-// ServeTransactions answers with the movements of accounts until ctx ends. The connections stay the caller's.
+// ServeTransactions serves the movements of accounts until ctx ends. The caller closes the connections.
 func ServeTransactions(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *zap.Logger) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "transactions", Version: "1.0.0", Log: log})
 	if err != nil {
@@ -147,7 +147,7 @@ func ServeTransactions(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log
 	return svc.Run(ctx)
 }
 
-// monthRow is an account's month. Broken counts movements without an amount.
+// monthRow is a month of an account. Broken counts movements without an amount.
 type monthRow struct {
 	Account            int32
 	Month              int
@@ -160,7 +160,7 @@ SELECT account, extract(month FROM booked)::int, count(*), coalesce(sum(amount) 
     coalesce(-sum(amount) FILTER (WHERE amount < 0), 0)::bigint, count(*) - count(amount)
 FROM movement WHERE account = ANY($1) GROUP BY 1, 2`
 
-// answer has a year for every account; one that nothing went over has an empty one.
+// answer returns a year for every account, empty without movements.
 func (s transactions) answer(ctx context.Context, chunk *endpoints.Chunk[Customer, Year]) error {
 	rows, err := ask[monthRow](ctx, s.db, s.ledger, selectMonths, ids(chunk))
 	if err != nil {
@@ -193,18 +193,18 @@ func (s transactions) answer(ctx context.Context, chunk *endpoints.Chunk[Custome
 	return nil
 }
 
-// retryAfter is in how many seconds whoever asks too much may come back.
+// retryAfter is the Retry-After of refused requests, in seconds.
 const retryAfter = 1
 
-// shutdownTimeout is what requests in progress are given at the end.
+// shutdownTimeout bounds the requests in progress at shutdown.
 const shutdownTimeout = 5 * time.Second
 
 const unknownAccount = "the bank has no such account"
 
-// BranchesConfig sets the service up.
+// BranchesConfig configures ServeBranches.
 type BranchesConfig struct {
-	Token string  // asked for as a bearer's; empty: everybody may ask
-	Rate  float64 // customers a second; 0: no limit
+	Token string  // required bearer token; empty: none
+	Rate  float64 // customers per second; 0: unlimited
 }
 
 type branches struct {
@@ -215,8 +215,7 @@ type branches struct {
 	refused atomic.Int64
 }
 
-// ServeBranches answers GET /customers/{account}/branch on the listener until ctx ends, one customer at a time, and
-// closes the listener.
+// ServeBranches serves GET /customers/{account}/branch on the listener until ctx ends, and closes the listener.
 func ServeBranches(ctx context.Context, on net.Listener, db *pgxpool.Pool, config BranchesConfig) error {
 	s := &branches{db: db, ledger: NewLedger(db), config: config, limit: newLimit(config.Rate)}
 	mux := http.NewServeMux()
@@ -235,7 +234,7 @@ func ServeBranches(ctx context.Context, on net.Listener, db *pgxpool.Pool, confi
 	return server.Shutdown(ctx)
 }
 
-// selectBranch has a row for a customer, with nothing behind the number of a branch that does not exist.
+// selectBranch returns a customer's row. The branch columns are NULL if the branch does not exist.
 const selectBranch = `
 SELECT c.branch, b.name, b.street, b.place, b.phone, c.adviser
 FROM customer c LEFT JOIN branch b ON b.id = c.branch
@@ -270,7 +269,7 @@ func (s *branches) branch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// gapError says what the bank does not know.
+// gapError is missing data of the bank.
 type gapError string
 
 func (e gapError) Error() string { return string(e) }
@@ -294,28 +293,27 @@ func (s *branches) find(ctx context.Context, account int32) (Branch, error) {
 	return b, nil
 }
 
-// refusals says how many requests were turned away because they were too many.
+// refusals returns the number of requests refused by the rate limit.
 func (s *branches) refusals(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]int64{"refused": s.refused.Load()})
 }
 
-// refuse says why in words: whoever asks is a program of someone who reads them.
 func refuse(w http.ResponseWriter, status int, reason string) { http.Error(w, reason, status) }
 
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // whoever asked has gone
+	_ = json.NewEncoder(w).Encode(body) // the client may have gone
 }
 
-// Letter is the mail room's answer: what was posted.
+// Letter is the answer of the mail service.
 type Letter struct {
 	Bytes       int    `json:"bytes"`
 	ContentType string `json:"content_type"`
 }
 
-// ServeMail posts the statements of accounts, which it sees as the part of a step of this name, until ctx ends. The
-// connections stay the caller's.
+// ServeMail posts the statements of accounts, which are the parts of the named step, until ctx ends. The caller
+// closes the connections.
 func ServeMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, statement string, log *zap.Logger) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "mail", Version: "1.0.0", Log: log})
 	if err != nil {
@@ -341,10 +339,10 @@ func ServeMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, statement s
 	return svc.Run(ctx)
 }
 
-// limit is a token bucket that holds what is allowed in a second: so much may come at once after a rest.
+// limit is a token bucket for a second's requests.
 type limit struct {
 	mu     sync.Mutex
-	rate   float64 // a second; 0: no limit
+	rate   float64 // per second; 0: unlimited
 	tokens float64
 	last   time.Time
 }

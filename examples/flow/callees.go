@@ -6,27 +6,27 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// AccountQuery asks for an account.
+// AccountQuery requests an account.
 type AccountQuery struct {
 	ID string `json:"id"`
 }
 
-// Account is an account in euros.
+// Account is a balance in euros.
 type Account struct {
 	Balance float64 `json:"balance"`
 }
 
-// RateQuery asks what a euro is in another currency.
+// RateQuery requests the exchange rate from euros.
 type RateQuery struct {
 	To string `json:"to"`
 }
 
-// Rate is the answer.
+// Rate is an exchange rate.
 type Rate struct {
 	Factor float64 `json:"factor"`
 }
 
-// handleAccounts serves accounts out of a map; in earnest it would be one query for chunk.Items().
+// handleAccounts serves accounts from a map; a real service would run one query for chunk.Items().
 func handleAccounts(svc *endpoints.Service, balances map[string]float64) error {
 	return endpoints.HandleList(svc, AccountEndpoint,
 		func(_ context.Context, chunk *endpoints.Chunk[AccountQuery, Account]) error {
@@ -42,7 +42,6 @@ func handleAccounts(svc *endpoints.Service, balances map[string]float64) error {
 		})
 }
 
-// handleRates serves exchange rates.
 func handleRates(svc *endpoints.Service, factors map[string]float64) error {
 	return endpoints.HandleEach(svc, RateEndpoint, func(_ context.Context, in RateQuery) (Rate, error) {
 		factor, known := factors[in.To]

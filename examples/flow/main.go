@@ -1,6 +1,6 @@
-// Command flow is three services in one process, to show a flow in two stages: a statement asks for an account and for
-// an exchange rate, at the same time, and puts the answers together. In earnest each service has a process of its own;
-// nothing else changes.
+// Command flow runs three services in one process to show a flow with two stages: a statement queries an account and
+// an exchange rate concurrently, and combines the answers. Real services would run in separate processes, without
+// other changes.
 package main
 
 import (
@@ -28,7 +28,6 @@ func main() {
 	}
 }
 
-// run serves the three endpoints until ctx ends.
 func run(ctx context.Context, nc *nats.Conn) error {
 	balances := map[string]float64{"A-1": 120, "A-2": 80.5, "A-3": -3}
 	factors := map[string]float64{"NOK": 11.5, "USD": 1.25}

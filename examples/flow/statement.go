@@ -6,33 +6,32 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// Names of the endpoints.
 const (
 	StatementEndpoint = "customer-statement"
 	AccountEndpoint   = "customer-account"
 	RateEndpoint      = "exchange-rate"
 )
 
-// Customer is what a run knows of a customer.
+// Customer is an item's payload.
 type Customer struct {
 	Name     string `json:"name"`
 	Account  string `json:"account"`
 	Currency string `json:"currency"`
 }
 
-// Statement is what the run wants.
+// Statement is an item's result.
 type Statement struct {
 	Name     string  `json:"name"`
 	Balance  float64 `json:"balance"`
 	Currency string  `json:"currency"`
 }
 
-// memory is what a customer's statement has to know in its second stage.
+// memory is the state kept for a statement's second stage.
 type memory struct{ Name, Currency string }
 
 type stage = endpoints.Stage[Customer, Statement, memory, endpoints.None]
 
-// Whom the statements ask. Neither knows anything of flows.
+// The targets of the flow. Their services know nothing of flows.
 //
 //nolint:gochecknoglobals // a target is a name and two types, and never changes
 var (
@@ -40,8 +39,8 @@ var (
 	rates    = endpoints.To[RateQuery, Rate](RateEndpoint)
 )
 
-// handleStatements serves statements. It reads like a function: ask for the account and, when it is in another
-// currency, for the rate; then put both together. In between no one waits, and another instance may go on.
+// handleStatements serves statements. It reads like a function: query the account and, for other currencies, the
+// rate, then combine the answers. Nothing waits in between, and another instance may continue.
 func handleStatements(svc *endpoints.Service) error {
 	return endpoints.HandleFlow(svc, StatementEndpoint, []func(context.Context, *stage) error{
 		func(_ context.Context, s *stage) error {

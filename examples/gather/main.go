@@ -1,10 +1,10 @@
-// Command gather is a program that embeds a node, to compose year-end statements with its own Go code. It stands beside
-// a tranche serve, on the same database and NATS:
+// Command gather embeds a node that composes year-end statements with its own Go code. It shares the database and
+// NATS of a tranche serve:
 //
 //	tranche serve --database URL &
 //	TRANCHE_DATABASE=URL go run ./examples/gather
 //
-// A step of a plan that says "local: statement_pdf" is then done here. examples/plans/statements.yaml is such a plan.
+// It runs the steps of plans with "local: statement_pdf", such as examples/plans/statements.yaml.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command interest is the smallest useful service: it computes a year's interest for accounts that come in chunks.
+// Command interest is a minimal service: it computes a year's interest for chunks of accounts.
 package main
 
 import (

@@ -12,10 +12,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints/pginbox"
 )
 
-// memory is how long answers are remembered: longer than any run takes.
+// memory is how long answers are kept: longer than any run.
 const memory = 90 * 24 * time.Hour
 
-// schema is the ledger's own. Amounts are in cents.
+// schema creates the ledger's tables. Amounts are in cents.
 const schema = `
 CREATE TABLE IF NOT EXISTS ledger_accounts (id text PRIMARY KEY, cents bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS ledger_bookings (
@@ -25,8 +25,8 @@ CREATE TABLE IF NOT EXISTS ledger_bookings (
     run uuid NOT NULL
 )`
 
-// bookInterest books 1.5 % for each account of a chunk that has something, and returns what it found. The accounts are
-// locked in the order of their ids, so that two runs cannot deadlock.
+// bookInterest books 1.5 % for each account of a chunk with a positive balance, and returns the accounts. It locks
+// them in order of ID, so that two runs cannot deadlock.
 const bookInterest = `
 WITH found AS (
     SELECT id, cents, cents * 15 / 1000 AS interest FROM ledger_accounts WHERE id = ANY($1) ORDER BY id FOR UPDATE
@@ -38,7 +38,7 @@ WITH found AS (
 )
 SELECT id, cents, interest FROM found`
 
-// account is an item's payload. The ledger goes by the item's key; whatever else a run knows of an account it ignores.
+// account is an item's payload. The ledger uses the item's key only.
 type account struct{}
 
 type booking struct {
@@ -50,7 +50,7 @@ type ledger struct {
 	inbox *pginbox.Inbox
 }
 
-// openLedger creates what is missing of the tables, and forgets what was remembered long enough.
+// openLedger creates missing tables and prunes old answers.
 func openLedger(ctx context.Context, pool *pgxpool.Pool) (*ledger, error) {
 	inbox, err := pginbox.New(pool, pginbox.Config{Table: "ledger_inbox"})
 	if err != nil {
@@ -72,7 +72,7 @@ func (l *ledger) serve(svc *endpoints.Service) error {
 	return endpoints.HandleList(svc, "book-interest", l.book, endpoints.Wrap(l.inbox.Once()))
 }
 
-// book sees only accounts that this run has not booked yet. An error undoes the whole chunk.
+// book sees only accounts not yet booked by this run. An error rolls back the whole chunk.
 func (l *ledger) book(ctx context.Context, chunk *endpoints.Chunk[account, booking]) error {
 	rows, err := pginbox.Tx(ctx).Query(ctx, bookInterest, chunk.Keys(), [16]byte(chunk.Meta().Run))
 	if err != nil {

@@ -1,8 +1,7 @@
-// Command ledger books a year's interest in its own PostgreSQL, once for each account of a run, however often a chunk
-// is delivered. The bookings of a chunk, the new balances and the memory of its answers are one transaction; see
-// package pginbox.
+// Command ledger books a year's interest in its own PostgreSQL, once per account of a run, even if a chunk is
+// delivered repeatedly. A chunk's bookings, new balances and answers are one transaction; see package pginbox.
 //
-// It finds NATS as every service does, and its database by DATABASE_URL or the PG… variables.
+// The database is set by DATABASE_URL or the PG… variables.
 package main
 
 import (

@@ -14,17 +14,17 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 )
 
-// ContentType is that of a PDF.
+// ContentType is the content type of PDF.
 const ContentType = "application/pdf"
 
-// The page is an A4, in millimetres.
+// Dimensions of the A4 page, in millimetres.
 const (
 	left, right = 22.0, 190.0
 	width       = right - left
 	footerTop   = 277.0
 )
 
-// PDF draws the statement. The same parts make the same bytes.
+// PDF draws the statement. Equal parts give equal bytes.
 func (p *Parts) PDF() ([]byte, error) {
 	s, err := p.Statement()
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *Parts) PDF() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// newSheet is an empty page, with nothing in it that differs from one time to the next.
+// newSheet returns an empty page, with nothing that varies between calls.
 func newSheet(s Statement) sheet {
 	pdf := fpdf.New("P", "mm", "A4", "")
 	closed := time.Date(s.Year, time.December, 31, 23, 59, 59, 0, time.UTC)
@@ -64,7 +64,7 @@ func newSheet(s Statement) sheet {
 	return sheet{pdf}
 }
 
-// sheet draws with the few means that a statement needs. It is not safe for concurrent use.
+// sheet has the drawing functions of a statement. It is not safe for concurrent use.
 type sheet struct{ *fpdf.Fpdf }
 
 // colour is 0xRRGGBB.
@@ -72,13 +72,12 @@ type colour int
 
 func (c colour) rgb() (r, g, b int) { return int(c) >> 16 & 0xFF, int(c) >> 8 & 0xFF, int(c) & 0xFF }
 
-// The bank's colours.
 const (
 	ink   colour = 0x172535
 	navy  colour = 0x123456
 	teal  colour = 0x178A80
 	coral colour = 0xE28460
-	rust  colour = 0xB45C43 // coral, to write with
+	rust  colour = 0xB45C43 // coral, for text
 	grey  colour = 0x687685
 	line  colour = 0xD6DDE5
 	mist  colour = 0xF3F6F9
@@ -86,7 +85,7 @@ const (
 	sky   colour = 0xB0CAE2
 )
 
-// font is a face of Helvetica, which no PDF has to bring along.
+// font is a face of Helvetica, which need not be embedded in PDFs.
 type font struct {
 	style string // "", "B" or "I"
 	size  float64
@@ -98,20 +97,20 @@ func (s sheet) set(f font) {
 	s.SetTextColor(f.rgb())
 }
 
-// text writes from x on, on the base line y.
+// text writes text starting at x, on baseline y.
 func (s sheet) text(x, y float64, f font, text string) {
 	s.set(f)
 	s.Text(x, y, latin(text))
 }
 
-// textRight writes up to x.
+// textRight writes text ending at x.
 func (s sheet) textRight(x, y float64, f font, text string) {
 	s.set(f)
 	text = latin(text)
 	s.Text(x-s.GetStringWidth(text), y, text)
 }
 
-// textMiddle writes around x.
+// textMiddle writes text centred on x.
 func (s sheet) textMiddle(x, y float64, f font, text string) {
 	s.set(f)
 	text = latin(text)
@@ -134,13 +133,14 @@ func (s sheet) rule(x1, y1, x2, y2, thick float64, c colour) {
 	s.Line(x1, y1, x2, y2)
 }
 
-// latin turns text into Windows-1252, the encoding of PDF's own fonts. What it lacks becomes a question mark.
+// latin converts text to Windows-1252, the encoding of PDF's standard fonts. Missing characters become question
+// marks.
 func latin(text string) string {
-	text, _ = encoding.ReplaceUnsupported(charmap.Windows1252.NewEncoder()).String(text) // it fails for no text
+	text, _ = encoding.ReplaceUnsupported(charmap.Windows1252.NewEncoder()).String(text) // it never fails
 	return strings.ReplaceAll(text, "\x1a", "?")
 }
 
-// The chart has two scales with the same four lines across: bars on the left, balances on the right.
+// The chart has two scales with four common grid lines: bars on the left, balances on the right.
 const (
 	gridLines             = 4
 	plotLeft, plotRight   = left + 13, right - 15
@@ -151,14 +151,14 @@ const (
 	pointRadius, lineWide = 0.85, 0.55
 )
 
-// scale turns cents into millimetres above the bottom.
+// scale converts cents to millimetres above the bottom.
 type scale struct{ low, step int64 }
 
 func (s scale) height(cents int64) float64 {
 	return plotHigh * float64(cents-s.low) / float64(gridLines*s.step)
 }
 
-// scaleFor is the finest with round steps whose four steps hold all of low to high.
+// scaleFor returns the finest scale of four round steps that contains low to high.
 func scaleFor(low, high int64) scale {
 	for power := int64(minStep); ; power *= 10 {
 		for _, factor := range []int64{1, 2, 5} {
@@ -179,7 +179,7 @@ func floorTo(n, step int64) int64 {
 	return n - rest
 }
 
-// chart draws what came in and went out as bars, and the balance as a line over them.
+// chart draws money in and out as bars, and the balance as a line over them.
 func (s sheet) chart(p *Parts, top float64) {
 	s.text(left, top-8, font{"B", 10, navy}, "Month by month")
 	s.legend(top - 8)
@@ -226,14 +226,14 @@ func (s sheet) bar(x, bottom, high float64, c colour) {
 	s.RoundedRect(x, bottom-high, barWide, high, 0.6, "12", "F")
 }
 
-// balance is a line from the year's beginning through the end of each month.
+// balance draws a line from the start of the year through the end of each month.
 func (s sheet) balance(bottom float64, scale scale, opening int64, balances [12]int64) {
 	points := []fpdf.PointType{{X: plotLeft, Y: bottom - scale.height(opening)}}
 	for i, cents := range balances {
 		points = append(points, fpdf.PointType{X: plotLeft + monthWide*float64(i+1), Y: bottom - scale.height(cents)})
 	}
 	s.SetLineJoinStyle("round")
-	s.path(points, 1.3, white) // a rim, so that it stands out from the bars
+	s.path(points, 1.3, white) // a rim, to stand out from the bars
 	s.path(points, lineWide, navy)
 	s.SetDrawColor(white.rgb())
 	s.SetFillColor(navy.rgb())
@@ -253,7 +253,7 @@ func (s sheet) path(points []fpdf.PointType, thick float64, c colour) {
 	s.DrawPath("D")
 }
 
-// legend names the three, up to the right edge.
+// legend names the three, aligned to the right edge.
 func (s sheet) legend(y float64) {
 	f := font{"", 8, grey}
 	s.box(121, y-2.2, 2.6, 2.6, teal)
@@ -268,7 +268,7 @@ func (s sheet) legend(y float64) {
 
 const bankName = "Harbour Savings Bank"
 
-// letterhead is the bank's mark and name, and on the right where the branch is.
+// letterhead draws the bank's logo and name, and the branch's address on the right.
 func (s sheet) letterhead(b bank.Branch) {
 	s.box(0, 0, 210, 3, navy)
 	s.box(0, 3, 210, 0.8, teal)
@@ -283,7 +283,7 @@ func (s sheet) letterhead(b bank.Branch) {
 	s.textRight(right, 27.3, small, b.Phone)
 }
 
-// mark is the bank's sign: a sail over two waves.
+// mark draws the bank's logo: a sail over two waves.
 func (s sheet) mark(x, y, size float64) {
 	at := func(u, v float64) fpdf.PointType { return fpdf.PointType{X: x + u*size, Y: y + v*size} }
 	s.rounded(x, y, size, size, size*0.22, navy)
@@ -303,10 +303,10 @@ func (s sheet) mark(x, y, size float64) {
 	s.SetLineCapStyle("butt")
 }
 
-// addressWide is how much of a line the window shows.
+// addressWide is the width of the envelope's window.
 const addressWide = 80.0
 
-// address stands where the window of an envelope is.
+// address writes the address where the envelope's window is.
 func (s sheet) address(a bank.Account) {
 	s.text(left, 48.5, font{"", 6.5, grey}, bankName+" · Quay 1 · 0150 Harbour")
 	s.rule(left, 49.7, left+addressWide, 49.7, 0.15, line)
@@ -315,7 +315,7 @@ func (s sheet) address(a bank.Account) {
 	}
 }
 
-// particulars are the account's, beside the address.
+// particulars writes the account's details next to the address.
 func (s sheet) particulars(p *Parts) {
 	const from, to = 128.0, 152.0
 	for i, row := range [][2]string{
@@ -338,14 +338,14 @@ func (s sheet) heading(st Statement) {
 		fmt.Sprintf("1 January to 31 December %d · all amounts in euros", st.Year))
 }
 
-// tiles are the year in four numbers. Read relies on each label being followed by its number.
+// tiles shows the year in four numbers. Read relies on each number following its label.
 func (s sheet) tiles(st Statement) {
 	const top, high, gap = 104.5, 19.0, 3.5
 	wide := (width - 3*gap) / 4
 	for i, tile := range []struct {
 		label   string
 		cents   int64
-		colours [3]colour // ground, label, number
+		colours [3]colour // background, label, number
 	}{
 		{labelOpening, st.Opening, [3]colour{mist, grey, ink}},
 		{labelIn, st.In, [3]colour{mist, grey, teal}},
@@ -360,7 +360,7 @@ func (s sheet) tiles(st Statement) {
 	}
 }
 
-// fitting is the font in the greatest size, up to most, in which the text is no wider than that.
+// fitting returns the font in the largest size, up to most, at which the text fits.
 func (s sheet) fitting(text string, most, wide float64, f font) font {
 	f.size = most
 	s.set(f)
@@ -381,7 +381,7 @@ func (s sheet) footer(st Statement) {
 	s.textRight(right, footerTop+8, small, "Page 1 of 1")
 }
 
-// day writes 2009-05-31 as people do; anything else it leaves alone.
+// day formats 2009-05-31 for display and leaves other text unchanged.
 func day(text string) string {
 	t, err := parseDay(text)
 	if err != nil {
@@ -390,13 +390,13 @@ func day(text string) string {
 	return t.Format("2 January 2006")
 }
 
-// Where the columns of numbers end, from the left edge.
+// Right edges of the columns of numbers.
 const (
 	endMovements, endIn, endOut, endNet, endBalance = 52.0, 82.0, 112.0, 140.0, width - 2
 	rowHigh                                         = 5.05
 )
 
-// table is the year by month, with its totals.
+// table draws the year by month, with totals.
 func (s sheet) table(p *Parts, st Statement, top float64) {
 	head := font{"B", 7.5, white}
 	s.rounded(left, top, width, 6, 1, navy)

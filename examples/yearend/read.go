@@ -12,7 +12,7 @@ import (
 	"golang.org/x/text/encoding/charmap"
 )
 
-// The labels of the numbers that Read finds.
+// Labels of the numbers that Read finds.
 const (
 	labelOpening = "Opening balance"
 	labelIn      = "Money in"
@@ -22,16 +22,16 @@ const (
 	labelAccount = "Account"
 )
 
-// maxPage bounds what a page may unpack to.
+// maxPage bounds a decompressed page.
 const maxPage = 4 << 20
 
-// Printed is what stands on a statement: whose it is, how many movements, and amounts in cents.
+// Printed holds the figures of a statement; amounts are in cents.
 type Printed struct {
 	Account                              int32
 	Movements, Opening, In, Out, Closing int64
 }
 
-// Read reads the figures of a statement that [Parts.PDF] has drawn, from the text on its page.
+// Read returns the figures of a statement drawn by [Parts.PDF], from the text on its page.
 func Read(pdf []byte) (Printed, error) {
 	texts, err := Texts(pdf)
 	if err != nil {
@@ -42,7 +42,7 @@ func Read(pdf []byte) (Printed, error) {
 	var total, account bool
 	for i := 0; i+1 < len(texts); i++ {
 		if into := amounts[texts[i]]; into != nil {
-			if cents, ok := parseAmount(texts[i+1]); ok { // it is also the head of a column
+			if cents, ok := parseAmount(texts[i+1]); ok { // it is also a column's heading
 				*into = cents
 				delete(amounts, texts[i])
 			}
@@ -61,14 +61,14 @@ func Read(pdf []byte) (Printed, error) {
 }
 
 func parseCount(text string) (int64, bool) {
-	if text == minus { // as none is written
+	if text == minus { // printed for zero
 		return 0, true
 	}
 	n, err := strconv.ParseInt(strings.ReplaceAll(text, ",", ""), 10, 64)
 	return n, err == nil
 }
 
-// parseAccount takes the account from the end of its number: HS12 0150 0000 4711 is account 4711.
+// parseAccount returns the account from the end of its number: HS12 0150 0000 4711 is account 4711.
 func parseAccount(number string) (int32, bool) {
 	const digits = len("0000 0000")
 	if len(number) < digits {
@@ -91,7 +91,7 @@ func parseAmount(text string) (int64, bool) {
 	return n, err == nil
 }
 
-// Texts is what is written on the pages of a PDF that this package has drawn, in the order of drawing.
+// Texts returns the texts on the pages of a PDF drawn by this package, in drawing order.
 func Texts(pdf []byte) ([]string, error) {
 	if !bytes.HasPrefix(pdf, []byte("%PDF-")) {
 		return nil, errors.New("not a PDF")
@@ -123,7 +123,7 @@ func unpack(stream []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, maxPage))
 }
 
-// shown are the operands of Tj: strings in parentheses, with a backslash before a parenthesis or a backslash.
+// shown returns the operands of Tj: strings in parentheses, with backslash escapes.
 func shown(page []byte) (texts []string) {
 	for line := range bytes.Lines(page) {
 		end := bytes.LastIndex(line, []byte(") Tj"))
@@ -132,7 +132,7 @@ func shown(page []byte) (texts []string) {
 			continue
 		}
 		text := strings.NewReplacer(`\(`, "(", `\)`, ")", `\\`, `\`).Replace(string(line[begin+1 : end]))
-		text, _ = charmap.Windows1252.NewDecoder().String(text) // it fails for no text
+		text, _ = charmap.Windows1252.NewDecoder().String(text) // it never fails
 		texts = append(texts, text)
 	}
 	return texts

@@ -1,11 +1,10 @@
-// Package yearend is an example of what a node is embedded for: a local step that composes an account's year-end
-// statement from the answers of three services, as a PDF or, for those who want no paper, as JSON.
+// Package yearend is an example of an embedded node: a local step composes an account's year-end statement from the
+// answers of three services, as a PDF or as JSON.
 //
-// [Parts.PDF] draws with vectors and the fonts that every reader of PDF has: a page of about 9 kB in about a
-// millisecond. The same parts make the same bytes, in every process. [Read] reads the figures that are printed on a
-// page back, for whoever wants to hold them against the bank's books.
+// [Parts.PDF] uses vector drawing and standard fonts: a page of about 9 kB in about a millisecond, with equal bytes
+// for equal parts. [Read] returns the printed figures, to compare them with the bank's books.
 //
-// Everything here is safe for concurrent use.
+// Everything is safe for concurrent use.
 package yearend
 
 import (
@@ -37,14 +36,14 @@ type Statement struct {
 	Closing   int64  `json:"closing"`
 }
 
-// Parts is what a statement is made of: an answer of each service.
+// Parts is what a statement is made of: each service's answer.
 type Parts struct {
 	Account bank.Account
 	Year    bank.Year
 	Branch  bank.Branch
 }
 
-// UnbalancedError is returned when an account and its movements do not fit together.
+// UnbalancedError means that an account's balances and movements do not agree.
 type UnbalancedError struct {
 	Opening, Sum, Closing int64
 }
@@ -54,7 +53,7 @@ func (e *UnbalancedError) Error() string {
 		amount(e.Opening), amount(e.Sum), amount(e.Closing))
 }
 
-// Statement adds the year up. An account that does not balance gets an [UnbalancedError].
+// Statement sums up the year. It returns an [UnbalancedError] if the account does not balance.
 func (p *Parts) Statement() (Statement, error) {
 	s := Statement{
 		Account: p.Account.Account, Number: p.Account.Number, Owner: p.Account.Owner, Branch: p.Branch.Name,
@@ -71,7 +70,7 @@ func (p *Parts) Statement() (Statement, error) {
 	return s, nil
 }
 
-// balances are what was on the account at the end of each month.
+// balances returns the balance at the end of each month.
 func (p *Parts) balances() [12]int64 {
 	var all [12]int64
 	balance := p.Account.Opening
@@ -82,10 +81,10 @@ func (p *Parts) balances() [12]int64 {
 	return all
 }
 
-// minus is an en dash; a hyphen is too short beside digits, and the fonts have no minus sign.
+// minus is an en dash: a hyphen is too short next to digits, and the fonts have no minus sign.
 const minus = "–"
 
-// amount writes cents with separators: 1,234.56.
+// amount formats cents with separators: 1,234.56.
 func amount(cents int64) string {
 	sign := ""
 	if cents < 0 {
@@ -94,7 +93,7 @@ func amount(cents int64) string {
 	return sign + grouped(cents/100) + "." + strconv.FormatInt(100+cents%100, 10)[1:]
 }
 
-// grouped writes a number that is not negative with separators: 1,234,567.
+// grouped formats a non-negative number with separators: 1,234,567.
 func grouped(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	var b strings.Builder
@@ -107,7 +106,7 @@ func grouped(n int64) string {
 	return b.String()
 }
 
-// short writes cents for an axis, without cents: 1,200 or 1.5 M.
+// short formats cents for an axis, in whole units: 1,200 or 1.5 M.
 func short(cents int64) string {
 	sign, whole := "", cents/100
 	if whole < 0 {
@@ -124,35 +123,35 @@ func short(cents int64) string {
 	return sign + grouped(whole)
 }
 
-// Function is the name that plans call [Compose] by.
+// Function is the name of [Compose] in plans.
 const Function = "statement_pdf"
 
-// The steps of a plan whose parts a statement is made of.
+// Steps whose parts a statement needs.
 const (
 	StepAccounts     = "accounts"
 	StepTransactions = "transactions"
 	StepBranches     = "branches"
 )
 
-// What Compose says of an account that no statement can be made of.
+// Codes of Compose's errors.
 const (
 	CodeUnbalanced  = "unbalanced"
 	CodeMissingPart = "missing_part"
 	CodeUnknownForm = "unknown_form"
 )
 
-// The forms that an item's payload may ask for.
+// Forms that an item's payload can request.
 const (
 	PDFForm  = "pdf"
 	JSONForm = "json"
 )
 
-// Wish is what a statement needs of an item's payload.
+// Wish is an item's payload as far as a statement needs it.
 type Wish struct {
 	Form string `json:"form"`
 }
 
-// Compose makes one statement of the parts that the steps before it have left.
+// Compose makes a statement from the parts of earlier steps.
 func Compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 	var wish Wish
 	if err := item.Decode(&wish); err != nil {
@@ -187,17 +186,17 @@ func Compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 	return fetch.Part{Data: pdf, ContentType: ContentType}, nil
 }
 
-// NodeConfig says whose work the node does.
+// NodeConfig configures RunNode.
 type NodeConfig struct {
 	Database string       // URL of Tranche's database
-	NATS     *nats.Conn   // to the servers of tranche serve; it stays the caller's
-	Ledger   *bank.Ledger // of what was composed; nil: none
+	NATS     *nats.Conn   // of the servers of tranche serve; the caller closes it
+	Ledger   *bank.Ledger // records composed accounts; nil: none
 	Log      *zap.Logger  // nil: none
-	Ready    func()       // called once the node works; nil: no one wants to know
+	Ready    func()       // called once the node is ready; nil: not called
 }
 
-// RunNode embeds a node that has the function of this package, until ctx ends. It shares the work of the nodes on the
-// database, and what is composed, is composed here. The database has been migrated: tranche serve does that.
+// RunNode runs an embedded node with this package's function until ctx ends. It shares the work of the database's
+// nodes, and is the only one to compose. tranche serve must have migrated the database.
 func RunNode(ctx context.Context, config NodeConfig) error {
 	node, err := embed.Open(ctx, embed.Config{
 		Database: config.Database, NATS: config.NATS, Log: config.Log, Version: "yearend",
@@ -219,7 +218,7 @@ func RunNode(ctx context.Context, config NodeConfig) error {
 	return node.Run(ctx)
 }
 
-// recorded writes chunks into a ledger before they are worked on.
+// recorded writes chunks to a ledger before they are processed.
 func recorded(ledger *bank.Ledger, next fetch.Fetcher) fetch.Fetcher {
 	if ledger == nil {
 		return next

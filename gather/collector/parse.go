@@ -1,12 +1,8 @@
-// Package collector reads what people write of collectors: how operations are gathered by their keys, and flushed to an
+// Package collector parses the definitions of collectors, which gather operations by key and flush them to an
 // endpoint in lists.
 //
-// [Parse] reads a collector from YAML, or JSON, into what the store keeps, with every default filled in, and says where
-// in it something is wrong. [Key] says which key an operation belongs to.
-//
-// Not its job: the database, and flushing anything.
-//
-// Concurrency: it has no state.
+// [Parse] reads a collector from YAML or JSON into its stored form with all defaults, and locates errors. [Key]
+// returns the key of an operation. The package uses no database and has no state.
 package collector
 
 import (
@@ -28,40 +24,40 @@ import (
 )
 
 const (
-	// MaxBytes is how long the YAML of a collector may be.
+	// MaxBytes bounds the YAML of a collector.
 	MaxBytes = 64 << 10
 
 	maxParamsBytes = 16 << 10
 )
 
-// Parse reads a collector. The name is what errors call the input, and the collector's own unless it has a name field.
+// Parse parses a collector. Errors use name for the input; it is also the collector's name unless it has one.
 //
 //	name: notify             # 1 to 64 of A-Z a-z 0-9 _ -
-//	endpoint: notify         # required: what is asked, with a list
-//	params: {channel: mail}  # what each request carries along
-//	min_size: 100            # flush a key when so many operations wait,
-//	max_age: 10s             # or when the oldest has waited so long
-//	max_size: 500            # and never more than this at once
-//	in_flight: 16            # flushes at once
+//	endpoint: notify         # required: receives the operations as a list
+//	params: {channel: mail}  # sent with each request
+//	min_size: 100            # flush a key when this many operations wait,
+//	max_age: 10s             # or when the oldest has waited this long
+//	max_size: 500            # most operations per flush
+//	in_flight: 16            # parallel flushes
 //	rate: 50/m               # calls, over all nodes
 //	max_attempts: 5          # then an operation is parked
-//	backoff: 1s              # before the second try; doubled with each
+//	backoff: 1s              # before the second attempt; doubled each time
 //	max_backoff: 5m
 //	timeout: 1m              # of a flush
-//	dedupe: 24h              # how long ids are remembered
+//	dedupe: 24h              # how long IDs are remembered
 //	order: fifo              # or priority
-//	strict: false            # true: a failed operation holds its key up
-//	order_by: customer.id    # the key is this field of the payload
-//	partitions: 64           # whose values share so many keys; or values: [eu, us]
-//	fold: last               # operations of a key go as one: the last, or their payloads merged (merge)
-//	fold_by: customer.id     # those with the same value of this field; without it, of that of order_by
-//	enrich:                  # what is stored instead of the payload
+//	strict: false            # true: a failed operation blocks its key
+//	order_by: customer.id    # payload field with the key
+//	partitions: 64           # hash its values into N keys; or values: [eu, us]
+//	fold: last               # send one operation per key: the last, or payloads merged (merge)
+//	fold_by: customer.id     # fold by this field instead of the key
+//	enrich:                  # what to store instead of the payload
 //	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}
 //	  payload: {change: "{item}", name: "{parts.sql.name}"}
-//	retry_codes: [BUSY]      # retried, although the service says no
-//	no_retry_codes: [GONE]      # not retried, although the service says yes
+//	retry_codes: [BUSY]      # retried even if the service says no
+//	no_retry_codes: [GONE]      # not retried even if the service says yes
 //
-// Everything but the endpoint may be left out. What is wrong is a *strictyaml.Error.
+// Only the endpoint is required. Errors are *strictyaml.Error.
 func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	doc, err := strictyaml.Open("collector", name, text, MaxBytes)
 	if err != nil {
@@ -92,7 +88,7 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	return &whole, nil
 }
 
-// document is a collector as people write it.
+// document is a collector as written in YAML.
 type document struct {
 	collector.CollectorSpec
 
@@ -103,13 +99,12 @@ type document struct {
 	Enrich     *enrichment `json:"enrich"`
 }
 
-// enrichment is what is stored of an operation. The settings of the query are kept as those of a step.
+// enrichment is what to store of an operation. The query's settings are those of a step.
 type enrichment struct {
 	SQL *gather.SQL `json:"sql"`
 	collector.Enrichment
 }
 
-// checkCodes wants codes that there may be, each once.
 func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 	for i, code := range codes {
 		switch at := fmt.Sprintf("%s[%d]", field, i); {
@@ -122,12 +117,12 @@ func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 	return nil
 }
 
-// isCode reports whether a text has only what names have, and dots.
+// isCode reports whether code has only the characters of names, and dots.
 func isCode(code string) bool {
 	return wire.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
 }
 
-// check looks at names, and at what fields are to each other.
+// check validates names and combinations of fields.
 func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.Rule) error {
 	if s.Endpoint == "" {
 		return doc.Fail("endpoint", "it is missing; a collector needs the endpoint that its flushes ask")
@@ -139,7 +134,7 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		return doc.Fail("name", "it is missing; give the collector a name, of A-Z a-z 0-9 _ -")
 	}
 	if wire.ValidateName(s.Name) != nil {
-		return doc.Fail("name", "%.80q is no name of a collector; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
+		return doc.Fail("name", "invalid collector name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
 			wire.MaxNameLength)
 	}
 	if size, err := json.Marshal(s.Params); err != nil || len(size) > maxParamsBytes {
@@ -153,8 +148,8 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))
 }
 
-// checkFold has what folds be strict, in the order in which operations were added: else an update that failed would go
-// after one that came later.
+// checkFold requires strict processing in insertion order for folds: otherwise a failed update would follow a later
+// one.
 func checkFold(doc *strictyaml.Document, s *collector.CollectorSpec) error {
 	switch {
 	case s.Fold == "" && s.FoldBy != "":
@@ -197,7 +192,7 @@ func checkKeying(doc *strictyaml.Document, keying *order.Rule) error {
 	return doc.Fail(wrong.Field, "%s", wrong.Problem)
 }
 
-// checkPairs compares fields that were given, and those that were not by their defaults.
+// checkPairs compares related fields, with defaults for those not given.
 func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error {
 	s := given.WithDefaults()
 	of := func(field string, value any) string {
@@ -216,16 +211,15 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 	}
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return doc.Fail("no_retry_codes", "%q stands in retry_codes, too", code)
+			return doc.Fail("no_retry_codes", "%q is in retry_codes, too", code)
 		}
 	}
 	return nil
 }
 
-// Key returns the key that an operation belongs to: its own, or the one that its payload has by order_by. With
-// partitions that is like 17/64, the seventeenth of 64 counted from 0: it is the same everywhere and indefinitely.
-//
-// The error is an *order.ValueError for a payload without a value, or with one that is not listed.
+// Key returns an operation's key: its own, or the payload's value for order_by. With partitions it is a stable number
+// such as 17/64, counted from 0. The error is an *order.ValueError if the payload has no value, or one that is not
+// listed.
 func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	by := spec.OrderBy
 	if by == nil {
@@ -246,14 +240,13 @@ func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, err
 	return value, nil
 }
 
-// OwnKey reports whether operations have to bring a key of their own.
+// OwnKey reports whether operations must have a key.
 func OwnKey(spec *collector.CollectorSpec) bool {
 	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
 }
 
-// Fold returns what an operation is folded by, with those of its key that have the same: the value of fold_by, or else
-// that of order_by, or the operation's own key. It is empty when the collector does not fold. The error is an
-// *order.ValueError.
+// Fold returns the value by which an operation is folded with others of its key: that of fold_by, else of order_by,
+// else the operation's own key. It is empty without fold. The error is an *order.ValueError.
 func Fold(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	if spec.Fold == "" {
 		return "", nil
@@ -269,7 +262,7 @@ func Fold(spec *collector.CollectorSpec, own string, payload []byte) (string, er
 	return value, nil
 }
 
-// valueOf is the value of a field, or without one that of order_by, or the operation's own key.
+// valueOf returns the value of by, else of order_by, else the operation's own key.
 func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (string, error) {
 	if by == "" && spec.OrderBy != nil {
 		by = spec.OrderBy.Field
@@ -281,10 +274,10 @@ func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (str
 	return rule.Value(own, payload)
 }
 
-// RowPart is what a template calls the row of a query, as in {parts.sql.name}.
+// RowPart is the name of a query's row in templates: {parts.sql.name}.
 const RowPart = "sql"
 
-// Query returns the query of an enrichment; nil when it has none.
+// Query returns the query of an enrichment, or nil without one.
 func Query(e *collector.Enrichment) (*gather.SQL, error) {
 	if e == nil || e.SQL == nil {
 		return nil, nil
@@ -296,7 +289,7 @@ func Query(e *collector.Enrichment) (*gather.SQL, error) {
 	return q, nil
 }
 
-// Template returns what is filled in.
+// Template returns the payload template of an enrichment.
 func Template(e *collector.Enrichment) (*template.Body, error) {
 	of := template.Variables{Item: true, Alone: true}
 	if e.SQL != nil {
@@ -315,9 +308,9 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	case err != nil:
 		return err
 	case e.Payload == nil:
-		return doc.Fail("enrich", "payload is missing: what is to be stored, as in {change: \"{item}\"}")
+		return doc.Fail("enrich", "payload is missing; say what to store, for example {change: \"{item}\"}")
 	case query == nil && e.By != "":
-		return doc.Fail("enrich.by", "there is no sql that asks for it; leave it out")
+		return doc.Fail("enrich.by", "there is no sql to use it; leave it out")
 	case query == nil && e.Optional:
 		return doc.Fail("enrich.optional", "there is no sql that could have no row; leave it out")
 	}
@@ -338,8 +331,8 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	return nil
 }
 
-// Asked returns what the query of an enrichment is asked for on behalf of an operation: the value of by, or else that
-// of order_by, or the operation's own key. The error is an *order.ValueError.
+// Asked returns the value that an enrichment's query looks up for an operation: that of by, else of order_by, else
+// the operation's own key. The error is an *order.ValueError.
 func Asked(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	return valueOf(spec, spec.Enrich.By, own, payload)
 }

@@ -1,22 +1,19 @@
-// Package fetch is what a node asks to get the parts of a chunk: one call with the items, and a slot for each of them
-// back. Steps of kind http and sql are such fetchers, and so is the Go code of a step of kind local.
+// Package fetch defines fetchers, which produce the parts of a chunk: a node calls one with the items and gets a slot
+// for each. Steps of kind http and sql are fetchers, as is the Go code of local steps.
 //
-// A program that embeds a node gives it its local functions by name. [Each] makes a fetcher of a function that
-// composes one item; [Typed] one of a function with types of its own for the payload and the result; [Func] one of a
-// function that takes the whole chunk, for a query that fetches what all of its items need.
+// A program that embeds a node registers local functions by name. [Each] makes a fetcher from a function for one
+// item, [Typed] from one with typed payload and result, and [Func] from one for the whole chunk, so that one query
+// can fetch the data of all items.
 //
-// Guarantees: what a fetcher returns is held against what was asked. A slot for an item that was not asked for is not
-// taken, of two slots for one item the first counts, and an item without a slot is retried: it is never a success.
-// An error of the call speaks for the items without a slot. A panic in Each and Typed costs its item, with code
-// wire.CodePanic, and a panic elsewhere the chunk.
+// The node checks what a fetcher returns: it ignores slots of items not requested and repeated slots, and retries
+// items without a slot. An error of the call applies to items without a slot. A panic in Each or Typed fails its item
+// with wire.CodePanic, elsewhere the chunk.
 //
-// A call may be made more than once for the same item: a node that dies has its chunks fetched again by another. What
-// must not happen twice is remembered under [Item.IdempotencyKey].
+// A call may be repeated for the same item, for example after a node dies. To make an effect happen once, use
+// [Item.IdempotencyKey]. The node does retries, pacing and limits.
 //
-// Not its job: retries, pacing, limits, the database. The node does that, by slices, as for endpoints.
-//
-// Concurrency: a fetcher is called from several goroutines at once, one call for each chunk. It must end soon after its
-// context: a call that does not is given up, and what it returns later is dropped; until then it keeps a worker.
+// A fetcher is called concurrently, once per chunk. It must return soon after its context ends: otherwise the call is
+// abandoned and its results are dropped, but it occupies a worker until it returns.
 package fetch
 
 import (
@@ -33,62 +30,59 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Fetcher gets the parts of a chunk.
-//
-// The error speaks for the items without a slot; what came counts anyway. It may be one of wire.Fail or
-// wire.Retry, which keep their code. A missing slot without an error means that no one knows: the item is tried
-// again.
+// Fetcher produces the parts of a chunk. Returned slots count even with an error. The error applies to items without
+// a slot; one made by wire.Fail or wire.Retry keeps its code. Without an error, items without a slot are retried.
 type Fetcher interface {
 	Fetch(ctx context.Context, req *Request) ([]Slot, error)
 }
 
-// Func is a Fetcher that is a function.
+// Func is a function that implements Fetcher.
 type Func func(ctx context.Context, req *Request) ([]Slot, error)
 
 // Fetch calls f.
 func (f Func) Fetch(ctx context.Context, req *Request) ([]Slot, error) { return f(ctx, req) }
 
-// Request is a chunk to be fetched. The fetcher may keep neither it nor what is in it after it has returned, but what
-// it returns may share its memory.
+// Request is a chunk to fetch. The fetcher must not use it or its contents after it returns, but returned slots may
+// share its memory.
 type Request struct {
 	Run        uuid.UUID
-	Slice      uuid.UUID // the attempt; another try at the same items has another one
+	Slice      uuid.UUID // the attempt; a retry has another one
 	Step       string    // the step's name
-	StepNumber int       // its place in the run
-	Attempt    int       // how often these items have been asked for, this time included
-	Generation int       // of the run, from 1; a re-run has the next
+	StepNumber int       // its position in the run
+	Attempt    int       // attempts at these items, including this one
+	Generation int       // of the run, from 1; a rerun increments it
 	Params     map[string]string
 	Items      []Item
-	Rate       float64 // items a second that the step may ask for; 0: as many as it likes
+	Rate       float64 // items per second allowed for the step; 0: unlimited
 
 	sink Sink
 }
 
-// Item is an item to be fetched.
+// Item is an item to fetch.
 type Item struct {
 	Ordinal int
 	Key     string
-	Payload []byte          // JSON; nil when the item is no input of the step
-	Parts   map[string]Part // what the steps it sees have made of the item; one of an optional step may be missing
+	Payload []byte          // JSON; nil if the item is not an input of the step
+	Parts   map[string]Part // results of the step's inputs; those of optional steps may be missing
 
 	request *Request // set by Each and Typed
 }
 
-// Part is what a step has made of an item.
+// Part is a step's result for an item.
 type Part struct {
 	Data        []byte
-	ContentType string // empty: JSON
+	ContentType string // empty for JSON
 }
 
-// Slot is one item's place in what a fetcher returns: a result, or an error.
+// Slot is one item's result or error.
 type Slot struct {
 	Ordinal     int
 	Data        []byte
-	ContentType string          // empty: JSON
+	ContentType string          // empty for JSON
 	Err         *wire.SlotError // nil with a result
 }
 
-// Decode reads a part that is JSON into v.
+// Decode decodes a JSON part into v.
 func (p Part) Decode(v any) error {
 	if p.ContentType != "" {
 		return fmt.Errorf("the part is %s; only JSON can be read into a value", p.ContentType)
@@ -96,7 +90,7 @@ func (p Part) Decode(v any) error {
 	return json.Unmarshal(p.Data, v)
 }
 
-// JSON returns a part of v as JSON.
+// JSON encodes v as a part.
 func JSON(v any) (Part, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -105,7 +99,7 @@ func JSON(v any) (Part, error) {
 	return Part{Data: data}, nil
 }
 
-// Decode reads the item's payload into v. It fails when the item is no input of the step.
+// Decode decodes the payload into v. It fails if the item is not an input of the step.
 func (i *Item) Decode(v any) error {
 	if i.Payload == nil {
 		return wire.Fail(wire.CodeBadPayload, "the item is no input of the step; name it in the plan's inputs")
@@ -116,8 +110,8 @@ func (i *Item) Decode(v any) error {
 	return nil
 }
 
-// DecodePart reads the part of a step into v, and reports whether there is one: the part of an optional step may be
-// missing. It fails when the part is not JSON or does not fit v.
+// DecodePart decodes the named step's part into v and reports whether it exists; that of an optional step may be
+// missing. It fails if the part is not JSON or does not fit v.
 func (i *Item) DecodePart(step string, v any) (there bool, err error) {
 	part, there := i.Parts[step]
 	if !there {
@@ -129,7 +123,7 @@ func (i *Item) DecodePart(step string, v any) (there bool, err error) {
 	return true, nil
 }
 
-// Param returns a parameter of the run, or "" when it has none of that name. It works in functions of Each and Typed.
+// Param returns a run parameter, or "" if it is not set. Use it in functions of Each and Typed.
 func (i *Item) Param(name string) string {
 	if i.request == nil {
 		return ""
@@ -137,7 +131,7 @@ func (i *Item) Param(name string) string {
 	return i.request.Params[name]
 }
 
-// Params returns a copy of the run's parameters, in functions of Each and Typed.
+// Params returns a copy of the run's parameters. Use it in functions of Each and Typed.
 func (i *Item) Params() map[string]string {
 	if i.request == nil {
 		return nil
@@ -145,8 +139,8 @@ func (i *Item) Params() map[string]string {
 	return maps.Clone(i.request.Params)
 }
 
-// IdempotencyKey is the same for every attempt at the item in one generation of its run, and differs after a re-run or
-// a reset: it is that of an endpoint for the same item. It works in functions of Each and Typed.
+// IdempotencyKey is the same for every attempt at the item in one generation of its run, and changes after a rerun or
+// reset. It equals the key at an endpoint. Use it in functions of Each and Typed.
 func (i *Item) IdempotencyKey() string {
 	if i.request == nil {
 		return ""
@@ -155,15 +149,15 @@ func (i *Item) IdempotencyKey() string {
 	return fmt.Sprintf("%s/%d/%d/%d", r.Run, r.StepNumber, i.Ordinal, r.Generation)
 }
 
-// ErrorOf turns what a function returned into an error slot. One of wire.Fail or wire.Retry keeps its code,
-// the end of a context is wire.CodeTimeout and may pass, and any other has code wire.CodeHandlerError and may
-// pass as retry says. Codes and messages of any make are cut to what is allowed.
+// ErrorOf converts an error to that of a slot. One made by wire.Fail or wire.Retry keeps its code, the end of a
+// context becomes a retryable wire.CodeTimeout, and any other wire.CodeHandlerError, retryable if retry is set. Codes
+// and messages are cut to their limits.
 func ErrorOf(err error, retry bool) *wire.SlotError {
 	slot, ok := errors.AsType[*wire.SlotError](err)
 	switch {
 	case ok:
 		message := slot.Message
-		if err.Error() != slot.Error() { // wrapped: what was added around it is worth reading
+		if err.Error() != slot.Error() { // the wrapping adds context
 			message = err.Error()
 		}
 		return clean(slot.Code, message, slot.Retry)
@@ -174,7 +168,7 @@ func ErrorOf(err error, retry bool) *wire.SlotError {
 	}
 }
 
-// Clean returns an error slot whose code and message are such as are allowed.
+// Clean returns the error with code and message cut to their limits.
 func Clean(e *wire.SlotError) *wire.SlotError { return clean(e.Code, e.Message, e.Retry) }
 
 func clean(code, message string, retry bool) *wire.SlotError {
@@ -182,35 +176,34 @@ func clean(code, message string, retry bool) *wire.SlotError {
 	if retry {
 		of = wire.Retry
 	}
-	slot, _ := errors.AsType[*wire.SlotError](of(code, "%s", message)) // it is one
+	slot, _ := errors.AsType[*wire.SlotError](of(code, "%s", message)) // always one
 	return slot
 }
 
-// cut reports whether an error comes from the end of ctx.
+// cut reports whether an error was caused by the end of ctx.
 func cut(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// Sink takes slots while their chunk is still at work, so that what is done is not held in memory, nor lost when the
-// rest does not end. Nodes implement it.
+// Sink receives slots while their chunk is being processed, so that they use no memory and are not lost if the rest
+// fails. Nodes implement it.
 type Sink interface {
-	// Begin says which item the fetcher is at, for the case that it never comes back.
+	// Begin reports the item that is started, in case the fetcher never returns.
 	Begin(ordinal int)
-	// Worked says how long a host or source took for a request, without the waits before it.
+	// Worked reports the time a host or source took for a request, without waits before it.
 	Worked(took time.Duration)
-	// Take takes a slot, which must not be returned as well. It may wait until there is room.
+	// Take receives a slot, which must not also be returned. It may block.
 	Take(slot Slot)
 }
 
-// WithSink sets where the slots of a request go early. It returns the request.
+// WithSink sets the receiver of early slots and returns r.
 func (r *Request) WithSink(sink Sink) *Request {
 	r.sink = sink
 	return r
 }
 
-// Emit hands a slot over while other items are still at work, which keeps large results from piling up. It returns
-// false when no one takes it: then the slot is to be returned with the others. It may be called from several goroutines
-// at once, and not after the fetcher has returned.
+// Emit delivers a slot early, which limits the memory for large results. It returns false if there is no sink; then
+// return the slot with the rest. It is safe for concurrent use until the fetcher returns.
 func (r *Request) Emit(slot Slot) bool {
 	if r.sink == nil {
 		return false
@@ -219,8 +212,8 @@ func (r *Request) Emit(slot Slot) bool {
 	return true
 }
 
-// Worked says how long a host or source took for one of the requests for a chunk, without what the fetcher waited
-// for: a rate, a turn, a connection. It may be called from several goroutines at once.
+// Worked reports how long a host or source took for a request, without waits for a rate, slot or connection. It is
+// safe for concurrent use.
 func (r *Request) Worked(took time.Duration) {
 	if r.sink != nil {
 		r.sink.Worked(took)
@@ -233,11 +226,9 @@ func (r *Request) begin(ordinal int) {
 	}
 }
 
-// Each makes a fetcher of a function that makes one item's part. It is called for one item of a chunk after the other;
-// a node works on several chunks at once. An error is the item's: one of wire.Fail and wire.Retry keeps its
-// code, any other has code wire.CodeHandlerError and is not retried. A panic is an error, too.
-//
-// When the context ends, the items that are left stay without a slot.
+// Each makes a fetcher from a function for one item. It is called for one item of a chunk at a time, but for several
+// chunks concurrently. Errors apply to the item: one made by wire.Fail or wire.Retry keeps its code, any other is a
+// permanent wire.CodeHandlerError. A panic is an error too. When the context ends, remaining items get no slot.
 func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
 	return Func(func(ctx context.Context, req *Request) ([]Slot, error) {
 		var slots []Slot
@@ -252,7 +243,7 @@ func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
 			slot := Slot{Ordinal: item.Ordinal, Data: part.Data, ContentType: part.ContentType}
 			switch {
 			case err == nil:
-			case cut(ctx, err): // it was not the item that failed
+			case cut(ctx, err): // not the item's failure
 				return slots, context.Cause(ctx)
 			default:
 				slot = Slot{Ordinal: item.Ordinal, Err: ErrorOf(err, false)}
@@ -265,9 +256,9 @@ func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
 	})
 }
 
-// Typed makes a fetcher of a function from the item's payload to a result, which is written as JSON unless it is a Part
-// or an wire.Binary. A payload that does not fit In is the item's error, with code wire.CodeBadPayload. When
-// the item is no input of the step, in is the zero value.
+// Typed makes a fetcher from a typed function. The result is encoded as JSON unless it is a Part or wire.Binary. A
+// payload that does not fit In fails the item with wire.CodeBadPayload. If the item is not an input of the step, in
+// is zero.
 func Typed[In, Out any](f func(ctx context.Context, in In, item *Item) (Out, error)) Fetcher {
 	return Each(func(ctx context.Context, item *Item) (Part, error) {
 		var in In
@@ -300,21 +291,21 @@ func binary(b wire.Binary) Part {
 	return Part{Data: b.Data, ContentType: b.ContentType}
 }
 
-// Panic is a panic of a function, for the log. What becomes of it in the run is an error without the stack.
+// Panic is a recovered panic, for the log. Errors in the run have no stack.
 type Panic struct {
-	Ordinal int // of the item; -1: of the chunk
+	Ordinal int // of the item; -1 for the chunk
 	Value   any
 	Stack   []byte
 }
 
 type panicKey struct{}
 
-// ReportPanics returns a context by which Each and Typed tell of panics. Nodes use it.
+// ReportPanics returns a context in which Each and Typed report panics. Nodes use it.
 func ReportPanics(ctx context.Context, report func(Panic)) context.Context {
 	return context.WithValue(ctx, panicKey{}, report)
 }
 
-// guarded calls a function for one item and turns a panic into an error.
+// guarded calls a function for one item and converts a panic to an error.
 func guarded(ctx context.Context, item *Item, f func(context.Context, *Item) (Part, error)) (part Part, err error) {
 	defer func() {
 		value := recover()
@@ -329,7 +320,7 @@ func guarded(ctx context.Context, item *Item, f func(context.Context, *Item) (Pa
 	return f(ctx, item)
 }
 
-// Guard calls a fetcher and turns a panic into an error of the chunk, which is retried.
+// Guard calls a fetcher and converts a panic to a retryable error of the chunk.
 func Guard(ctx context.Context, f Fetcher, req *Request) (slots []Slot, err error) {
 	defer func() {
 		value := recover()

@@ -11,23 +11,23 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Guess collects what items have in common, for a schema that they all fit.
+// Guess infers a schema that all added items fit.
 type Guess struct {
 	items  int
 	names  []string
 	fields map[string]*column
 }
 
-// column is what the values of a field have in common.
+// column is the common shape of a field's values.
 type column struct {
 	seen  int
-	kinds []string // types of JSON Schema
+	kinds []string // JSON Schema types
 	texts int
-	empty bool // some text is
+	empty bool // some text is empty
 	forms []form
 }
 
-// form is what a text may look like.
+// form is a recognized form of texts.
 type form struct {
 	is    func(string) bool
 	write func(map[string]any)
@@ -38,7 +38,7 @@ var (
 	decimal = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?$`)
 )
 
-// forms are those that are told apart, the narrowest first.
+// forms returns the recognized forms, the narrowest first.
 func forms() []form {
 	pattern := func(r *regexp.Regexp) func(map[string]any) {
 		return func(schema map[string]any) { schema["pattern"] = r.String() }
@@ -53,7 +53,7 @@ func forms() []form {
 	}
 }
 
-// Add looks at one more item.
+// Add adds an item.
 func (g *Guess) Add(item []byte) error {
 	dec := jsontext.NewDecoder(bytes.NewReader(item))
 	if _, err := dec.ReadToken(); err != nil {
@@ -127,8 +127,8 @@ func kindOf(value jsontext.Value) string {
 	}
 }
 
-// Schema is a JSON Schema of the items: what types their fields have, and which fields all of them have. Of texts that
-// all look like numbers or dates it says so. It is a proposal, for people to fix: the next items may differ.
+// Schema returns a JSON Schema of the items: the types of fields, which fields are required, and formats of texts
+// that look like numbers or dates. It is a proposal for review; later items may differ.
 func (g *Guess) Schema() json.RawMessage {
 	var out bytes.Buffer
 	out.WriteString(`{"type":"object","required":`)

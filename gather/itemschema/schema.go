@@ -1,22 +1,14 @@
 // Package itemschema validates the items of a run with a JSON Schema (draft 2020-12 unless the schema names another),
 // and proposes a schema for existing items.
 //
-// # What it guarantees
+// It validates with santhosh-tekuri/jsonschema, with formats asserted.
 //
-// santhosh-tekuri/jsonschema decides what is valid, with formats asserted.
+// A schema cannot reach outside: $refs to files or servers are refused. Patterns are RE2's, in linear time. A check
+// has a bounded number of steps, because references multiply: forty definitions with two references each make a
+// trillion.
 //
-// A schema reaches nothing outside itself: a $ref to a file or to a server is refused. Patterns are RE2's, which take
-// linear time. A check has a bounded number of steps, since references may multiply: forty definitions of two
-// references each are a trillion.
-//
-// # Not its job
-//
-// It knows no files and no runs. Items are objects as internal/intake makes them: valid JSON without spaces between
-// its tokens and without names that stand twice.
-//
-// # Concurrency
-//
-// One goroutine at a time uses a Schema.
+// Items must be objects as encoded by internal/intake: valid JSON without space between tokens and without repeated
+// names. A Schema is not safe for concurrent use.
 package itemschema
 
 import (
@@ -37,10 +29,10 @@ import (
 	"golang.org/x/text/message"
 )
 
-// MaxBytes is how long a schema may be: as long as a plan, which may have it in it.
+// MaxBytes bounds a schema, like a plan, which may contain it.
 const MaxBytes = 64 << 10
 
-// place is the address of a schema within its compiler. Nothing is there.
+// place is the schema's placeholder address in its compiler.
 const place = "tranche:items"
 
 // Schema describes valid items.
@@ -54,7 +46,7 @@ type Error struct{ Reason string }
 
 func (e *Error) Error() string { return e.Reason }
 
-// Compile reads a schema. The error is an *Error.
+// Compile compiles a schema. The error is an *Error.
 func Compile(text []byte) (*Schema, error) {
 	if len(text) > MaxBytes {
 		return nil, &Error{fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(text), MaxBytes)}
@@ -84,7 +76,7 @@ func Compile(text []byte) (*Schema, error) {
 	return s, nil
 }
 
-// A check may take minSteps, and more for each byte of its item. A step compares one value with one schema.
+// A check may take minSteps plus byteSteps per byte of the item. A step compares one value with one schema.
 const (
 	minSteps  = 100_000
 	byteSteps = 20
@@ -93,8 +85,8 @@ const (
 var errTooManySteps = errors.New("checking an item against the schema takes too many steps; " +
 	"use fewer $refs in allOf, anyOf and oneOf")
 
-// meter counts the steps of a schema and of all that it leads to, and ends a check that takes too many. Each kind of
-// schema looks at its format before it goes on to others.
+// meter makes a schema and its subschemas count their steps and stop a check that takes too many. Each kind of schema
+// checks its format first.
 func (s *Schema) meter(v reflect.Value, seen map[*jsonschema.Schema]bool) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -116,7 +108,7 @@ func (s *Schema) meter(v reflect.Value, seen map[*jsonschema.Schema]bool) {
 		case reflect.TypeFor[*jsonschema.DynamicRef]():
 			s.meter(v.Elem(), seen)
 		case reflect.TypeFor[*jsonschema.Schema]():
-			at := (*jsonschema.Schema)(v.UnsafePointer()) // Interface refuses fields that are not exported
+			at := (*jsonschema.Schema)(v.UnsafePointer()) // Interface rejects unexported fields
 			if at == nil || seen[at] {
 				return
 			}
@@ -140,7 +132,7 @@ func (s *Schema) counted(at *jsonschema.Schema) *jsonschema.Format {
 	}}
 }
 
-// nothingElse keeps schemas from reading files of the node.
+// nothingElse prevents schemas from reading the node's files.
 type nothingElse struct{}
 
 var errElsewhere = errors.New("a $ref may not leave the schema; put what it refers to under $defs")
@@ -148,7 +140,7 @@ var errElsewhere = errors.New("a $ref may not leave the schema; put what it refe
 // Load implements jsonschema.URLLoader.
 func (nothingElse) Load(string) (any, error) { return nil, errElsewhere }
 
-// explain says what is wrong with a schema, without the address that it has here.
+// explain returns what is wrong with a schema, without its placeholder address.
 func explain(err error) string {
 	if errors.Is(err, errElsewhere) {
 		return errElsewhere.Error()
@@ -163,10 +155,10 @@ func explain(err error) string {
 	return "it is no JSON Schema: " + strings.ReplaceAll(err.Error(), place, "")
 }
 
-// maxDigits is how long a number may be that is looked at: what it takes to compare one grows faster than its length.
+// maxDigits bounds the length of numbers checked: comparing takes more than linear time.
 const maxDigits = 400
 
-// size is what it takes to look at a value once, in steps.
+// size is the cost of looking at a value once, in steps.
 func size(v any) int {
 	switch v := v.(type) {
 	case string:
@@ -179,7 +171,8 @@ func size(v any) int {
 	return 0
 }
 
-// Check returns what is wrong with an item, by field; nil when it is valid. The error: it takes too many steps.
+// Check returns an item's faults by field, or nil if it is valid. It returns an error if the check takes too many
+// steps.
 func (s *Schema) Check(item []byte) ([]Fault, error) {
 	value, err := decode(item)
 	if err != nil {
@@ -213,7 +206,7 @@ func decode(value []byte) (any, error) {
 	return out, refuseLong(out)
 }
 
-// refuseLong finds numbers that take too long to be compared.
+// refuseLong rejects numbers that take too long to compare.
 func refuseLong(value any) error {
 	switch v := value.(type) {
 	case json.Number:
@@ -239,9 +232,9 @@ func refuseLong(value any) error {
 
 func english() *message.Printer { return message.NewPrinter(language.English) }
 
-// Fault is one thing in which an item does not fit.
+// Fault is one reason why an item is invalid.
 type Fault struct {
-	Field   string // like address.city or lines.0.amount; empty: the item as a whole
+	Field   string // such as address.city or lines.0.amount; empty for the whole item
 	Problem string
 }
 
@@ -252,14 +245,14 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s: %s", f.Field, f.Problem)
 }
 
-// Bounds of what is said of one item.
+// Limits of the faults reported for an item.
 const (
 	maxFaults  = 20
 	maxField   = 100 // bytes
 	maxProblem = 200
 )
 
-// faultsOf lists what an error is made of, by field.
+// faultsOf lists the causes of an error by field.
 func faultsOf(err *jsonschema.ValidationError) []Fault {
 	var all []Fault
 	collect(err, &all)
@@ -287,7 +280,7 @@ func collect(err *jsonschema.ValidationError, all *[]Fault) {
 		for _, name := range is.Properties {
 			add(name, "the schema has no such field")
 		}
-	case *kind.AnyOf, *kind.OneOf, *kind.Not: // what each of the branches has against it helps no one
+	case *kind.AnyOf, *kind.OneOf, *kind.Not: // the branches' errors help no one
 		add("", "it fits none of what the schema allows: "+err.ErrorKind.LocalizedString(english()))
 	case *kind.FalseSchema:
 		add("", "the schema allows nothing here")
@@ -311,7 +304,7 @@ func short(text string, most int) string {
 	return text[:most] + "…"
 }
 
-// ValueEnd returns where the value ends that begins at some place of valid JSON without spaces.
+// ValueEnd returns the end of the value that starts at a position in valid JSON without spaces.
 func ValueEnd(text []byte, at int) int {
 	if at >= len(text) {
 		return at

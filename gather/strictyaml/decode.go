@@ -12,20 +12,20 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Reader is a value that is read in a way of its own.
+// Reader is implemented by values with custom reading.
 type Reader interface{ ReadYAML(v Value) error }
 
-// Decode reads a value into what a pointer leads to. The fields of a struct have the names that they have in JSON, and
-// those of an embedded struct are its own; what is not given stays unchanged. A [Reader] and an
-// [encoding.TextUnmarshaler] read themselves. Further tags say what is allowed:
+// Decode decodes a value into a pointer. Struct fields have their JSON names, and fields of embedded structs are
+// promoted; missing ones stay unchanged. A [Reader] or [encoding.TextUnmarshaler] reads itself. Further tags restrict
+// values:
 //
-//	enum:"a,b"         the words that a text may be, or each text of a list
-//	min:"1" max:"10"   bounds of a number, of a time (10ms) and of a size (1KiB); of the bytes of a text, and of the
-//	                   number of entries of a list or a group
-//	want:"hosts"       what errors call a text, or a group of names that are the writer's
+//	enum:"a,b"         the allowed words of a text, or of each text in a list
+//	min:"1" max:"10"   bounds of a number, a time (10ms), a size (1KiB), the bytes of a text, or the number of entries
+//	                   of a list or group
+//	want:"hosts"       the name of a text, or of a group with free names, in errors
 func (v Value) Decode(into any) error { return v.decode(reflect.ValueOf(into).Elem(), "") }
 
-// Into returns a reader that decodes into what a pointer leads to, as in a struct a field with such a tag.
+// Into returns a reader that decodes into a pointer, as for a struct field with that tag.
 func Into(into any, tag ...reflect.StructTag) func(Value) error {
 	return func(v Value) error { return v.decode(reflect.ValueOf(into).Elem(), append(tag, "")[0]) }
 }
@@ -71,7 +71,7 @@ func (v Value) decode(into reflect.Value, tag reflect.StructTag) error {
 	}
 }
 
-// fieldsOf are the fields of a struct, and those of structs that it embeds unless it has a field of that name.
+// fieldsOf returns the fields of a struct, including promoted ones.
 func fieldsOf(of reflect.Value) (fields []Field) {
 	own := map[string]bool{}
 	named := func(i int) (name string, embedded bool) {
@@ -101,12 +101,12 @@ func fieldsOf(of reflect.Value) (fields []Field) {
 	return fields
 }
 
-// unmarshal has a type read a text; its error says what is wanted. Bounds of a number are such texts, too.
+// unmarshal lets a type parse a text; its error says what is allowed. Bounds are parsed the same way.
 func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag reflect.StructTag) error {
 	text, _ := v.Plain()
 	_, quoted := v.Text()
 	if _, err := strconv.ParseFloat(text, 64); quoted && err == nil {
-		text = "" // a text is not a number
+		text = "" // a quoted text is not a number
 	}
 	err := to.UnmarshalText([]byte(text))
 	least, bounded := tag.Lookup("min")
@@ -119,7 +119,7 @@ func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag re
 	most := tag.Get("max")
 	of := func(text string) (n int64, err error) {
 		bound := reflect.New(into.Type())
-		to, _ := reflect.TypeAssert[encoding.TextUnmarshaler](bound) // as into is
+		to, _ := reflect.TypeAssert[encoding.TextUnmarshaler](bound) // same type as into
 		err = to.UnmarshalText([]byte(text))
 		return bound.Elem().Int(), err
 	}
@@ -135,14 +135,14 @@ func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag re
 	return nil
 }
 
-// bounds are those that a tag gives of a number, or of how much there is of something.
+// bounds returns the bounds in a tag, for a number or a size.
 func bounds(tag reflect.StructTag) (least, most int, bounded bool) {
 	least, _ = strconv.Atoi(tag.Get("min"))
 	most, err := strconv.Atoi(tag.Get("max"))
 	return least, most, err == nil
 }
 
-// number takes decimal digits only: YAML would also read 0x10, 010 and 1_000.
+// number accepts decimal digits only: YAML also reads 0x10, 010 and 1_000.
 func (v Value) number(into reflect.Value, tag reflect.StructTag) error {
 	least, most, bounded := bounds(tag)
 	want := "a whole number like 500"
@@ -162,7 +162,7 @@ func (v Value) number(into reflect.Value, tag reflect.StructTag) error {
 	return nil
 }
 
-// text reads a text, which may not be empty.
+// text reads a text, which must not be empty.
 func (v Value) text(into reflect.Value, tag reflect.StructTag) error {
 	if words, limited := tag.Lookup("enum"); limited {
 		said, _ := v.Plain()
@@ -215,7 +215,7 @@ func (v Value) slice(into reflect.Value, tag reflect.StructTag) error {
 	return nil
 }
 
-// group reads what stands by names of the writer's. Texts may look like something else there.
+// group reads a group with free names. Its texts may look like other types.
 func (v Value) group(into reflect.Value, tag reflect.StructTag) error {
 	into.Set(reflect.MakeMap(into.Type()))
 	err := v.Entries(cmp.Or(tag.Get("want"), "names and values"), func(name string, entry Value) error {

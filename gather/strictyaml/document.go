@@ -1,19 +1,16 @@
-// Package strictyaml reads the YAML that people write for Tranche: one document, of known fields, with an error at the
-// place where something is wrong.
+// Package strictyaml reads the YAML files of Tranche: one document of known fields. Errors point to the position of a
+// problem.
 //
-// [Open] refuses what such files do not need, before it is parsed: anchors, aliases, tags, merge keys, several
-// documents, deep nesting, control characters, huge input. [Value.Decode] then reads it into a struct, by the JSON
-// names and the tags of its fields; [Value.Fields], [Value.Entries] and [Value.List] take apart what no struct can say.
-// JSON is YAML, and may stand there instead.
-// [OpenSecret] is for files in which passwords stand, or may stand by mistake: its errors quote nothing.
+// [Open] rejects what such files do not need before parsing: anchors, aliases, tags, merge keys, multiple documents,
+// deep nesting, control characters, huge input. [Value.Decode] reads a value into a struct by JSON names and tags;
+// [Value.Fields], [Value.Entries] and [Value.List] read other shapes. JSON is accepted as YAML. [OpenSecret] is for
+// files that may contain passwords: its errors quote nothing.
 //
-// Guarantees: a number is decimal digits, a text is not a number, a field stands once and is one that is known. Every
-// error is an [*Error]: with the line, the column and, but for secrets, the source line, and made safe to
-// print.
+// Numbers are decimal digits, texts are not numbers, and fields are known and not repeated. Every error is an
+// [*Error] with line, column and, except for secrets, the source line, safe to print. Callers check the meaning of
+// values and their combinations.
 //
-// Not its job: what values mean, and which go together.
-//
-// Concurrency: a [Document] belongs to one goroutine.
+// A [Document] is not safe for concurrent use.
 package strictyaml
 
 import (
@@ -31,11 +28,10 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// maxDepth is how deep groups and lists may be nested. The parser takes seconds for deep nesting, so depth is counted
-// on the tokens before it runs.
+// maxDepth bounds nesting. The parser takes seconds for deep nesting, so tokens are checked before it runs.
 const maxDepth = 8
 
-// Document is the one document of a text.
+// Document is a parsed document.
 type Document struct {
 	Root Value
 
@@ -45,7 +41,7 @@ type Document struct {
 	places     map[string]*token.Position
 }
 
-// Open reads a text of at most limit bytes. The kind, like collector, and the name are what errors call it.
+// Open parses a text of at most limit bytes. Errors use kind, such as collector, and name.
 func Open(kind, name string, text []byte, limit int) (*Document, error) {
 	d, err := open(&Document{kind: kind, name: name}, text, limit)
 	if err == nil && d.Root.node == nil {
@@ -57,8 +53,8 @@ func Open(kind, name string, text []byte, limit int) (*Document, error) {
 	return d, nil
 }
 
-// OpenSecret is [Open] for a text that may hold passwords, even where none belong: errors quote names of fields that
-// look like such, and nothing else of it. It may be empty, and then has no fields.
+// OpenSecret is [Open] for a text that may contain passwords, even by mistake: errors quote only what looks like
+// field names. An empty text is a document without fields.
 func OpenSecret(kind, name string, text []byte, limit int) (*Document, error) {
 	return open(&Document{kind: kind, name: name, secret: true}, text, limit)
 }
@@ -68,7 +64,7 @@ func open(d *Document, text []byte, limit int) (*Document, error) {
 	if len(text) > limit {
 		return nil, d.whole("it has %d bytes; a %s has at most %d", len(text), d.kind, limit)
 	}
-	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors put it there
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // added by some editors
 	d.lines = strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
 	if err := d.checkText(); err != nil {
 		return nil, err
@@ -84,13 +80,13 @@ func open(d *Document, text []byte, limit int) (*Document, error) {
 	return d, nil
 }
 
-// Rename has errors call the text by another name.
+// Rename changes the name used in errors.
 func (d *Document) Rename(name string) { d.name = name }
 
-// Given reports whether a field was given, by its path, like http.url or steps[0].name.
+// Given reports whether a field was given, by its path, such as http.url or steps[0].name.
 func (d *Document) Given(path string) bool { return d.places[path] != nil }
 
-// Fail returns an error at the place of a field or, when the field is not there, of what should hold it.
+// Fail returns an error at the position of a field or, if it is missing, of its parent.
 func (d *Document) Fail(path, format string, args ...any) error {
 	problem := path + ": " + fmt.Sprintf(format, args...)
 	for at := path; at != ""; at = at[:max(strings.LastIndexAny(at, ".["), 0)] {
@@ -101,7 +97,7 @@ func (d *Document) Fail(path, format string, args ...any) error {
 	return d.whole("%s", problem)
 }
 
-// checkText refuses what no YAML may contain.
+// checkText rejects characters that YAML does not allow.
 func (d *Document) checkText() error {
 	for i, line := range d.lines {
 		column := 0
@@ -119,7 +115,7 @@ func (d *Document) checkText() error {
 	return nil
 }
 
-// parse returns the one node that the text consists of; nil when there is nothing in it.
+// parse returns the document's node, or nil if it is empty.
 func (d *Document) parse(text string) (ast.Node, error) {
 	tokens := lexer.Tokenize(text)
 	if err := d.checkTokens(tokens); err != nil {
@@ -139,7 +135,7 @@ func (d *Document) parse(text string) (ast.Node, error) {
 		switch {
 		case doc.Body == nil || comment:
 		case root != nil:
-			return nil, d.fail(doc.Body.GetToken().Position, "a second document; there is to be one")
+			return nil, d.fail(doc.Body.GetToken().Position, "found a second document; want one")
 		default:
 			root = doc.Body
 		}
@@ -147,7 +143,7 @@ func (d *Document) parse(text string) (ast.Node, error) {
 	return root, nil
 }
 
-// checkTokens refuses what such files do not need, and nesting that would keep the parser busy.
+// checkTokens rejects features that such files do not need, and deep nesting.
 func (d *Document) checkTokens(tokens token.Tokens) error {
 	flow, dashes, line := 0, 0, 0
 	for _, t := range tokens {
@@ -194,7 +190,7 @@ func (d *Document) fail(at *token.Position, format string, args ...any) error {
 	return e
 }
 
-// syntax turns the parser's error into one with our own source line.
+// syntax converts the parser's error to one with our source line.
 func (d *Document) syntax(err error) error {
 	const unquoted = "this is not YAML; look for a wrong indent or a missing quote"
 	var positioned yaml.Error
@@ -219,17 +215,17 @@ func (d *Document) syntax(err error) error {
 	return d.fail(at, "%s", positioned.GetMessage())
 }
 
-// Error is returned for a text that is not what it should be.
+// Error is returned for an invalid text.
 type Error struct {
-	Kind    string // what it should be, like collector
-	Name    string // what the caller calls it; may be empty
-	Line    int    // from 1; 0 when the text as a whole is at fault
+	Kind    string // what it should be, such as collector
+	Name    string // the caller's name for it; may be empty
+	Line    int    // from 1; 0 for the whole text
 	Column  int    // from 1, in characters
-	Source  string // the line, as it stands there; empty when it is not to be shown
-	Problem string // what is wrong, with the field when it is known
+	Source  string // the line; empty if it must not be shown
+	Problem string // what is wrong, with the field if known
 }
 
-// Error returns the place and the problem, and below them the source line with a mark.
+// Error returns the position and problem, and below them the marked source line.
 func (e *Error) Error() string {
 	input := strings.TrimSpace(e.Kind + " " + e.Name)
 	if e.Line == 0 {
@@ -244,11 +240,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s\n%s%s\n%*s^", place, margin, shown, len(margin)+before, "")
 }
 
-// sourceWidth is how much of a source line an error shows.
+// sourceWidth bounds the part of a source line that is shown.
 const sourceWidth = 100
 
-// window returns the part of the source line around the column, and how many characters stand before the column. What
-// a terminal could take for a command is replaced.
+// window returns the part of the source line around the column, and the number of characters before the column. It
+// replaces terminal control characters.
 func (e *Error) window() (before int, shown string) {
 	line := []rune(e.Source)
 	column := min(max(e.Column-1, 0), len(line))

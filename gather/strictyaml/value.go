@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Value is what stands at a field, in a list, or is the whole document.
+// Value is a value in a document.
 type Value struct {
 	of   *Document
 	node ast.Node
@@ -19,19 +19,19 @@ type Value struct {
 	at   *token.Position
 }
 
-// Field is one field of a group: its name, and what reads its value.
+// Field is a field of a group and the reader of its value.
 type Field struct {
 	Name string
 	Read func(Value) error
 }
 
-// Path returns the fields that lead to the value, like http.url or steps[0].name; empty for the whole document.
+// Path returns the value's path, such as http.url or steps[0].name; empty for the whole document.
 func (v Value) Path() string { return v.path }
 
-// Given reports whether the group that the value is has a field of this name.
+// Given reports whether the value has a field of this name.
 func (v Value) Given(name string) bool { return v.of.Given(v.under(name)) }
 
-// under is the path of what stands in the value by this name.
+// under returns the path of a field of the value.
 func (v Value) under(name string) string {
 	if v.path == "" {
 		return name
@@ -39,7 +39,7 @@ func (v Value) under(name string) string {
 	return v.path + "." + name
 }
 
-// Fail returns an error at the place of the value.
+// Fail returns an error at the value's position.
 func (v Value) Fail(format string, args ...any) error { return v.failAt(v.at, format, args...) }
 
 func (v Value) failAt(at *token.Position, format string, args ...any) error {
@@ -50,10 +50,10 @@ func (v Value) failAt(at *token.Position, format string, args ...any) error {
 	return v.of.fail(at, "%s", problem)
 }
 
-// Wrong returns an error that says what is wanted, and what the value is.
+// Wrong returns an error that says what is wanted and what the value is.
 func (v Value) Wrong(want string) error { return v.Fail("want %s; this is %s", want, v.Kind()) }
 
-// Fields reads a group of fields, each of which may stand once.
+// Fields reads a group of known fields, each at most once.
 func (v Value) Fields(fields ...Field) error {
 	names := make([]string, len(fields))
 	byName := map[string]func(Value) error{}
@@ -77,11 +77,11 @@ func (v Value) Fields(fields ...Field) error {
 	})
 }
 
-// maxNear is how many names are worth proposing for one that is unknown.
+// maxNear bounds the names proposed for an unknown one.
 const maxNear = 3
 
-// Nearest returns the known names that another may stand for, by its words: the one that has the same, or those that
-// have all of them or begin as it does, else those that end with its last one. There are none when too many do.
+// Nearest returns known names with the words of name: an exact match, else those that contain or start with them,
+// else those with the same last word. It returns none if there are too many.
 func Nearest(name string, known []string) []string {
 	given := wordsOf(name)
 	if len(given) == 0 {
@@ -110,7 +110,7 @@ func Nearest(name string, known []string) []string {
 	return whole
 }
 
-// wordsOf splits a name, like max_failed or --max-failed, and takes each word in the singular.
+// wordsOf splits a name such as max_failed or --max-failed into words in the singular.
 func wordsOf(name string) []string {
 	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '_' || r == '-' })
 	for i, w := range words {
@@ -119,7 +119,7 @@ func wordsOf(name string) []string {
 	return words
 }
 
-// Entries reads a group whose names are the writer's.
+// Entries reads a group with free names.
 func (v Value) Entries(want string, read func(name string, v Value) error) error {
 	return v.entries(want, func(key *token.Token, plain bool, entry Value) error {
 		if !plain {
@@ -129,13 +129,13 @@ func (v Value) Entries(want string, read func(name string, v Value) error) error
 	})
 }
 
-// plainName is what may be quoted of a key in a text with secrets: what is meant as a value may stand there by mistake.
+// plainName matches keys that may be quoted from a secret text: a value may be there by mistake.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,64}$`)
 
 func (v Value) entries(want string, read func(key *token.Token, plain bool, v Value) error) error {
 	node, ok := v.node.(ast.MapNode)
 	switch {
-	case v.node == nil: // a text with nothing in it
+	case v.node == nil: // an empty text
 		return nil
 	case !ok:
 		return v.Wrong(want)
@@ -158,7 +158,7 @@ func (v Value) entries(want string, read func(key *token.Token, plain bool, v Va
 	return nil
 }
 
-// List reads a list, entry by entry.
+// List reads a list.
 func (v Value) List(read func(Value) error) error {
 	node, ok := v.node.(*ast.SequenceNode)
 	if !ok {
@@ -172,7 +172,7 @@ func (v Value) List(read func(Value) error) error {
 	return nil
 }
 
-// place notes where a value stands; one that is not there stands where its key does.
+// place records a value's position; a missing value has that of its key.
 func (d *Document) place(node ast.Node, path string, key *token.Token) Value {
 	at := key.Position
 	if _, null := node.(*ast.NullNode); !null && node.GetToken() != nil {
@@ -187,7 +187,7 @@ func (d *Document) place(node ast.Node, path string, key *token.Token) Value {
 	return Value{of: d, node: node, path: path, at: at}
 }
 
-// Plain returns the text of a value that is a text, a number or true or false, as it was written.
+// Plain returns the source text of a text, number or boolean.
 func (v Value) Plain() (text string, ok bool) {
 	switch n := v.node.(type) {
 	case *ast.StringNode:
@@ -198,7 +198,7 @@ func (v Value) Plain() (text string, ok bool) {
 	return "", false
 }
 
-// Text returns the text of a value that is one, and stands on one line.
+// Text returns the text of a single-line text.
 func (v Value) Text() (text string, ok bool) {
 	node, ok := v.node.(*ast.StringNode)
 	if !ok {
@@ -207,7 +207,7 @@ func (v Value) Text() (text string, ok bool) {
 	return node.Value, true
 }
 
-// Block returns the text of a block of several lines.
+// Block returns the text of a multi-line block.
 func (v Value) Block() (text string, ok bool) {
 	node, ok := v.node.(*ast.LiteralNode)
 	if !ok {
@@ -216,7 +216,7 @@ func (v Value) Block() (text string, ok bool) {
 	return node.Value.Value, true
 }
 
-// Number returns a number as it was written.
+// Number returns the source text of a number.
 func (v Value) Number() (digits string, ok bool) {
 	switch v.node.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:
@@ -225,7 +225,7 @@ func (v Value) Number() (digits string, ok bool) {
 	return "", false
 }
 
-// Kind says what a value is, for those who do not speak YAML.
+// Kind describes a value in plain words.
 func (v Value) Kind() string {
 	if v.of.secret {
 		return v.kind()
@@ -239,7 +239,7 @@ func (v Value) Kind() string {
 	return v.kind()
 }
 
-// kind is [Value.Kind] without the value.
+// kind is Kind without the value.
 func (v Value) kind() string {
 	switch v.node.(type) {
 	case *ast.NullNode:

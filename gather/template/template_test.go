@@ -60,7 +60,7 @@ func TestBadURLs(t *testing.T) {
 		{"http://h/{run.x}", "has no fields"},
 		{"http://h/{params.}", "there is no {params.} here"},
 		{"http://h/{params.a b}", "spaces"},
-		{"http://h/{params.a=b}", "no name of a variable"},
+		{"http://h/{params.a=b}", "invalid variable name"},
 		{"http://h/{key}/%zz", "no template by RFC 6570"},
 		{"http://h/{key:3}", "a part of a value"},
 		{"http://h/?a=1{?key}", "writes a second ?; write {&key}"},

@@ -13,7 +13,6 @@ type Text struct {
 	pieces []piece
 }
 
-// piece is a literal, or a variable.
 type piece struct {
 	literal  string
 	variable *variable
@@ -21,7 +20,7 @@ type piece struct {
 
 var errBrace = errors.New("a brace without its other one; write {{ or }} for a brace itself")
 
-// ParseText reads a text with variables.
+// ParseText parses a text with variables.
 func ParseText(text string, variables Variables) (*Text, error) {
 	t := &Text{}
 	var literal strings.Builder
@@ -61,7 +60,7 @@ func (t *Text) literal(b *strings.Builder) {
 	}
 }
 
-// Secrets are the names of the secrets that the text contains.
+// Secrets returns the names of the secrets in the text.
 func (t *Text) Secrets() (names []string) {
 	for _, p := range t.pieces {
 		if p.variable != nil && p.variable.root == "secret" {
@@ -71,7 +70,7 @@ func (t *Text) Secrets() (names []string) {
 	return names
 }
 
-// Expand fills in the values, which must be texts, numbers or truths.
+// Expand inserts the values, which must be texts, numbers or booleans.
 func (t *Text) Expand(in *Values) (string, error) {
 	var b strings.Builder
 	for _, p := range t.pieces {
@@ -95,8 +94,8 @@ func (t *Text) Expand(in *Values) (string, error) {
 	return b.String(), nil
 }
 
-// json returns the text as a JSON string, or the value of whatever type when it is one variable and nothing else. A
-// part that is not there is null: its step is an optional one.
+// json returns the text as a JSON string, or the value of any type if the text is just one variable. A missing part,
+// of an optional step, is null.
 func (t *Text) json(in *Values) (json.RawMessage, error) {
 	if len(t.pieces) != 1 || t.pieces[0].variable == nil {
 		text, err := t.Expand(in)
@@ -126,13 +125,13 @@ func quote(value any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// Body is JSON whose strings have variables. Names of fields have none.
+// Body is JSON whose strings, except field names, have variables.
 type Body struct {
-	root    any // map[string]any, []any, *Text, or what JSON has beside them
+	root    any // map[string]any, []any, *Text, or other JSON values
 	secrets []string
 }
 
-// ParseBody reads JSON with variables.
+// ParseBody parses JSON with variables.
 func ParseBody(text []byte, variables Variables) (*Body, error) {
 	var raw any
 	if err := decode(text, &raw); err != nil {
@@ -171,10 +170,10 @@ func (b *Body) parse(raw any, variables Variables) (parsed any, err error) {
 	return raw, nil
 }
 
-// Secrets are the names of the secrets that the body contains.
+// Secrets returns the names of the secrets in the body.
 func (b *Body) Secrets() []string { return b.secrets }
 
-// Expand fills in the values and returns JSON.
+// Expand inserts the values and returns JSON.
 func (b *Body) Expand(in *Values) ([]byte, error) {
 	filled, err := fill(b.root, in)
 	if err != nil {

@@ -13,26 +13,24 @@ import (
 	"unicode/utf8"
 )
 
-// MaxURL is the longest URL that is asked for, in bytes.
+// MaxURL bounds the bytes of a URL.
 const MaxURL = 8 << 10
 
-// URL is a template of URLs. Scheme, host and port stand in it as they are.
+// URL is a URL template. Its scheme, host and port have no variables.
 type URL struct {
 	base   *url.URL // up to the first variable
 	pieces []urlPiece
 }
 
-// urlPiece is a literal, or an expression.
 type urlPiece struct {
 	literal string
 	operator
 	uses []use
 }
 
-// use is a variable in an expression.
 type use struct {
 	variable
-	shown   string // the name as the template has it
+	shown   string // name in the template
 	explode bool
 	at      place
 }
@@ -47,7 +45,7 @@ var (
 	errClimbs   = errors.New("a path with . or .. in it means another one; write that")
 )
 
-// ParseURL reads a template.
+// ParseURL parses a template.
 func ParseURL(text string, variables Variables) (*URL, error) {
 	if len(text) > MaxURL {
 		return nil, fmt.Errorf("it has %d bytes; at most %d are allowed", len(text), MaxURL)
@@ -62,10 +60,9 @@ func ParseURL(text string, variables Variables) (*URL, error) {
 	return u, nil
 }
 
-// expression is what stands between braces in a template.
 var expression = regexp.MustCompile(`\{[^{}]*\}`)
 
-// parseBase reads what stands before the first variable: variables can change neither whom is asked nor how.
+// parseBase parses the part before the first variable: variables cannot change the scheme or host.
 func (u *URL) parseBase(text string) error {
 	fixed, _, _ := strings.Cut(text, "{")
 	scheme, rest, _ := strings.Cut(fixed, "://")
@@ -98,7 +95,7 @@ func (u *URL) parseBase(text string) error {
 	return nil
 }
 
-// hostName is a name as DNS has it.
+// hostName is a DNS name.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
 
 func checkHost(u *url.URL) error {
@@ -113,7 +110,7 @@ func checkHost(u *url.URL) error {
 	return errHost
 }
 
-// urlLiteral is what may stand between expressions.
+// urlLiteral matches text between expressions.
 var urlLiteral = regexp.MustCompile("^([^\\x00-\\x20\\x7f\"<>^`{|}\\\\%]|%[0-9A-Fa-f]{2})*$")
 
 var errLiteral = errors.New("it is no template by RFC 6570: braces go in pairs around a variable, and % before two " +
@@ -144,11 +141,11 @@ func (u *URL) parsePieces(text string, variables Variables) error {
 	return literal(text[last:])
 }
 
-// operator is how an expression writes its values: table 1 of RFC 6570, appendix A.
+// operator is how an expression is expanded: RFC 6570, appendix A, table 1.
 type operator struct {
 	first, separator string
 	named            bool
-	empty            string // behind the name of a value that is empty
+	empty            string // follows the name of an empty value
 }
 
 func operatorOf(sign byte) (op operator, signed bool) {
@@ -163,7 +160,7 @@ func operatorOf(sign byte) (op operator, signed bool) {
 	return operator{separator: ","}, false
 }
 
-// parseExpression reads what stands between braces; query says whether a ? stands before it.
+// parseExpression parses an expression. query reports whether a ? precedes it.
 func parseExpression(text string, variables Variables, query bool) (urlPiece, error) {
 	var piece urlPiece
 	if text == "" {
@@ -176,7 +173,7 @@ func parseExpression(text string, variables Variables, query bool) (urlPiece, er
 	}
 	switch {
 	case text[0] == '+' || text[0] == '#':
-		return piece, fmt.Errorf("{%s} would put a value there as it is, which could make another URL of it; write {%s}",
+		return piece, fmt.Errorf("{%s} would insert a value unescaped, which could change the URL; write {%s}",
 			text, text[1:])
 	case text[0] == '?' && query:
 		return piece, fmt.Errorf("{%s} writes a second ?; write {&%s}", text, names)
@@ -193,7 +190,6 @@ func parseExpression(text string, variables Variables, query bool) (urlPiece, er
 	return piece, piece.parseUses(text, names, variables, at)
 }
 
-// parseUses reads the variables of an expression.
 func (p *urlPiece) parseUses(text, names string, variables Variables, at place) error {
 	for name := range strings.SplitSeq(names, ",") {
 		if strings.Contains(name, ":") {
@@ -205,34 +201,34 @@ func (p *urlPiece) parseUses(text, names string, variables Variables, at place) 
 			return err
 		}
 		if !urlLiteral.MatchString(name) || strings.ContainsAny(name, "/?#&=;@:") {
-			return fmt.Errorf("{%s}: %q is no name of a variable", text, name)
+			return fmt.Errorf("{%s}: invalid variable name %q", text, name)
 		}
 		p.uses = append(p.uses, use{v, name, explode, at})
 	}
 	return nil
 }
 
-// Host is the host of the URL, with its port when it has one, in lower case.
+// Host returns the host and port in lower case.
 func (u *URL) Host() string { return strings.ToLower(u.base.Host) }
 
-// Shown is the URL without what the variables put into it, for errors.
+// Shown returns the URL's scheme and host, for errors.
 func (u *URL) Shown() string { return u.base.Scheme + "://" + u.base.Host }
 
-// Base is the URL up to the first variable.
+// Base returns the URL up to the first variable.
 func (u *URL) Base() *url.URL {
 	base := *u.base
 	return &base
 }
 
-// TooLongError says that a URL became longer than what servers take.
+// TooLongError means that an expanded URL exceeds MaxURL.
 type TooLongError struct{ Bytes int }
 
 func (e *TooLongError) Error() string {
-	return fmt.Sprintf("the URL has %d bytes; at most %d are sent: put the values in the body, or ask for fewer at once",
+	return fmt.Sprintf("the URL has %d bytes; at most %d are sent: put the values in the body, or request fewer at a time",
 		e.Bytes, MaxURL)
 }
 
-// Expand fills in the values.
+// Expand inserts the values.
 func (u *URL) Expand(in *Values) (*url.URL, error) {
 	var b strings.Builder
 	for i := range u.pieces {
@@ -255,7 +251,6 @@ func (u *URL) Expand(in *Values) (*url.URL, error) {
 	return out, nil
 }
 
-// expand writes the values of an expression.
 func (p *urlPiece) expand(b *strings.Builder, in *Values) error {
 	before := p.first
 	for i := range p.uses {
@@ -292,7 +287,7 @@ func (o *operator) name(u *use, text string) string {
 	return u.shown + "=" + text
 }
 
-// escaped returns a variable's value, or the values of a list, as they stand in a URL. None: it is left out.
+// escaped returns a variable's escaped value, or a list's values; none if it is left out.
 func (u *use) escaped(in *Values) ([]string, error) {
 	value, there, err := u.value(in)
 	if err != nil {
@@ -321,7 +316,7 @@ func (u *use) escaped(in *Values) ([]string, error) {
 	return out, nil
 }
 
-// escape leaves what RFC 3986 calls unreserved, and writes each other byte with a %.
+// escape percent-encodes all except RFC 3986's unreserved characters.
 func escape(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
@@ -354,8 +349,7 @@ func (u *use) texts(value any) (texts []string, ok bool) {
 	return []string{text}, ok
 }
 
-// climbs reports whether a path has . or .. among its segments, to readers that take an escaped or a reversed slash for
-// one.
+// climbs reports whether a path has . or .. segments, even for readers that accept escaped slashes or backslashes.
 func climbs(path string) bool {
 	if plain, err := url.PathUnescape(path); err == nil {
 		path = plain

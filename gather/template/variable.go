@@ -1,26 +1,23 @@
 // Package template fills in the URLs, headers and bodies of HTTP requests.
 //
-// A URL is an RFC 6570 template, as in http://127.0.0.1:8081/branches/{item.branch}{?year}. Texts and the strings in a
-// JSON body have variables in braces; {{ and }} are braces. A string of a body that is one variable and nothing else
-// becomes the variable's value of whatever type.
+// A URL is an RFC 6570 template, such as http://127.0.0.1:8081/branches/{item.branch}{?year}. Texts and strings in a
+// JSON body have variables in braces; {{ and }} are literal braces. A string of a body that is just one variable
+// becomes its value of any type.
 //
 //	key, ordinal          of the item
-//	item, item.FIELD      its payload, or a field of it, however deep: item.address.zip
-//	parts.STEP.FIELD      what an earlier step has made of it
-//	params.NAME           a parameter of the run; in {?…}, {&…} and {;…} of a URL NAME alone will do
+//	item, item.FIELD      its payload, or a field at any depth: item.address.zip
+//	parts.STEP.FIELD      an earlier step's result
+//	params.NAME           a run parameter; just NAME in {?…}, {&…} and {;…} of a URL
 //	run, step, generation
 //	secret.NAME           a secret of the operator's, in headers and bodies only
-//	keys, items           of the whole chunk, in requests for many items
+//	keys, items           of the whole chunk, in requests for a chunk
 //
-// Guarantees: what is filled in cannot become anything but a value. In a URL it changes neither host nor path nor
-// query: it is escaped, and never makes a segment that climbs; expansions that do not escape are refused. In a body it
-// is JSON. Whoever fills in headers checks them. A variable without a value is an error, except in {?…}, {&…} and {;…},
-// where it is left out; a parameter that the run does not have is an error everywhere.
+// Inserted values stay values. In a URL they are escaped and cannot change host, path or query, nor make a segment
+// that climbs; unescaped expansions are rejected. In a body they are JSON. Callers must check headers. A variable
+// without a value is an error, except in {?…}, {&…} and {;…}, which omit it; an unset parameter is always an error.
 //
-// Libraries of RFC 6570 expand a URL, too. They do not say where in it a variable stands, by which it is checked, and
-// know neither texts nor bodies.
-//
-// Concurrency: templates can be shared.
+// RFC 6570 libraries do not report where a variable is, on which these checks depend, and support neither texts nor
+// bodies. Templates are safe for concurrent use.
 package template
 
 import (
@@ -33,34 +30,34 @@ import (
 	"strings"
 )
 
-// Variables are those that a template may use.
+// Variables are what a template may use.
 type Variables struct {
-	Many  bool     // the request is for a chunk: keys and items instead of those of one item
+	Many  bool     // the request is for a chunk: keys and items instead of one item's
 	Item  bool     // there are payloads
-	Parts []string // there are parts of these steps
-	Alone bool     // it is about an operation by itself: there is no run, and there are no secrets
-	Any   bool     // what there is was checked before: payloads and parts of any step may be there
+	Parts []string // steps with parts
+	Alone bool     // for a single operation: no run and no secrets
+	Any   bool     // already checked: payloads and any step's parts may exist
 }
 
-// variable is a name in a template, taken apart.
+// variable is a parsed name in a template.
 type variable struct {
-	name string   // as it stands there
+	name string   // as written
 	root string   // key, ordinal, item, parts, params, run, step, generation, secret, keys, items
-	of   string   // the step of a part, the name of a parameter or secret
+	of   string   // step of a part, name of a parameter or secret
 	path []string // in a payload or part
 }
 
-// place is where a variable stands.
+// place is where a variable occurs.
 type place int
 
 const (
 	inPath  place = iota
-	inQuery       // in the query of a URL, as in ?a={key}
-	inNamed       // named and left out when it is missing, as in {?year}
+	inQuery       // in a URL's query, as in ?a={key}
+	inNamed       // named and omitted if missing, as in {?year}
 	inText
 )
 
-// parse takes a name apart, and checks that there is such a variable.
+// parse parses a name and checks that the variable exists.
 func (v Variables) parse(name string, at place) (variable, error) {
 	root, rest, dotted := strings.Cut(name, ".")
 	out := variable{name: name, root: root}
@@ -79,7 +76,7 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	return out, nil
 }
 
-// fielded reads what stands behind the dot of a variable, and reports whether there is such a one.
+// fielded parses a variable's fields and reports whether it exists.
 func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (known bool) {
 	switch out.root {
 	case "params", "secret":
@@ -90,14 +87,14 @@ func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (k
 		return (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)
 	case "parts":
 		return v.parsePart(out, rest, at)
-	case "key", "ordinal", "keys", "items": // but not here
+	case "key", "ordinal", "keys", "items": // not here
 		return false
 	}
 	out.root, out.of = "params", out.name
 	return at == inNamed && !dotted
 }
 
-// plain reports whether a name is that of a variable without fields.
+// plain reports whether name is a variable without fields.
 func (v Variables) plain(name string, at place) bool {
 	switch name {
 	case "run", "step", "generation":
@@ -127,7 +124,7 @@ func fields(path string) []string {
 	return strings.Split(path, ".")
 }
 
-// known lists the variables that may stand at a place.
+// known lists the variables allowed at a place.
 func (v Variables) known(at place) string {
 	var names []string
 	if v.Many {
@@ -155,7 +152,7 @@ func (v Variables) known(at place) string {
 	return strings.Join(append(names, "run", "step", "generation"), ", ")
 }
 
-// decoded is a name as it stands between the braces of a URL template, without what the RFC wants escaped.
+// decoded unescapes a name in a URL template.
 func decoded(name string) string {
 	if plain, err := url.PathUnescape(name); err == nil {
 		return plain
@@ -163,32 +160,32 @@ func decoded(name string) string {
 	return name
 }
 
-// Values are what is filled in.
+// Values are the values to insert.
 type Values struct {
 	Run, Step           string
 	Generation, Ordinal int
 	Key                 string
-	Item                []byte          // JSON; nil: none
-	Parts               map[string]Part // those that there are
+	Item                []byte          // JSON; nil without a payload
+	Parts               map[string]Part // existing ones only
 	Params              map[string]string
 	Keys                []string
 	Items               [][]byte // JSON
 	Secret              func(name string) (string, error)
-	Nulls               bool // a null in a payload or part is a value where it stands by itself
+	Nulls               bool // a null in a payload or part counts as a value when it is alone
 
-	item  any // decoded, once it is needed
+	item  any // decoded on first use
 	parts map[string]any
 }
 
-// Part is what an earlier step has made of an item.
+// Part is an earlier step's result for an item.
 type Part struct {
 	Data        []byte
-	ContentType string // empty: JSON
+	ContentType string // empty for JSON
 }
 
-// Error is a template that cannot be filled in.
+// Error means that a template cannot be expanded.
 type Error struct {
-	Variable string // empty: it is not about one
+	Variable string // empty if not about one
 	Problem  string
 }
 
@@ -203,8 +200,8 @@ func (v variable) fails(format string, args ...any) error {
 	return &Error{v.name, fmt.Sprintf(format, args...)}
 }
 
-// value returns what JSON can express: the value of a variable, or there = false when there is none. A parameter that
-// the run does not have is always an error: it would be missing for all items.
+// value returns a variable's value as JSON types, or there = false without one. An unset parameter is always an
+// error, as it is missing for all items.
 func (v variable) value(in *Values) (value any, there bool, err error) {
 	switch v.root {
 	case "run":
@@ -285,14 +282,14 @@ func (v variable) ofPart(in *Values) (any, bool, error) {
 	return value, there, nil
 }
 
-// decode keeps numbers as they are written.
+// decode preserves how numbers are written.
 func decode(data []byte, into *any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	return d.Decode(into)
 }
 
-// descend follows a path of field names and places in lists. A null is no value.
+// descend follows a path of field names and list indexes. A null is no value.
 func descend(value any, path []string) (any, bool) {
 	for _, name := range path {
 		switch in := value.(type) {
@@ -311,7 +308,7 @@ func descend(value any, path []string) (any, bool) {
 	return value, value != nil
 }
 
-// null reports whether there is a null where the variable looks.
+// null reports whether the variable's path leads to a null.
 func (v variable) null(in *Values) bool {
 	from := in.item
 	if v.root == "parts" {
@@ -329,7 +326,7 @@ func (v variable) null(in *Values) bool {
 	return ok && there && value == nil
 }
 
-// scalar writes a value as a text, or reports that it is none.
+// scalar formats a text, number or boolean; ok is false for other values.
 func scalar(value any) (text string, ok bool) {
 	switch v := value.(type) {
 	case string:

@@ -17,31 +17,31 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// How long what is known of a secret is trusted, and how often and how patiently it is asked for again. Together they
-// stay within RevocationTime: the last question is out when uncheckedTime is over, and has recheckTime for its answer.
+// How long a verified credential is trusted, and how it is rechecked. Together they stay within RevocationTime: the
+// last check is in flight when uncheckedTime expires, and has recheckTime for its answer.
 const (
-	// A token or session that was found good is asked for again with the next request.
+	// A valid token or session is checked again with the next request.
 	trustTime = 1500 * time.Millisecond
-	// Between two looks whether requests in progress may go on; and after one without an answer.
+	// Between two checks whether requests in progress may continue; shorter after one without an answer.
 	recheckPause  = 1500 * time.Millisecond
 	recheckTime   = time.Second            // for one answer
-	retryPause    = 500 * time.Millisecond // after one that did not come
+	retryPause    = 500 * time.Millisecond // after a missing answer
 	uncheckedTime = 4 * time.Second        // without an answer, after which requests are ended
 	// PostgreSQL's answer about a token; then 503.
 	lookupTime = 3 * time.Second
 )
 
-// maxLookups bounds how many unknown secrets are looked up at once: guesses are not to use up the connections.
+// maxLookups limits concurrent lookups of unknown credentials, so that guesses cannot use up the connections.
 const maxLookups = 4
 
-// How unknown secrets are looked up of addresses that are over their limit: one at a time, for all such addresses. So
-// who has a good one gets in, also here for the first time, and made-up ones cost one connection at most.
+// How unknown credentials are looked up for addresses over their limit: one at a time for all such addresses. So the
+// holder of a valid one gets in, even for the first time, and invented ones use at most one connection.
 const (
-	turnTime = time.Second // how long one waits for its turn
-	maxTurns = 64          // that wait at once
+	turnTime = time.Second // how long to wait for a turn
+	maxTurns = 64          // concurrent waiters
 )
 
-// maxTrusted bounds the memory of what was looked up lately.
+// maxTrusted limits the cache of recent lookups.
 const maxTrusted = 4096
 
 // Defaults of Config.
@@ -50,7 +50,7 @@ const (
 	DefaultSessionIdle = time.Hour
 )
 
-// Store is what a gate keeps in the database.
+// Store is what a Gate needs of the database.
 type Store interface {
 	TokenCredential(ctx context.Context, hash [32]byte) (identity.Credential, error)
 	SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (identity.Credential, error)
@@ -61,38 +61,38 @@ type Store interface {
 	NoteFailedLogins(ctx context.Context, all []identity.FailedLogin) error
 }
 
-// Config is the settings of a Gate. A zero field means its default.
+// Config configures a Gate. A zero field means its default.
 type Config struct {
 	Log         *zap.Logger   // nil: none
-	SessionLife time.Duration // of a browser's login, whatever happens
-	SessionIdle time.Duration // without a request, and without a page that is open
+	SessionLife time.Duration // maximum, regardless of use
+	SessionIdle time.Duration // without a request and without an open page
 	Throttle    ThrottleConfig
-	// UnknownBurst and UnknownEvery bound what an address may ask with tokens and cookies that no one knows.
+	// UnknownBurst and UnknownEvery limit an address's requests with unknown tokens and cookies.
 	UnknownBurst int
 	UnknownEvery time.Duration
 }
 
-// Gate knows who is behind a secret, and ends what those do who are not wanted any more.
+// Gate authenticates callers and ends the requests of revoked ones.
 type Gate struct {
 	store    Store
 	log      *zap.Logger
 	config   Config
 	throttle *throttle
-	unknown  *throttle // of tokens, cookies and ways back from a provider that are not good
-	begins   *throttle // of logins by a provider
-	ways     *throttle // back from a provider that are
+	unknown  *throttle // invalid tokens, cookies and OIDC callbacks
+	begins   *throttle // logins started at a provider
+	ways     *throttle // valid OIDC callbacks
 	failures failures
-	lookups  chan struct{} // one for each that is in progress
-	turns    chan struct{} // one for each that waits for its turn, or has it
-	turn     chan struct{} // has one while someone has it
+	lookups  chan struct{} // one per lookup in progress
+	turns    chan struct{} // one per waiter or holder of the turn
+	turn     chan struct{} // full while the turn is held
 
 	mu      sync.Mutex
 	trusted map[[sha256.Size]byte]Principal
-	known   map[[sha256.Size]byte]struct{} // that were good when they were asked for last
+	known   map[[sha256.Size]byte]struct{} // valid at their last check
 	under   underWay
 }
 
-// New returns a gate. It needs no closing: it is at rest while no request is in progress.
+// New returns a Gate. It needs no closing: without requests in progress it is idle.
 func New(store Store, config Config) (*Gate, error) {
 	if store == nil {
 		return nil, errors.New("access: a store is needed")
@@ -119,9 +119,8 @@ func New(store Store, config Config) (*Gate, error) {
 	}, nil
 }
 
-// Token returns who has the token with this secret, which came from an address. The error is a RefusedError when no one
-// may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found
-// out.
+// Token returns the holder of a token, sent from an address. The error is a RefusedError for an invalid token, a
+// ThrottledError for too many from the address, and any other if the check failed.
 func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Principal, error) {
 	return g.asked(ctx, address, byToken, HashOf(secret), WellFormed(secret), func() (Principal, error) {
 		return g.token(ctx, address, secret)
@@ -136,7 +135,7 @@ func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p 
 	return p, err
 }
 
-// Session returns whose browser has this cookie. Errors are those of Token.
+// Session returns the user of a cookie. Errors are those of Token.
 func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (Principal, error) {
 	return g.asked(ctx, address, byCookie, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
 		p, err := g.who(ctx, HashOf(cookie), true,
@@ -148,9 +147,9 @@ func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (
 	})
 }
 
-// asked lets an address look up secrets until too many of its were not known. It costs those nothing whose secret was
-// good lately: they are not to suffer for a neighbour. The others from there take turns, and are told that there were
-// too many when it is not known either.
+// asked looks up a credential, within the address's limit on unknown ones. Recently valid ones are exempt: they must
+// not suffer for a neighbour. Over the limit the rest of an address's requests take turns, and get a ThrottledError
+// if unknown too.
 func (g *Gate) asked(
 	ctx context.Context, address netip.Addr, way string, hash [sha256.Size]byte, wellFormed bool,
 	look func() (Principal, error),
@@ -181,7 +180,7 @@ func (g *Gate) isKnown(hash [sha256.Size]byte) bool {
 	return known
 }
 
-// takeTurn waits for a turn, and reports whether it came in time.
+// takeTurn waits for a turn and reports whether it got one in time.
 func (g *Gate) takeTurn(ctx context.Context) bool {
 	select {
 	case g.turns <- struct{}{}:
@@ -205,14 +204,13 @@ func (g *Gate) endTurn() {
 	<-g.turns
 }
 
-// noteUnknown counts a secret that is of no use, and tells the audit log of it. A session that is over in its time is
-// no one's guess.
+// noteUnknown counts an invalid credential and records it in the audit log. An expired session is not a guess.
 func (g *Gate) noteUnknown(address netip.Addr, way string, err error) {
 	refused, ok := errors.AsType[*RefusedError](err)
 	if !ok || refused.Session && refused.State == identity.TokenExpired {
 		return
 	}
-	_ = g.unknown.try(address) // whether there was one left is seen the next time
+	_ = g.unknown.try(address) // an empty bucket shows at the next request
 	g.failed(address, way, refused.Error())
 }
 
@@ -240,7 +238,7 @@ func (g *Gate) who(
 	if err != nil {
 		return Principal{}, err
 	}
-	if subtle.ConstantTimeCompare(found.Hash, hash[:]) != 1 { // an index found it; this does not rest on that
+	if subtle.ConstantTimeCompare(found.Hash, hash[:]) != 1 { // does not rely on the index that found it
 		return Principal{}, &RefusedError{Session: session}
 	}
 	p, err := principalOf(&found, session, asked)
@@ -261,7 +259,7 @@ func (g *Gate) noMoreKnown(hash [sha256.Size]byte) {
 	delete(g.known, hash)
 }
 
-// note notes a use. Who may do something may do it anyway when that fails.
+// note records a use. A failure is only logged, because the caller is allowed either way.
 func (g *Gate) note(ctx context.Context, hashes [][]byte) {
 	if err := g.store.NoteUse(database.ForCredentials(ctx), hashes); err != nil && ctx.Err() == nil {
 		g.log.Warn("the use of a token was not noted", zap.Error(err))
@@ -301,7 +299,7 @@ func (g *Gate) remember(p *Principal) {
 	g.known[p.hash] = struct{}{}
 }
 
-// Forget has everything asked for again at once: something was revoked here.
+// Forget clears the cache and rechecks immediately, because something was revoked here.
 func (g *Gate) Forget() {
 	g.mu.Lock()
 	clear(g.trusted)

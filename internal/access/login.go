@@ -12,12 +12,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// TryLogIn counts a login by a token, or returns a ThrottledError. It comes before anything is read of what is sent.
+// TryLogIn counts a login by token, or returns a ThrottledError. It runs before the body is read.
 func (g *Gate) TryLogIn(address netip.Addr) error {
 	return g.throttled(address, byToken, g.throttle.try(address))
 }
 
-// LogIn begins a web session for the holder of a token, and returns the cookie's secret. Errors are those of Token.
+// LogIn begins a web session for the holder of a token and returns the cookie's secret. Errors are those of Token.
 func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (cookie string, p Principal, err error) {
 	who, err := g.token(ctx, address, secret)
 	if err != nil {
@@ -26,19 +26,19 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	return g.begin(ctx, identity.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
 }
 
-// TryProvider counts a login that begins at a provider, or returns a ThrottledError. It costs next to nothing, so there
-// is no bound in all: no one could keep others from logging in again.
+// TryProvider counts a login started at a provider, or returns a ThrottledError. It costs almost nothing, so there is
+// no total limit: an attacker could otherwise block all logins.
 func (g *Gate) TryProvider(address netip.Addr) error {
 	return g.throttled(address, byProvider, g.begins.try(address))
 }
 
-// TryWayBack counts a way back from a provider that may be good: the provider is asked about each.
+// TryWayBack counts a possibly valid OIDC callback, for each of which the provider is called.
 func (g *Gate) TryWayBack(address netip.Addr) error {
 	return g.throttled(address, byProvider, g.ways.try(address))
 }
 
-// RefuseWayBack counts one that is not, and notes it as a login that failed. It returns a ThrottledError when there
-// were too many from the address.
+// RefuseWayBack counts an invalid OIDC callback and records a failed login. It returns a ThrottledError if the
+// address had too many.
 func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 	g.FailedProvider(address, why)
 	if g.unknown.try(address) != nil {
@@ -47,8 +47,8 @@ func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 	return nil
 }
 
-// LogInAs begins a web session for someone whom a provider of identities vouches for. It lasts for as long as the
-// provider can be asked whether it still does; where it cannot be, until it is to log in again.
+// LogInAs begins a web session for an identity from a provider. It lasts as long as the provider confirms the
+// identity; if it cannot be asked again, until ProviderTime.
 func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
 	n := identity.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
 		Life: g.config.SessionLife}
@@ -72,11 +72,11 @@ func (g *Gate) begin(ctx context.Context, n identity.NewWebSession) (cookie stri
 	if p, err = principalOf(&kept, true, asked); err != nil {
 		return "", Principal{}, err
 	}
-	g.remember(&p) // its first request is not to be one of a stranger
+	g.remember(&p) // its first request must not count as unknown
 	return cookie, p, nil
 }
 
-// LogOut ends the web session of p. One that has ended already is no error.
+// LogOut ends the web session of p. An already ended one is not an error.
 func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	if !p.Session {
 		return nil
@@ -90,15 +90,15 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	delete(g.trusted, p.hash)
 	delete(g.known, p.hash)
 	if w := g.under.by[p.hash]; w != nil {
-		g.end(p.hash, w, ErrRevoked) // its open pages; this request is done with what it had to do
+		g.end(p.hash, w, ErrRevoked) // ends its open pages; this request is done
 	}
 	return nil
 }
 
-// BusyError is returned to who has too much in progress already.
+// BusyError is returned to a caller with too many requests in progress.
 type BusyError struct {
-	All             bool // everybody together has
-	Unauthenticated bool // those of an address have of whom it is not known who they are
+	All             bool // the total limit is reached
+	Unauthenticated bool // the limit on an address's unauthenticated requests is reached
 	Limit           int
 }
 
@@ -112,25 +112,25 @@ func (e *BusyError) Error() string {
 			e.Limit)
 	}
 	return fmt.Sprintf("you have %d requests in progress that read much, which is as many as one may have; "+
-		"wait until one has ended", e.Limit)
+		"wait until one ends", e.Limit)
 }
 
-// Slots bounds how many requests of a kind are in progress: for each user, and in all.
+// Slots limits concurrent requests of a kind, per user and in total.
 type Slots struct {
 	each, all int
 
 	mu    sync.Mutex
 	taken map[string]int
 	sum   int
-	freed chan struct{} // closed when one is given back
+	freed chan struct{} // closed when a slot is freed
 }
 
-// NewSlots returns slots of which each user may have some, and everybody together all.
+// NewSlots returns slots with a limit per user and a total limit.
 func NewSlots(each, all int) *Slots {
 	return &Slots{each: each, all: all, taken: map[string]int{}, freed: make(chan struct{})}
 }
 
-// Await takes a slot for a user, until it is given back. When there is none for so long it returns a BusyError.
+// Await takes a slot for a user until giveBack is called, waiting up to patience; then it returns a BusyError.
 func (s *Slots) Await(ctx context.Context, user string, patience time.Duration) (giveBack func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -150,7 +150,7 @@ func (s *Slots) Await(ctx context.Context, user string, patience time.Duration) 
 	}
 }
 
-// Take takes a slot for a user, until it is given back. It returns a BusyError when there is none.
+// Take takes a slot for a user until giveBack is called, or returns a BusyError.
 func (s *Slots) Take(user string) (giveBack func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,50 +20,50 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// DefaultRoleClaim is where providers of identities tell what groups someone is in.
+// DefaultRoleClaim is the usual claim for groups.
 const DefaultRoleClaim = "groups"
 
 const (
-	// providerTime bounds each answer of the provider.
+	// providerTime limits each answer of the provider.
 	providerTime = 10 * time.Second
-	// providerPause is how soon one that was not found is looked for again.
+	// providerPause is the delay before retrying discovery.
 	providerPause = time.Second
 )
 
-// OIDCConfig says who vouches for people, and which of them may do what.
+// OIDCConfig configures the provider and the roles of its users.
 type OIDCConfig struct {
-	Issuer       string // its URL; the rest is found there
+	Issuer       string // its URL; discovery finds the rest
 	ClientID     string
-	ClientSecret string   // empty: a public client; PKCE is used in any case
-	RedirectURL  string   // where the provider sends browsers back to
-	Scopes       []string // beside openid
+	ClientSecret string   // empty: a public client; PKCE is always used
+	RedirectURL  string   // the provider's redirect target
+	Scopes       []string // in addition to openid
 
 	UserClaim   string          // the actor in the audit log; empty: a verified email, else the subject
-	RoleClaim   string          // a text or a list of them; with dots, a member of a member. Empty: DefaultRoleClaim
-	Roles       map[string]Role // by the values of that claim
-	DefaultRole Role            // of those with none of them; None: they may not log in
+	RoleClaim   string          // a text or a list; dots select nested members. Empty: DefaultRoleClaim
+	Roles       map[string]Role // by value of that claim
+	DefaultRole Role            // without such a value; None: login refused
 }
 
-// OIDC logs people in by a provider of identities. What it knows of the provider it asks for when someone logs in: one
-// that is unavailable keeps nothing else from working.
+// OIDC logs users in by an OpenID Connect provider. It discovers the provider at the first login, so an unavailable
+// provider affects nothing else.
 type OIDC struct {
 	config OIDCConfig
 	client *http.Client
 
 	finding  sync.Mutex
-	provider *oidc.Provider // nil: not found yet
-	failed   error          // of the last try to find it
+	provider *oidc.Provider // nil: not discovered yet
+	failed   error          // the latest discovery error
 	tried    time.Time
 
 	sealer sealer
 	used   usedStates
 }
 
-// NewOIDC checks the settings. It does not ask the provider for anything.
+// NewOIDC validates the settings without contacting the provider.
 func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	issuer, err := url.Parse(config.Issuer)
 	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" || !isLocal(issuer)) {
-		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever can change its answers can log in as anybody",
+		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever changes its answers can log in as any user",
 			config.Issuer)
 	}
 	if config.ClientID == "" {
@@ -88,7 +88,7 @@ func isLocal(u *url.URL) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// ProviderError is returned when the provider does not answer as it should.
+// ProviderError is returned for an invalid or missing answer of the provider.
 type ProviderError struct{ Err error }
 
 func (e *ProviderError) Error() string {
@@ -97,15 +97,15 @@ func (e *ProviderError) Error() string {
 
 func (e *ProviderError) Unwrap() error { return e.Err }
 
-// DeniedError is returned for a login that is refused.
+// DeniedError is returned for a refused login.
 type DeniedError struct {
 	Why  string
-	Role bool // the person is known, and has no role
+	Role bool // the user is known, but has no role
 }
 
 func (e *DeniedError) Error() string { return "the login is refused: " + e.Why }
 
-// LoginURL is where a browser goes to log in.
+// LoginURL returns where a browser goes to log in.
 func (o *OIDC) LoginURL(ctx context.Context, a *Attempt) (string, error) {
 	provider, err := o.find(ctx)
 	if err != nil {
@@ -114,17 +114,18 @@ func (o *OIDC) LoginURL(ctx context.Context, a *Attempt) (string, error) {
 	return o.oauth(provider).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), nil
 }
 
-// find asks for what the provider can do, until it has said so once.
+// find discovers the provider once.
 func (o *OIDC) find(ctx context.Context) (*oidc.Provider, error) {
 	o.finding.Lock()
 	defer o.finding.Unlock()
 	switch {
 	case o.provider != nil:
 		return o.provider, nil
-	case o.failed != nil && time.Since(o.tried) < providerPause: // whoever waited for that try gets its answer
+	case o.failed != nil && time.Since(o.tried) < providerPause: // waiters for that attempt get its error
 		return nil, &ProviderError{o.failed}
 	}
-	// The provider keeps the context for its keys, so it must not be the request's; the client's time bounds each answer.
+	// The provider keeps the context for its keys, so it must outlive the request; the client's timeout limits each
+	// answer.
 	provider, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), o.client), o.config.Issuer)
 	o.tried, o.failed = time.Now(), err
 	if err != nil {
@@ -141,16 +142,16 @@ func (o *OIDC) oauth(p *oidc.Provider) *oauth2.Config {
 	}
 }
 
-// Identity is who the provider says someone is, and what they may do here.
+// Identity is a user as confirmed by the provider, with the role here.
 type Identity struct {
 	Name    string
 	Role    Role
 	Subject string
-	Renewal []byte // what the provider is asked by whether it still says so, sealed; nil: it cannot be asked
+	Renewal []byte // sealed refresh token for asking again; nil: not possible
 }
 
-// Finish ends an attempt that was unsealed, by the code that the provider sent the browser back with. A state counts
-// once, and is remembered when the login has succeeded.
+// Finish completes an unsealed attempt with the provider's code. A state is accepted once, recorded when the login
+// has succeeded.
 func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, error) {
 	again := &DeniedError{Why: "it has been used before; log in again"}
 	switch {
@@ -186,14 +187,14 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 	if !o.used.use(a.State) {
 		return Identity{}, again
 	}
-	if token.RefreshToken != "" && o.config.ClientSecret != "" { // without one, no one could unseal it after a restart
+	if token.RefreshToken != "" && o.config.ClientSecret != "" { // else it could not be unsealed after a restart
 		who.Renewal = o.sealer.seal(sealRenewal, []byte(token.RefreshToken))
 	}
 	return who, nil
 }
 
-// check checks a token: signature, issuer, audience and times, that it is about someone, and that it was made for this
-// client, where it says for whom.
+// check verifies a token's signature, issuer, audience and times, that it has a subject, and that it was issued to
+// this client if it names one.
 func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
 	checked, err := provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
 	if err != nil {
@@ -214,7 +215,7 @@ func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (
 	return checked, nil
 }
 
-// verified is a token that has been checked. One that is not good is a login refused.
+// verified is check with failures as a refused login.
 func (o *OIDC) verified(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
 	checked, err := o.check(ctx, provider, raw)
 	if err != nil {
@@ -231,24 +232,24 @@ func (o *OIDC) identity(subject string, read func(claims any) error) (Identity, 
 	return o.config.identityOf(subject, claims)
 }
 
-// AttemptTime is how long someone may take to log in at the provider.
+// AttemptTime limits a login at the provider.
 const AttemptTime = 10 * time.Minute
 
-// maxAttempt bounds the text of an attempt: it is a cookie.
+// maxAttempt limits the length of a sealed attempt, which is a cookie.
 const maxAttempt = 4096
 
-// maxNext bounds the page to go on to, as it is written there: browsers keep no cookie of more than 4096 bytes.
+// maxNext limits the target page, as JSON: browsers keep no cookie above 4096 bytes.
 const maxNext = 1024
 
-// Attempt is a login in progress. The browser keeps it, sealed: it ends at the one in which it began, in time.
+// Attempt is a login in progress, kept sealed by the browser. It can end only in the browser where it began, in time.
 type Attempt struct {
 	State, Nonce, Verifier string
 
-	Next  string // the page to go on to; empty: none
+	Next  string // the page to go to afterwards; may be empty
 	Until time.Time
 }
 
-// NewAttempt returns a fresh attempt. A next page whose name is too long is forgotten.
+// NewAttempt returns a new attempt. A next page that is too long is dropped.
 func NewAttempt(next string) Attempt {
 	if written, err := json.Marshal(next); err != nil || len(written) > maxNext {
 		next = ""
@@ -257,7 +258,7 @@ func NewAttempt(next string) Attempt {
 		Until: time.Now().Add(AttemptTime)}
 }
 
-// Seal is what the browser keeps of an attempt.
+// Seal returns an attempt sealed for the browser.
 func (o *OIDC) Seal(a *Attempt) (string, error) {
 	text, err := json.Marshal(a)
 	if err != nil {
@@ -266,9 +267,8 @@ func (o *OIDC) Seal(a *Attempt) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(o.sealer.seal(sealAttempt, text)), nil
 }
 
-// Unseal returns the attempt that a browser kept and came back with from the provider, which repeats its state. It is
-// refused with a DeniedError when it did not begin here, has not begun in this browser, or is too old. That costs
-// nothing, and leaves nothing behind.
+// Unseal returns the attempt that a browser brings back with the state repeated by the provider. It returns a
+// DeniedError if the attempt began elsewhere or too long ago. A failure costs nothing and stores nothing.
 func (o *OIDC) Unseal(kept, state string) (Attempt, error) {
 	denied := &DeniedError{Why: "it did not begin in this browser, or too long ago; log in again"}
 	if len(kept) > maxAttempt {
@@ -287,8 +287,8 @@ func (o *OIDC) Unseal(kept, state string) (Attempt, error) {
 	return a, nil
 }
 
-// usedStates are those of logins that succeeded. Only who is known to the provider makes it remember anything, and it
-// forgets what is too old to be unsealed.
+// usedStates are the states of successful logins. Only users known to the provider add entries, which are dropped
+// when too old to be unsealed.
 type usedStates struct {
 	mu sync.Mutex
 	at map[[sha256.Size]byte]time.Time
@@ -301,8 +301,8 @@ func (u *usedStates) has(state string) bool {
 	return has
 }
 
-// use reports whether a state has not been used, and notes that it is now. The provider takes each code once too, which
-// holds on other nodes, and when there is no room to remember.
+// use marks a state as used and reports whether it was not. The provider also accepts each code once, which covers
+// other nodes and a full map.
 func (u *usedStates) use(state string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -325,10 +325,10 @@ func (u *usedStates) use(state string) bool {
 	return true
 }
 
-// subjectPrefix keeps the names of people whom only a number tells apart from those of tokens.
+// subjectPrefix separates names made of a subject from names of tokens.
 const subjectPrefix = "oidc:"
 
-// identityOf reads who someone is, and what they may do, from the claims that the provider makes.
+// identityOf determines name and role from the claims.
 func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity, error) {
 	name, err := c.nameOf(subject, claims)
 	if err != nil {
@@ -350,14 +350,14 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 	return Identity{Name: name, Role: role, Subject: subject}, nil
 }
 
-// nameOf is what the audit log calls someone. An email counts when the provider has verified it: others could choose
-// that of someone else.
+// nameOf returns the user's name for the audit log. An email counts only if the provider verified it: users could
+// choose another's.
 func (c *OIDCConfig) nameOf(subject string, claims map[string]any) (string, error) {
 	if c.UserClaim != "" {
 		name, ok := claim(claims, c.UserClaim).(string)
 		if !ok {
 			return "", &DeniedError{Why: "the provider of identities does not say the claim " + c.UserClaim +
-				", which --oidc-user-claim asks for"}
+				", which --oidc-user-claim names"}
 		}
 		return name, nil
 	}
@@ -368,7 +368,7 @@ func (c *OIDCConfig) nameOf(subject string, claims map[string]any) (string, erro
 	return subjectPrefix + subject, nil
 }
 
-// claim finds a claim by its name, or by names with dots between: a member of a member.
+// claim finds a claim by name, or by a dotted path into nested members.
 func claim(claims map[string]any, path string) any {
 	if value, ok := claims[path]; ok { // names may be URLs, with dots
 		return value
@@ -381,7 +381,7 @@ func claim(claims map[string]any, path string) any {
 	return claim(inner, rest)
 }
 
-// texts is a claim that is a text, or a list of them.
+// texts returns a claim that is a text or a list of texts.
 func texts(value any) (all []string) {
 	switch v := value.(type) {
 	case string:

@@ -21,22 +21,21 @@ import (
 )
 
 const (
-	// renewAge is how old what the provider said of a session gets before it is asked again, and renewPause how often it
-	// is looked which are. With what an answer takes they leave a try or two within workqueue.ProviderTime.
+	// renewAge is the age at which a session's identity is confirmed again, and renewPause the interval of checking for
+	// such sessions. With the time for an answer they leave one or two attempts within workqueue.ProviderTime.
 	renewAge   = 90 * time.Second
 	renewPause = 30 * time.Second
-	// renewBatch and renewAtOnce bound how many are asked about in a turn, and at once.
+	// renewBatch limits the sessions per turn, renewAtOnce those checked concurrently.
 	renewBatch  = 1000
 	renewAtOnce = 8
-	// renewFailures in a row end a turn: the provider is unavailable. renewRest is how long a session is left alone that
-	// it could not be asked about, in which the next turns go to others.
+	// renewFailures in a row end a turn: the provider is unavailable.
 	renewFailures = 10
-	// A session that its provider could not be asked about is left alone; ten such in a row end the turn.
+	// renewRest is how long a session is skipped after a failed check, so that the next turns go to others.
 	renewRest = renewPause - 5*time.Second
-	// renewTime bounds what follows an answer of the provider, and renewWriteTime the writing down of it: they go on when
-	// the turn is interrupted, since the refresh token that was asked by may be used up.
+	// renewTime limits the work after the provider's answer. It continues when the turn is interrupted, because the
+	// refresh token may be used up.
 	renewTime = 2 * providerTime
-	// What a provider has answered is written, whatever else ends; then it is kept for the next turn.
+	// renewWriteTime limits storing the answer, whatever else ends; after that it is kept in memory for the next turn.
 	renewWriteTime = 5 * time.Second
 )
 
@@ -47,25 +46,25 @@ type RenewalStore interface {
 	EndDueSession(ctx context.Context, due *identity.DueSession, why string) error
 }
 
-// Renewer asks the provider of identities again about those who are logged in by it, and ends the sessions of whom it
-// does not vouch for any more, or not in the same way. Those it could not be asked about end by themselves.
+// Renewer confirms identities with the provider again, and ends the sessions of those it no longer confirms, or not
+// in the same way. Sessions that cannot be confirmed expire.
 type Renewer struct {
 	oidc  *OIDC
 	store RenewalStore
 	log   *zap.Logger
 
 	mu     sync.Mutex
-	missed map[string]missedRenewal // by the hash of the session
+	missed map[string]missedRenewal // by session hash
 }
 
-// missedRenewal is a session that the provider could not be asked about, or whose renewal could not be written down.
+// missedRenewal is a session that could not be confirmed, or whose renewal could not be stored.
 type missedRenewal struct {
 	at  time.Time
-	due []byte // its renewal in the database then
-	got []byte // the one that has taken its place since, sealed; nil: none
+	due []byte // its renewal in the database at that time
+	got []byte // the newer one, sealed; nil: none
 }
 
-// NewRenewer returns a renewer; a nil logger means none.
+// NewRenewer returns a Renewer; a nil logger means none.
 func NewRenewer(o *OIDC, store RenewalStore, log *zap.Logger) (*Renewer, error) {
 	if o == nil || store == nil {
 		return nil, errors.New("access: a renewer needs a provider and a store")
@@ -76,8 +75,8 @@ func NewRenewer(o *OIDC, store RenewalStore, log *zap.Logger) (*Renewer, error) 
 	return &Renewer{oidc: o, store: store, log: log, missed: map[string]missedRenewal{}}, nil
 }
 
-// Run asks about all who are due. It is a leader task: one at a time is enough, of which a refresh token may want to be
-// used. What goes wrong with one session keeps no other from being asked about, unless it goes wrong with all.
+// Run checks all due sessions. It is a leader task because a refresh token must not be used concurrently. A failure
+// of one session does not affect the rest, unless all fail.
 func (r *Renewer) Run(ctx context.Context, _ workqueue.Lease) (again time.Duration, err error) {
 	limit := renewBatch + r.forgetOld()
 	due, err := r.store.DueSessions(ctx, renewAge, DefaultSessionIdle, limit)
@@ -93,7 +92,7 @@ func (r *Renewer) Run(ctx context.Context, _ workqueue.Lease) (again time.Durati
 	for _, one := range r.inOrder(due) {
 		asking.Go(func() error {
 			if over() {
-				return nil // it is asked about the next time
+				return nil // it is checked next time
 			}
 			err := r.renew(ctx, one)
 			switch _, away := errors.AsType[*ProviderError](err); {
@@ -112,7 +111,7 @@ func (r *Renewer) Run(ctx context.Context, _ workqueue.Lease) (again time.Durati
 	return renewPause, err
 }
 
-// inOrder is the sessions to ask about: those that could not be asked about before come last, and not at once again.
+// inOrder sorts the sessions to check: recently failed ones come last, and not within renewRest.
 func (r *Renewer) inOrder(due []identity.DueSession) []*identity.DueSession {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +128,7 @@ func (r *Renewer) inOrder(due []identity.DueSession) []*identity.DueSession {
 	return append(order, later...)
 }
 
-// forgetOld forgets the sessions that have ended since, and returns how many are left.
+// forgetOld drops sessions that have ended and returns the number remaining.
 func (r *Renewer) forgetOld() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +145,7 @@ func (r *Renewer) renew(ctx context.Context, due *identity.DueSession) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewWriteTime)
 	defer cancel()
 	if denied, ok := errors.AsType[*DeniedError](err); ok {
-		r.log.Info("a session has ended: the provider does not vouch for it any more", zap.String("user", due.User),
+		r.log.Info("session ended: the provider no longer confirms it", zap.String("user", due.User),
 			zap.String("why", denied.Why))
 		return r.store.EndDueSession(ctx, due, denied.Why)
 	}
@@ -157,7 +156,7 @@ func (r *Renewer) renew(ctx context.Context, due *identity.DueSession) error {
 	return err
 }
 
-// latest is what the provider is to be asked by: what is in the database, or what has taken its place.
+// latest returns the current refresh token: the one in the database, or its unsaved successor.
 func (r *Renewer) latest(due *identity.DueSession) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,8 +167,7 @@ func (r *Renewer) latest(due *identity.DueSession) []byte {
 	return due.Renewal
 }
 
-// note keeps in mind that a session has or has not been renewed, and by what the provider is asked the next time when
-// the answer could not be written down.
+// note records whether a session was renewed and, if the answer could not be stored, its next refresh token.
 func (r *Renewer) note(due *identity.DueSession, renewal []byte, err error) {
 	latest := cmp.Or(string(renewal), string(r.latest(due)))
 	r.mu.Lock()
@@ -187,11 +185,11 @@ func (r *Renewer) note(due *identity.DueSession, renewal []byte, err error) {
 	r.missed[string(due.Hash)] = missedRenewal{at: time.Now(), due: due.Renewal, got: []byte(latest)}
 }
 
-// renew asks the provider by the latest refresh token of a session, and returns the next one, sealed. A DeniedError
-// says that the session is to end. With any other error nothing is known; there may be a next token anyway.
+// renew asks the provider with the latest refresh token of a session and returns the next one, sealed. A DeniedError
+// means that the session must end. Any other error is inconclusive; a next token may be returned even so.
 func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byte) (renewal []byte, err error) {
 	refresh, ok := o.sealer.open(sealRenewal, latest)
-	if !ok { // while the secret is being changed, other nodes begin sessions by the other one
+	if !ok { // during a change of the secret, other nodes seal with the other one
 		return nil, fmt.Errorf("renew a session of %s: it was sealed by another client secret", due.User)
 	}
 	provider, err := o.find(ctx)
@@ -203,7 +201,7 @@ func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byt
 	if err != nil {
 		return nil, renewalError(err)
 	}
-	renewal = o.sealer.seal(sealRenewal, []byte(token.RefreshToken)) // the same, or one that takes its place
+	renewal = o.sealer.seal(sealRenewal, []byte(token.RefreshToken)) // the same token or its successor
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewTime)
 	defer cancel()
 	who, err := o.stillIs(ctx, provider, token)
@@ -216,8 +214,8 @@ func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byt
 	return renewal, nil
 }
 
-// stillIs is whom a token is about that came by renewing: in what came with it, or else as the provider says on asking.
-// A token that cannot be checked says nothing: the keys may be out of reach, or a clock wrong.
+// stillIs returns the identity of a renewed token, from its ID token or else from the userinfo endpoint. An
+// unverifiable token is inconclusive: the keys may be unreachable, or a clock wrong.
 func (o *OIDC) stillIs(ctx context.Context, provider *oidc.Provider, token *oauth2.Token) (Identity, error) {
 	if raw, said := token.Extra("id_token").(string); said {
 		checked, err := o.check(ctx, provider, raw)
@@ -233,17 +231,17 @@ func (o *OIDC) stillIs(ctx context.Context, provider *oidc.Provider, token *oaut
 	return o.identity(info.Subject, info.Claims)
 }
 
-// renewalError tells a provider that has ended a login from one that cannot be asked: whatever else it, or a gateway
-// before it, refuses is not about who is logged in.
+// renewalError distinguishes a login ended by the provider from a failed check. Other refusals, of the provider or a
+// gateway, are not about the user.
 func renewalError(err error) error {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if ok && refused.ErrorCode == "invalid_grant" {
-		return &DeniedError{Why: "the provider of identities has ended the login"}
+		return &DeniedError{Why: "the identity provider ended the login"}
 	}
 	return &ProviderError{err}
 }
 
-// exchangeError tells a provider that refuses from one that is unavailable.
+// exchangeError distinguishes a refusal by the provider from its unavailability.
 func exchangeError(err error, why string) error {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if ok && refused.Response.StatusCode < http.StatusInternalServerError &&

@@ -1,12 +1,12 @@
-// Package access knows who may do what: roles, tokens and web sessions, and who is behind a request.
+// Package access authenticates and authorises: roles, tokens and web sessions, and the caller of a request.
 //
-// Guarantees: a secret has 160 random bits, is shown once and kept as its SHA-256; what is revoked, or has expired,
-// does nothing more [RevocationTime] later, on every node, and requests that are in progress by then have their context
-// cancelled; whoever cannot be checked for that long is refused. Logins are throttled, for each address and in all.
+// Guarantees: a secret has 160 random bits, is shown once and stored as its SHA-256. A revoked or expired credential
+// has no effect [RevocationTime] later, on any node: the contexts of its requests in progress are cancelled. A
+// credential that cannot be checked for that long is refused. Logins are throttled per address and in total.
 //
-// Not its job: HTTP's answers, cookies and routes, which are package api's, and SQL, which is package workqueue's.
+// Not its job: HTTP answers, cookies and routes (package api), and SQL (package workqueue).
 //
-// Concurrency: everything here is safe for concurrent use.
+// Everything here is safe for concurrent use.
 package access
 
 import (
@@ -32,23 +32,23 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// RevocationTime is how long after its end a token or a session may have an effect, at most and on any node.
+// RevocationTime is the maximum time for which a revoked or expired token or session has effect, on any node.
 const RevocationTime = 5 * time.Second
 
 var (
-	// ErrNobody is returned for a request that does not say who makes it.
+	// ErrNobody is returned for a request without credentials.
 	ErrNobody = errors.New("no one is logged in")
-	// ErrRevoked is the cause by which the context of a request ends whose token was revoked, or has expired, or whose
-	// session has ended.
-	ErrRevoked = errors.New("the token was revoked or has expired, or the session has ended")
-	// ErrUnchecked is that cause when it could not be found out for too long whether it may go on.
+	// ErrRevoked is the cause of a request's cancelled context after its token was revoked or expired, or its session
+	// ended.
+	ErrRevoked = errors.New("the token was revoked or expired, or the session ended")
+	// ErrUnchecked is that cause when the credential could not be checked for too long.
 	ErrUnchecked = errors.New("it cannot be found out whether the token is still good")
 )
 
-// RefusedError is returned for a secret that is of no use.
+// RefusedError is returned for an invalid credential.
 type RefusedError struct {
 	Session bool
-	State   identity.TokenState // empty: no one knows it
+	State   identity.TokenState // empty: unknown
 }
 
 func (e *RefusedError) Error() string {
@@ -68,16 +68,16 @@ func (e *RefusedError) Error() string {
 	}
 }
 
-// Principal is who makes a request.
+// Principal is the caller of a request.
 type Principal struct {
 	Name      string // the actor in the audit log
 	Role      Role
-	Token     *identity.TokenID // nil: someone else vouched for them
-	Session   bool              // a browser, by its cookie
+	Token     *identity.TokenID // nil: not by token
+	Session   bool              // a browser with a cookie
 	ExpiresAt *time.Time
 
 	hash    [sha256.Size]byte
-	checked time.Time // when it was asked for what is said here
+	checked time.Time // when this was read
 }
 
 func principalOf(c *identity.Credential, session bool, asked time.Time) (Principal, error) {
@@ -91,19 +91,19 @@ func principalOf(c *identity.Credential, session bool, asked time.Time) (Princip
 
 type principalKey struct{}
 
-// With returns a context that says who makes the request.
+// With returns a context with the caller.
 func With(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// From returns who makes the request; false when no one is known, as where no login is needed.
+// From returns the caller; false if unknown, as where no login is needed.
 func From(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(principalKey{}).(Principal)
 	return p, ok
 }
 
-// Recheck says why a request that has gone on for a while must end: nil while it may go on. Its context ends by itself
-// within RevocationTime, so what watches that needs not ask.
+// Recheck returns why a long request must end; nil if it may continue. Its context is cancelled within
+// RevocationTime, so code that watches the context need not call it.
 func Recheck(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrRevoked) || errors.Is(cause, ErrUnchecked) {
@@ -112,13 +112,13 @@ func Recheck(ctx context.Context) error {
 	return nil
 }
 
-// Anonymous is what the audit log calls those who do not say who they are.
+// Anonymous is the audit log's name for unknown callers.
 const Anonymous = identity.Anonymous
 
-// MaxName is how many characters a name has at most.
+// MaxName is the maximum length of a name, in characters.
 const MaxName = 100
 
-// CheckName refuses names that would mislead whoever reads the audit log.
+// CheckName refuses names that would mislead readers of the audit log.
 func CheckName(name string) error {
 	strange := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar })
 	switch {
@@ -135,22 +135,21 @@ func CheckName(name string) error {
 	}
 }
 
-// Role says what someone may do. Each role may do what those before it may.
+// Role is a level of permission. Each role includes the previous ones.
 type Role string
 
-// The roles, and None for what needs no one.
+// The roles, and None for public routes.
 const (
-	None     Role = "none"     // of a route: open to everybody, also without a login
-	Viewer   Role = "viewer"   // looks at everything
+	None     Role = "none"     // of a route: open without login
+	Viewer   Role = "viewer"   // reads everything
 	Operator Role = "operator" // changes runs, items, plans, endpoints and dead letters
-	Admin    Role = "admin"    // makes and revokes tokens, deletes plans
+	Admin    Role = "admin"    // creates and revokes tokens, deletes plans
 )
 
-// Roles lists those that someone can have, the weakest first.
+// Roles lists the assignable roles, weakest first.
 func Roles() []Role { return []Role{Viewer, Operator, Admin} }
 
-// Allows reports whether someone with this role may do what needs another. A role that is none of ours allows nothing,
-// and no one is allowed what needs one.
+// Allows reports whether the role includes another. An unknown role allows nothing and is included in none.
 func (r Role) Allows(needed Role) bool {
 	if needed == None {
 		return true
@@ -159,7 +158,7 @@ func (r Role) Allows(needed Role) bool {
 	return wanted >= 0 && own >= wanted
 }
 
-// ParseRole reads a role that someone can have.
+// ParseRole parses an assignable role.
 func ParseRole(text string) (Role, error) {
 	if role := Role(text); slices.Contains(Roles(), role) {
 		return role, nil
@@ -171,7 +170,7 @@ func ParseRole(text string) (Role, error) {
 	return "", fmt.Errorf("the role %q is none; use one of %s", text, strings.Join(names, ", "))
 }
 
-// Prefix is what the secret of every token begins with, so that scanners find those that lie around.
+// Prefix starts every token, so that secret scanners find leaked ones.
 const Prefix = "tr_"
 
 const (
@@ -186,8 +185,8 @@ func base32Text(b []byte) string {
 	return base32.NewEncoding(digits).WithPadding(base32.NoPadding).EncodeToString(b)
 }
 
-// NewSecret returns the secret of a new token: the prefix, 160 random bits, and a checksum, by which one that was cut
-// off or mistyped is known without asking anybody.
+// NewSecret returns a new token: the prefix, 160 random bits, and a checksum that reveals truncation and typos
+// offline.
 func NewSecret() string {
 	b := make([]byte, secretBytes)
 	_, _ = rand.Read(b) // never fails: the program ends instead
@@ -199,7 +198,7 @@ func checksum(text string) string {
 	return base32Text(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(text))))
 }
 
-// WellFormed reports whether a text can be the secret of a token.
+// WellFormed reports whether a text has the form of a token.
 func WellFormed(text string) bool {
 	if len(text) != SecretChars || !strings.HasPrefix(text, Prefix) {
 		return false
@@ -208,26 +207,24 @@ func WellFormed(text string) bool {
 	return strings.Trim(body[len(Prefix):], digits) == "" && checksum(body) == text[len(body):]
 }
 
-// newCookie returns the secret of a web session.
 func newCookie() string {
 	b := make([]byte, sha256.Size)
 	_, _ = rand.Read(b) // as above
 	return base32Text(b)
 }
 
-// wellFormedCookie reports whether a text can be the secret of a web session.
 func wellFormedCookie(text string) bool {
 	return len(text) == base32.StdEncoding.WithPadding(base32.NoPadding).EncodedLen(sha256.Size) &&
 		strings.Trim(text, digits) == ""
 }
 
-// HashOf is what is kept of a secret. It needs neither salt nor effort: no one guesses 160 bits.
+// HashOf returns the stored hash of a secret. 160 random bits need neither salt nor stretching.
 func HashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
-// leastRedacted is how long a piece of a secret is that does not stay in a text.
+// leastRedacted is the minimum length of a redacted part of a token.
 const leastRedacted = 12
 
-// Redact takes the secrets of tokens out of a text that will be shown or logged, also of those that were cut off.
+// Redact removes tokens, also truncated ones, from text to show or log.
 func Redact(text string) string {
 	var out strings.Builder
 	for {
@@ -246,14 +243,14 @@ func Redact(text string) string {
 	}
 }
 
-// What is sealed is for one purpose only.
+// Purposes of sealed data; data sealed for one cannot be opened for another.
 const (
 	sealAttempt = "tranche login attempt"
 	sealRenewal = "tranche session renewal"
 )
 
-// sealer encrypts and authenticates what is kept elsewhere. All nodes that have the same secret have the same key;
-// without one the key is the process's own.
+// sealer encrypts and authenticates data stored elsewhere. Nodes with the same secret have the same key; without a
+// secret the key is random per process.
 type sealer struct{ aead cipher.AEAD }
 
 func newSealer(secret string) (sealer, error) {
@@ -273,10 +270,10 @@ func newSealer(secret string) (sealer, error) {
 }
 
 func (s sealer) seal(purpose string, plain []byte) []byte {
-	return s.aead.Seal(nil, nil, plain, []byte(purpose)) //nolint:gosec // nonces are random, and the cipher's own
+	return s.aead.Seal(nil, nil, plain, []byte(purpose)) //nolint:gosec // nonces are random, made by the cipher
 }
 
-// open returns what was sealed; false when it was not sealed by this key, for this purpose.
+// open returns the plain data; false if it was not sealed with this key for this purpose.
 func (s sealer) open(purpose string, sealed []byte) ([]byte, bool) {
 	plain, err := s.aead.Open(nil, nil, sealed, []byte(purpose))
 	return plain, err == nil

@@ -18,41 +18,40 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// ThrottleConfig bounds how often someone tries to log in. A zero field means its default.
+// ThrottleConfig limits login attempts. A zero field means its default.
 type ThrottleConfig struct {
-	Burst, TotalBurst int           // tries at once, of one address and of all
-	Every, TotalEvery time.Duration // how long until there is one more
+	Burst, TotalBurst int           // initial attempts, per address and in total
+	Every, TotalEvery time.Duration // time per further attempt
 }
 
-// Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that no one
-// knows, and ways back from a provider of identities that are not good.
+// Defaults of ThrottleConfig, and limits per address on requests with unknown tokens or cookies and on invalid OIDC
+// callbacks.
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100
-	// Until an address, and everybody together, have one more login; 429 until then.
+	// Between logins of an address, and of all together; 429 until then.
 	DefaultLoginEvery      = 3 * time.Second
 	DefaultLoginTotalEvery = 200 * time.Millisecond
 	DefaultUnknownBurst    = 50
-	// Until an address has one more request with a token or a cookie that no one knows; 429 until then.
+	// Between an address's requests with an unknown token or cookie; 429 until then.
 	DefaultUnknownEvery = time.Second
 )
 
-// How often one address may begin to log in by a provider of identities, and come back from it: many people may share
-// one.
+// Limits per address on beginning a login at a provider and coming back: many people may share an address.
 const (
 	beginBurst = 50
-	// An address may begin a login by a provider again, 50 at once.
+	// Between beginnings of logins by a provider, after 50.
 	beginEvery = 200 * time.Millisecond
 )
 
-// maxAddresses bounds the memory of who tried.
+// maxAddresses limits the tracked addresses.
 const maxAddresses = 4096
 
-// ThrottledError is returned to who tries too often.
+// ThrottledError is returned for too many attempts.
 type ThrottledError struct {
-	After   time.Duration // when to try again
-	All     bool          // it is too often in all, whoever they are
-	Unknown bool          // it is about tokens and cookies that no one knows
+	After   time.Duration // when to retry
+	All     bool          // the total limit applies
+	Unknown bool          // about unknown tokens and cookies
 }
 
 func (e *ThrottledError) Error() string {
@@ -67,17 +66,17 @@ func (e *ThrottledError) Error() string {
 	return fmt.Sprintf("there are too many logins %s; try again in %d s", whose, e.Seconds())
 }
 
-// Seconds is when to try again, in whole seconds.
+// Seconds is After in whole seconds, at least 1.
 func (e *ThrottledError) Seconds() int { return int(max(1, math.Ceil(e.After.Seconds()))) }
 
-// throttle counts tries, whether they succeed or not: a success tells who guesses as much.
+// throttle counts all attempts, because a success tells a guesser as much as a failure.
 type throttle struct {
 	config ThrottleConfig
-	all    *rate.Limiter // nil: there is no bound but that of each address
+	all    *rate.Limiter // nil: no total limit
 
 	mu    sync.Mutex
 	per   map[netip.Prefix]*rate.Limiter
-	begun map[netip.Prefix]int // tries of which it shows only at their end whether they count
+	begun map[netip.Prefix]int // attempts whose end decides whether they count
 }
 
 func newThrottle(c ThrottleConfig) *throttle {
@@ -97,21 +96,21 @@ func newThrottle(c ThrottleConfig) *throttle {
 		per: map[netip.Prefix]*rate.Limiter{}, begun: map[netip.Prefix]int{}}
 }
 
-// newAddressThrottle has no bound but that of each address.
+// newAddressThrottle has no total limit.
 func newAddressThrottle(burst int, every time.Duration) *throttle {
 	t := newThrottle(ThrottleConfig{Burst: burst, Every: every})
 	t.all = nil
 	return t
 }
 
-// over returns a ThrottledError for an address that has no try left. It counts none.
+// over returns a ThrottledError for an address without attempts left. It counts nothing.
 func (t *throttle) over(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.none(address)
 }
 
-// begin counts a try until its end, when it shows whether it counts permanently; or it returns a ThrottledError.
+// begin reserves an attempt until its end decides whether it counts, or returns a ThrottledError.
 func (t *throttle) begin(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +121,7 @@ func (t *throttle) begin(address netip.Addr) error {
 	return nil
 }
 
-// none returns a ThrottledError for an address that has as many tries in progress as it has left.
+// none returns a ThrottledError for an address with as many attempts in progress as it has left.
 func (t *throttle) none(address netip.Addr) error {
 	if missing := 1 + float64(t.begun[NetworkOf(address)]) - t.of(address).Tokens(); missing > 0 {
 		return &ThrottledError{After: time.Duration(missing * float64(t.config.Every)), Unknown: true}
@@ -130,7 +129,7 @@ func (t *throttle) none(address netip.Addr) error {
 	return nil
 }
 
-// end is the end of a try that has begun.
+// end releases a reserved attempt.
 func (t *throttle) end(address netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,11 +139,11 @@ func (t *throttle) end(address netip.Addr) {
 	}
 }
 
-// try counts a try, or returns a ThrottledError.
+// try counts an attempt, or returns a ThrottledError.
 func (t *throttle) try(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if after := take(t.of(address)); after > 0 { // first: who is over it must not use up what is for all
+	if after := take(t.of(address)); after > 0 { // first, so that an address over its limit does not use up the total
 		return &ThrottledError{After: after}
 	}
 	if t.all == nil {
@@ -156,7 +155,7 @@ func (t *throttle) try(address netip.Addr) error {
 	return nil
 }
 
-// take takes one try, and returns how long to wait when there is none.
+// take takes one attempt, or returns how long to wait.
 func take(l *rate.Limiter) time.Duration {
 	r := l.Reserve()
 	after := r.Delay()
@@ -166,7 +165,6 @@ func take(l *rate.Limiter) time.Duration {
 	return after
 }
 
-// of is the limiter of an address; of a network, with IPv6, where one household has a /64.
 func (t *throttle) of(address netip.Addr) *rate.Limiter {
 	network := NetworkOf(address)
 	l := t.per[network]
@@ -178,7 +176,7 @@ func (t *throttle) of(address netip.Addr) *rate.Limiter {
 	return l
 }
 
-// NetworkOf is what counts as one address: of IPv6, whose senders have as many as they like, a network of 64 bits.
+// NetworkOf returns the prefix that counts as one address: in IPv6, where senders have many, a /64.
 func NetworkOf(address netip.Addr) netip.Prefix {
 	address = address.Unmap()
 	bits := address.BitLen()
@@ -187,12 +185,12 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	}
 	network, err := address.Prefix(bits)
 	if err != nil {
-		network = netip.Prefix{} // no one knows where they come from: they share one
+		network = netip.Prefix{} // unknown addresses share one limit
 	}
 	return network
 }
 
-// makeRoom forgets those that have all their tries back, and someone else when there are none.
+// makeRoom drops networks with a full budget or, if there are none, an arbitrary one.
 func (t *throttle) makeRoom() {
 	if len(t.per) < maxAddresses {
 		return
@@ -210,37 +208,37 @@ func (t *throttle) makeRoom() {
 	}
 }
 
-// How failed logins come into the audit log: the first of a while at once, those that follow summed up, in a few rows
-// each time, whatever an attacker does.
+// How failed logins are written to the audit log: the first immediately, the following ones summed up in a few rows
+// per pause, whatever an attacker does.
 const (
 	failurePause = time.Minute
-	failureTime  = 5 * time.Second // for PostgreSQL to take them
-	maxFailures  = 20              // rows of a pause
-	maxFailing   = 1000            // addresses and ways that are told apart meanwhile
+	failureTime  = 5 * time.Second // for PostgreSQL to store them
+	maxFailures  = 20              // rows per pause
+	maxFailing   = 1000            // distinct addresses and ways per pause
 )
 
-// Ways to log in that fail.
+// Ways to log in.
 const (
 	byToken    = "token"
 	byCookie   = "cookie"
 	byProvider = "provider"
 )
 
-// failing tells failed logins apart that are counted on their own; the zero one is all others.
+// failing is the key by which failed logins are counted; the zero value is all others.
 type failing struct {
 	network netip.Prefix
 	way     string
 }
 
-// failures are the logins that failed and are not in the audit log yet.
+// failures are failed logins not yet in the audit log.
 type failures struct {
 	mu      sync.Mutex
 	by      map[failing]*identity.FailedLogin
-	waiting bool // for the next time that they are written
+	waiting bool // a write is scheduled
 	written time.Time
 }
 
-// failed notes a login that failed, by whatever way.
+// failed records a failed login.
 func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.failures.mu.Lock()
 	defer g.failures.mu.Unlock()
@@ -266,7 +264,7 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.writeLater()
 }
 
-// throttled notes a try that there were too many before, and returns err; nil when there were not.
+// throttled records an attempt that exceeded a limit, and returns err.
 func (g *Gate) throttled(address netip.Addr, way string, err error) error {
 	if err != nil {
 		g.failed(address, way, "there were too many before it, so it was not looked into")
@@ -274,14 +272,14 @@ func (g *Gate) throttled(address netip.Addr, way string, err error) error {
 	return err
 }
 
-// FailedProvider notes a login by the provider of identities that failed.
+// FailedProvider records a failed login by the provider.
 func (g *Gate) FailedProvider(address netip.Addr, err error) {
 	if denied, ok := errors.AsType[*DeniedError](err); ok {
 		g.failed(address, byProvider, denied.Why)
 	}
 }
 
-// writeFailures writes what there is: those with the most failures, and the others as one.
+// writeFailures writes the pending failures: the most frequent ones, and the rest as one row.
 func (g *Gate) writeFailures() {
 	f := &g.failures
 	f.mu.Lock()
@@ -317,7 +315,7 @@ func (g *Gate) writeFailures() {
 	}
 }
 
-// putBack has failures written the next time that were not.
+// putBack returns unwritten failures to be written next time.
 func (g *Gate) putBack(taken map[failing]*identity.FailedLogin) {
 	f := &g.failures
 	f.mu.Lock()
@@ -345,7 +343,7 @@ func (g *Gate) putBack(taken map[failing]*identity.FailedLogin) {
 	g.writeLater()
 }
 
-// writeLater has the failures written when their pause is over. The caller has their lock.
+// writeLater schedules a write at the end of the pause. The caller holds the lock.
 func (g *Gate) writeLater() {
 	f := &g.failures
 	if !f.waiting {

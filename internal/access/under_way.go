@@ -8,28 +8,28 @@ import (
 	"go.uber.org/zap"
 )
 
-// underWay is the requests that are being served, by whose they are. It is guarded by the gate's lock.
+// underWay tracks the requests in progress by credential. The gate's lock guards it.
 type underWay struct {
 	by    map[[sha256.Size]byte]*watched
-	timer *time.Timer // to the next look; nil while nothing is in progress
+	timer *time.Timer // until the next check; nil while there are no requests
 }
 
 // watched is the requests of one token or session.
 type watched struct {
 	ends    map[*context.CancelCauseFunc]struct{}
-	checked time.Time // when it was last asked whether they may go on, and they might
+	checked time.Time // last successful check
 	noted   time.Time
 }
 
-// found notes that they might go on when it was asked at a time.
+// found records a successful check that began at a time.
 func (w *watched) found(asked time.Time) {
 	if asked.After(w.checked) {
 		w.checked = asked
 	}
 }
 
-// Admit returns the context of a request of p's: it says so, and ends when p may not go on. The caller calls done when
-// the request has ended.
+// Admit returns the context of a request of p, which carries p and is cancelled when p may not continue. The caller
+// calls done at the end of the request.
 func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context, done func()) {
 	admitted, cancel := context.WithCancelCause(With(ctx, p))
 	g.mu.Lock()
@@ -44,7 +44,7 @@ func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context
 	if g.under.timer == nil {
 		g.under.timer = time.AfterFunc(recheckPause, g.recheck)
 	}
-	if time.Since(w.checked) > uncheckedTime-recheckPause { // the next look may be too late
+	if time.Since(w.checked) > uncheckedTime-recheckPause { // the next check may be too late
 		g.under.soon(g)
 	}
 	return admitted, func() {
@@ -62,15 +62,15 @@ func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context
 	}
 }
 
-// soon has the next look come at once.
+// soon runs the next check immediately.
 func (u *underWay) soon(g *Gate) {
 	if u.timer != nil && u.timer.Stop() {
 		u.timer = time.AfterFunc(0, g.recheck)
 	}
 }
 
-// recheck asks whether those whose requests are in progress may go on, all of them at once, and ends the requests of
-// the others. An answer that does not come ends nothing that there is still time to ask for again.
+// recheck checks all credentials with requests in progress, in one query, and ends the requests of invalid ones. A
+// missing answer ends nothing that can still be checked again in time.
 func (g *Gate) recheck() {
 	hashes, until := g.watchedHashes()
 	if len(hashes) == 0 {
@@ -86,16 +86,16 @@ func (g *Gate) recheck() {
 		return
 	}
 	unnoted := g.endOthers(hashes, standing, asked)
-	if len(unnoted) > 0 { // a page that is open is a use
+	if len(unnoted) > 0 { // an open page is a use
 		ctx, cancel := context.WithTimeout(context.Background(), recheckTime)
 		defer cancel()
 		g.note(ctx, unnoted)
 	}
 }
 
-// watchedHashes returns of whom is to be asked, and until when the answer is worth waiting for: none of them goes on
-// for longer than RevocationTime after they were last found good. For whom that is over already, as after a halt of
-// this process, the requests end.
+// watchedHashes returns the credentials to check and the deadline of the answer: none continues longer than
+// RevocationTime after its last successful check. Where that has passed, as after a stall of the process, the
+// requests end.
 func (g *Gate) watchedHashes() (hashes [][]byte, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,12 +113,12 @@ func (g *Gate) watchedHashes() (hashes [][]byte, until time.Time) {
 		}
 	}
 	if len(hashes) == 0 {
-		g.under.timer = nil // the next that is admitted sets one
+		g.under.timer = nil // the next Admit sets one
 	}
 	return hashes, until
 }
 
-// endOthers applies what was learned, sets the next look, and returns those whose use is to be noted.
+// endOthers applies the result, schedules the next check, and returns the credentials whose use must be recorded.
 func (g *Gate) endOthers(asked, standing [][]byte, at time.Time) (unnoted [][]byte) {
 	good := map[[sha256.Size]byte]bool{}
 	for _, hash := range standing {
@@ -146,9 +146,8 @@ func (g *Gate) endOthers(asked, standing [][]byte, at time.Time) (unnoted [][]by
 	return unnoted
 }
 
-// endUnchecked ends the requests of those of whom it was not to be learned for too long whether they may go on, and
-// sets the next look. The answer was waited for until then: if it is later now, this process has was stalled, and looks
-// again.
+// endUnchecked ends the requests of credentials that could not be checked for too long, and schedules the next check.
+// It waited for the answer until the deadline: if it is later now, the process was stalled, and it checks again.
 func (g *Gate) endUnchecked(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,11 +162,11 @@ func (g *Gate) endUnchecked(until time.Time) {
 	g.lookIn(retryPause)
 }
 
-// noteTime is how often the use by what goes on for long is noted.
+// noteTime is the interval for recording the use by long requests.
 const noteTime = time.Minute
 
-// lookIn sets when to ask again: after a pause, but in time for an answer before what could not be checked has to end.
-// The lock is held.
+// lookIn schedules the next check after a pause, but early enough for an answer before unchecked requests must end.
+// The caller holds the lock.
 func (g *Gate) lookIn(pause time.Duration) {
 	if g.under.timer == nil {
 		return

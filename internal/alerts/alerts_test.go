@@ -44,14 +44,14 @@ func TestAConditionIsToldOnce(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s: %s", told[i].Status, told[i].Severity, told[i].Title))
 	}
 	want := []string{
-		"begun warning: No one listens on endpoint e", "worse critical: No one listens on endpoint e",
-		"over warning: Over: No one listens on endpoint e",
+		"begun warning: No service listens on endpoint e", "worse critical: No service listens on endpoint e",
+		"over warning: Over: No service listens on endpoint e",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	for _, part := range []string{
-		"2 running runs have work", "Since 20", "Whose turn it is: the service's: e.", "`tranche endpoints show e`",
+		"2 running runs have work", "Since 20", "Waiting on: the service's: e.", "`tranche endpoints show e`",
 		"https://tranche.bank.example/endpoint?name=e",
 	} {
 		if !strings.Contains(told[0].Text, part) {
@@ -153,7 +153,7 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 	round(condition("c", store.Critical), 2)
 	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
 	round(condition("d", store.Warning), 3)
-	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have no one who listens (3 in all)" {
+	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have no listening service (3 in all)" {
 		t.Errorf("%+v", told[1])
 	}
 }

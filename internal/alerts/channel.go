@@ -15,30 +15,30 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 )
 
-// Config is what receivers are reached by.
+// Config configures Receivers.
 type Config struct {
-	Connections *connections.Connections // secrets, and the server that takes mail; nil: neither
-	// Transport reaches the hosts of others, and guards what must not be reached: httpfetch's.
+	Connections *connections.Connections // secrets and the mail server; nil: neither
+	// Transport sends to hosts of others and blocks forbidden addresses, like httpfetch's.
 	Transport http.RoundTripper
-	// Programs are the programs that rules may have run, by the names that rules have for them.
+	// Programs are the programs that rules may run, by their names in rules.
 	Programs map[string]string
-	// Public is the address of the dashboard as people reach it, for links; empty: there are none.
+	// Public is the dashboard's public URL, for links; empty: no links.
 	Public string
-	// Timeout bounds an attempt; 0: httpfetch.DefaultTimeout.
+	// Timeout limits an attempt; 0: httpfetch.DefaultTimeout.
 	Timeout time.Duration
 }
 
-// channel is a way to reach who is to be told, with what a rule says of it, in JSON and YAML.
+// channel is a kind of receiver with its settings in a rule, in JSON and YAML.
 type channel interface {
-	// check names what is wrong with that, and the field where it is; "": all of it.
+	// check returns what is wrong with the settings, and in which field; "": the whole.
 	check() (field string, err error)
-	// reachable names what keeps this node from reaching it.
+	// reachable returns why this node cannot use it.
 	reachable(r *Receivers) (field string, err error)
-	// tell makes one attempt at a message.
+	// tell makes one attempt to send a message.
 	tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery
 }
 
-// channels are all ways to reach someone. To add one, add a row.
+// channels are all kinds of receivers. To add one, add a row.
 //
 //nolint:gochecknoglobals // a table
 var channels = []struct {
@@ -52,10 +52,10 @@ var channels = []struct {
 	{"command", func() channel { return new(program) }}, // a name of serve --alert-program
 }
 
-// Receiver is who is told, by one channel.
+// Receiver is the receiver of a rule's messages.
 type Receiver struct {
 	Kind  string // the channel's name
-	given int    // how many a rule names
+	given int    // number of receivers in the rule
 
 	channel
 }
@@ -89,7 +89,7 @@ func (r *Receiver) checkIn(doc *strictyaml.Document) error {
 	return nil
 }
 
-// field is the place in a rule of a field of the channel's.
+// field returns the path in the rule of a field of the channel.
 func (r *Receiver) field(name string) string {
 	if name == "" {
 		return "to." + r.Kind
@@ -117,7 +117,7 @@ func (r *Receiver) UnmarshalJSON(text []byte) error {
 	return fmt.Errorf("no channel is known of %.80s", text)
 }
 
-// Receivers reaches who is to be told.
+// Receivers sends messages to receivers.
 type Receivers struct {
 	conns    *connections.Connections
 	sender   *httpfetch.Sender
@@ -126,7 +126,7 @@ type Receivers struct {
 	timeout  time.Duration
 }
 
-// NewReceivers returns what reaches receivers. The error names the program, or the address, that cannot be.
+// NewReceivers returns a sender. The error names the invalid program or address.
 func NewReceivers(config Config) (*Receivers, error) {
 	sender, err := httpfetch.NewSender(httpfetch.SenderConfig{
 		Connections: config.Connections, Transport: config.Transport, Timeout: config.Timeout,
@@ -162,7 +162,7 @@ func checkPublic(text string) error {
 	return nil
 }
 
-// BadReceiverError says why a receiver could not be told anything.
+// BadReceiverError is returned for a receiver that cannot be reached.
 type BadReceiverError struct {
 	Field string // of the rule, as in to.webhook
 	Why   string
@@ -170,7 +170,7 @@ type BadReceiverError struct {
 
 func (e *BadReceiverError) Error() string { return e.Field + ": " + e.Why }
 
-// Check refuses a receiver that this node could not tell anything. The error is a *BadReceiverError.
+// Check refuses a receiver that this node cannot reach, with a *BadReceiverError.
 func (r *Receivers) Check(to *Receiver) error {
 	if field, err := to.reachable(r); err != nil {
 		return &BadReceiverError{to.field(field), r.conns.Redact(err.Error())}
@@ -178,20 +178,19 @@ func (r *Receivers) Check(to *Receiver) error {
 	return nil
 }
 
-// tell makes one attempt at a message.
 func (r *Receivers) tell(ctx context.Context, to *Receiver, m *Message) httpfetch.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	return to.channel.tell(ctx, r, m)
 }
 
-// unreachable is an attempt that this node cannot make: the operator's file may be fixed, or another node may allow
-// it.
+// unreachable is an attempt that this node cannot make. It is retried: the operator's file may be fixed, or another
+// node may allow it.
 func (r *Receivers) unreachable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{Why: r.conns.Redact(err.Error())}
 }
 
-// unwritable is a message that cannot be written for its channel.
+// unwritable is a message that cannot be encoded for its channel.
 func (r *Receivers) unwritable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{GiveUp: true, Why: r.conns.Redact(err.Error())}
 }

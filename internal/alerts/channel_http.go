@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// hook is a URL, and the secret that signs what goes there.
+// hook is a URL and the secret that signs requests to it.
 type hook struct {
 	URL    string `json:"url"`
 	Secret string `json:"secret"`
@@ -49,7 +49,7 @@ func (h *hook) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Del
 	return r.sender.Send(ctx, &httpfetch.Webhook{ID: m.ID, URL: h.URL, Secret: h.Secret, Body: body})
 }
 
-// chat is a channel of a chat, whose URL is a secret.
+// chat is a chat channel, whose URL is a secret.
 type chat struct {
 	Secret string `json:"secret"`
 
@@ -80,8 +80,8 @@ func (c *chat) url(r *Receivers) (*url.URL, error) {
 	return u, nil
 }
 
-// tell posts to a URL that is a secret: nothing that is told of a failure has more of it than the host. So nothing of
-// the answer is quoted, which may repeat any part of it.
+// tell posts to the secret URL. Failure texts have only its host, and quote nothing of the answer, which may repeat
+// the URL.
 func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
 	u, err := c.url(r)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Del
 	return out
 }
 
-// slackBody is a message as Slack's incoming webhooks take it, and what is made after them.
+// slackBody formats a message for Slack's incoming webhooks and compatible ones.
 func slackBody(m *Message) any {
 	escape := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	head := escape.Replace(m.heading())
@@ -108,15 +108,15 @@ func slackBody(m *Message) any {
 	return map[string]string{"text": "*" + head + "*\n" + escape.Replace(m.Text)}
 }
 
-// teamsBody is a message as the workflows of Teams take it: an adaptive card.
+// teamsBody formats a message for Teams workflows: an adaptive card.
 func teamsBody(m *Message) any {
-	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // no links but ours
+	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // only our own links
 	text := func(s, weight string) map[string]any {
 		return map[string]any{"type": "TextBlock", "text": inert.Replace(s), "wrap": true, "weight": weight}
 	}
 	body := []any{text(m.heading(), "Bolder")}
 	for part := range strings.SplitSeq(m.Text, "\n\n") {
-		body = append(body, text(strings.ReplaceAll(part, "\n", "\n\n"), "Default")) // a line break there
+		body = append(body, text(strings.ReplaceAll(part, "\n", "\n\n"), "Default")) // a line break in Markdown
 	}
 	card := map[string]any{
 		"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.4",
@@ -130,5 +130,5 @@ func teamsBody(m *Message) any {
 	}}}
 }
 
-// heading is the title with how much it matters.
+// heading is the severity and the title.
 func (m *Message) heading() string { return "[" + string(m.Severity) + "] " + m.Title }

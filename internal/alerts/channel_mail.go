@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 )
 
-// email is people.
 type email struct {
 	To []string `json:"to" min:"1" max:"20"`
 }
@@ -72,14 +71,14 @@ func (e *email) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.De
 		return httpfetch.Delivery{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
 			Said: r.sender.Quoted([]byte(refused[0].err.Error()))}
 	case ctx.Err() != nil || ok && slow.Timeout():
-		return httpfetch.Delivery{Why: server + ": it did not answer in time"}
+		return httpfetch.Delivery{Why: server + ": it did not answer before its timeout"}
 	case errors.Is(err, errNoTalk) || !said:
 		return httpfetch.Delivery{Why: server + ": no connection, no encryption, or no login"}
 	}
 	return httpfetch.Delivery{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
 }
 
-// refusal is why the server takes nothing for an address.
+// refusal is an address refused by the server.
 type refusal struct {
 	address string
 	err     error
@@ -87,8 +86,8 @@ type refusal struct {
 
 var errNoTalk = errors.New("the server is not ready to take a message")
 
-// mail hands a letter to the server, for all that the server takes it for; the error says that this is no one. It was
-// delivered when the server has said so: what comes of the good-bye does not matter.
+// mail sends a letter to all recipients that the server accepts; the error means that it accepts none. Once the
+// server has confirmed the delivery, errors of QUIT are ignored.
 func (r *Receivers) mail(ctx context.Context, letter *mail.Msg) (refused []refusal, err error) {
 	from, err := letter.GetSender(false)
 	if err != nil {
@@ -134,12 +133,12 @@ func write(talk *smtp.Client, letter *mail.Msg) error {
 		return err
 	}
 	if _, err := letter.WriteTo(w); err != nil {
-		return err // it is not ended: the server has nothing
+		return err // unfinished, so the server drops it
 	}
 	return w.Close()
 }
 
-// letter is a message as mail: plain text, with an id that is the same for each attempt.
+// letter formats a message as plain text mail, with the same message ID for each attempt.
 func (r *Receivers) letter(to []string, m *Message) (*mail.Msg, error) {
 	letter := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := errors.Join(letter.From(r.conns.SMTP.From), letter.To(to...)); err != nil {
@@ -152,7 +151,7 @@ func (r *Receivers) letter(to []string, m *Message) (*mail.Msg, error) {
 	_, domain, _ := strings.Cut(from.Address, "@")
 	letter.SetMessageIDWithValue(m.ID + "@" + domain)
 	letter.SetDateWithValue(m.At)
-	letter.SetGenHeader("Auto-Submitted", "auto-generated") // no one is to answer that he is unavailable
+	letter.SetGenHeader("Auto-Submitted", "auto-generated") // prevents out-of-office replies
 	letter.Subject(m.heading())
 	text := m.Text
 	if m.Link != "" {
@@ -162,7 +161,7 @@ func (r *Receivers) letter(to []string, m *Message) (*mail.Msg, error) {
 	return letter, nil
 }
 
-// mailer talks to the server until ctx ends, which closes the connection, whatever it waits for.
+// mailer connects to the server. The end of ctx closes the connection.
 func (r *Receivers) mailer(ctx context.Context) (*mail.Client, error) {
 	s := r.conns.SMTP
 	secure := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.Host, RootCAs: s.RootCAs}
@@ -179,7 +178,7 @@ func (r *Receivers) mailer(ctx context.Context) (*mail.Client, error) {
 			return conn, err
 		})}
 	switch s.TLS {
-	case connections.SMTPTLS: // it is encrypted already, of which WithSSL would know nothing
+	case connections.SMTPTLS: // already encrypted, unknown to WithSSL
 		options = append(options, mail.WithTLSPolicy(mail.TLSOpportunistic))
 	case connections.SMTPPlain:
 		options = append(options, mail.WithTLSPolicy(mail.NoTLS))
@@ -192,7 +191,7 @@ func (r *Receivers) mailer(ctx context.Context) (*mail.Client, error) {
 			return nil, err
 		}
 		login := mail.SMTPAuthAutoDiscover
-		if s.TLS == connections.SMTPPlain { // a server of this machine
+		if s.TLS == connections.SMTPPlain { // on this machine
 			login = mail.SMTPAuthPlainNoEnc
 		}
 		options = append(options, mail.WithSMTPAuth(login), mail.WithUsername(s.Username), mail.WithPassword(password))

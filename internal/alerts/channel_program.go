@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// program is the name of a program of serve --alert-program.
+// program is a name of serve --alert-program.
 type program string
 
 func (p *program) check() (field string, err error) { return "", nil }
@@ -27,13 +27,13 @@ func (p *program) reachable(r *Receivers) (field string, err error) {
 }
 
 const (
-	// maxOutput bounds what is kept of what a program says.
+	// maxOutput limits what is kept of a program's output.
 	maxOutput = 4 << 10
-	// afterKill is how long the output of a program that has ended, or was killed, is waited for.
+	// afterKill is how long to wait for the output of a program that has ended or was killed.
 	afterKill = time.Second
 )
 
-// path is where a program is that the operator allows.
+// path returns the path of an allowed program.
 func (p *program) path(r *Receivers) (string, error) {
 	if path, ok := r.programs[string(*p)]; ok {
 		return path, nil
@@ -45,9 +45,9 @@ func (p *program) path(r *Receivers) (string, error) {
 	return "", fmt.Errorf("this node runs no program %.64q; %s (serve --alert-program NAME=PATH)", *p, known)
 }
 
-// tell runs the program with the message as JSON on its standard input. There is no shell, there are no arguments,
-// and of this process's environment, which may have secrets, it has PATH alone. It is killed with all that it has
-// started when its time is over.
+// tell runs the program with the message as JSON on standard input. There is no shell and there are no arguments. Of
+// this process's environment, which may hold secrets, it gets PATH only. At the timeout it is killed with its
+// descendants.
 func (p *program) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
 	path, err := p.path(r)
 	if err != nil {
@@ -71,17 +71,18 @@ func (p *program) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.
 	err = cmd.Run()
 	switch ended := cmd.ProcessState; {
 	case ended != nil && ended.Success():
-		if err != nil { // it has left something behind that holds its output
+		if err != nil { // a descendant holds its output
 			_ = cmd.Cancel() // which may have ended since
 		}
 		return httpfetch.Delivery{Delivered: true}
 	case ctx.Err() != nil:
-		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
+		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end before its timeout",
+			Said: r.sender.Quoted(said.kept)}
 	}
 	return httpfetch.Delivery{Why: "program " + string(*p) + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
 }
 
-// ending says how a program ended, without its path.
+// ending describes how a program ended, without its path.
 func ending(err error) string {
 	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 		return ended.String()
@@ -89,7 +90,7 @@ func ending(err error) string {
 	return "it cannot be run"
 }
 
-// bounded keeps the beginning of what is written to it.
+// bounded keeps the first maxOutput bytes written to it.
 type bounded struct{ kept []byte }
 
 func (b *bounded) Write(p []byte) (int, error) {

@@ -14,20 +14,20 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// seen is a condition, and what it is about.
+// seen is a condition with what it is about.
 type seen struct {
 	store.Condition
 
-	key      string // its subject, and what else tells it from others of its kind
+	key      string // the subject, plus what distinguishes it within its kind
 	change   RunChange
 	plan     string
 	of       []string // endpoints
-	only     bool     // it is a change of a run only, and no condition of the health's
+	only     bool     // only a change of a run, not a health condition
 	happened bool
-	muted    bool // someone has muted it: it holds, and is not told
+	muted    bool // muted: it holds, but is not notified
 }
 
-// facts is what a look has read.
+// facts is what a check has read.
 type facts struct {
 	began     time.Time // by the database's clock
 	report    *health.Report
@@ -35,7 +35,7 @@ type facts struct {
 	labels    map[workqueue.RunID]alert.Label
 }
 
-// all are the conditions that hold.
+// all returns the current conditions.
 func (f *facts) all() (all []seen) {
 	for _, c := range slices.Concat(f.report.Conditions, f.report.Muted) {
 		rule := c.Kind.Rule()
@@ -66,7 +66,7 @@ func (f *facts) hasCompleted(c *alert.Completion) store.Condition {
 	return store.RunCompleted.Condition(f.began, row)
 }
 
-// told are the conditions that a rule tells of: what it tells of a run by itself it does not tell as health again.
+// told returns the conditions that a rule reports. A run change that it reports is not reported as health too.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
 	for i := range all {
 		if c := s.of(all[i]); s.tells(rule, &c) {
@@ -76,7 +76,7 @@ func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
 	return told
 }
 
-// of is a condition as a rule tells it: as a change of a run if it tells those, or else as health.
+// of returns a condition as a rule reports it: as a run change if the rule has it, else as health.
 func (s *Spec) of(c seen) seen {
 	if !c.only && !slices.Contains(s.Runs, c.change) {
 		c.change = ""
@@ -84,7 +84,7 @@ func (s *Spec) of(c seen) seen {
 	return c
 }
 
-// toldCompletion reports whether a condition is about failed items that the rule told when their run completed.
+// toldCompletion reports whether a condition is about failed items that the rule reported at the run's completion.
 func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
 	_, err := uuid.Parse(c.Subject)
 	return err == nil && c.Kind == store.FailedItems && slices.Contains(s.Runs, RunCompleted) &&
@@ -98,7 +98,7 @@ func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
 	if c.change != "" {
 		return slices.Contains(s.Runs, c.change) && (!c.happened || !c.Since.Before(rule.From))
 	}
-	if c.Kind == store.AlertFailing && c.Subject == s.Name { // it could not tell it, and would have one more to tell
+	if c.Kind == store.AlertFailing && c.Subject == s.Name { // it could not deliver it, and would have one more to deliver
 		return false
 	}
 	return s.Health != "" && c.Severity.Least(s.Health) && !s.toldCompletion(rule, c)
@@ -109,7 +109,7 @@ func (s *Spec) isAbout(c *seen) bool {
 		slices.ContainsFunc(c.of, func(e string) bool { return slices.Contains(s.Endpoints, e) })
 }
 
-// group is what a condition is told together with: others of its kind, and of runs those for the same endpoint.
+// group is the group of conditions reported together: of its kind and, for runs, of its endpoint.
 func (c *seen) group() string {
 	group := string(c.Kind)
 	if c.change != "" {
@@ -121,7 +121,7 @@ func (c *seen) group() string {
 	return group
 }
 
-// kind is the condition's in the store: what a rule tells of runs stands beside what it tells of health.
+// kind is the condition's kind in the store, where run changes and health are distinct.
 func (c *seen) kind() string {
 	if c.change != "" {
 		return runPrefix + string(c.change)
@@ -129,8 +129,8 @@ func (c *seen) kind() string {
 	return string(c.Kind)
 }
 
-// kinds are those by which the store may know a condition: as the rule tells it now, and as health, as a rule tells it
-// that did not ask for the change when it was noted.
+// kinds are the kinds under which the store may have a condition: as the rule reports it now, and as health, if the
+// rule did not have the run change at that time.
 func (s *Spec) kinds(c *seen) []string {
 	told := s.of(*c)
 	if c.only {
@@ -139,10 +139,10 @@ func (s *Spec) kinds(c *seen) []string {
 	return []string{told.kind(), string(c.Kind)}
 }
 
-// holds returns what tells whether a condition holds, be it none that the rule tells of. Of runs it is known only for
-// what it does tell.
+// holds returns a function that reports whether a condition holds, even if the rule does not report it. Run changes
+// are known only if the rule has them.
 func (s *Spec) holds(all []seen) func(kind, subject string) bool {
-	var known map[[2]string]bool // made when it is asked for, which is seldom
+	var known map[[2]string]bool // built on demand, which is rare
 	return func(kind, subject string) bool {
 		if change, ofRun := strings.CutPrefix(kind, runPrefix); ofRun && !slices.Contains(s.Runs, RunChange(change)) {
 			return true
@@ -159,7 +159,7 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 	}
 }
 
-// isMuted returns what tells whether someone has muted a condition.
+// isMuted returns a function that reports whether a condition is muted.
 func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	muted := map[[2]string]bool{}
 	for i := range all {
@@ -172,10 +172,10 @@ func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	return func(kind, subject string) bool { return muted[[2]string{kind, subject}] }
 }
 
-// runPrefix stands before a change of runs that is a kind in the store.
+// runPrefix marks kinds in the store that are run changes.
 const runPrefix = "run:"
 
-// noted makes rows of conditions.
+// noted converts conditions to rows.
 func noted(told []seen) ([]alert.Condition, error) {
 	rows := make([]alert.Condition, 0, len(told))
 	for i := range told {
@@ -197,7 +197,6 @@ func (c *seen) item() Item {
 	return of
 }
 
-// turn says whose turn it is.
 func turn(c *store.Condition) string {
 	switch c.Owner {
 	case store.OwnerService:

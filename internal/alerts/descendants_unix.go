@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// withDescendants has a cancelled program killed with all that it has started.
+// withDescendants makes a cancelled program die with its descendants.
 func withDescendants(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

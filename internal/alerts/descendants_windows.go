@@ -2,7 +2,7 @@ package alerts
 
 import "os/exec"
 
-// withDescendants kills the program alone: what it has started has to end by itself on Windows.
+// withDescendants kills only the program: on Windows its descendants must end on their own.
 func withDescendants(cmd *exec.Cmd) {
 	cmd.Cancel = func() error { return cmd.Process.Kill() }
 }

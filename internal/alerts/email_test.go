@@ -154,7 +154,7 @@ func TestMail(t *testing.T) {
 	b.look(d, lease)
 	server.does("hang")
 	b.send(impatient, lease)
-	if got := b.alert("r"); !strings.Contains(got.Error, "did not answer in time") {
+	if got := b.alert("r"); !strings.Contains(got.Error, "did not answer before its timeout") {
 		t.Errorf("its trouble is %q", got.Error)
 	}
 	for _, c := range []struct{ behave, want string }{
@@ -180,8 +180,8 @@ func TestMail(t *testing.T) {
 		t.Fatalf("%d letters, to %q, by %q", len(letters), server.to, server.login)
 	}
 	for _, part := range []string{
-		"Message-ID: <" + got[0].ID.String() + "@bank.example>", "Subject: [critical] No one listens on endpoint e",
-		"Auto-Submitted: auto-generated", "Whose turn it is", "https://tranche.bank.example/endpoint",
+		"Message-ID: <" + got[0].ID.String() + "@bank.example>", "Subject: [critical] No service listens on endpoint e",
+		"Auto-Submitted: auto-generated", "Waiting on", "https://tranche.bank.example/endpoint",
 	} {
 		if !strings.Contains(letters[0], part) {
 			t.Errorf("the letter lacks %q:\n%s", part, letters[0])

@@ -15,41 +15,41 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// Bounds of what is told, whatever there is to tell.
+// Limits on messages.
 const (
 	maxTitle  = 200 // characters
 	maxDetail = 500
 	maxText   = 6000
-	maxShown  = 8 // conditions in a text; the JSON of webhooks and commands has alert.MaxListed
+	maxShown  = 8 // conditions in the text; the JSON of webhooks and commands has alert.MaxListed
 )
 
-// Item is one condition of a message, its texts bounded.
+// Item is a condition of a message, its texts bounded.
 type Item struct {
 	store.Condition
 
 	Plan string `json:"plan,omitempty"`
 }
 
-// Message is what a receiver is told. It is the same for each attempt.
+// Message is what a receiver gets, the same for each attempt.
 type Message struct {
 	ID       string         `json:"id"`
 	Alert    string         `json:"alert"`  // the rule
-	Group    string         `json:"group"`  // messages about the same have the same
+	Group    string         `json:"group"`  // the same for related messages
 	Status   string         `json:"status"` // begun, worse, over or test
 	Severity store.Severity `json:"severity"`
 	At       time.Time      `json:"at"`
 	Title    string         `json:"title"`
-	Begun    []Item         `json:"begun,omitempty"` // and what got worse; the first of them
+	Begun    []Item         `json:"begun,omitempty"` // also worse ones; the first of them
 	BegunAll int64          `json:"begun_count"`
 	Over     []Item         `json:"over,omitempty"`
 	OverAll  int64          `json:"over_count"`
-	Holding  int64          `json:"holding"` // conditions of the group that hold now, these included
+	Holding  int64          `json:"holding"` // current conditions of the group, these included
 
-	Text string `json:"text,omitempty"` // for people; made when it is sent
+	Text string `json:"text,omitempty"` // human-readable; made when sent
 	Link string `json:"link,omitempty"`
 }
 
-// compose makes a message of each group that has changed. now are the conditions as they were just seen.
+// compose makes a message per changed group. now are the current conditions.
 func compose(rule string, at time.Time, listed []alert.Listed, now []seen) (messages []alert.Message, err error) {
 	current := map[[2]string]*seen{}
 	for i := range now {
@@ -85,7 +85,7 @@ func composeGroup(
 		if err := json.Unmarshal(l.Said, &item); err != nil {
 			return out, fmt.Errorf("read what was said of %s %s: %w", l.Kind, l.Subject, err)
 		}
-		if c := current[[2]string{l.Kind, l.Subject}]; c != nil { // in today's words
+		if c := current[[2]string{l.Kind, l.Subject}]; c != nil { // in its current words
 			item = c.item()
 		}
 		if severity := store.Severity(l.Severity); severity.Least(m.Severity) {
@@ -108,7 +108,7 @@ func composeGroup(
 	return alert.Message{ID: id, Group: m.Group, Severity: string(m.Severity), Body: body}, err
 }
 
-// title says it in a line: 14 runs are paused.
+// title summarises in one line: 14 runs are paused.
 func (m *Message) title() string {
 	if m.BegunAll == 0 {
 		return store.Clip("Over: "+several(m.Group, m.OverAll, m.Over[0].Title), maxTitle)
@@ -120,7 +120,7 @@ func (m *Message) title() string {
 	return store.Clip(title, maxTitle)
 }
 
-// several names so many conditions of a group, of which the first has a title.
+// several describes n conditions of a group; first is the title of the first.
 func several(group string, n int64, first string) string {
 	if n == 1 {
 		return first
@@ -147,7 +147,7 @@ func prefixed(with, text string) string {
 	return with + text
 }
 
-// TestMessage is what a test of a rule sends.
+// TestMessage returns the message of a rule's test.
 func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
 	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: store.Info, At: at,
 		Title: "A test of the alert " + rule, Begun: []Item{{
@@ -157,13 +157,13 @@ func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
 		}}, BegunAll: 1})
 }
 
-// read makes a message of what is on record, and says it: with links to the dashboard at an address, if there is one.
+// read decodes a stored message and adds the text, with links if public is set.
 func read(a *alert.Attempt, public string) (*Message, error) {
 	m := &Message{}
 	if err := json.Unmarshal(a.Body, m); err != nil {
 		return nil, fmt.Errorf("read message %s: %w", a.Message, err)
 	}
-	m.ID = a.Message.String() // of a test too
+	m.ID = a.Message.String() // also for a test
 	for _, items := range [][]Item{m.Begun, m.Over} {
 		for i := range items {
 			items[i].Link = linkTo(public, items[i].Link)
@@ -186,12 +186,12 @@ func linkTo(public, path string) string {
 	return strings.TrimSuffix(public, "/") + path
 }
 
-// text says it to people: what it is, why, since when, whose turn it is and what helps.
+// text describes for people what it is, why, since when, who must act and what helps.
 func (m *Message) text() string {
 	var b strings.Builder
 	shown := int64(0)
 	for _, item := range m.Begun[:min(len(m.Begun), maxShown)] {
-		if b.Len() > maxText/2 { // the rest has to stand there, too
+		if b.Len() > maxText/2 { // the rest needs room too
 			break
 		}
 		if shown++; shown > 1 {
@@ -201,7 +201,7 @@ func (m *Message) text() string {
 		if item.Detail != "" {
 			fmt.Fprintln(&b, item.Detail)
 		}
-		fmt.Fprintf(&b, "Since %s. Whose turn it is: %s.\nTo do: %s.\n", moment(item.Since), turn(&item.Condition),
+		fmt.Fprintf(&b, "Since %s. Waiting on: %s.\nTo do: %s.\n", moment(item.Since), turn(&item.Condition),
 			strings.TrimSuffix(item.Remedy, "."))
 		if item.Link != "" {
 			fmt.Fprintf(&b, "%s\n", item.Link)

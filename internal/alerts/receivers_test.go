@@ -111,8 +111,9 @@ func TestChats(t *testing.T) {
 	}
 	text := string(slack.bodies[1])
 	for _, part := range []string{
-		`{"text":"*\u003chttps://tranche.bank.example/`, `[critical] No one listens on endpoint \u0026lt;!channel\u0026gt;`,
-		"Whose turn it is",
+		`{"text":"*\u003chttps://tranche.bank.example/`,
+		`[critical] No service listens on endpoint \u0026lt;!channel\u0026gt;`,
+		"Waiting on",
 	} {
 		if !strings.Contains(text, part) {
 			t.Errorf("Slack is told %s; want %s", text, part)
@@ -261,8 +262,8 @@ func TestPrograms(t *testing.T) {
 	b.turn(d, lease)
 	text := testenv.Must(os.ReadFile(out))(t)
 	for _, part := range []string{
-		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No one listens on endpoint e\n",
-		`"title":"No one listens on endpoint e"`, `"text":"`,
+		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No service listens on endpoint e\n",
+		`"title":"No service listens on endpoint e"`, `"text":"`,
 	} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("the program has %s; want %q", text, part)
@@ -271,7 +272,7 @@ func TestPrograms(t *testing.T) {
 	if strings.Contains(string(text), "postgres://") {
 		t.Errorf("the program has the server's environment: %s", text)
 	}
-	for name, want := range map[string]string{"loud": "program loud: exit status 3", "hang": "it did not end in time"} {
+	for name, want := range map[string]string{"loud": "program loud: exit status 3", "hang": "before its timeout"} {
 		if got := b.alert(name); !strings.Contains(got.Error, want) || len(got.Error) > 1000 {
 			t.Errorf("%s: %+v", name, got)
 		}

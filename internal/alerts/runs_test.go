@@ -74,9 +74,9 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"all: 2 runs are paused", "endpoint: No one listens on endpoint compose",
-		"endpoint: Paused, too many items failed: run other", "plan: Not sealed in time: run late",
-		"plan: Paused by ann: run mine", "plan: Waits for an approval of its sample: run canary",
+		"all: 2 runs are paused", "endpoint: No service listens on endpoint compose",
+		"endpoint: Paused, too many items failed: run other", "plan: Canary waits for approval: run canary",
+		"plan: Not sealed in time: run late", "plan: Paused by ann: run mine",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -161,7 +161,7 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told again", func() bool { return host.count() >= 2 })
 	for _, m := range host.told(t) {
-		if m.Title != "No one listens on endpoint known" || m.Status != "begun" {
+		if m.Title != "No service listens on endpoint known" || m.Status != "begun" {
 			t.Errorf("it was told %s: %s", m.Status, m.Title)
 		}
 	}

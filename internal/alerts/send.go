@@ -16,32 +16,32 @@ import (
 )
 
 const (
-	// sendLook is how often the leader looks for messages that are due.
+	// sendLook is the interval for checking for due messages.
 	sendLook = time.Second
-	// attemptsAtOnce is how many attempts are in progress; of each rule there is one.
+	// attemptsAtOnce limits concurrent attempts; each rule has one at most.
 	attemptsAtOnce = 128
-	// attemptHold is when an attempt is made again whose leader died before it could note what came of it.
+	// attemptHold is when an attempt is retried whose leader died before recording its outcome.
 	attemptHold = 30 * time.Second
-	// firstRetry is the pause after the first attempt that failed; it doubles up to longestRetry, and a Retry-After
-	// makes it longer up to there.
+	// firstRetry is the pause after the first failed attempt. It doubles up to longestRetry; a Retry-After can lengthen
+	// it up to that.
 	firstRetry   = 5 * time.Second
 	longestRetry = 10 * time.Minute
-	// messageTimeout is how long a message is tried before it is given up, and messageAttempts how often at the least.
-	// What holds then is told again.
+	// messageTimeout is how long a message is retried, and messageAttempts the minimum number of attempts. After it is
+	// dropped, conditions that still hold are reported again.
 	messageTimeout  = 24 * time.Hour
 	messageAttempts = 12
 )
 
-// Send makes an attempt at everything that is due, until nothing is. Attempts are independent of each other: a receiver
-// that hangs keeps none but its own rule's messages waiting. What comes of an attempt is noted under the lease, and so
-// is that it is made. Send returns when all of them have ended, after an error too.
+// Send attempts everything due until nothing is. Attempts are independent: a hanging receiver delays only its own
+// rule's messages. An attempt and its outcome are recorded under the lease. Send returns when all attempts have
+// ended, also after an error.
 func (d *LeaderTask) Send(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
-	under := map[string]bool{} // the rules that have one in progress
+	under := map[string]bool{} // rules with an attempt in progress
 	ended := make(chan ended, attemptsAtOnce)
 	look := time.NewTicker(sendLook)
 	defer look.Stop()
 	for {
-		if ctx.Err() == nil { // what could not be claimed is claimed at the next look, however long one hangs
+		if ctx.Err() == nil { // failed claims are repeated at the next tick, even while an attempt hangs
 			if failed := d.begin(ctx, lease, under, ended); err == nil {
 				err = failed
 			}
@@ -62,7 +62,7 @@ func (d *LeaderTask) Send(ctx context.Context, lease workqueue.Lease) (again tim
 
 type ended struct {
 	rule string
-	err  error // what came of it could not be noted
+	err  error // the outcome could not be recorded
 }
 
 func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease, under map[string]bool, done chan<- ended) error {
@@ -84,8 +84,7 @@ func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease, under map
 
 func (d *LeaderTask) hold() time.Duration { return attemptHold + d.cfg.Receivers.timeout }
 
-// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another
-// goroutine.
+// survive turns a panic of an attempt into an error of the leader task, whose recover is in another goroutine.
 func (d *LeaderTask) survive(a *alert.Attempt, attempt func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -97,11 +96,11 @@ func (d *LeaderTask) survive(a *alert.Attempt, attempt func() error) (err error)
 	return attempt()
 }
 
-// attempt sends a message and notes what came of it.
+// attempt sends a message and records the outcome.
 func (d *LeaderTask) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) error {
 	came := d.tell(ctx, a)
 	if ctx.Err() != nil {
-		return ctx.Err() // it was cut off, and is retried by whoever leads then
+		return ctx.Err() // interrupted; the next leader retries it
 	}
 	log := d.log.With(zap.String("alert", a.Alert), zap.Stringer("message", a.Message), zap.Int("attempt", a.Number))
 	if came.Delivered {

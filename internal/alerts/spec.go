@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine may have no time zones
+	_ "time/tzdata" // a machine may lack time zones
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/workqueue"
@@ -17,24 +17,24 @@ import (
 
 // Limits and defaults of rules.
 const (
-	MaxBytes = 16 << 10 // of the YAML
+	MaxBytes = 16 << 10 // of YAML
 
-	// A condition that holds, or is over, until it is told (`wait`).
+	// How long a condition must hold, or be over, before it is reported (`wait`).
 	DefaultWait = workqueue.Duration(10 * time.Second)
-	// Between two messages about the same (`interval`); what is critical does not wait for it.
+	// Between two messages about the same group (`interval`); critical ones do not wait.
 	DefaultInterval = workqueue.Duration(5 * time.Minute)
 )
 
-// RunChange is something that becomes of runs.
+// RunChange is an event of runs.
 type RunChange string
 
-// What rules tell of runs.
+// The run changes that rules can report.
 const (
 	RunCompleted RunChange = "completed"
-	RunPaused    RunChange = "paused" // by its threshold, or by an operator
+	RunPaused    RunChange = "paused" // by its threshold or an operator
 	RunWaits     RunChange = "waits_for_approval"
-	RunOverdue   RunChange = "overdue"          // not sealed in time, or not done by its time
-	RunAtRisk    RunChange = "deadline_at_risk" // by forecast it will not be done by its time
+	RunOverdue   RunChange = "overdue"          // not sealed, or not ended, in time
+	RunAtRisk    RunChange = "deadline_at_risk" // by forecast it will not be done by its done_by
 )
 
 // Spec is a rule.
@@ -42,24 +42,24 @@ type Spec struct {
 	Name string `json:"name"`
 
 	When      `json:"when"`
-	Plans     []string `json:"plans,omitempty" min:"1" max:"100"` // with Endpoints: only what is about one of these
+	Plans     []string `json:"plans,omitempty" min:"1" max:"100"` // with Endpoints: only conditions about one of these
 	Endpoints []string `json:"endpoints,omitempty" min:"1" max:"100"`
 
 	To Receiver `json:"to"`
 
-	// Wait is how long a condition holds, or is over, before it is told.
+	// Wait is how long a condition must hold, or be over, before it is reported.
 	Wait workqueue.Duration `json:"wait" min:"0s" max:"24h"`
-	// Interval is between two messages about the same; what is critical does not wait for it.
+	// Interval is the time between two messages about the same group; critical ones do not wait.
 	Interval workqueue.Duration `json:"interval" min:"0s" max:"168h"`
 	Quiet    *Quiet             `json:"quiet,omitempty"`
 
-	doc *strictyaml.Document // nil: it was not read from YAML
+	doc *strictyaml.Document // nil: not read from YAML
 }
 
-// When says what a rule tells.
+// When says what a rule reports.
 type When struct {
 	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,deadline_at_risk"`
-	// Health: conditions of this severity at least; empty: none.
+	// Health is the minimum severity of conditions; empty: none.
 	Health store.Severity `json:"health,omitempty" enum:"info,warning,critical"`
 }
 
@@ -98,17 +98,16 @@ func Parse(name string, text []byte) (*Spec, error) {
 	return s, s.check(doc)
 }
 
-// Wrong returns the error that Parse would, at the place of a field: for what only others can know, like that there is
-// no such secret.
+// Wrong returns an error at a field, like Parse, for what only callers can check, such as a missing secret.
 func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
-// ruleNames are what rules, and programs, may be called.
+// ruleNames matches names of rules and programs.
 var ruleNames = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (s *Spec) check(doc *strictyaml.Document) error {
 	switch {
 	case !ruleNames.MatchString(s.Name):
-		return doc.Fail("name", "%.80q is no name; want up to 64 of A-Z a-z 0-9 _ -", s.Name)
+		return doc.Fail("name", "invalid name %.80q; want up to 64 of A-Z a-z 0-9 _ -", s.Name)
 	case len(s.Runs) == 0 && s.Health == "":
 		return doc.Fail("when", "say of what it tells: runs: [paused], health: warning, or both")
 	}
@@ -120,18 +119,18 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 	return s.To.checkIn(doc)
 }
 
-// Quiet is the hours in which only what is critical is told.
+// Quiet is the hours in which only critical conditions are reported.
 type Quiet struct {
-	From string `json:"from"` // a time of day, 22:00
-	To   string `json:"to"`   // the first time that is not quiet; before From: of the next day
-	Zone string `json:"zone"` // of IANA
+	From string `json:"from"` // time of day, 22:00
+	To   string `json:"to"`   // the end, exclusive; before From: on the next day
+	Zone string `json:"zone"` // IANA
 }
 
 const clockLayout = "15:04"
 
 var errSame = errors.New("it is the same as from: that would be the whole day; pause the rule instead")
 
-// check names the field that is wrong.
+// check names the invalid field.
 func (q *Quiet) check() (field string, err error) {
 	for _, f := range []struct{ name, text string }{{"from", q.From}, {"to", q.To}} {
 		if at, err := time.Parse(clockLayout, f.text); err != nil || at.Format(clockLayout) != f.text {
@@ -147,14 +146,14 @@ func (q *Quiet) check() (field string, err error) {
 	return "", nil
 }
 
-// At reports whether a time is in the quiet hours, by the clock on the wall of their zone. nil: no time is.
+// At reports whether a time is in the quiet hours, by local time in their zone. For nil it never is.
 func (q *Quiet) At(t time.Time) bool {
 	if q == nil {
 		return false
 	}
 	zone, err := time.LoadLocation(q.Zone)
 	if err != nil {
-		return false // it was checked; rather too loud than silent
+		return false // it was checked; better noisy than silent
 	}
 	now := t.In(zone).Format(clockLayout)
 	if q.From < q.To {

@@ -25,7 +25,7 @@ func TestWhatIsWrongWithARule(t *testing.T) {
 		{"when: {health: info}\nto: {email: {to: [\"Ann <a@b.c>\"]}}\n", "to.email.to[0]: want an address"},
 		{"when: {health: info}\nto: {email: {to: [\"a@b.c\\r\\nBcc: x@y.z\"]}}\n", "to.email.to[0]: want an address"},
 		{"when: {health: info}\nwhom: me\n" + to, `unknown field "whom"`},
-		{"name: a/b\nwhen: {health: info}\n" + to, "name: \"a/b\" is no name"},
+		{"name: a/b\nwhen: {health: info}\n" + to, "invalid name \"a/b\""},
 		{"when: {health: info}\nwait: 2000h\n" + to, "wait: want a duration"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"24:00\"}\n" + to, "quiet.to: want a time of day"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"22:00\"}\n" + to, "quiet.to: it is the same"},

@@ -1,18 +1,16 @@
-// Package alerts tells people, and programs, what they must see to: rules say of what, and whom.
+// Package alerts notifies people and programs of conditions and run changes, by rules.
 //
-// A [LeaderTask] of the leader's looks every few seconds at the health report and at runs, compares that with what each
-// rule has told, and makes messages of the difference; another sends them. What was told, and what waits to be, stands
-// in PostgreSQL ([github.com/tranchehq/tranche/workqueue/alert]).
+// A [LeaderTask] compares the health report and the runs every few seconds with what each rule has reported, and
+// creates messages of the difference; another one sends them. Both states are in PostgreSQL
+// ([github.com/tranchehq/tranche/workqueue/alert]).
 //
-// Guarantees: a condition is told once, in the message of its group, and again when it gets worse or is over. A
-// message has one id for all its attempts; it is sent again only when no one knows what came of an attempt, or it
-// failed. Texts are bounded, whatever there is to tell. A receiver that hangs, fails or answers slowly keeps no one
-// else waiting, and secrets stand in no text, answer, log or error.
+// Guarantees: a condition is reported once, in the message of its group, and again when it gets worse or ends. A
+// message has the same ID for all attempts; it is resent only if an attempt failed or its outcome is unknown. Texts
+// are bounded. A hanging, failing or slow receiver delays no other, and no text, answer, log or error holds secrets.
 //
-// Not its job: what a condition is, and what helps against it (internal/health); how a webhook is signed
-// (gather/fetch/httpfetch).
+// Not its job: conditions and their remedies (internal/health), and signing webhooks (gather/fetch/httpfetch).
 //
-// Concurrency: all types are safe for concurrent use once made.
+// All types are safe for concurrent use once made.
 package alerts
 
 import (
@@ -39,15 +37,15 @@ const (
 )
 
 const (
-	// lookEvery is the pause between two looks at what there is to tell.
+	// lookEvery is the pause between two checks for changes.
 	lookEvery = 3 * time.Second
-	// noRules is the same while there are no rules.
+	// noRules is that pause while there are no rules.
 	noRules = 5 * time.Second
 	// forgetEvery is the pause between two deletions of old messages.
 	forgetEvery = time.Hour
 )
 
-// Store keeps rules and messages; that of workqueue/alert is one.
+// Store keeps rules and messages, as workqueue/alert does.
 type Store interface {
 	Active(ctx context.Context) ([]alert.Rule, error)
 	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
@@ -62,26 +60,26 @@ type Store interface {
 	Failed(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, f alert.Failure) (noted bool, err error)
 }
 
-// TaskConfig is what a LeaderTask looks at, and tells by.
+// TaskConfig configures a LeaderTask.
 type TaskConfig struct {
 	Store     Store
 	Receivers *Receivers
-	// Health returns what a person must see to; nil, nil: it is not known yet.
+	// Health returns the health report; nil, nil: not known yet.
 	Health func(ctx context.Context) (*health.Report, error)
-	// Wake has the leader do a leader task now; nil: it does it when its time comes.
+	// Wake makes the leader run a leader task now; nil: it runs at its next interval.
 	Wake func(task string)
 	Log  *zap.Logger // nil: none
 
-	// FirstRetry is the pause after a first attempt that failed; 0: 5 s.
+	// FirstRetry is the pause after the first failed attempt; 0: 5 s.
 	FirstRetry time.Duration
 }
 
-// LeaderTask looks what there is to tell, and tells it, while its node leads.
+// LeaderTask creates and sends messages while its node leads.
 type LeaderTask struct {
 	cfg    TaskConfig
 	log    *zap.Logger
-	lost   map[string]int // versions of rules that cannot be read, told of once
-	forgot time.Time      // when old messages were deleted last
+	lost   map[string]int // versions of unreadable rules, logged once
+	forgot time.Time      // the latest deletion of old messages
 }
 
 // New returns the leader tasks of a node.
@@ -98,13 +96,12 @@ func New(cfg TaskConfig) (*LeaderTask, error) {
 	return &LeaderTask{cfg: cfg, log: cfg.Log, lost: map[string]int{}}, nil
 }
 
-// LeaderTasks returns them as the node takes them: what looks does not wait for what sends.
+// LeaderTasks returns two tasks, so that creating messages does not wait for sending.
 func (d *LeaderTask) LeaderTasks() []orchestrator.LeaderTask {
 	return []orchestrator.LeaderTask{{Name: LookTask, Run: d.Look}, {Name: SendTask, Run: d.Send}}
 }
 
-// Look compares what there is to tell with what was told, rule by rule. What it cannot do for one rule keeps no other
-// waiting.
+// Look compares, rule by rule, what should be reported with what was. A failing rule does not delay others.
 func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	defer func() { err = errors.Join(err, d.forget(ctx, lease)) }()
 	rules, specs, err := d.rules(ctx)
@@ -129,7 +126,7 @@ func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again tim
 	return lookEvery, err
 }
 
-// forget deletes old messages, of rules that tell nothing any more, too.
+// forget deletes old messages, also of inactive rules.
 func (d *LeaderTask) forget(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(d.forgot) < forgetEvery {
 		return nil
@@ -152,7 +149,7 @@ func (d *LeaderTask) rules(ctx context.Context) (rules []alert.Rule, specs []*Sp
 	return rules, specs, err
 }
 
-// readSpec reads a rule as the store keeps it.
+// readSpec decodes a stored rule.
 func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	s := &Spec{}
 	err := json.Unmarshal(text, s)
@@ -160,7 +157,7 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	case err != nil:
 	case s.To.channel == nil:
 		err = errors.New("it says no one to tell")
-	case len(s.Runs) == 0 && s.Health == "": // what it told would be over, and no one would hear of more
+	case len(s.Runs) == 0 && s.Health == "": // everything it reported would be over, and nothing new reported
 		err = errors.New("it says nothing to tell")
 	}
 	if err != nil {
@@ -169,7 +166,7 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	return s, nil
 }
 
-// gather reads what there may be to tell. There are no facts while PostgreSQL tells nothing.
+// gather reads all facts. It returns none while PostgreSQL does not answer.
 func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f *facts, err error) {
 	f = &facts{}
 	if f.began, err = d.cfg.Store.Now(ctx); err != nil {
@@ -188,7 +185,6 @@ func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Sp
 	return f, d.gatherRuns(ctx, f, want)
 }
 
-// runsOf are the runs that conditions are about.
 func runsOf(report *health.Report) (runs []workqueue.RunID) {
 	for _, c := range slices.Concat(report.Conditions, report.Muted) {
 		if id, err := uuid.Parse(c.Subject); err == nil {
@@ -198,7 +194,7 @@ func runsOf(report *health.Report) (runs []workqueue.RunID) {
 	return runs
 }
 
-// wanted is what rules tell of runs, and from when on what happens is told by any.
+// wanted returns the run changes that rules report, and since when any of them does.
 func wanted(rules []alert.Rule, specs []*Spec) map[RunChange]time.Time {
 	want := map[RunChange]time.Time{}
 	for i, spec := range specs {
@@ -216,7 +212,7 @@ func (d *LeaderTask) gatherRuns(ctx context.Context, f *facts, want map[RunChang
 		if f.completed, err = d.cfg.Store.Completions(ctx, from); err != nil {
 			return err
 		}
-		if n := len(f.completed); n == alert.MaxRuns { // there are more: the next look begins where this one ends
+		if n := len(f.completed); n == alert.MaxRuns { // there are more: the next check continues here
 			f.began = f.completed[n-1].At
 		}
 	}

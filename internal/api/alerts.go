@@ -19,24 +19,24 @@ import (
 const (
 	seeAlerts = "tranche alert list"
 
-	// maxAlertBody is what is read of a rule, to say when it is too large.
+	// maxAlertBody is how much of a rule is read, to report that it is too large.
 	maxAlertBody = 4 * alerts.MaxBytes
 )
 
-// AlertList is the answer to a list of rules.
+// AlertList is a page of rules.
 type AlertList struct {
 	Alerts []alertstore.AlertSummary `json:"alerts" nullable:"false"`
 
 	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// AlertMessages is the answer to a list of what a rule has told.
+// AlertMessages is a page of a rule's messages.
 type AlertMessages struct {
 	Messages []alertstore.AlertMessage `json:"messages" nullable:"false"`
 	Next     *time.Time                `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
-// TestedAlert is a test that is on its way.
+// TestedAlert is a test message in progress.
 type TestedAlert struct {
 	Name    string    `json:"name"`
 	Message uuid.UUID `json:"message" doc:"its id; the list of messages says what becomes of it"`
@@ -50,17 +50,16 @@ type alertRoutes struct {
 	*kernel.Kernel
 
 	store     alertstore.Store
-	receivers *alerts.Receivers // nil: this server tells no one anything
+	receivers *alerts.Receivers // nil: this server sends no notifications
 }
 
-// Register adds the routes.
 func (o *alertRoutes) Register(api huma.API) {
 	registerDocuments(o.Kernel, api, &documents[AlertList, *alertstore.AlertView]{
 		noun: "alert", most: maxAlertBody,
 		lists: "List alerts, with delivery errors", gets: "An alert",
 		applies: documentWords{"Save or change an alert", applyAlertDescription},
 		pauses:  documentWords{"Pause an alert", "Messages that were not delivered yet wait."},
-		resumes: documentWords{"Resume an alert", "It tells what holds then and was not told, and what is over. " +
+		resumes: documentWords{"Resume an alert", "It then reports what is active and was not reported, and what ended. " +
 			"What only happened meanwhile, like a completion, it does not tell."},
 		drops: documentWords{"Delete an alert", "Messages that were not delivered are dropped. Applied " +
 			"again, it has the next version."},

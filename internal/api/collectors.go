@@ -17,12 +17,11 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// seeCollectors names the command that lists collectors.
 const seeCollectors = "tranche collector list"
 
 const maxCollectorBody = 1 << 20
 
-// CollectorList is the answer to a list of collectors.
+// CollectorList lists all collectors.
 type CollectorList struct {
 	Collectors []collectorstore.CollectorView `json:"collectors" nullable:"false"`
 }
@@ -31,7 +30,7 @@ const applyCollectorDescription = `The body is a collector in YAML, or in JSON. 
 it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values or partitions
 change, what waits goes under its old keys before anything that is added from then on.`
 
-// CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
+// CollectorEngine applies changes of collectors in the node, which may require an immediate flush.
 type CollectorEngine interface {
 	ingest.Adder
 	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (workqueue.AppliedDocument, error)
@@ -48,7 +47,7 @@ type collectorRoutes struct {
 	sources   *connections.Connections
 }
 
-// New returns the routes of collectors. Without producers they have some of their own, which share no commits
+// newCollectors returns the routes of collectors. Without producers it creates separate ones, which share no commits
 // with others. sources are those that collectors may query; nil: none.
 func newCollectors(
 	k *kernel.Kernel, engine CollectorEngine, takers *ingest.Producers, sources *connections.Connections,
@@ -62,7 +61,6 @@ func newCollectors(
 	return &collectorRoutes{k, engine, takers, sources}
 }
 
-// Register adds the routes.
 func (s *collectorRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
 		"List collectors, with waiting operations"), s.listCollectors)
@@ -109,7 +107,7 @@ func (s *collectorRoutes) applyCollector(
 		Newest: doc.Newest}, in.Actor.Name)
 }
 
-// checkSource refuses a query of a source that this node does not have: all that is added would be refused.
+// checkSource refuses a query of a source that this node lacks: all added operations would be refused.
 func (s *collectorRoutes) checkSource(spec *collectorstore.CollectorSpec) error {
 	query, err := collector.Query(spec.Enrich)
 	if err != nil || query == nil {
@@ -135,7 +133,7 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 	return view, nil
 }
 
-// whoIsAway says what the database does not know: whether there is anybody who takes a flush.
+// whoIsAway adds a reason the database does not know: that no service takes flushes.
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.NC.IsConnected() {
 		return []collectorstore.CollectorReason{{Code: "nats_unreachable",
@@ -146,7 +144,7 @@ func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []coll
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
-	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "no one listens on endpoint " + endpoint +
+	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "no service listens on endpoint " + endpoint +
 		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
 }
 
@@ -170,13 +168,13 @@ func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange
 	return out, kernel.Seen(err, seeCollectors)
 }
 
-// OperationPage is a page of the operations of a collector.
+// OperationPage is a page of a collector's operations.
 type OperationPage struct {
 	Ops  []collectorstore.OpView `json:"ops" nullable:"false"`
 	Next int64                   `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// AddedOperations is what became of operations that were added.
+// AddedOperations is the result of adding operations.
 type AddedOperations struct {
 	Collector string `json:"collector"`
 	collectorstore.AddedOps
@@ -193,7 +191,7 @@ type SampledOperation struct {
 	Payload  json.RawMessage `json:"payload"`
 }
 
-// OperationChoice says which operations are meant. What is given has to hold together; one of it must be given.
+// OperationChoice selects operations. At least one condition is required; all given ones must match.
 type OperationChoice struct {
 	IDs  []string `json:"ids,omitempty" maxItems:"10000" nullable:"false" doc:"these"`
 	Keys []string `json:"keys,omitempty" maxItems:"10000" nullable:"false" doc:"those of these keys"`
@@ -201,19 +199,19 @@ type OperationChoice struct {
 	All  bool     `json:"all,omitempty" doc:"all"`
 }
 
-// DropChoice says which operations are given up.
+// DropChoice selects the operations to drop.
 type DropChoice struct {
 	OperationChoice
 
 	Waiting bool `json:"waiting,omitempty" doc:"also those that are not parked; else parked ones only"`
 }
 
-// RequeuedOperations says how many operations are retried.
+// RequeuedOperations counts the requeued operations.
 type RequeuedOperations struct {
 	Requeued int64 `json:"requeued"`
 }
 
-// DroppedOperations says how many operations were given up.
+// DroppedOperations counts the dropped operations.
 type DroppedOperations struct {
 	Dropped int64 `json:"dropped"`
 }
@@ -246,7 +244,7 @@ type addOperationsInput struct {
 	kernel.Stream
 }
 
-// addOperations needs nothing of the node: operations wait in PostgreSQL.
+// addOperations needs no other part of the node: operations wait in PostgreSQL.
 func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
 	out := AddedOperations{Collector: in.Document, DryRun: in.DryRun}
 	body := kernel.Whole(in.Body(), "the body", "nothing was added")
@@ -327,13 +325,13 @@ func (s *collectorRoutes) dropOperations(ctx context.Context, in *dropOperations
 	return DroppedOperations{Dropped: n}, kernel.Seen(err, seeCollectors)
 }
 
-// Selection checks a choice.
+// Selection validates a choice.
 func (c *OperationChoice) Selection(actor string) (collectorstore.OpsSelection, error) {
 	sel := collectorstore.OpsSelection{All: c.All, IDs: c.IDs, Keys: c.Keys, Code: c.Code}
 	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
 	switch {
 	case c.All && narrowed:
-		return sel, kernel.BadInput("all stands beside ids, keys or code; give all, or what narrows it")
+		return sel, kernel.BadInput("all is given with ids, keys or code; give all, or what narrows it")
 	case !c.All && !narrowed:
 		return sel, kernel.BadInput("say which operations: ids, keys, code, or all")
 	}

@@ -144,7 +144,7 @@ func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
 		{404, "see tranche collector list", "POST", "/nothing/requeue", `{"all":true}`},
 		{422, "validation failed", "GET", "/notify/ops?state=lost", ""},
 		{422, "say which operations", "POST", "/notify/requeue", `{}`},
-		{422, "all stands beside", "POST", "/notify/drop", `{"all":true,"ids":["1"]}`},
+		{422, "all is given with", "POST", "/notify/drop", `{"all":true,"ids":["1"]}`},
 		{422, "holds a NUL", "POST", "/notify/drop", `{"ids":["a\u0000"]}`},
 		{422, "holds a NUL", "GET", "/notify/ops?key=a%00", ""},
 		{422, "validation failed", "POST", "/notify/drop", `{"everything":true}`},

@@ -24,8 +24,7 @@ const (
 	schemeSession = "session"
 )
 
-// describe completes the document with what all operations have in common, so that no registration has to say it: tags,
-// who may, how to say who one is, and the answers that say no.
+// describe completes the document with what all operations share: tags, roles, security and error answers.
 func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	doc.Info.Description = introduction
 	doc.Info.License = &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}
@@ -91,7 +90,7 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 		http.StatusConflict:              "The state of the thing does not allow it, or a name means several.",
 		http.StatusRequestEntityTooLarge: "The body is too large.",
 		http.StatusUnprocessableEntity:   "What was sent is wrong; errors says where.",
-		http.StatusTooManyRequests:       "Too many at once, or too often; Retry-After says when to ask again.",
+		http.StatusTooManyRequests:       "Too many concurrent requests, or too often; Retry-After says when to retry.",
 		http.StatusInternalServerError:   "Something went wrong inside; the log of the server says what.",
 		http.StatusServiceUnavailable: "PostgreSQL or NATS cannot be reached, or is too slow, or there is no room for the " +
 			"request; ask again, after Retry-After if that is there.",
@@ -131,7 +130,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	return all
 }
 
-// flows reports whether an operation answers with events, of whose streams only so many are open at once.
+// flows reports whether an operation answers with events; the number of open streams is limited.
 func flows(op *huma.Operation) bool {
 	answer := op.Responses["200"]
 	return answer != nil && answer.Content["text/event-stream"] != nil
@@ -182,7 +181,7 @@ func tagOf(op *huma.Operation) string {
 	return "system"
 }
 
-// Examples of items, by the type of the body.
+// Example items by body type.
 const (
 	exampleCSV    = "id,name,year\nCUST-1,Ann,2026\nCUST-2,Bob,2026\n"
 	exampleNDJSON = `{"id":"CUST-1","name":"Ann","year":2026}` + "\n" + `{"id":"CUST-2","name":"Bob","year":2026}` + "\n"
@@ -235,7 +234,7 @@ func bodyExamples() map[string]any {
 	}
 }
 
-// describeExamples gives bodies examples, and parameters that mean the same everywhere a description.
+// describeExamples adds examples to bodies, and descriptions to parameters that mean the same everywhere.
 func describeExamples(doc *huma.OpenAPI) {
 	examples := bodyExamples()
 	for _, item := range doc.Paths {
@@ -283,11 +282,11 @@ func describeParameter(p *huma.Param) {
 			"name":            "a name to find the run by",
 			"idempotency_key": "starting again with the same key gives the run that is there",
 			"on_duplicate":    "what to do with a key that stands twice",
-			"source":          "where the items come from, for people",
+			"source":          "where the items come from, human-readable",
 		}[p.Name]
 	}
 	if p.Schema != nil && p.Schema.Description == "" {
-		p.Schema.Description = p.Description // generators read it there
+		p.Schema.Description = p.Description // where generators read it
 	}
 	if p.In == "query" && p.Example == nil && p.Schema != nil && len(p.Schema.Enum) > 0 {
 		p.Example = slices.Clone(p.Schema.Enum)[0]

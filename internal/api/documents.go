@@ -13,33 +13,33 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// documents are a kind of document, like alerts: what a person writes, puts on record, and takes off again. List is the
-// answer to a list of them, and View one of them, whole.
+// documents describes a kind of document, like alerts, that users write, save and delete. List is the answer to a
+// list, View one document.
 type documents[List, View any] struct {
-	noun string // alert: of its operations, its path and its command
-	most int64  // bytes that are read of a text, to say when it is too large
+	noun string // for example alert; used in its operations, path and command
+	most int64  // bytes read of a text, to report that it is too large
 
 	lists, gets                     string // summaries of operations
 	applies, pauses, resumes, drops documentWords
 
-	list    func(ctx context.Context, after string, limit int) (List, error) // nil: it is no list in pages
+	list    func(ctx context.Context, after string, limit int) (List, error) // nil: there is no paged list
 	get     func(ctx context.Context, name string) (View, error)
 	version func(*View) int
 	apply   func(ctx context.Context, text *documentText) (workqueue.AppliedDocument, error)
-	set     setDocument // nil: there is nothing to pause
-	drop    setDocument // nil: its kind has an operation of its own for it
+	set     setDocument // nil: it cannot be paused
+	drop    setDocument // nil: its kind has a separate operation
 }
 
 type documentWords struct{ summary, more string }
 
 type setDocument = func(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error)
 
-// DocumentPath is the document that an operation is about.
+// DocumentPath is the document in an operation's path.
 type DocumentPath struct {
 	Document string `path:"name" doc:"its name"`
 }
 
-// DocumentChange is a document that someone changes.
+// DocumentChange is a change of a document.
 type DocumentChange struct {
 	DocumentPath
 	kernel.Actor
@@ -117,8 +117,8 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 	}
 }
 
-// documentVersion is the version in the tag of a document, with which tags begin: what else changed of it, like the
-// runs of a plan, is nothing that an apply could undo. 0: there is no tag.
+// documentVersion returns the version at the start of a document's ETag; 0 without one. The rest of the ETag covers
+// what an apply cannot undo, like the runs of a plan.
 func documentVersion(tag string) (int, error) {
 	if tag == "" {
 		return 0, nil
@@ -126,7 +126,7 @@ func documentVersion(tag string) (int, error) {
 	number, _, _ := strings.Cut(strings.Trim(strings.TrimSpace(tag), `"`), "-")
 	version, err := strconv.Atoi(number)
 	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-		return 0, kernel.BadInput("If-Match is not the ETag of what is to be changed; give the one that its GET had")
+		return 0, kernel.BadInput("If-Match is not the current ETag; send the one from its GET")
 	}
 	return version, nil
 }

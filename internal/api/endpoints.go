@@ -20,8 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those
-// of its listeners together.
+// Endpoint is an endpoint with its listeners and its work. Rate, Items and Errors are totals of its listeners.
 type Endpoint struct {
 	Name        string     `json:"name" doc:"or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Kind        string     `json:"kind" enum:"endpoint,direct,http,sql,local" doc:"direct: called in plain requests only"`
@@ -32,7 +31,7 @@ type Endpoint struct {
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
 	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
 	Scheduled   int64      `json:"scheduled" doc:"items that wait to be retried"`
-	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, but for calls_backlog"`
+	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, without calls_backlog"`
 	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, also"`
 	Concurrency int        `json:"concurrency" doc:"set by an operator, for each instance; 0: left to the service"`
 	Rate        float64    `json:"rate" doc:"items a second, in the last minute"`
@@ -41,8 +40,8 @@ type Endpoint struct {
 	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
 	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
 
-	// Of the lane, where services read apart what someone waits for.
-	CallsBacklog    uint64 `json:"calls_backlog" doc:"requests that someone waits for and no service has taken"`
+	// The lane, where services read requests that a caller waits for.
+	CallsBacklog    uint64 `json:"calls_backlog" doc:"calls that no service has taken"`
 	CallsProcessing int    `json:"calls_processing" doc:"of those, taken and not answered"`
 
 	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
@@ -54,7 +53,7 @@ type Endpoint struct {
 	Changes     []inspect.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
 }
 
-// Listener is one instance of a service.
+// Listener is an instance of a service.
 type Listener struct {
 	Service     string  `json:"service"`
 	Version     string  `json:"version"`
@@ -62,7 +61,7 @@ type Listener struct {
 	Host        string  `json:"host,omitempty"`
 	State       string  `json:"state,omitempty" doc:"listening, waiting or draining; absent when it does not say"`
 	Reason      string  `json:"reason,omitempty" doc:"why it waits"`
-	Concurrency int     `json:"concurrency" doc:"chunks or items at once"`
+	Concurrency int     `json:"concurrency" doc:"concurrent chunks or items"`
 	InFlight    int     `json:"in_flight" doc:"chunks it holds"`
 	Lane        bool    `json:"lane,omitempty" doc:"calls are read apart from chunks"`
 	Stages      int     `json:"stages,omitempty" doc:"of a flow"`
@@ -78,27 +77,27 @@ type Listener struct {
 	Rebinds     int64   `json:"rebinds" doc:"how often it has lost its consumer and found it again"`
 }
 
-// EndpointList is the answer to a question for endpoints.
+// EndpointList lists all endpoints.
 type EndpointList struct {
 	Endpoints []Endpoint `json:"endpoints"`
 }
 
-// EndpointSettings is what an operator sets for an endpoint while its services run. What is absent stays as it is.
+// EndpointSettings changes an endpoint while its services run. Absent members stay unchanged.
 type EndpointSettings struct {
 	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
 	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	RequestRate *float64 `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
-	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
+	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
 	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 }
 
-// Requeuer has dead letters sent again.
+// Requeuer requeues dead letters.
 type Requeuer interface {
 	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
 }
 
-// Setter sets endpoints, where their services see it.
+// Setter changes endpoints and notifies their services.
 type Setter interface {
 	ChangeEndpoint(
 		ctx context.Context, change pace.EndpointChange, actor string,
@@ -112,7 +111,6 @@ type endpointRoutes struct {
 	letters Requeuer
 }
 
-// Register adds the routes.
 func (s *endpointRoutes) Register(api huma.API) {
 	s.registerEndpoints(api)
 	s.registerLetters(api)
@@ -126,7 +124,7 @@ func (s *endpointRoutes) registerEndpoints(api huma.API) {
 		"An endpoint's listeners and work"), s.getEndpoint)
 	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
 		"Set an endpoint's concurrency, budget or rate, or close its breaker",
-		"Limits hold at once, on every node; instances take their concurrency over within seconds. The "+
+		"Limits apply immediately on every node; instances adopt their concurrency within seconds. The "+
 			"endpoint need not be known yet."), s.setEndpoint)
 }
 
@@ -173,11 +171,11 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 	return *e, s.doers(ctx, e)
 }
 
-// unused is what no running run asks: there may be nodes for it anyway.
+// unused returns an endpoint that no running run uses; nodes may still offer it.
 func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
-		return Endpoint{}, kernel.Seen(fmt.Errorf("no one listens on endpoint %q, and no running run uses it: %w", name,
+		return Endpoint{}, kernel.Seen(fmt.Errorf("no service listens on endpoint %q, and no running run uses it: %w", name,
 			workqueue.ErrNotFound), "tranche endpoints")
 	}
 	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
@@ -188,7 +186,7 @@ func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, err
 	return e, err
 }
 
-// doers adds who does the work: services, with what waits for them, or nodes.
+// doers adds the services with their backlog, or the nodes, that do the work.
 func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
 	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindDirect {
 		return s.backlog(ctx, e)
@@ -219,7 +217,7 @@ func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) 
 	return s.setter.ChangeEndpoint(ctx, change, in.Name)
 }
 
-// endpoints gathers by name what runs, operators and services say; backlogs are missing.
+// endpoints merges by name what runs, operators and services report, without backlogs.
 func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	loads, err := inspect.New(s.Store).EndpointLoads(ctx)
 	if err != nil {
@@ -273,8 +271,8 @@ func newEndpoint(name string) *Endpoint {
 	return &Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
 }
 
-// addPaces adds what nodes found out about endpoints. They keep that of endpoints of the past as well, which are listed
-// only while something is amiss for a collector: a name that only a run of the past has used may never have been one.
+// addPaces adds what nodes learned about endpoints. Paces of past endpoints are kept too, but listed only if the
+// breaker of a collector's endpoint is open: a name that only a past run used may never have been an endpoint.
 func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 	for i := range paces {
 		p := &paces[i]
@@ -306,7 +304,7 @@ func (e *Endpoint) add(l *wire.Listener) {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// backlog asks JetStream for chunks, and for the lane of those who wait.
+// backlog adds the chunks waiting in JetStream and those in the lane of waiting callers.
 func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
 	js, err := jetstream.New(s.NC)
 	if err == nil {
@@ -321,7 +319,8 @@ func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
 	return nil
 }
 
-// queued is what waits at an endpoint's consumer, and what is taken. One that is not there has had no request yet.
+// queued returns how many requests wait at an endpoint's consumer and how many are taken. A missing consumer has had
+// no request yet.
 func queued(ctx context.Context, js jetstream.JetStream, name string) (waiting uint64, taken int, err error) {
 	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -16,12 +16,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Health is what a person must see to.
+// Health is a report of the conditions that need an operator.
 type Health health.Report
 
 type healthOps struct {
 	store   healthstore.Store
-	watches []*health.Watch // the one that names everything first
+	watches []*health.Watch // the one with full lists first
 }
 
 func (s *adminRoutes) registerHealth(api huma.API) {
@@ -56,7 +56,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 const (
 	seeHealth = "tranche health"
 
-	// Not a wait: the longest time that a condition is muted for, unless permanently.
+	// The longest time that a condition can be muted for, unless permanently.
 	maxMuted = 366 * 24 * time.Hour
 )
 
@@ -66,16 +66,16 @@ type ConditionName struct {
 	Subject string `json:"subject,omitempty" doc:"absent: all of the kind"`
 }
 
-// MuteSettings say of a condition that it is muted.
+// MuteSettings mutes a condition.
 type MuteSettings struct {
 	ConditionName
 
 	For        string `json:"for,omitempty" doc:"for how long" example:"8h"`
 	UntilWorse bool   `json:"until_worse,omitempty" doc:"instead of for: until it gets worse"`
-	Reason     string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for whoever looks"`
+	Reason     string `json:"reason" minLength:"1" maxLength:"500" doc:"why, for other operators"`
 }
 
-// MarkedCondition is what was said of a condition.
+// MarkedCondition is a marked condition.
 type MarkedCondition struct {
 	ConditionName
 
@@ -101,7 +101,6 @@ func (o *healthOps) isMuted(ctx context.Context, in *struct {
 		State: healthstore.Muted, Reason: b.Reason})
 }
 
-// life is for how long it is muted; 0: permanently.
 func (a *MuteSettings) life() (time.Duration, error) {
 	if a.UntilWorse == (a.For != "") {
 		return 0, kernel.BadInput("give either for, like 8h, or until_worse")
@@ -170,7 +169,7 @@ func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCo
 	return MarkedCondition{ConditionName: in.Body, State: "cleared", By: in.Name, Unchanged: !found}, err
 }
 
-// lookAgain has whoever asks next see what was said.
+// lookAgain makes the next reports include the new mark.
 func (o *healthOps) lookAgain() {
 	for _, watch := range o.watches {
 		watch.Again()

@@ -14,29 +14,29 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
-// DeadLetterDocument is a dead letter with its body as people read it.
+// DeadLetterDocument is a dead letter with a readable body.
 type DeadLetterDocument struct {
 	deadletter.DeadLetter
 
 	Body kernel.Content `json:"body"`
 }
 
-// LetterSelection says which dead letters are meant: exactly one of IDs, Endpoint and All is set. The last two mean
-// those that wait.
+// LetterSelection selects dead letters: exactly one of IDs, Endpoint and All is set. The last two select waiting
+// ones.
 type LetterSelection struct {
 	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or pieces of them"`
 	Endpoint string   `json:"endpoint,omitempty" doc:"all that wait of this endpoint"`
 	All      bool     `json:"all,omitempty" doc:"all that wait"`
 }
 
-// RequeueSettings is a selection, and whether to requeue also what has been requeued three times.
+// RequeueSettings is a selection; Force includes letters requeued three times already.
 type RequeueSettings struct {
 	LetterSelection
 
 	Force bool `json:"force,omitempty" doc:"also those that have been requeued three times and died each time"`
 }
 
-// Dropped says how many dead letters were given up.
+// Dropped counts the dropped dead letters.
 type Dropped struct {
 	Dropped int `json:"dropped"`
 }
@@ -48,7 +48,7 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 		"A dead letter with its headers and body")), s.getLetter)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
 		"Send dead letters again",
-		"What is refused is listed with its reason, and the others go."), s.requeueLetters)
+		"Refused letters are listed with a reason; the rest are sent."), s.requeueLetters)
 	kernel.Register(s.Kernel, api, kernel.Post("drop-dead-letters", "/dead-letters/drop",
 		"Drop dead letters, with their bodies", ""), s.dropLetters)
 }
@@ -70,7 +70,7 @@ func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) 
 	}
 	page, err := deadletter.New(s.Store).DeadLetters(ctx, filter)
 	for i := range page.Letters {
-		page.Letters[i].Headers = nil // they come with the letter
+		page.Letters[i].Headers = nil // only in the letter itself
 	}
 	return page, err
 }
@@ -134,7 +134,7 @@ func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Droppe
 	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
 }
 
-// known returns an error that wraps ErrNotFound for an endpoint without dead letters, services and running runs.
+// known returns an ErrNotFound for an endpoint without dead letters, services and running runs.
 func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	if endpoint == "" {
 		return nil
@@ -157,7 +157,7 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	}
 	meant := ""
 	if near := wire.Nearest(endpoint, listeners); near != "" {
-		meant = " (was " + near + " meant?)"
+		meant = " (did you mean " + near + "?)"
 	}
 	return fmt.Errorf("no dead letter is of endpoint %q%s, no service listens on it, and no running run uses it: %w",
 		endpoint, meant, workqueue.ErrNotFound)
@@ -174,7 +174,7 @@ func (set *LetterSelection) selection() (deadletter.DeadSelection, error) {
 	return sel, nil
 }
 
-// QuarantinedDocument is a quarantined message with its body as people read it.
+// QuarantinedDocument is a quarantined message with a readable body.
 type QuarantinedDocument struct {
 	deadletter.QuarantinedView
 
@@ -207,7 +207,7 @@ func (s *endpointRoutes) listQuarantined(
 		page.Messages = []deadletter.QuarantinedView{}
 	}
 	for i := range page.Messages {
-		page.Messages[i].Headers = nil // they come with the message
+		page.Messages[i].Headers = nil // only in the message itself
 	}
 	return page, err
 }

@@ -218,7 +218,7 @@ func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 		post(422, "endpoint name", path, `{"endpoint":"a\u0000"}`)
 		post(422, "validation failed", path, many)
 		post(422, "validation failed", path, `{"al":true}`)
-		post(404, "was echo meant?", path, `{"endpoint":"ecoh"}`)
+		post(404, "did you mean echo?", path, `{"endpoint":"ecoh"}`)
 		post(404, seeLetters, path, `{"endpoint":"mail"}`)
 		post(404, seeLetters, path, `{"ids":["ffff"]}`)
 		post(404, seeLetters, path, `{"ids":["\u0000"]}`)

@@ -175,12 +175,12 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	}
 	warnings := func() string { return strings.Join(apitest.Read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
 	with(b.Engine, full, 0)
-	b.Refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
-	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
+	b.Refused(503, "disk is full (could not extend file)", http.MethodGet, "/readyz", nil)
+	if text := warnings(); !strings.Contains(text, "disk is full") {
 		t.Errorf("the run warns of %s", text)
 	}
 	if run := apitest.Read[runs.RunDocument](b, "/runs/it"); run.Rate == 0 || run.Forecast.P50 != nil ||
-		!strings.Contains(run.Forecast.WhyNot, "no room left") {
+		!strings.Contains(run.Forecast.WhyNot, "disk is full") {
 		t.Errorf("%v items a second, %+v; want no time while something stands in its way", run.Rate, run.Forecast)
 	}
 	late := &database.SlowError{For: "the look for work", Took: 15 * time.Second}
@@ -206,7 +206,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 
 	// A change that PostgreSQL refuses for that reason says so too.
 	b.Over(apitest.NodeOf(fullEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)), api.Config{})
-	b.Refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+	b.Refused(503, "disk is full", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 }
 
 // fullEngine has a PostgreSQL without room.

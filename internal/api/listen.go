@@ -20,22 +20,22 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 )
 
-// DefaultListen is where the API is found unless told otherwise.
+// DefaultListen is the default address of the API.
 const DefaultListen = "127.0.0.1:8480"
 
-// Exposure says what keeps strangers away from an address.
+// Exposure says how an address is protected.
 type Exposure struct {
-	Auth            bool           // who asks has to say who they are
-	TLSCert, TLSKey string         // files in PEM; both or none
-	TrustedProxies  []netip.Prefix // proxies in front, which end TLS
+	Auth            bool           // callers must authenticate
+	TLSCert, TLSKey string         // PEM files; both or none
+	TrustedProxies  []netip.Prefix // proxies in front that terminate TLS
 	Log             *zap.Logger
 }
 
-// Encrypted reports whether what browsers send is encrypted, as far as this server knows.
+// Encrypted reports whether browsers connect by TLS, as far as this server knows.
 func (e *Exposure) Encrypted() bool { return e.TLSCert != "" || len(e.TrustedProxies) > 0 }
 
-// Listen opens an address, like "127.0.0.1:8480". One that is not a loopback address needs logins and encryption:
-// without them everybody on the network could start and cancel runs, or read the tokens of those who may.
+// Listen opens an address, like "127.0.0.1:8480". A non-loopback address requires logins and encryption: otherwise
+// anyone on the network could start and cancel runs, or read tokens.
 func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -58,7 +58,7 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 	if err != nil {
 		return nil, fmt.Errorf("open the API at %s (--listen): %w", address, err)
 	}
-	if at, ok := listener.Addr().(*net.TCPAddr); ok { // localhost is what a file of the machine says
+	if at, ok := listener.Addr().(*net.TCPAddr); ok { // the hosts file of the machine resolves localhost
 		if err := guarded.suits(at.String(), at.IP.IsLoopback()); err != nil {
 			_ = listener.Close()
 			return nil, err
@@ -75,7 +75,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// suits refuses an address that strangers can reach when too little keeps them away.
+// suits refuses an address that is reachable by others but not protected.
 func (e *Exposure) suits(address string, loopback bool) error {
 	switch {
 	case (e.TLSCert == "") != (e.TLSKey == ""):
@@ -87,17 +87,17 @@ func (e *Exposure) suits(address string, loopback bool) error {
 			"start and cancel runs; add --auth on, or listen on %s and reach it through a tunnel", address, DefaultListen)
 	case !e.Encrypted():
 		return fmt.Errorf("--listen %s is not a loopback address, and without TLS everybody on the way could read the "+
-			"tokens; add --tls-cert and --tls-key, or --trusted-proxies with the addresses of proxies of yours that end TLS "+
+			"tokens; add --tls-cert and --tls-key, or --trusted-proxies with the addresses of your proxies that terminate TLS "+
 			"in front of it, or listen on %s", address, DefaultListen)
 	default:
 		return nil
 	}
 }
 
-// certificateLook is how often it is looked whether the certificate was renewed.
+// certificateLook is the interval for checking whether the certificate was renewed.
 const certificateLook = time.Minute
 
-// serverTLS returns the settings of TLS with the certificate of the files, which may be renewed without a restart.
+// serverTLS returns TLS settings with the certificate of the files, which may be renewed without a restart.
 func serverTLS(guarded *Exposure) (*tls.Config, error) {
 	c := &certificate{certFile: guarded.TLSCert, keyFile: guarded.TLSKey, log: cmp.Or(guarded.Log, zap.NewNop())}
 	if err := c.load(); err != nil {
@@ -108,14 +108,13 @@ func serverTLS(guarded *Exposure) (*tls.Config, error) {
 	}, nil
 }
 
-// certificate is read again when its file has changed.
 type certificate struct {
 	certFile, keyFile string
 	log               *zap.Logger
 
 	mu     sync.Mutex
 	loaded *tls.Certificate
-	of     time.Time // when the file was written
+	of     time.Time // modification time of the file
 	looked time.Time
 }
 
@@ -132,7 +131,7 @@ func (c *certificate) load() error {
 	return nil
 }
 
-// current returns the certificate. One that cannot be read any more stays what it was: an old one is better than none.
+// current returns the certificate. If it can no longer be read, the old one stays: better than none.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,16 +148,14 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
-// How many connections may be open without a request: from one address, which of IPv6 is a network of 64 bits (a proxy
-// of ours has as many as all), and in all.
+// Limits on idle connections: per address, or per /64 network in IPv6 (unlimited for a trusted proxy), and in total.
 const (
 	maxIdleEach = 128
 	maxIdle     = 1024
 )
 
-// idleConns closes the connections that have been without a request for the longest when there are too many from an
-// address, or from the one that has most when there are too many in all. They cost memory and a file each, and no one
-// needs them.
+// idleConns closes the longest idle connections when one address has too many, or, if there are too many in total,
+// those of the address with the most. Each costs memory and a file descriptor.
 type idleConns struct {
 	each, all int
 
@@ -178,13 +175,13 @@ func newIdleConns(each, all int) *idleConns {
 		count: map[netip.Prefix]int{}}
 }
 
-// track is http.Server's ConnState.
+// track implements http.Server.ConnState.
 func (i *idleConns) track(conn net.Conn, state http.ConnState) {
 	for _, over := range i.note(conn, state == http.StateNew || state == http.StateIdle) {
 		if encrypted, ok := over.(*tls.Conn); ok {
-			over = encrypted.NetConn() // which says no goodbye that someone could keep waiting
+			over = encrypted.NetConn() // without the TLS close notify, which a peer could stall
 		}
-		_ = over.Close() // whatever it says, it is of no more use
+		_ = over.Close() // already unusable
 	}
 }
 
@@ -209,7 +206,6 @@ func (i *idleConns) note(conn net.Conn, idle bool) (over []net.Conn) {
 	return nil
 }
 
-// most returns from where most come.
 func (i *idleConns) most() (from netip.Prefix) {
 	for each, n := range i.count {
 		if n > i.count[from] {
@@ -219,7 +215,7 @@ func (i *idleConns) most() (from netip.Prefix) {
 	return from
 }
 
-// oldest gives up the connection that has been idle for the longest of those that come from there.
+// oldest removes the longest idle connection of a network.
 func (i *idleConns) oldest(from netip.Prefix) net.Conn {
 	for place := i.order.Back(); ; place = place.Prev() {
 		if one := place.Value.(idleConn); one.from == from { //nolint:forcetypeassert // nothing else is in it

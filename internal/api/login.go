@@ -20,10 +20,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// SessionDocument says who asks.
+// SessionDocument describes the caller.
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
-	Auth          string      `json:"auth" enum:"off,on" doc:"off: no one is asked who they are, and all are admins"`
+	Auth          string      `json:"auth" enum:"off,on" doc:"off: no login; every caller is an admin"`
 	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
@@ -31,7 +31,7 @@ type SessionDocument struct {
 	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
 }
 
-// LogIn is a token to log in by.
+// LogIn is a token to log in with.
 type LogIn struct {
 	Token string `json:"token" maxLength:"200" doc:"the secret of a token" format:"password"`
 }
@@ -85,20 +85,20 @@ type logInInput struct {
 	request *http.Request
 }
 
-// Resolve keeps the request: where it comes from counts.
+// Resolve keeps the request for its address.
 func (in *logInInput) Resolve(ctx huma.Context) []error {
 	in.request, _ = humago.Unwrap(ctx)
 	return nil
 }
 
 const (
-	// maxLogIn is how many bytes a login may have, and logInTime what they must be there in.
+	// maxLogIn limits the bytes of a login.
 	maxLogIn = 4 << 10
-	// A login's body, as a whole; then 408.
+	// logInTime limits the time for a login's whole body; then 408.
 	logInTime = 5 * time.Second
 )
 
-// tryLogIn counts a login before anything is read of it: who may not try has nothing to wait for.
+// tryLogIn counts a login before its body is read: a throttled caller is refused immediately.
 func (s *adminRoutes) tryLogIn(hc huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(hc)
 	kernel.HurryBody(r, logInTime)
@@ -138,9 +138,10 @@ func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ kernel.Actor }) (*s
 var errNoAuth = kernel.Denied(http.StatusConflict,
 	"this server asks no one who they are: it was started without --auth on")
 
-// cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
+// cookie returns a cookie for this server's pages only: scripts cannot read it and other sites cannot make browsers
+// send it.
 func (s *adminRoutes) cookie(value string, until *time.Time) http.Cookie {
-	c := http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+	c := http.Cookie{ //nolint:gosec // Secure wherever there is TLS
 		Name: s.CookieName(), Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies,
 		SameSite: http.SameSiteStrictMode,
 	}
@@ -152,17 +153,17 @@ func (s *adminRoutes) cookie(value string, until *time.Time) http.Cookie {
 
 const seeSessions = "tranche session list"
 
-// SessionList is the browsers that are logged in.
+// SessionList lists the browser sessions.
 type SessionList struct {
 	Sessions []identity.WebSessionView `json:"sessions" nullable:"false"`
 }
 
-// RevokeSessions says whose sessions end.
+// RevokeSessions names the user whose sessions end.
 type RevokeSessions struct {
 	User string `json:"user" minLength:"1" maxLength:"200" doc:"as the list of sessions and the audit log call them"`
 }
 
-// RevokedSessions is what has ended.
+// RevokedSessions counts the ended sessions.
 type RevokedSessions struct {
 	User     string `json:"user"`
 	Sessions int64  `json:"sessions" doc:"how many have ended"`
@@ -196,19 +197,20 @@ func (s *adminRoutes) revokeSessions(ctx context.Context, in *revokeSessionsInpu
 	return RevokedSessions{User: in.Body.User, Sessions: ended}, kernel.Seen(err, seeSessions)
 }
 
-// Names of the cookies of logins in progress begin so; a hash of the login's state follows, so that each has its own.
+// Name prefixes of cookies for logins in progress. A hash of the login's state follows, so each login has its own
+// cookie.
 const (
 	attemptCookie       = "tranche_login_"
 	secureAttemptCookie = "__Host-" + attemptCookie
 )
 
-// MaxAttempts is how many logins a browser may have in progress, as when all its tabs have to log in again at once.
-// More would make its requests larger than proxies take: a cookie may have 2 KB.
+// MaxAttempts limits a browser's logins in progress, as when all its tabs log in again. A cookie may have 2 KB, and
+// proxies limit a request's size.
 const MaxAttempts = 4
 
 func (s *adminRoutes) hasOIDC() bool { return s.Access != nil && s.config.OIDC != nil }
 
-// RegisterOIDC adds the routes of a login by a provider of identities, which are no operations.
+// RegisterOIDC adds the OIDC routes, which are not operations.
 func (s *adminRoutes) RegisterOIDC(mux *kernel.RouteMux) {
 	if s.hasOIDC() {
 		mux.HandleFunc("GET "+kernel.OIDCLogin, s.beginOIDC)
@@ -234,10 +236,10 @@ func (s *adminRoutes) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	}
 	s.giveUpOldest(w, r)
 	http.SetCookie(w, s.attemptCookie(s.attemptName(login.State), sealed, int(access.AttemptTime.Seconds())))
-	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // to the provider, with what is ours
+	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // the provider, with our parameters
 }
 
-// ownPage is a page of this server, whatever someone wrote into a link.
+// ownPage returns a path on this server, whatever a link contains.
 func ownPage(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(path, "//") {
 		return "/"
@@ -245,8 +247,8 @@ func ownPage(path string) string {
 	return path
 }
 
-// endOIDC begins the session. It is the one GET that changes something, and does so only for the browser in which the
-// login began, and once. Who did not begin a login here costs no more than the look at his cookie.
+// endOIDC begins the session. It is the only GET that changes something, once and only for the browser that began the
+// login. Without a begun login it costs no more than checking the cookie.
 func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 	from, query := s.CallerAddress(r), r.URL.Query()
 	name := s.attemptName(query.Get("state"))
@@ -297,8 +299,8 @@ func (s *adminRoutes) attemptPrefix() string {
 	return attemptCookie
 }
 
-// giveUpOldest makes room in the browser for another login in progress. Browsers send cookies in the order in which
-// they got them (RFC 6265, 5.4).
+// giveUpOldest makes room in the browser for another login in progress. Browsers send cookies oldest first (RFC 6265,
+// 5.4).
 func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
 	var names []string
 	for _, c := range r.Cookies() {
@@ -312,7 +314,6 @@ func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cookieIn is the value of a cookie, or nothing.
 func cookieIn(r *http.Request, name string) string {
 	cookie, err := r.Cookie(name)
 	if err != nil {
@@ -321,7 +322,7 @@ func cookieIn(r *http.Request, name string) string {
 	return cookie.Value
 }
 
-// denyOIDC logs what went wrong at the provider: the person who logs in cannot fix it.
+// denyOIDC logs errors of the provider: the person logging in cannot fix them.
 func (s *adminRoutes) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*access.ProviderError](err); ok && r.Context().Err() == nil {
 		why := access.Redact(bad.Err.Error())
@@ -330,9 +331,9 @@ func (s *adminRoutes) denyOIDC(w http.ResponseWriter, r *http.Request, err error
 	s.Deny(w, r, err)
 }
 
-// attemptCookie is Lax: the provider's page leads back here, which Strict would not count as ours.
+// attemptCookie is Lax: the provider redirects back here, which Strict would treat as cross-site.
 func (s *adminRoutes) attemptCookie(name, value string, seconds int) *http.Cookie {
-	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+	return &http.Cookie{ //nolint:gosec // Secure wherever there is TLS
 		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies, MaxAge: seconds,
 		SameSite: http.SameSiteLaxMode,
 	}
@@ -340,23 +341,23 @@ func (s *adminRoutes) attemptCookie(name, value string, seconds int) *http.Cooki
 
 const (
 	seeTokens = "tranche token list"
-	// Not a wait: the longest life of a token that has an end.
+	// The maximum life of a token that expires.
 	maxTokenLife = 10 * 365 * 24 * time.Hour
 )
 
-// TokenList is all tokens.
+// TokenList lists all tokens.
 type TokenList struct {
 	Tokens []identity.TokenView `json:"tokens"`
 }
 
-// TokenSettings is a token to be made.
+// TokenSettings describes a token to create.
 type TokenSettings struct {
 	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
 	Role      access.Role `json:"role" enum:"viewer,operator,admin"`
 	ExpiresIn string      `json:"expires_in,omitempty" doc:"its life; absent: until it is revoked" example:"720h"`
 }
 
-// CreatedToken is a new token. Its secret is in no other answer, ever.
+// CreatedToken is a new token. No other answer ever has its secret.
 type CreatedToken struct {
 	identity.TokenView
 
@@ -401,7 +402,7 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 	return CreatedToken{TokenView: made, Secret: secret}, nil
 }
 
-// CheckTokenName refuses names that would mislead whoever reads the audit log.
+// CheckTokenName refuses names that would mislead readers of the audit log.
 func CheckTokenName(name string) error {
 	if err := access.CheckName(name); err != nil {
 		return kernel.BadInput("name: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
@@ -409,7 +410,7 @@ func CheckTokenName(name string) error {
 	return nil
 }
 
-// Life is how long the token is good for; 0: until it is revoked.
+// Life is how long the token is valid; 0: until it is revoked.
 func (t *TokenSettings) Life() (time.Duration, error) {
 	if t.ExpiresIn == "" {
 		return 0, nil
@@ -422,7 +423,7 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 	return life, CheckTokenLife(life)
 }
 
-// CheckTokenLife refuses a life that no token can have.
+// CheckTokenLife refuses a life out of range.
 func CheckTokenLife(life time.Duration) error {
 	if life < time.Second || life > maxTokenLife {
 		return kernel.BadInput(fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	maxPlanBody = 1 << 20 // a plan is smaller; this is what is read to say so
+	maxPlanBody = 1 << 20 // larger than any plan, to report that one is too large
 )
 
-// PlanList is the answer to a list of plans.
+// PlanList is a page of plans.
 type PlanList struct {
 	Plans []inspect.PlanSummary `json:"plans"`
 	Next  string                `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// PlanVersions is the answer to a list of a plan's versions.
+// PlanVersions is a page of a plan's versions.
 type PlanVersions struct {
 	Name     string                `json:"name"`
 	Versions []inspect.PlanSummary `json:"versions"`
@@ -38,7 +38,6 @@ Versions never change, and runs keep the one that they started with.`
 
 type planRoutes struct{ *kernel.Kernel }
 
-// Register adds the routes.
 func (s *planRoutes) Register(api huma.API) {
 	plans := inspect.New(s.Store)
 	registerDocuments(s.Kernel, api, &documents[PlanList, *inspect.PlanView]{

@@ -19,23 +19,23 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// maxRetentionAge is longer than anybody means.
+// maxRetentionAge is the maximum age that can be set.
 const maxRetentionAge = 100 * 366 * 24 * time.Hour
 
 const seeRetention = "tranche retention show"
 
 const maxGoing = 100
 
-// RetentionSettings say how much of a kind is kept. What is past any of them goes, the oldest first. That there is no
-// limit must be said: nothing that was forgotten, or misread by a program, means it.
+// RetentionSettings limits how much of a kind is kept. Whatever exceeds a limit is deleted, oldest first. Keeping all
+// must be requested explicitly, so that a forgotten or misread limit never means it.
 type RetentionSettings struct {
 	Age      string `json:"age,omitempty" maxLength:"40" doc:"kept for so long; absent: any time" example:"90d"`
-	MaxCount int64  `json:"max_count,omitempty" doc:"so many are kept; absent: any number"`
+	MaxCount int64  `json:"max_count,omitempty" doc:"how many are kept; absent: no limit"`
 	MaxBytes int64  `json:"max_bytes,omitempty" doc:"so much is kept, roughly; absent: any size"`
 	KeepAll  bool   `json:"keep_all,omitempty" doc:"there is no limit: everything of the kind is kept"`
 }
 
-// RetentionKind is what is kept by one set of limits. With no limit at all, everything is.
+// RetentionKind is a kind with its limits. Without limits everything is kept.
 type RetentionKind struct {
 	Kind retention.RetentionKind `json:"kind"`
 	RetentionSettings
@@ -47,18 +47,18 @@ type RetentionKind struct {
 	LastAt      *time.Time `json:"last_at,omitempty" doc:"when that was; absent: never"`
 }
 
-// RetentionList is all kinds, and the runs of which something is left to delete.
+// RetentionList lists all kinds, and the runs being deleted.
 type RetentionList struct {
 	Kinds []RetentionKind   `json:"kinds"`
 	Going []inspect.GoneRun `json:"going" doc:"runs that are being deleted, up to 100"`
 }
 
-// RetentionRun is a wish that what is past its limits goes now.
+// RetentionRun requests an immediate deletion of what exceeds its limits.
 type RetentionRun struct {
 	DryRun bool `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
 }
 
-// RetentionDue is what is past its limits.
+// RetentionDue is what exceeds its limits.
 type RetentionDue struct {
 	DryRun bool                `json:"dry_run"`
 	Kinds  []retention.KindDue `json:"kinds"`
@@ -126,11 +126,11 @@ func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (
 	if err != nil {
 		return RetentionKind{}, kernel.Seen(err, seeRetention)
 	}
-	s.Wake(orchestrator.TaskRetention) // else it does within ten minutes
+	s.Wake(orchestrator.TaskRetention) // otherwise within ten minutes
 	return retentionKind(&set), nil
 }
 
-// limits reads the settings. What is absent, or zero, is no limit.
+// limits reads the settings. Absent or zero means no limit.
 func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	if r.Age != "" {
 		age, err := readAge(r.Age)
@@ -150,13 +150,13 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 		return l, kernel.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
 			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() +
+		return l, kernel.BadInput("keep_all is true, and so is a limit given (" + l.String() +
 			"); leave one of them out")
 	}
 	return l, nil
 }
 
-// readAge reads 90d, 36h or 1d12h.
+// readAge parses 90d, 36h or 1d12h.
 func readAge(text string) (time.Duration, error) {
 	wrong := kernel.BadInput("age is " + strconv.Quote(kernel.Cut(text, kernel.MaxEchoed)) +
 		"; write it like 90d, 36h or 1d12h, up to 36600d")
@@ -198,12 +198,12 @@ func (s *adminRoutes) runRetention(ctx context.Context, in *runRetentionInput) (
 		return RetentionDue{}, err
 	}
 	if !in.Body.DryRun {
-		s.Wake(orchestrator.TaskRetention) // else it does within ten minutes
+		s.Wake(orchestrator.TaskRetention) // otherwise within ten minutes
 	}
 	return RetentionDue{DryRun: in.Body.DryRun, Kinds: due}, nil
 }
 
-// EraseSettings say whose traces are erased.
+// EraseSettings says which key to erase.
 type EraseSettings struct {
 	Key    string `json:"key" minLength:"1" doc:"the key of items and of operations of collectors"`
 	Run    string `json:"run,omitempty" doc:"out of this run only: an id, a piece of one, a name, or last"`
@@ -211,13 +211,13 @@ type EraseSettings struct {
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log; do not name the key in it"`
 }
 
-// ErasedKey is what was erased of a key, or would be.
+// ErasedKey is what was, or would be, erased of a key.
 type ErasedKey struct {
 	DryRun    bool              `json:"dry_run" doc:"nothing was changed"`
 	Marker    string            `json:"marker" doc:"stands where the key stood"`
 	Runs      []workqueue.RunID `json:"runs" nullable:"false" doc:"that had the key"`
 	Erased    erasure.Erased    `json:"erased"`
-	Unreached []string          `json:"unreached" nullable:"false" doc:"what is not reached, for people"`
+	Unreached []string          `json:"unreached" nullable:"false" doc:"what erasure does not reach, human-readable"`
 }
 
 func (s *adminRoutes) registerErase(api huma.API) {

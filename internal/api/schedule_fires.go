@@ -20,7 +20,7 @@ import (
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// settingsOfFire are what a person would start the run of a fire with.
+// settingsOfFire returns the settings with which a user would start the run of a fire.
 func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.FireKey) runs.RunSettings {
 	set := runs.RunSettings{Params: r.Params, Overrides: spec.Settings, StartSettings: runs.StartSettings{
 		Endpoint: spec.Endpoint, PlanRef: spec.Plan, Key: r.Items.Key, Format: r.Items.Format,
@@ -39,7 +39,7 @@ func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore
 	return set
 }
 
-// StartFire implements schedule.Starter: what a person's start does, for a fire of a schedule.
+// StartFire implements schedule.Starter: it does what a user's start does, for a fire of a schedule.
 func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	out := schedule.Started{}
 	resolved, err := job.Spec.Resolve(job.Claim.Due)
@@ -67,7 +67,7 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 		return out, err
 	}
 	defer func() {
-		_ = rows.Close() // what was read has been read
+		_ = rows.Close() // read only, nothing is lost
 		_ = body.Close()
 	}()
 	req.Unit = rows.Unit()
@@ -78,14 +78,14 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 	if err != nil {
 		return out, err
 	}
-	if loaded.Existing { // someone has used its key
+	if loaded.Existing { // the key was used by another start
 		_, err = schedulestore.New(s.Store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted,
 			Run: loaded.Run})
 	}
 	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
-// openFire opens what the items come from. The caller closes both.
+// openFire opens the source of the items. The caller closes both.
 func (s *scheduleRoutes) openFire(
 	ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items,
 ) (
@@ -118,14 +118,14 @@ func (s *scheduleRoutes) openFire(
 	return rows, from, nil
 }
 
-// Permanent implements schedule.Starter: what a person would be told to put right stays wrong, but for what may come
+// Permanent implements schedule.Starter. Errors that a user must correct are permanent, except for what may appear
 // later, like a plan or a file.
 func (s *scheduleRoutes) Permanent(err error) bool {
 	if source, ok := errors.AsType[*schedule.SourceError](err); ok {
 		return !source.Passes
 	}
 	if _, ok := errors.AsType[*intake.QueryError](err); ok {
-		return false // its database may be away
+		return false // its database may be unavailable
 	}
 	if _, ok := errors.AsType[*schedule.VariableError](err); ok {
 		return true
@@ -134,15 +134,15 @@ func (s *scheduleRoutes) Permanent(err error) bool {
 	return found != nil && status == http.StatusUnprocessableEntity
 }
 
-// Sources is what schedules take items from, beside the sources of the connections.
+// Sources are the sources of schedules' items, in addition to those of the connections.
 type Sources struct {
-	// Files is the directory of their files; nil: there is none.
+	// Files is the directory of their files; nil: none.
 	Files *schedule.Files
-	// Web takes items from URLs; nil: none are taken.
+	// Web fetches items from URLs; nil: URLs are refused.
 	Web *schedule.Web
-	// CheckURL says why a URL will not be asked, as far as that shows before; nil: it is not known.
+	// CheckURL returns why a URL will not be fetched, as far as known beforehand; nil: unknown.
 	CheckURL func(*url.URL) error
-	// Wake tells the leader that there may be something to start; nil: it looks by itself.
+	// Wake makes the leader check for due schedules; nil: it checks at its own intervals.
 	Wake func()
 }
 
@@ -152,8 +152,8 @@ func (s *scheduleRoutes) wakeSchedules() {
 	}
 }
 
-// checkSchedule looks at what a schedule speaks of: what can never be is an error at its place in the text, and what is
-// not there now a warning.
+// checkSchedule validates what a schedule refers to. What can never work is an error at its place in the text; what
+// is missing now is a warning.
 func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec) ([]string, error) {
 	now, err := schedulestore.New(s.Store).DatabaseTime(ctx)
 	if err != nil {
@@ -182,7 +182,6 @@ func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec)
 	return append(append(warnings, missing...), unreached...), err
 }
 
-// checkSchedulePlan looks whether the plan is there and takes the settings.
 func (s *scheduleRoutes) checkSchedulePlan(
 	ctx context.Context, spec *schedule.Spec, at func(field, problem string) error,
 ) (warnings []string, err error) {
@@ -194,7 +193,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 	}
 	plan, _, err := s.starts.PlanOf(ctx, &set)
 	if errors.Is(err, workqueue.ErrNotFound) {
-		return []string{fmt.Sprintf("plan: %s is not on record; put it there before the schedule is due: "+
+		return []string{fmt.Sprintf("plan: %s is not saved; save it before the schedule is due: "+
 			"tranche plan apply FILE", spec.Plan)}, nil
 	}
 	if bad, ok := errors.AsType[*kernel.InputError](err); ok {
@@ -210,7 +209,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 	return nil, err
 }
 
-// checkScheduleItems looks whether this server could read the items now. Other nodes may have other files.
+// checkScheduleItems checks that this server can read the items now. Other nodes may have other files.
 func (s *scheduleRoutes) checkScheduleItems(
 	items *schedule.Items, due time.Time, at func(field, problem string) error,
 ) (warnings []string, err error) {

@@ -20,18 +20,18 @@ import (
 const (
 	seeSchedules = "tranche schedule list"
 
-	// maxScheduleBody is what is read of a schedule, to say when it is too large.
+	// maxScheduleBody is how much of a schedule is read, to report that it is too large.
 	maxScheduleBody = 4 * schedule.MaxBytes
 )
 
-// ScheduleList is the answer to a list of schedules.
+// ScheduleList is a page of schedules.
 type ScheduleList struct {
 	Schedules []schedulestore.ScheduleSummary `json:"schedules" nullable:"false"`
 
 	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// ScheduleTimes are the next due times of a schedule.
+// ScheduleTimes lists the next due times of a schedule.
 type ScheduleTimes struct {
 	Name     string            `json:"name"`
 	Zone     string            `json:"zone"`
@@ -40,7 +40,7 @@ type ScheduleTimes struct {
 	Warnings []string          `json:"warnings" nullable:"false"`
 }
 
-// FireList is the answer to a list of what became of a schedule's due times.
+// FireList is a page of a schedule's past due times.
 type FireList struct {
 	Fires []schedulestore.Fire `json:"fires" nullable:"false"`
 	Next  *time.Time           `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
@@ -58,7 +58,6 @@ type scheduleRoutes struct {
 	config *Config
 }
 
-// Register adds the routes.
 func (s *scheduleRoutes) Register(api huma.API) {
 	store := schedulestore.New(s.Store)
 	registerDocuments(s.Kernel, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
@@ -90,7 +89,7 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
 		Summary:       "Start a run now",
-		Description:   "The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.",
+		Description:   "The leader starts it, in addition to the due times and also if paused; its overlap policy holds.",
 		DefaultStatus: http.StatusAccepted,
 	}), s.runScheduleNow)
 }
@@ -107,7 +106,7 @@ func nextTime(spec json.RawMessage, after time.Time) (next time.Time, ok bool, e
 func readSchedule(spec json.RawMessage) (*schedule.Spec, error) {
 	s := &schedule.Spec{}
 	if err := json.Unmarshal(spec, s); err != nil {
-		return nil, fmt.Errorf("read a schedule on record: %w", err)
+		return nil, fmt.Errorf("read a saved schedule: %w", err)
 	}
 	return s, nil
 }

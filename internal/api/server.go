@@ -33,97 +33,96 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Prefix stands before the path of every operation but the health checks.
+// Prefix is the path prefix of every operation except the health checks.
 const Prefix = kernel.Prefix
 
 const (
-	// The head of a request; a connection without one. Then closed.
+	// For the head of a request, and for a connection without one; then it is closed.
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
-	cutTimeout    = time.Second // at least, for requests that were interrupted to end
+	cutTimeout    = time.Second // at least, for interrupted requests to end
 	maxHeader     = 64 << 10
 )
 
 // Defaults of Config.
 const (
-	// Silence of a caller, reading or writing; a body that is not read as it comes, as a whole; of one that is, what
-	// its sender has the server wait for, beside a second for each 256 bytes (`slowestBody`). Then the connection is
-	// closed and a load taken back.
+	// DefaultReadTimeout limits a caller's silence, and the time for a whole body that is not streamed. A streamed body
+	// may keep the server waiting that long, plus a second per 256 bytes (`slowestBody`). Then the connection is closed
+	// and a load undone.
 	DefaultReadTimeout = time.Minute
-	// A request that only looks; then an error that says it was too slow.
+	// DefaultLookTimeout limits a read; then it fails as too slow.
 	DefaultLookTimeout = 30 * time.Second
 )
 
-// Metrics measures requests, and tells what is measured of the node.
+// Metrics measures requests and serves the node's metrics.
 type Metrics interface {
 	http.Handler
 	kernel.Meter
-	// Watch is told, once, how to find out what a person must see to, and why the node is not ready.
+	// Watch sets, once, how to get the conditions that need an operator and the reasons why the node is not ready.
 	Watch(report func(context.Context) (*health.Report, error), unready func(context.Context) map[string]bool)
 }
 
-// Trouble is the last thing that went wrong in the node.
+// Trouble is the node's latest failure.
 type Trouble = kernel.Trouble
 
-// Schedules is where schedules take items from, beside the sources of the connections.
+// Schedules are the sources of schedules' items, in addition to those of the connections.
 type Schedules = Sources
 
-// Config is what a Server needs beside its node.
+// Config configures a Server.
 type Config struct {
 	Log   *zap.Logger // nil: none
-	Hosts []string    // allowed in the Host header beside the loopback names, without a port
+	Hosts []string    // allowed in the Host header in addition to the loopback names, without a port
 	Build buildinfo.Info
-	Info  map[string]string // where things are, for people
+	Info  map[string]string // where things are, human-readable
 
-	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
+	// Trackers is the tracker service, shared with its NATS callers; nil: a separate one.
 	Trackers *trackers.Service
 
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
-	// Schedules is where schedules take items from, beside these sources.
+	// Schedules are further sources for schedules.
 	Schedules Schedules
-	// Alerts reach those who are told; nil: alerts cannot be applied.
+	// Alerts delivers notifications; nil: alerts cannot be applied.
 	Alerts *alerts.Receivers
-	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
+	// Producers add operations to collectors; nil: separate ones, which share no commits with others.
 	Producers *ingest.Producers
-	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
+	// SpoolDir keeps uploads that cannot be read sequentially. Empty: the system's directory for temporary files.
 	SpoolDir string
 
-	// DataDir is where this server and its private parts keep files, of whose disk /health tells. Empty: nowhere.
+	// DataDir is where this server and its private parts keep files; /health reports on its disk. Empty: nowhere.
 	DataDir string
-	// StoresStreams says that the private NATS server keeps its streams there.
+	// StoresStreams means that the private NATS server keeps its streams there.
 	StoresStreams bool
 
-	// Access knows who may do what; nil: everybody is an admin, under the name that they give themselves.
+	// Access authorises callers; nil: every caller is an admin under the name it claims.
 	Access *access.Gate
-	// OIDC lets people log in by a provider of identities; nil: there is none. It needs Access.
+	// OIDC enables login by an OpenID Connect provider; nil: none. It requires Access.
 	OIDC *access.OIDC
-	// SecureCookies says that browsers come by TLS. TrustedProxies are the addresses of proxies of ours, whose word in
-	// X-Forwarded-For is taken.
+	// SecureCookies means that browsers connect by TLS. TrustedProxies are proxies whose X-Forwarded-For is trusted.
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
 
-	// Metrics is told of requests, and answers those for /metrics; nil: there is neither.
+	// Metrics measures requests and serves /metrics; nil: neither.
 	Metrics Metrics
 
-	// Dashboard answers what is no route's and not below Prefix; nil: nothing does.
+	// Dashboard serves paths that no route matches, outside Prefix; nil: 404.
 	Dashboard http.Handler
 
-	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
+	// RestsUntil returns until when the node sends nothing to a pace key; nil: unknown.
 	RestsUntil func(paceKey string) time.Time
 
-	// WakeLeaderTask has the leader do a leader task now; nil: it does it when its time comes.
+	// WakeLeaderTask makes the leader run a leader task now; nil: it runs at its next interval.
 	WakeLeaderTask func(name string)
 
-	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
+	// Trouble returns the node's latest failure, if any; nil: unknown.
 	Trouble func() (Trouble, bool)
-	// StreamBytes returns what the streams take on each server that keeps them, for people; nil: it is not known.
+	// StreamBytes returns the bytes of the streams per storing server, to show to users; nil: unknown.
 	StreamBytes func() int64
 
-	// ReadTimeout is how long a caller may go without sending, or taking, a byte. What is done between is not bounded by
-	// it. Zero: DefaultReadTimeout.
+	// ReadTimeout is how long a caller may go without sending or taking a byte. It does not limit the work in between.
+	// Zero: DefaultReadTimeout.
 	ReadTimeout time.Duration
-	// QueryTimeout bounds the work for a GET, but for exports and the doctor. Zero: DefaultLookTimeout.
+	// QueryTimeout limits the work for a GET, except exports and the doctor. Zero: DefaultLookTimeout.
 	QueryTimeout time.Duration
 }
 
@@ -139,14 +138,14 @@ type Server struct {
 	handler   http.Handler
 	document  *huma.OpenAPI
 	health    *health.Watch
-	whole     *health.Watch // the same, of which lists are not cut
+	whole     *health.Watch // the same, with full lists
 }
 
 type room interface {
 	Register(api huma.API)
 }
 
-// New returns a server; Handler and Serve make use of it.
+// New returns a server to use with Handler or Serve.
 func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, error) {
 	if store == nil || node.Node == nil || nc == nil {
 		return nil, errors.New("api: a store, a node and a NATS connection are needed")
@@ -186,7 +185,6 @@ func (c *Config) kernel(connections int) kernel.Config {
 	return config
 }
 
-// furnish makes the rooms.
 func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
@@ -205,16 +203,16 @@ func (s *Server) newComponents(node *Node) (err error) {
 	return nil
 }
 
-// Handler is the whole API as one handler.
+// Handler returns the whole API as one handler.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Routes lists every way into the server.
+// Routes lists all routes.
 func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 
-// Starter starts the runs of schedules.
+// Starter returns the Starter of scheduled runs.
 func (s *Server) Starter() schedule.Starter { return s.schedules }
 
-// Watch looks after the system's health for a leader task: what callers get, but whole.
+// Watch returns the health watch for a leader task, with full lists.
 func (s *Server) Watch() *health.Watch { return s.whole }
 
 func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch,
@@ -228,7 +226,7 @@ func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.
 func (s *Server) routes() http.Handler {
 	mux := kernel.NewRouteMux()
 	settings := huma.DefaultConfig("Tranche", APIVersion)
-	settings.CreateHooks = nil // no $schema members in the answers
+	settings.CreateHooks = nil // no $schema members in answers
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
 	settings.Transformers = append(settings.Transformers, kernel.BoundProblems)
 	settings.RejectUnknownQueryParameters = true
@@ -251,7 +249,7 @@ func (s *Server) routes() http.Handler {
 	return s.kernel.Guard(mux)
 }
 
-// elsewhere leads what no route takes on to the dashboard; below Prefix there is none.
+// elsewhere serves unmatched paths by the dashboard, except below Prefix.
 func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	if kernel.WrongMethod(mux, w, r) {
 		return
@@ -265,9 +263,9 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 		Prefix+"/openapi.json")
 }
 
-// Serve answers requests until ctx ends, then lets those in progress end within grace, and breaks off what is left.
-// When it returns, no request is in progress; one that has not noticed its end within a second is an error. It closes
-// the listener.
+// Serve answers requests until ctx ends, gives those in progress the grace period, and interrupts the rest. When it
+// returns, no request is in progress; one that does not end within a second of its interruption is an error. Serve
+// closes the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
@@ -297,7 +295,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	s.runs.Close()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests that did not end in time are interrupted", zap.Duration("grace", grace))
+		s.log.Warn("interrupting requests that did not end within the grace period", zap.Duration("grace", grace))
 		cut()
 		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(cutTimeout, grace/2)))
 	}
@@ -307,7 +305,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	return err
 }
 
-// Node is what the API's rooms are given of a node, each what it needs.
+// Node is the parts of a node that the API uses.
 type Node struct {
 	kernel.Node
 
@@ -319,46 +317,46 @@ type Node struct {
 	DeadLetters Requeuer
 }
 
-// NodeOf is what a real one has.
+// NodeOf returns the parts of a real node.
 func NodeOf(n *orchestrator.Node) Node {
 	return Node{n, n.Runs(), n.Runs(), n.Runs(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
 }
 
-// APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may
-// rely on changes with it and with nothing else: within a version members, operations and parameters are added only.
+// APIVersion is the version of the API: the last part of Prefix and the version of the OpenAPI document. Within a
+// version members, operations and parameters are only added.
 const APIVersion = "v1"
 
-// Document returns the OpenAPI document that every server of this version serves. Who changes it is its owner.
+// Document returns the OpenAPI document of this version. The caller owns it.
 func Document() *huma.OpenAPI {
 	store, node, config := database.New(nil), Node{Controls: struct{ runs.Controls }{}, Redo: struct{ runs.Redo }{},
 		Collectors: struct{ CollectorEngine }{}}, Config{Log: zap.NewNop()}
 	s := &Server{kernel: kernel.New(store, node, nil, config.kernel(0)), config: config}
 	if err := s.newComponents(&node); err != nil {
-		panic(err) // a mistake in this package
+		panic(err) // a bug in this package
 	}
 	s.routes()
 	return s.document
 }
 
-// aliases are the types that the document describes as others, since in JSON they take more than text.
+// aliases registers types documented as others, because in JSON they accept more than text.
 func aliases(registry huma.Registry) {
 	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[runs.Sizing]())
 	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
 	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
 }
 
-// spanText tells huma of workqueue.Span.
+// spanText is the schema of collector.Span.
 type spanText struct{}
 
-// Schema tells of its text.
+// Schema describes its text.
 func (spanText) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
 }
 
-// byteSize tells huma of workqueue.Bytes.
+// byteSize is the schema of workqueue.Bytes.
 type byteSize struct{}
 
-// Schema tells of both forms.
+// Schema describes both forms.
 func (byteSize) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}

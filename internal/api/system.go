@@ -19,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Info says what this server is and where its parts are.
+// Info describes this server and where its parts are.
 type Info struct {
 	Version string              `json:"version"`
 	Commit  string              `json:"commit,omitempty" doc:"of the source"`
@@ -29,19 +29,17 @@ type Info struct {
 	Parts   map[string]string   `json:"parts"`
 }
 
-// doctorTimeout is how long the doctor may take.
+// doctorTimeout limits a run of the doctor.
 const doctorTimeout = 10 * time.Minute
 
-// adminRoutes see to the system itself: who may use it, what it keeps, and how it is.
 type adminRoutes struct {
 	*kernel.Kernel
 
 	config *Config
-	health *health.Watch // what a person must see to
-	whole  *health.Watch // the same, of which lists are not cut
+	health *health.Watch // conditions that need an operator
+	whole  *health.Watch // the same, with full lists
 }
 
-// Register adds the routes.
 func (s *adminRoutes) Register(api huma.API) {
 	s.registerAudit(api)
 	s.registerRetention(api)
@@ -96,7 +94,7 @@ func (s *adminRoutes) listAudit(ctx context.Context, in *auditInput) (inspect.Au
 		Since: in.Since, Before: in.Before, Limit: in.Limit})
 }
 
-// StreamTrouble is why the streams cannot be made as they are set.
+// StreamTrouble is why the streams cannot be configured as set.
 type StreamTrouble struct {
 	Error   string     `json:"error"`
 	Since   time.Time  `json:"since"`
@@ -104,7 +102,7 @@ type StreamTrouble struct {
 	NextTry *time.Time `json:"next_try,omitempty"`
 }
 
-// Streams is what is set for the streams, for all nodes, and what they have.
+// Streams is the configuration of the streams, for all nodes, and their actual state.
 type Streams struct {
 	Auto       bool               `json:"auto" doc:"no one has said how many replicas: three in a cluster, else one"`
 	Replicas   int                `json:"replicas" doc:"wanted; with auto, what that comes to; 0: not known without NATS"`
@@ -128,17 +126,17 @@ type Streams struct {
 	Streams []StreamView `json:"streams" doc:"as they are; empty: see unknown"`
 }
 
-// StreamView is one stream as it is.
+// StreamView is the state of one stream.
 type StreamView struct {
 	Name     string     `json:"name"`
-	Missing  bool       `json:"missing,omitempty" doc:"there is none; nodes make it"`
+	Missing  bool       `json:"missing,omitempty" doc:"it does not exist yet; nodes create it"`
 	Replicas int        `json:"replicas"`
 	MaxBytes int64      `json:"max_bytes"`
 	Bytes    uint64     `json:"bytes" doc:"that it holds"`
 	Messages uint64     `json:"messages"`
 	Leader   string     `json:"leader,omitempty" doc:"the server that leads it"`
-	Behind   []string   `json:"behind" doc:"servers whose copy is not there, or lags"`
-	Differs  []string   `json:"differs" doc:"in what it is not as it is set"`
+	Behind   []string   `json:"behind" doc:"servers whose copy is missing or lags"`
+	Differs  []string   `json:"differs" doc:"in what it differs from its settings"`
 	Why      string     `json:"why,omitempty" doc:"why it is not"`
 	Created  *time.Time `json:"created,omitempty"`
 }
@@ -154,7 +152,7 @@ func (s *adminRoutes) registerStreamSettings(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
 		"Set replicas and sizes of the JetStream streams",
 		"The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is "+
-			"told by show-streams and health, and is retried. What would delete messages is refused at once.")), s.setStreams)
+			"told by show-streams and health, and is retried. Changes that would delete messages are refused.")), s.setStreams)
 }
 
 func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
@@ -175,7 +173,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 	if err != nil {
 		return Streams{}, err
 	}
-	// What cannot be seen now is left to the leader, which looks again.
+	// What cannot be seen now is left to the leader, which checks again.
 	set.StreamValues = in.Body.On(set.StreamValues)
 	if _, loses := s.streamsAre(ctx, set); loses != "" {
 		return Streams{}, &workqueue.SettingError{Detail: loses}
@@ -188,7 +186,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 	return view, nil
 }
 
-// streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
+// streamsAre compares the streams with their settings and returns what applying these would lose.
 func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings) (view Streams, loses string) {
 	cfg := nodestreams.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,

@@ -15,13 +15,12 @@ import (
 )
 
 const (
-	// maxAckBody is what 100,000 ids and 10,000 ranges take, and some room.
-	maxAckBody = 8 << 20
-	// maxTrackerBody is that for what names no items.
+	// maxAckBody fits 100,000 ids and 10,000 ranges.
+	maxAckBody     = 8 << 20
 	maxTrackerBody = 64 << 10
 )
 
-// TrackerPath is the batch that an operation is about.
+// TrackerPath is the batch in an operation's path.
 type TrackerPath struct {
 	ID string `path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
 }
@@ -42,14 +41,13 @@ in one call, all or none. What was acknowledged before stays as it was: sending 
 items have failed permanently. Calls that come at the same time share a transaction. They are not in the audit log:
 there may be thousands a second.`
 
-// trackerRoutes are the tracker service by HTTP.
 type trackerRoutes struct {
 	*kernel.Kernel
 
 	trackers *trackers.Service
 }
 
-// newTrackers returns the routes of trackers. Without a service they have one of their own.
+// newTrackers returns the routes of trackers; without a service it creates a separate one.
 func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connections.Connections) *trackerRoutes {
 	if service == nil {
 		service = trackers.New(k.Store, trackers.Config{Connections: sources, Log: k.Log})
@@ -57,20 +55,19 @@ func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connectio
 	return &trackerRoutes{k, service}
 }
 
-// caller is who asks. How much of webhooks he sees depends on the role: viewers are not told their paths.
+// caller returns the caller and how much of webhooks it sees: viewers do not see their paths.
 func (s *trackerRoutes) caller(ctx context.Context, actor string) trackers.Caller {
 	who, _ := access.From(ctx)
 	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))}
 }
 
-// seen is an operation that only looks, and takes the same request as over NATS.
+// seen wraps a read whose request is the same as over NATS.
 func seen[In, Out any](
 	s *trackerRoutes, look func(context.Context, In, trackers.Caller) (Out, error),
 ) func(context.Context, *In) (Out, error) {
 	return func(ctx context.Context, in *In) (Out, error) { return look(ctx, *in, s.caller(ctx, "")) }
 }
 
-// Register adds the routes.
 func (s *trackerRoutes) Register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first"),
 		seen(s, s.trackers.List))
@@ -96,9 +93,9 @@ func (s *trackerRoutes) Register(api huma.API) {
 	}, maxAckBody)), s.ackTracker)
 	kernel.Register(s.Kernel, api, kernel.Post("seal-tracker", "/trackers/{id}/seal",
 		"Close a batch to new items",
-		"With nothing pending the batch is complete, and this call is told so. It may be made again."), s.sealTracker)
+		"With nothing pending the batch is complete, and the answer says so. The call can be repeated."), s.sealTracker)
 	kernel.Register(s.Kernel, api, kernel.Delete("delete-tracker", "/trackers/{id}",
-		"Delete a batch, whatever its state",
+		"Delete a batch in any state",
 		"No event is published and no webhook sent. Its ids are those of no batch from then on."), s.deleteTracker)
 }
 
@@ -112,7 +109,7 @@ type openTrackerAnswer struct {
 	Body   trackerclient.BatchOpened
 }
 
-// registerOpenTracker tells a batch that is new from one that was there by the status, too.
+// registerOpenTracker also tells a new batch from an existing one by the status.
 func (s *trackerRoutes) registerOpenTracker(api huma.API) {
 	op := kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
@@ -141,14 +138,14 @@ func (s *trackerRoutes) listTrackerGroups(
 	return s.trackers.Groups(ctx, which, s.caller(ctx, ""))
 }
 
-// ownBody is a body that the service reads itself, strictly, as over NATS, and tells the first mistake of. Of a body in
-// which four million things are wrong huma would tell each, which takes more than a gigabyte.
+// ownBody is a body that the service parses itself, strictly, as over NATS, and reports the first mistake of. huma
+// would report all of four million mistakes, which takes more than a gigabyte.
 type ownBody[T any] struct {
 	asked T
 	bad   error
 }
 
-// UnmarshalJSON implements json.Unmarshaler. What is wrong is told by the operation, with its code.
+// UnmarshalJSON implements json.Unmarshaler. The operation reports the error, with its code.
 func (o *ownBody[T]) UnmarshalJSON(body []byte) error {
 	o.bad = trackers.ReadBody(body, &o.asked)
 	return nil

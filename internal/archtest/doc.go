@@ -1,11 +1,11 @@
-// Package archtest checks which packages of this module import which. Imports point down:
+// Package archtest checks imports between this module's packages. They point down:
 //
 //	cmd → internal/api → orchestrator → gather → workqueue → bitfield
 //
-// within internal/api from the server to internal/api/runs and from both to the kernel; and endpoints, the SDK,
-// stands aside and knows no store. The rules are in rules_test.go; a package
-// without a rule fails the test, so that a new one gets its place on purpose.
+// within internal/api from the server to internal/api/runs and from both to the kernel. endpoints, the SDK, imports
+// no store. The rules are in rules_test.go; a package without a rule fails the test, so that each new one gets its
+// place.
 //
-// The sources are parsed here instead of asking go list: the files of every platform are seen, and go test knows which
-// files the result depends on, so that it does not show an old one.
+// It parses the sources instead of calling go list: it sees the files of all platforms, and go test knows the files
+// the result depends on, so the result is not stale.
 package archtest

@@ -1,9 +1,7 @@
-// Package backoff waits between tries, and between the lines of a log that tell of them.
+// Package backoff waits between attempts, and between log lines about them. The caller attempts and decides which
+// errors are temporary and when to stop; a function for all that would make each call longer.
 //
-// Not its job: to try. Whoever does knows which errors pass, what is told of them, and when it is enough; a function
-// that took all that would make each place longer, as those of the libraries do.
-//
-// Concurrency: a [Exponential] belongs to one goroutine; a [Seldom] is safe for concurrent use.
+// An [Exponential] belongs to one goroutine; a [Seldom] is safe for concurrent use.
 package backoff
 
 import (
@@ -12,7 +10,7 @@ import (
 	"time"
 )
 
-// Exponential are pauses that follow one another: the first, and each twice the one before, up to the longest.
+// Exponential is a sequence of pauses: First, then doubled up to Longest.
 type Exponential struct {
 	First, Longest time.Duration
 
@@ -28,14 +26,14 @@ func (d *Exponential) Next() time.Duration {
 // Wait waits for the next pause, as [Sleep] does.
 func (d *Exponential) Wait(ctx context.Context) error { return Sleep(ctx, d.Next()) }
 
-// Reset has the pauses begin again.
+// Reset restarts the sequence.
 func (d *Exponential) Reset() { d.given = 0 }
 
-// Nth returns the n-th pause of a [Exponential], from 1.
+// Nth returns the n-th pause of an [Exponential], from 1.
 func Nth(first, longest time.Duration, n int) time.Duration {
 	pause := min(first, longest)
 	for ; n > 1 && pause < longest; n-- {
-		if pause > longest/2 { // twice that may be more than a Duration holds
+		if pause > longest/2 { // doubling could overflow
 			return longest
 		}
 		pause *= 2
@@ -43,7 +41,7 @@ func Nth(first, longest time.Duration, n int) time.Duration {
 	return pause
 }
 
-// Sleep returns after d, or sooner, with its error, when ctx ends.
+// Sleep returns after d, or earlier with the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -55,7 +53,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Seldom says when what goes on is to be told: at once, and then again after pauses that double.
+// Seldom says when to log a persistent state: immediately, then after doubling pauses.
 type Seldom struct {
 	First, Longest time.Duration
 
@@ -64,7 +62,7 @@ type Seldom struct {
 	next time.Time
 }
 
-// Now reports whether it is time to tell; then it is not for a while.
+// Now reports whether to log now, and starts the next pause if so.
 func (s *Seldom) Now() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +74,7 @@ func (s *Seldom) Now() bool {
 	return true
 }
 
-// Reset makes it time to tell: what went on has ended.
+// Reset makes the next Now report true, after the state has ended.
 func (s *Seldom) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

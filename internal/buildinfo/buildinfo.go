@@ -1,8 +1,6 @@
-// Package buildinfo says which version of Tranche a program has in it: the one that a release was given when it was
-// linked, else what Go has written down about the module, be it the program's own or one that it depends on.
-//
-// It reads the program itself and nothing else, and never fails: what is not known is empty, and the version then is
-// "dev".
+// Package buildinfo returns the version of Tranche in a program: the one set by the linker in a release, else the one
+// that Go recorded for the module, whether main module or dependency. It never fails: unknown parts are empty, and
+// the version then is "dev".
 package buildinfo
 
 import (
@@ -14,14 +12,14 @@ import (
 // Module is the path of this module.
 const Module = "github.com/tranchehq/tranche"
 
-// Info is what was built.
+// Info is the version of a build.
 type Info struct {
-	Version string `json:"version"`          // like v0.1.0; "dev" when no one knows
-	Commit  string `json:"commit,omitempty"` // of git
-	Date    string `json:"date,omitempty"`   // of the commit, RFC 3339, so that the same source makes the same bytes
+	Version string `json:"version"`          // like v0.1.0; "dev" if unknown
+	Commit  string `json:"commit,omitempty"` // git
+	Date    string `json:"date,omitempty"`   // of the commit, RFC 3339, so that builds are reproducible
 }
 
-// Read returns what Go knows of the module in this program.
+// Read returns what Go recorded about the module.
 func Read() Info {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -30,7 +28,7 @@ func Read() Info {
 	return of(info).withDefaults()
 }
 
-// Linked puts what the linker was told before what Go knows.
+// Linked returns the linker's values, or else what Go recorded.
 func Linked(version, commit, date string) Info {
 	if version == "" {
 		return Read()
@@ -38,7 +36,7 @@ func Linked(version, commit, date string) Info {
 	return Info{Version: version, Commit: commit, Date: date}
 }
 
-// String is the version, and behind it in brackets the commit and its date.
+// String returns the version, followed by commit and date in brackets.
 func (i Info) String() string {
 	var more []string
 	if i.Commit != "" {
@@ -53,7 +51,7 @@ func (i Info) String() string {
 	return i.Version + " (" + strings.Join(more, ", ") + ")"
 }
 
-// shortCommit is as much of a commit as tells it from all others.
+// shortCommit is the length of an abbreviated commit.
 const shortCommit = 12
 
 func (i Info) withDefaults() Info {
@@ -61,8 +59,7 @@ func (i Info) withDefaults() Info {
 	return i
 }
 
-// of reads the module's version. A program of someone else has it among its dependencies, with no commit but in the
-// version.
+// of returns the module's version. As a dependency it has no commit outside the version.
 func of(program *debug.BuildInfo) (i Info) {
 	if program.Main.Path != Module {
 		for _, dep := range program.Deps {
@@ -84,7 +81,7 @@ func of(program *debug.BuildInfo) (i Info) {
 	return i
 }
 
-// versionOf leaves out what Go calls a module in a working directory.
+// versionOf drops Go's version of a working directory.
 func versionOf(m *debug.Module) string {
 	if m.Version == "(devel)" {
 		return ""

@@ -1,9 +1,7 @@
-// Package cli holds what commands share: the console, tables and text, input files, and how mistakes end. Below it,
-// package runs has the commands about runs, and package admin all others, a file for each noun. cmd/tranche puts them
-// together.
+// Package cli has what commands share: console, tables, text, input files and exit codes. Package runs has the
+// commands about runs, package admin the rest, one file per resource. cmd/tranche combines them.
 //
-// kong calls the Validate of the command that was chosen, and then its Run, with the console and, if it asks for one, a
-// client of the API.
+// kong calls Validate and then Run of the chosen command, with the console and, if requested, an API client.
 package cli
 
 import (
@@ -30,17 +28,17 @@ const (
 	ExitOther  = 1
 	ExitUsage  = 2
 	ExitFailed = 3
-	// ExitHeld is that a run that was waited for waits for someone, and no one may come.
+	// ExitHeld means that the watched run waits for a decision that nobody may make.
 	ExitHeld = 4
-	// ExitMaxWait is that it did not end in time.
+	// ExitMaxWait means that the run did not end in time.
 	ExitMaxWait = 5
-	// ExitUnreachable is that no server answers, or that it cannot serve now: the same may succeed later.
+	// ExitUnreachable means that no server answers or can serve now; a retry may succeed.
 	ExitUnreachable = 6
-	// ExitRefused is that the server said no.
+	// ExitRefused means that the server refused the request.
 	ExitRefused = 7
-	// ExitCancelled is that a run that was waited for was cancelled.
+	// ExitCancelled means that the watched run was cancelled.
 	ExitCancelled = 8
-	// ExitInterrupted is that someone broke the wait off.
+	// ExitInterrupted means that the user interrupted the wait.
 	ExitInterrupted = 130
 )
 
@@ -48,18 +46,18 @@ type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
-// Usage is a mistake on the command line.
+// Usage returns an error in the command line.
 func Usage(text string) error { return &usageError{text} }
 
-// exitError ends the program with a code and without a message: everything has been said.
+// exitError ends the program with a code and no further message.
 type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
-// Exit ends the program with a code; everything has been said.
+// Exit returns an error that ends the program with a code and no message.
 func Exit(code int) error { return &exitError{code} }
 
-// FailIf ends the program with a code if something failed, and all that is to be said of it was.
+// FailIf returns err, or Exit(code) if something failed that was already reported.
 func FailIf(failed bool, code int, err error) error {
 	if err == nil && failed {
 		return Exit(code)
@@ -67,23 +65,23 @@ func FailIf(failed bool, code int, err error) error {
 	return err
 }
 
-// Console is the world of a command.
+// Console is the environment of a command.
 type Console struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Columns  int           // of the output
-	URL      string        // several, with commas: the first that answers is called
-	CA       string        // a file of authorities to trust in addition to the system's; empty: none
-	Timeout  time.Duration // 0: what the operations take
+	URL      string        // comma-separated servers; the first that answers is used
+	CA       string        // a file of CAs to trust in addition to the system's; may be empty
+	Timeout  time.Duration // 0: each operation's default
 	JSON     bool
 	Token    TokenFlags
-	Answer   []byte // the last of the server, as it was sent
+	Answer   []byte // the server's last answer, as received
 
-	// Say takes what is said to the person, line by line; nil: it is written to Err.
+	// Say receives messages to the user, line by line; nil: they go to Err.
 	Say func(text string)
 }
 
-// NewConsole returns a console whose output is inert where a person looks at it, whatever the commands print.
+// NewConsole returns a console whose output to a terminal has its control characters escaped.
 func NewConsole(in io.Reader, out, err *os.File) *Console {
 	c := &Console{In: in, Out: out, Err: err, Columns: Width(out)}
 	if IsTerminal(out) {
@@ -92,7 +90,7 @@ func NewConsole(in io.Reader, out, err *os.File) *Console {
 	return c
 }
 
-// Fail says what went wrong, if anything did, and returns the exit code.
+// Fail reports an error, if any, and returns the exit code.
 func (c *Console) Fail(err error) int {
 	var exit *exitError
 	switch {
@@ -136,7 +134,7 @@ func codeOf(err error) int {
 	}
 }
 
-// failJSON says what went wrong to a program: with what the server answered, if it was the server.
+// failJSON reports an error as JSON, with the server's problem if there is one.
 func (c *Console) failJSON(err error, text string, code int) {
 	said := struct {
 		Error   string          `json:"error"`
@@ -148,34 +146,34 @@ func (c *Console) failJSON(err error, text string, code int) {
 	}
 	encoder := json.NewEncoder(c.Err)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(said) // nowhere else to say it
+	_ = encoder.Encode(said) // nowhere else to report it
 }
 
-// Note says something to the person that is no part of the output.
+// Note prints a message to the user that is not output.
 func (c *Console) Note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if c.Say != nil {
 		c.Say(text)
 		return
 	}
-	_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
+	_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to report it
 }
 
-// Notes says what a server warns of, a line each.
+// Notes prints the server's warnings, one per line.
 func (c *Console) Notes(warnings []string) {
 	for _, w := range warnings {
 		c.Note("%s", w)
 	}
 }
 
-// Warn is Notes, with each called a warning.
+// Warn is Notes with the prefix "warning: ".
 func (c *Console) Warn(warnings []string) {
 	for _, w := range warnings {
 		c.Note("warning: %s", w)
 	}
 }
 
-// Client returns a client of the API, as the flags say. The console has its last answer.
+// Client returns an API client configured by the flags. The console keeps its last answer.
 func (c *Console) Client() (*client.Client, error) {
 	secret, err := c.Token.secret(c)
 	if err != nil {
@@ -198,11 +196,11 @@ func (c *Console) Client() (*client.Client, error) {
 	return cl, nil
 }
 
-// lookAgain is the pause between two looks at what became of a wish.
+// lookAgain is the polling interval of Await.
 const lookAgain = 200 * time.Millisecond
 
-// Await looks, every lookAgain, until look knows or fails, ctx ends, or patience is used up, which is no error: the
-// caller shows what was seen last.
+// Await polls look until it knows or fails, ctx ends, or patience is used up. The latter is not an error: the caller
+// shows the last state.
 func Await(ctx context.Context, patience time.Duration, look func() (known bool, err error)) error {
 	if patience == 0 {
 		return nil
@@ -224,16 +222,16 @@ func Await(ctx context.Context, patience time.Duration, look func() (known bool,
 	}
 }
 
-// TokenFlags are where a command has its token from.
+// TokenFlags select the token of a command.
 type TokenFlags struct {
 	Token     string `env:"TRANCHE_TOKEN" help:"The token to use. Others on this machine can see a command line: better a file." placeholder:"SECRET"`
 	TokenFile string `env:"TRANCHE_TOKEN_FILE" help:"A file with the token to use, readable by you alone." placeholder:"FILE"`
 }
 
-// maxTokenFile bounds what is read for a token.
+// maxTokenFile limits the size of a token file.
 const maxTokenFile = 4096
 
-// secret returns the token; empty when none was given.
+// secret returns the token; empty if none was given.
 func (f *TokenFlags) secret(term *Console) (string, error) {
 	secret, from := f.Token, "--token (or TRANCHE_TOKEN)"
 	if f.TokenFile != "" {
@@ -262,7 +260,7 @@ func readTokenFile(name string, term *Console) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // only read
 	info, err := file.Stat()
 	if err != nil {
 		return "", err
@@ -275,7 +273,7 @@ func readTokenFile(name string, term *Console) (string, error) {
 	return string(text), err
 }
 
-// warnOfPlainHTTP tells that a token is about to be sent so that others can read it.
+// warnOfPlainHTTP warns that the token is about to be sent unencrypted.
 func warnOfPlainHTTP(term *Console, server string) {
 	parsed, err := url.Parse(server)
 	if err != nil || parsed.Scheme != "http" || parsed.Hostname() == "localhost" {
@@ -286,7 +284,7 @@ func warnOfPlainHTTP(term *Console, server string) {
 	}
 }
 
-// ShellWord is a text as a shell takes it for one word.
+// ShellWord quotes a text as one word for a shell.
 func ShellWord(text string) string {
 	for _, r := range text {
 		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

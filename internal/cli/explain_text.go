@@ -11,14 +11,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// explainColumns is how wide explanations are where there is room for it.
+// explainColumns is the maximum width of explanations.
 const explainColumns = 96
 
-// ExplanationText is an explanation with the most important sentence first.
+// ExplanationText formats an explanation, most important sentence first.
 func ExplanationText(e *client.Explanation, room int) string {
 	t := Prose{Columns: ExplainWidth(room), Now: e.At}
 	t.Paragraph("", capital(EscapeControl(e.Summary))+".")
-	for i := range e.Groups { // what to do stands first, and once
+	for i := range e.Groups { // what to do comes first, and once
 		if g := &e.Groups[i]; g.Owner == client.OwnerOperator || g.Owner == client.OwnerNATS {
 			t.advice(g.Advice)
 		}
@@ -48,7 +48,7 @@ func ExplanationText(e *client.Explanation, room int) string {
 	return t.B.String()
 }
 
-// ExplainWidth is how wide prose is where there is so much room; 0: any.
+// ExplainWidth returns the width of prose in so much room; 0: unlimited.
 func ExplainWidth(room int) int {
 	if room <= 0 {
 		return explainColumns
@@ -56,16 +56,15 @@ func ExplainWidth(room int) int {
 	return max(min(room, explainColumns), 40)
 }
 
-// Prose is text in lines of a width.
+// Prose is wrapped text.
 type Prose struct {
 	B       strings.Builder
 	Columns int
 	Now     time.Time // by the database's clock
 
-	advised []client.Advice // that stands there already
+	advised []client.Advice // advice already written
 }
 
-// fieldIndent is where the text of a field begins.
 const fieldIndent = 12
 
 func (t *Prose) leftOut(s *client.StepStanding) {
@@ -114,7 +113,7 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 	t.advice(g.Advice)
 }
 
-// advice writes what has not been advised before.
+// advice writes advice that was not written before.
 func (t *Prose) advice(all []client.Advice) {
 	first := true
 	for _, a := range all {
@@ -143,7 +142,7 @@ func (t *Prose) happening(h *client.LastEvent) string {
 	return t.Ago(h.At) + ": " + EscapeControl(h.What)
 }
 
-// Ago writes a time that has come.
+// Ago formats a past time.
 func (t *Prose) Ago(at time.Time) string {
 	d := t.Now.Sub(at)
 	if d < time.Second {
@@ -160,13 +159,13 @@ func (t *Prose) until(at time.Time) string {
 	return "in " + Span(d) + " (" + Moment(at) + ")"
 }
 
-// Field writes a line with a name before it.
+// Field writes a named line.
 func (t *Prose) Field(name, text string) {
 	t.Paragraph("  "+name+strings.Repeat(" ", max(fieldIndent-2-len(name), 1)), text)
 }
 
-// Paragraph writes a text behind a head, broken between words; its other lines are indented as the head is long. A
-// command, which stands between backquotes, is never broken: it is to be copied.
+// Paragraph writes a wrapped text after a head; further lines are indented by the head's length. Commands in
+// backquotes are not broken, so that they can be copied.
 func (t *Prose) Paragraph(head, text string) {
 	indent := len([]rune(head))
 	line, used := head, indent
@@ -184,7 +183,7 @@ func (t *Prose) Paragraph(head, text string) {
 	t.B.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// words are a text's words; what stands between backquotes is one.
+// words splits a text; text in backquotes is one word.
 func words(text string) (all []string) {
 	open, paired := false, strings.Count(text, "`")%2 == 0
 	for word := range strings.FieldsSeq(text) {
@@ -205,7 +204,7 @@ func capital(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// EndpointExplanationText is the same for an endpoint.
+// EndpointExplanationText formats the explanation of an endpoint.
 func EndpointExplanationText(e *client.EndpointExplanation, room int) string {
 	t := Prose{Columns: ExplainWidth(room), Now: e.At}
 	t.Paragraph("", capital(EscapeControl(e.Summary))+".")
@@ -220,7 +219,7 @@ func EndpointExplanationText(e *client.EndpointExplanation, room int) string {
 	return t.B.String()
 }
 
-// ItemText tells of an item: its state, its result or error, and every attempt.
+// ItemText formats an item with its state, result or error, and all attempts.
 func ItemText(item *client.ItemView, room int) string {
 	t := Table{}
 	t.Row("key", item.Key)
@@ -288,7 +287,7 @@ func attemptsText(attempts []client.Attempt, room int) string {
 	return list.Text(attempts, room) + attemptErrors(attempts)
 }
 
-// attemptErrors says why attempts failed that were not the last, those in a row with the same error in one line.
+// attemptErrors lists errors of earlier attempts, merging consecutive equal ones into one line.
 func attemptErrors(attempts []client.Attempt) string {
 	var b strings.Builder
 	for i := 0; i < len(attempts); {
@@ -313,7 +312,7 @@ func sameError(a, b *client.Attempt) bool {
 	return b.Error != nil && *a.Error == *b.Error && a.Generation == b.Generation && b.Outcome != "failed"
 }
 
-// itemState says where an item is in a step, and what keeps it there.
+// itemState describes an item's state in a step, and what keeps it there.
 func itemState(step *client.ItemStep) string {
 	state := strings.ReplaceAll(step.State, "_", " ")
 	switch {
@@ -322,13 +321,13 @@ func itemState(step *client.ItemStep) string {
 	case step.State == "skipped":
 		return "left out"
 	case step.WaitsForApproval:
-		state += ", until someone approves the step"
+		state += ", until the step is approved"
 	case step.State == "waiting" && len(step.WaitsFor) > 0:
 		state += " for " + stepNames(step.WaitsFor)
 	case len(step.WaitsFor) > 0:
 		state += ", at the barrier: " + stepNames(step.WaitsFor) + " has to end for all items"
 	case step.Stale:
-		state += "; what it was made from is being made again"
+		state += "; its inputs are being recomputed"
 	}
 	return state
 }
@@ -340,7 +339,7 @@ func stepNames(names []string) string {
 	return "steps " + EscapeControl(strings.Join(names, ", "))
 }
 
-// OptionalText says that a step may fail without harm.
+// OptionalText marks an optional step.
 func OptionalText(optional bool) string {
 	if optional {
 		return " (optional)"
@@ -380,8 +379,8 @@ func earlierText(p *client.EarlierPart) string {
 
 func bytesText(n int) string { return Plural(int64(n), "byte") }
 
-// shortHash is as much of a hash as people compare.
+// shortHash is the part of a hash that people compare.
 func shortHash(hash string) string { return hash[:min(len(hash), 16)] }
 
-// TargetText is what a step asks, in words.
+// TargetText describes a step's target.
 func TargetText(key string) string { return EscapeControl(workqueue.TargetText(key)) }

@@ -20,15 +20,15 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// TextFile is what a person wrote to have it applied.
+// TextFile is a document to apply.
 type TextFile struct {
 	Path string
-	Name string // of what stands in it, when it does not give itself one: the file's without its ending
+	Name string // default name of the document: the file's without extension
 	Text string
 }
 
-// ReadText reads a file, or standard input for -. What is it called, for errors; more than limit bytes are the server's
-// to refuse.
+// ReadText reads a file, or standard input for -. what names it in errors. It reads up to limit+1 bytes, so that the
+// server refuses larger files.
 func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error) {
 	base := filepath.Base(path)
 	f := TextFile{Path: path, Name: strings.TrimSuffix(base, filepath.Ext(base))}
@@ -39,7 +39,7 @@ func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error)
 	if err != nil {
 		return f, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // only read
 	text, err := io.ReadAll(io.LimitReader(file, limit+1))
 	switch {
 	case err != nil:
@@ -54,8 +54,8 @@ func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error)
 // YAML is the content type of a document.
 const YAML = "application/yaml"
 
-// Apply reads a document from a file, or standard input for -, and has send bring it to the server. What and parse are
-// for errors, as in ReadText and Explain.
+// Apply reads a document from a file, or standard input for -, and passes it to send. what and parse are for errors,
+// as in ReadText and Explain.
 func Apply[Answer, Spec any](
 	term *Console, what, path string, limit int64, parse func(name string, text []byte) (Spec, error),
 	send func(name string, text io.Reader) (Answer, error),
@@ -71,8 +71,8 @@ func Apply[Answer, Spec any](
 	return answer, nil
 }
 
-// Explain names the file, and the line in it, when the server refused the file for what stands in it. Whether it is
-// good is the server's to say: it may know more fields than this program, of which parse is the reader.
+// Explain adds file and line to the server's refusal of a file's content, found by parse. Only the server decides,
+// because it may know more fields than this program.
 func Explain[T any](f *TextFile, err error, parse func(name string, text []byte) (T, error)) error {
 	refused, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || refused.Status != http.StatusUnprocessableEntity {
@@ -86,7 +86,7 @@ func Explain[T any](f *TextFile, err error, parse func(name string, text []byte)
 	return fmt.Errorf("%s: %w", f.Path, err)
 }
 
-// IsPlanFile reports whether an argument means a file, and not a plan on record: it ends as such files do, or is there.
+// IsPlanFile reports whether an argument is a file, by its extension or existence, and not a saved plan.
 func IsPlanFile(arg string) bool {
 	if slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(arg))) {
 		return true
@@ -100,7 +100,7 @@ func ReadPlan(path string, stdin io.Reader) (TextFile, error) {
 	return ReadText("plan", path, stdin, gather.MaxPlanBytes)
 }
 
-// OpenItems opens the file of a flag, and tells its size when it has one.
+// OpenItems opens the file of a flag and returns its size, 0 if unknown.
 func OpenItems(flag, name string, stdin io.Reader) (io.ReadCloser, int64, error) {
 	if name == "-" {
 		return io.NopCloser(stdin), 0, nil
@@ -119,7 +119,7 @@ func OpenItems(flag, name string, stdin io.Reader) (io.ReadCloser, int64, error)
 	return file, info.Size(), nil
 }
 
-// Upload sends the file of a flag, or standard input for -, and tells a person how far it is.
+// Upload sends the file of a flag, or standard input for -, showing the progress at a terminal.
 func Upload[Answer any](
 	term *Console, flag, name string, send func(items io.Reader) (Answer, error),
 ) (none Answer, err error) {
@@ -139,7 +139,7 @@ func Upload[Answer any](
 
 type upload struct {
 	from  io.Reader
-	size  int64 // 0: not known
+	size  int64 // 0: unknown
 	sent  int64
 	shown time.Time
 	err   error
@@ -147,7 +147,6 @@ type upload struct {
 	live  bool
 }
 
-// Read implements io.Reader.
 func (u *upload) Read(p []byte) (int, error) {
 	n, err := u.from.Read(p)
 	u.sent += int64(n)
@@ -160,27 +159,27 @@ func (u *upload) Read(p []byte) (int, error) {
 		if u.size > 0 {
 			text = fmt.Sprintf("%3d%%  %s", u.sent*100/u.size, text)
 		}
-		_, _ = fmt.Fprintf(u.term.Err, "\r\x1b[Kloading  %s", text) // only for looks
+		_, _ = fmt.Fprintf(u.term.Err, "\r\x1b[Kloading  %s", text) // cosmetic
 	}
 	return n, err
 }
 
-// end takes the progress away.
+// end removes the progress line.
 func (u *upload) end() {
 	if u.live && !u.shown.IsZero() {
-		_, _ = fmt.Fprint(u.term.Err, "\r\x1b[K") // only for looks
+		_, _ = fmt.Fprint(u.term.Err, "\r\x1b[K") // cosmetic
 	}
 }
 
-// Bounds of one request for keys. The server takes no more; the bytes leave room for what JSON adds.
+// Limits on one request for keys. The first is the server's; the bytes leave room for the JSON encoding.
 const (
 	MaxKeysOfRequest  = 100_000
 	maxBytesOfRequest = 6 << 20
 	maxKeyLine        = 64 << 10
 )
 
-// ReadKeys reads a file with a key a line, as parts for one request each. Lines are taken as they are, but for the end
-// of the line; empty ones are left out.
+// ReadKeys reads a file with one key per line, in parts of one request each. Lines are used unchanged; empty ones are
+// skipped.
 func ReadKeys(name string, stdin io.Reader) ([][]string, error) {
 	from, _, err := OpenItems("--keys", name, stdin)
 	if err != nil {
@@ -201,7 +200,7 @@ func ReadKeys(name string, stdin io.Reader) ([][]string, error) {
 		if key == "" {
 			continue
 		}
-		if !utf8.ValidString(key) { // as JSON it would be another key
+		if !utf8.ValidString(key) { // JSON would change the key
 			return nil, &usageError{fmt.Sprintf("--keys %s: line %d is not UTF-8: %q; leave it out", name, number,
 				Short(key, 100))}
 		}
@@ -222,8 +221,8 @@ func ReadKeys(name string, stdin io.Reader) ([][]string, error) {
 	return append(parts, part), nil
 }
 
-// PrintLines copies a stream of JSON documents, as it is for JSON, a line for each document otherwise. Documents
-// without a line are left out.
+// PrintLines copies a stream of JSON documents: unchanged for --json, else one line per document. Documents with an
+// empty line are skipped.
 func PrintLines[T any](term *Console, stream io.Reader, line func(*T) string) error {
 	if term.JSON {
 		return CopyStream(term.Out, stream)
@@ -249,7 +248,7 @@ func PrintLines[T any](term *Console, stream io.Reader, line func(*T) string) er
 	}
 }
 
-// CopyStream passes on what the server sends.
+// CopyStream copies the server's output.
 func CopyStream(to io.Writer, from io.Reader) error {
 	if _, err := io.Copy(to, from); err != nil {
 		return BrokenOff(err)
@@ -257,18 +256,18 @@ func CopyStream(to io.Writer, from io.Reader) error {
 	return nil
 }
 
-// BrokenOff is that an export ended in its midst.
+// BrokenOff returns the error of an interrupted export.
 func BrokenOff(err error) error {
 	return fmt.Errorf("the export broke off and is not whole; ask again: %w", err)
 }
 
-// KeyFlags say how a file of items is read, and which field names an item.
+// KeyFlags say how to read a file of items, and which field is the key.
 type KeyFlags struct {
 	Key    string `json:"key,omitempty" aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format string `json:"format,omitempty" enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 }
 
-// RowFlags say how its rows are read.
+// RowFlags say how to read the rows.
 type RowFlags struct {
 	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
 	Header    bool     `default:"true" negatable:"" help:"CSV begins with the names of its columns (${default})."`
@@ -278,7 +277,7 @@ type RowFlags struct {
 	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
 }
 
-// HeaderParam is --no-header in a query: empty for what is so by default.
+// HeaderParam is --no-header as a query parameter; empty by default.
 func (f RowFlags) HeaderParam() string {
 	if f.Header {
 		return ""

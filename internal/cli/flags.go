@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// RefuseBytes refuses words that are not UTF-8: on their way to the server they would become others.
+// RefuseBytes refuses arguments that are not UTF-8, because sending them would change them.
 func RefuseBytes(args []string) error {
 	for _, arg := range args {
 		if !utf8.ValidString(arg) {
@@ -34,9 +34,8 @@ func isEmptyText(v reflect.Value) bool {
 	return v.Kind() == reflect.String && v.Len() == 0
 }
 
-// CheckValues refuses an argument or flag that was given as an empty text: more likely than not it was to come from a
-// variable that is not set, and a run without a name, or a key that protects from starting twice, must not get lost
-// so. And it refuses numbers and times beyond the bounds of their tags, like within:"1,500" and within:"0s,".
+// CheckValues refuses empty arguments and flags, which probably come from an unset variable: a name or an idempotency
+// key must not get lost that way. It also enforces bounds in tags, like within:"1,500" and within:"0s,".
 func CheckValues(line *kong.Context) error {
 	for _, at := range line.Path {
 		var given *kong.Value
@@ -71,7 +70,7 @@ func checkBounds(v *kong.Value) error {
 	return nil
 }
 
-// within reports whether a number or time is within the bounds of a tag, and says what they are.
+// within reports whether a value is within the bounds of a tag, and describes them.
 func within(tag *kong.Tag, v reflect.Value) (ok bool, want string) {
 	low, high, bounded := strings.Cut(tag.Get("within"), ",")
 	if !bounded {
@@ -91,7 +90,7 @@ func within(tag *kong.Tag, v reflect.Value) (ok bool, want string) {
 	return n >= bound(low) && n <= most, want
 }
 
-// bound reads a bound of a tag: a number, or a time.
+// bound parses a bound: a number or a duration.
 func bound(text string) float64 {
 	if d, err := time.ParseDuration(text); err == nil {
 		return float64(d)
@@ -102,8 +101,8 @@ func bound(text string) float64 {
 
 const limitType = "limit"
 
-// Limits reads flags of pointers with the tag type:"limit": a value, or the word of the tag off, which takes the limit
-// away and is zero. A tag within bounds the value, and a tag like says how it is written.
+// Limits parses pointer flags with the tag type:"limit": a value, or the word of the tag off, which means zero, no
+// limit. The tag within has bounds, and like an example.
 func Limits() kong.Option {
 	return kong.NamedMapper(limitType, kong.MapperFunc(func(line *kong.DecodeContext, target reflect.Value) error {
 		var text string
@@ -143,7 +142,7 @@ func setLimit(to any, text string) (err error) {
 	return err
 }
 
-// PastTimes reads points in time on the command line by [PastTime].
+// PastTimes parses times on the command line by [PastTime].
 func PastTimes() kong.Option {
 	return kong.TypeMapper(reflect.TypeFor[time.Time](), kong.MapperFunc(
 		func(line *kong.DecodeContext, target reflect.Value) error {
@@ -157,7 +156,7 @@ func PastTimes() kong.Option {
 		}))
 }
 
-// PastTime reads a duration back from now, a date, or a time with or without its zone.
+// PastTime parses a duration before now, a date, or a time with or without zone.
 func PastTime(text string) (at time.Time, err error) {
 	if back, err := time.ParseDuration(text); err == nil && back >= 0 {
 		return time.Now().Add(-back), nil
@@ -172,7 +171,7 @@ func PastTime(text string) (at time.Time, err error) {
 	switch {
 	case err != nil:
 		return at, fmt.Errorf("invalid time %q; use 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", text)
-	case at.IsZero(): // would be taken for none
+	case at.IsZero(): // would mean none
 		return at, fmt.Errorf("%q is too long ago for anything to be recorded; give a later time, or leave the flag out for "+
 			"no bound", text)
 	}

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Document prints one JSON document.
+// Document prints a JSON document.
 func (c *Console) Document(v any) error {
 	encoder := json.NewEncoder(c.Out)
 	encoder.SetEscapeHTML(false)
@@ -30,7 +30,7 @@ func (c *Console) Document(v any) error {
 	return nil
 }
 
-// Sent prints the last answer as the server sent it: also what this program does not know.
+// Sent prints the last answer as received, including members unknown to this program.
 func (c *Console) Sent() error {
 	var out bytes.Buffer
 	if err := json.Indent(&out, c.Answer, "", "  "); err != nil {
@@ -43,7 +43,7 @@ func (c *Console) Sent() error {
 	return nil
 }
 
-// Answered ends a command that writes no text: with what went wrong, or with the answer as it was sent.
+// Answered ends a command that prints no text: with the error or the answer as received.
 func (c *Console) Answered(err error) error {
 	if err != nil {
 		return err
@@ -51,8 +51,7 @@ func (c *Console) Answered(err error) error {
 	return c.Sent()
 }
 
-// Print ends a command: with what went wrong, with the answer as it was sent, or with text, which is called with the
-// room of a line.
+// Print ends a command: with the error, the answer as received, or text, called with the line's room.
 func Print[T any](c *Console, text func(answer *T, room int) string) func(T, error) error {
 	return func(answer T, err error) error {
 		if err != nil || c.JSON {
@@ -62,7 +61,7 @@ func Print[T any](c *Console, text func(answer *T, room int) string) func(T, err
 	}
 }
 
-// Say is Print for a text of a line or two, whose width does not matter.
+// Say is Print for short text of any width.
 func Say[T any](c *Console, text func(answer *T) string) func(T, error) error {
 	return Print(c, func(answer *T, _ int) string { return text(answer) + "\n" })
 }
@@ -75,13 +74,13 @@ func (c *Console) Printf(format string, args ...any) error {
 	return nil
 }
 
-// IsTerminal reports whether a person looks at w.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Width is how many columns w has.
+// Width is the number of columns of w.
 func Width(w io.Writer) int {
 	if file, ok := w.(*os.File); ok {
 		if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
@@ -94,7 +93,7 @@ func Width(w io.Writer) int {
 	return 80
 }
 
-// OSUser is who runs the command, for the audit log.
+// OSUser is the operating system's user, for the audit log.
 func OSUser() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username
@@ -102,7 +101,7 @@ func OSUser() string {
 	return os.Getenv("USER")
 }
 
-// Room is how many characters a line may have: on a terminal its columns, elsewhere 0 for any number.
+// Room is the length of a line: a terminal's columns, or 0 for unlimited.
 func (c *Console) Room() int {
 	if IsTerminalOut(c) {
 		return c.Columns
@@ -110,10 +109,10 @@ func (c *Console) Room() int {
 	return 0
 }
 
-// Narrow is the room of a line that has no place for more than what matters most.
+// Narrow reports whether a line has room for the essentials only.
 func Narrow(room int) bool { return room > 0 && room < 100 }
 
-// Short cuts a text to a number of characters.
+// Short shortens a text to limit characters.
 func Short(s string, limit int) string {
 	runes := []rune(s)
 	if len(runes) <= limit {
@@ -122,10 +121,10 @@ func Short(s string, limit int) string {
 	return string(runes[:max(limit-1, 0)]) + "…"
 }
 
-// maxShown bounds the characters of a payload or result on a terminal. --json has all of it.
+// maxShown limits a payload or result on a terminal, in characters. --json has all of it.
 const maxShown = 2000
 
-// Shown is a text from outside as long as a terminal has it; where there is any number of characters it is whole.
+// Shown shortens a text for a terminal; without a room it stays whole.
 func Shown(s string, room int) string {
 	if room == 0 {
 		return s
@@ -133,7 +132,7 @@ func Shown(s string, room int) string {
 	return Short(s, maxShown)
 }
 
-// Pace writes a number a second. What is slow is not nothing.
+// Pace formats a rate per second; slow rates are not rounded to 0.
 func Pace(rate float64) string {
 	switch {
 	case rate > 0 && rate < 0.1:
@@ -145,7 +144,7 @@ func Pace(rate float64) string {
 	}
 }
 
-// Count writes a number with separators: 1,234,567.
+// Count formats a number with separators: 1,234,567.
 func Count(n int64) string {
 	digits, first := strconv.FormatInt(n, 10), 0
 	if n < 0 {
@@ -157,7 +156,7 @@ func Count(n int64) string {
 	return digits
 }
 
-// Span writes a duration as people say it: 0.8s, 12s, 3m05s, 2h10m.
+// Span formats a duration: 0.8s, 12s, 3m05s, 2h10m.
 func Span(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -173,7 +172,7 @@ func Span(d time.Duration) string {
 	}
 }
 
-// ShortTime leaves out of a setting what is zero: 1h, not 1h0m0s.
+// ShortTime drops zero parts of a duration: 1h, not 1h0m0s.
 func ShortTime(setting string) string {
 	if minutes, ok := strings.CutSuffix(setting, "m0s"); ok {
 		setting = minutes + "m"
@@ -184,10 +183,10 @@ func ShortTime(setting string) string {
 	return setting
 }
 
-// Seconds are a duration.
+// Seconds converts seconds to a duration.
 func Seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Moment writes a time as the reader's clock shows it, with the date unless it is today.
+// Moment formats a local time, with the date unless it is today.
 func Moment(t time.Time) string {
 	t = t.Local()
 	if t.Format(time.DateOnly) == time.Now().Format(time.DateOnly) {
@@ -196,23 +195,23 @@ func Moment(t time.Time) string {
 	return t.Format("2006-01-02 15:04:05 MST")
 }
 
-// IsTerminalOut reports whether a person looks at standard output.
+// IsTerminalOut reports whether standard output is a terminal.
 func IsTerminalOut(term *Console) bool {
 	_, ok := term.Out.(*inertWriter)
 	return ok
 }
 
-// Table is rows of cells, aligned in columns.
+// Table is rows of aligned cells.
 type Table struct {
 	rows  [][]string
-	right map[int]bool // columns of numbers, which are never cut
-	out   map[int]bool // columns without a place, by their place in Row
-	room  int          // characters of a line; 0: as many as it takes
+	right map[int]bool // numeric columns, never cut
+	out   map[int]bool // hidden columns, by index in Row
+	room  int          // characters per line; 0: unlimited
 }
 
-// NewTable returns a table with its head: the columns, as in "KEY|ITEMS>|MESSAGE?". A > marks numbers, which stand to
-// the right and are never cut, and a ? what a narrow terminal has no place for. Without names there is no head. A line
-// has room characters; 0: as many as it takes.
+// NewTable returns a table with a head of columns, as in "KEY|ITEMS>|MESSAGE?". A > marks numbers, right-aligned and
+// never cut; a ? marks columns hidden on narrow terminals. Without names there is no head. A line has room
+// characters; 0: unlimited.
 func NewTable(columns string, room int) *Table {
 	t := &Table{right: map[int]bool{}, out: map[int]bool{}, room: room}
 	var head []any
@@ -228,7 +227,7 @@ func NewTable(columns string, room int) *Table {
 	return t
 }
 
-// minCell is how many characters are left of a cell that is cut, at the least.
+// minCell is the minimum length of a cut cell.
 const minCell = 12
 
 // Row adds a row.
@@ -242,7 +241,7 @@ func (t *Table) Row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// Field adds a row with a name and a value, unless that is zero.
+// Field adds a name and a value, unless the value is zero.
 func (t *Table) Field(name string, value any) {
 	if v := reflect.ValueOf(value); v.IsValid() && !v.IsZero() {
 		t.Row(name, value)
@@ -252,8 +251,7 @@ func (t *Table) Field(name string, value any) {
 // Len is the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Cell is a value as a person reads it: text that is safe to print, numbers with separators, times by the reader's
-// clock, and a dash for what is not there.
+// Cell formats a value: text safe to print, numbers with separators, local times, and a dash for nil.
 func Cell(value any) string {
 	switch v := reflect.ValueOf(value); {
 	case v.Kind() == reflect.Pointer && v.IsNil():
@@ -271,7 +269,7 @@ func Cell(value any) string {
 	return EscapeControl(fmt.Sprint(value))
 }
 
-// String lays the table out, two spaces between columns, no spaces at the ends of lines.
+// String lays the table out, with two spaces between columns and no trailing spaces.
 func (t *Table) String() string {
 	var widths []int
 	for _, row := range t.rows {
@@ -303,7 +301,7 @@ func (t *Table) String() string {
 	return b.String()
 }
 
-// fit makes columns of text narrower, the widest first, until a line has room.
+// fit narrows text columns, widest first, until a line fits the room.
 func (t *Table) fit(widths []int) {
 	const gap = 2
 	line := -gap
@@ -324,16 +322,16 @@ func (t *Table) fit(widths []int) {
 	}
 }
 
-// List is how a command lists things.
+// List is the output of a listing command.
 type List[T any] struct {
-	Columns string         // as NewTable has them
-	Row     func(*T) []any // a cell for each column
-	Empty   string         // what to say when there is nothing to list
-	Next    any            // where the next page begins, by --after; zero, or a nil pointer, at the end
-	Before  bool           // by --before instead
+	Columns string         // as in NewTable
+	Row     func(*T) []any // a cell per column
+	Empty   string         // text if there are no rows
+	Next    any            // start of the next page, for --after; zero or nil at the end
+	Before  bool           // --before instead
 }
 
-// Print ends the command with the error, the answer as it was sent, or the list.
+// Print ends the command with the error, the answer as received, or the list.
 func (l *List[T]) Print(c *Console, all []T, err error) error {
 	switch {
 	case err != nil || c.JSON:
@@ -368,14 +366,14 @@ func (l *List[T]) Text(all []T, room int) string {
 	return t.String()
 }
 
-// EscapeControl makes a text from outside safe to print on one line of a terminal: what could move the cursor, change
-// colours or turn the direction of writing is shown as an escape.
+// EscapeControl makes untrusted text safe to print on one line of a terminal: characters that could move the cursor,
+// change colours or reverse the direction of writing become escapes.
 func EscapeControl(s string) string { return escape(s, "") }
 
-// InertText is inert for a text that may have lines and tabs.
+// InertText is EscapeControl that keeps line breaks and tabs.
 func InertText(s string) string { return escape(s, "\n\t") }
 
-// escape leaves printable characters and those in kept as they are.
+// escape keeps printable characters and those in kept.
 func escape(s, kept string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
@@ -387,7 +385,7 @@ func escape(s, kept string) string {
 			b.WriteRune(r)
 		case r < utf8.RuneSelf:
 			fmt.Fprintf(&b, `\x%02x`, r)
-		default: // format characters, bidi overrides among them, and odd spaces
+		default: // format characters, such as bidi overrides, and odd spaces
 			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 		i += size
@@ -395,8 +393,8 @@ func escape(s, kept string) string {
 	return b.String()
 }
 
-// Unescaped takes back what EscapeControl did to a text; false: there is no escape in it. What stands for itself and
-// what is an escape cannot be told apart: try the text itself first.
+// Unescaped undoes EscapeControl; false: no escape found. A literal text may look like an escape, so try the text
+// itself first.
 func Unescaped(s string) (text string, escaped bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); {
@@ -419,7 +417,7 @@ func Unescaped(s string) (text string, escaped bool) {
 	return b.String(), escaped
 }
 
-// inertWriter passes on lines and tabs, and everything else that is inert. A character may be cut between two writes.
+// inertWriter escapes control characters except line breaks and tabs. A write may end within a character.
 type inertWriter struct {
 	to   io.Writer
 	rest []byte
@@ -443,10 +441,10 @@ func (w *inertWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ShortID is the time in an id, to the millisecond: enough to name a run.
+// ShortID is the time part of an ID, to the millisecond: enough to name a run.
 func ShortID(id string) string { return id[:min(len(id), 13)] }
 
-// ShortRun is the same of a run that there may be.
+// ShortRun is ShortID of an optional run.
 func ShortRun(id *string) string {
 	if id == nil {
 		return "-"
@@ -454,7 +452,7 @@ func ShortRun(id *string) string {
 	return EscapeControl(ShortID(*id))
 }
 
-// OrDash is a text, or a dash for none.
+// OrDash returns a text, or a dash if empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"
@@ -462,7 +460,7 @@ func OrDash(s string) string {
 	return EscapeControl(s)
 }
 
-// Rate writes items a second.
+// Rate formats items per second.
 func Rate(perSecond float64) string {
 	if perSecond <= 0 {
 		return "-"
@@ -470,7 +468,7 @@ func Rate(perSecond float64) string {
 	return Pace(perSecond) + "/s"
 }
 
-// PerItem writes the time that one item takes.
+// PerItem formats the time per item.
 func PerItem(millis float64) string {
 	switch d := time.Duration(millis * float64(time.Millisecond)); {
 	case d <= 0:
@@ -486,7 +484,7 @@ func PerItem(millis float64) string {
 	}
 }
 
-// Plural is a number of things.
+// Plural formats a number of things.
 func Plural(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -494,10 +492,10 @@ func Plural(n int64, noun string) string {
 	return fmt.Sprintf("%s %ss", Count(n), noun)
 }
 
-// Gibibytes writes an amount of bytes.
+// Gibibytes formats bytes.
 func Gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
-// MomentOrNever is a time, or never.
+// MomentOrNever formats an optional time.
 func MomentOrNever(at *time.Time) string {
 	if at == nil {
 		return "never"

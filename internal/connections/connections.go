@@ -1,6 +1,5 @@
-// Package connections reads the operator's file of what plans may reach beyond Tranche's own services: the databases
-// that they may query, the secrets that they may send and to whom, and how HTTP services are spoken to; and the
-// server that takes mail.
+// Package connections reads the operator's file of what plans may access: databases, secrets and their hosts, HTTP
+// settings, and the mail server.
 //
 //	sources:
 //	  ledger:
@@ -26,17 +25,13 @@
 //	  tls: starttls                # or tls, none
 //	  recipients: [bank.example]   # domains that mail may go to; all when left out
 //
-// Plans name sources and secrets and never contain them, so whoever writes plans needs to know neither. Files that are
-// named stand beside the file itself unless their path is absolute.
+// Plans name sources and secrets but never contain them, so their authors need not know them. Relative paths of files
+// start at the file's directory.
 //
-// Guarantees: an error names the file, the line, the column and the field, and quotes nothing of a value, which may be
-// a password
-// in the wrong place. A secret is given out for the hosts that it is meant for only. Secrets and passwords that stand
-// in files are read again, so that they can be changed while a node runs.
+// Guarantees: an error names file, line, column and field but quotes no value, which may be a misplaced password. A
+// secret is returned for its hosts only. Secrets in files are reread, so they can change while a node runs.
 //
-// Not its job: plans, requests, queries.
-//
-// Concurrency: what Load returns can be shared.
+// Not its job: plans, requests, queries. The result of Load is safe for concurrent use.
 package connections
 
 import (
@@ -57,7 +52,7 @@ import (
 
 const maxFile = 1 << 20
 
-// Connections is what plans may reach. The zero value has no sources and no secrets, and reaches public addresses only.
+// Connections is what plans may access. The zero value has no sources and secrets, and permits public addresses only.
 type Connections struct {
 	Sources map[string]*Source `json:"sources" want:"sources by their names"`
 	Secrets map[string]*Secret `json:"secrets" want:"secrets by their names"`
@@ -65,13 +60,13 @@ type Connections struct {
 	SMTP    *SMTP              `json:"smtp"` // nil: no mail is sent
 }
 
-// Load reads a file. An error is a *[strictyaml.Error], or says why the file cannot be read.
+// Load reads a file. It returns a *[strictyaml.Error], or an error that the file cannot be read.
 func Load(path string) (*Connections, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("connections: %w", err)
 	}
-	defer func() { _ = file.Close() }() // it was read
+	defer func() { _ = file.Close() }() // only read
 	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("connections: read %s: %w", path, err)
@@ -79,7 +74,7 @@ func Load(path string) (*Connections, error) {
 	return Parse(path, text)
 }
 
-// Parse reads the text of a file of that path, beside which the files stand that it names.
+// Parse parses the file at path; relative paths in it start at its directory.
 func Parse(path string, text []byte) (*Connections, error) {
 	doc, err := strictyaml.OpenSecret("connections", path, text, maxFile)
 	if err != nil {
@@ -90,7 +85,7 @@ func Parse(path string, text []byte) (*Connections, error) {
 		return nil, err
 	}
 	r := &reader{doc, filepath.Dir(path)}
-	for _, name := range sorted(c.Sources) { // of several mistakes always the same one is told
+	for _, name := range sorted(c.Sources) { // sorted, so that of several mistakes always the same is reported
 		if err := r.source("sources."+name, name, c.Sources[name]); err != nil {
 			return nil, err
 		}
@@ -103,7 +98,7 @@ func Parse(path string, text []byte) (*Connections, error) {
 	return c, cmp.Or(r.http(&c.HTTP), r.smtp(c.SMTP))
 }
 
-// reader completes what was read, by files that it names, and refuses what does not go together.
+// reader loads referenced files and checks consistency.
 type reader struct {
 	*strictyaml.Document
 
@@ -112,7 +107,7 @@ type reader struct {
 
 func sorted[T any](of map[string]T) []string { return slices.Sorted(maps.Keys(of)) }
 
-// beside makes a path that is not absolute one beside the file.
+// beside resolves a relative path at the file's directory.
 func (r *reader) beside(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -120,7 +115,7 @@ func (r *reader) beside(path string) string {
 	return filepath.Join(r.directory, path)
 }
 
-// names are what sources and secrets may be called.
+// names matches names of sources and secrets.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (r *reader) name(path, name string) error {
@@ -130,10 +125,10 @@ func (r *reader) name(path, name string) error {
 	return nil
 }
 
-// Source returns the source of a name, or an *UnknownError.
+// Source returns a source by name, or an *UnknownError.
 func (c *Connections) Source(name string) (*Source, error) { return lookUp("source", name, c.Sources) }
 
-// Secret returns the secret of a name, or an *UnknownError.
+// Secret returns a secret by name, or an *UnknownError.
 func (c *Connections) Secret(name string) (*Secret, error) { return lookUp("secret", name, c.Secrets) }
 
 func lookUp[T any](what, name string, in map[string]*T) (*T, error) {
@@ -143,17 +138,17 @@ func lookUp[T any](what, name string, in map[string]*T) (*T, error) {
 	return nil, &UnknownError{what, name, strings.Join(slices.Sorted(maps.Keys(in)), ", ")}
 }
 
-// ResponseLimit returns how many bytes of a response are read when a plan wants so many; 0: it does not say.
+// ResponseLimit returns the limit on a response in bytes, for a plan's limit want; 0: none.
 func (h *HTTP) ResponseLimit(want int) int {
 	most := cmp.Or(int(h.MaxResponse), DefaultMaxResponse)
 	return min(cmp.Or(want, most), most)
 }
 
-// UnknownError says that nothing of a name is configured.
+// UnknownError is returned for a name that is not configured.
 type UnknownError struct {
 	What  string // source, secret
 	Name  string
-	Known string // the names that there are
+	Known string // the existing names
 }
 
 func (e *UnknownError) Error() string {
@@ -164,11 +159,11 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("this node knows no %s %q; %s (serve --connections FILE says which)", e.What, e.Name, known)
 }
 
-// shortSecret is a length below which a secret may well be a part of common words.
+// shortSecret is the length below which a secret may be part of common words.
 const shortSecret = 8
 
-// hide replaces a secret in a text. A short one is replaced where it stands as a word only: of the words that contain
-// it nothing would be left to read, and they would tell it.
+// hide replaces a secret in a text. A short one is replaced as a separate word only: replacing it within words would
+// make them unreadable and reveal it.
 func hide(text, secret, instead string) string {
 	if secret == "" {
 		return text

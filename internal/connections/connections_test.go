@@ -218,7 +218,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"secrets:\n  t: {file: token, hosts: [\"http://x/path\"]}", "secrets.t.hosts[0]: want a host like"},
 		{"secrets:\n  t: {file: token, hosts: [\"ftp://x\"]}", "secrets.t.hosts[0]: want a host like"},
 		{"secrets:\n  t: {file: empty, hosts: [x]}", "is empty"},
-		{"secrets:\n  t: {file: lines, hosts: [x]}", "a control character stands in it"},
+		{"secrets:\n  t: {file: lines, hosts: [x]}", "it has a control character"},
 		{"secrets:\n  t: {file: long, hosts: [x]}", "has more than 4096 bytes"},
 		{"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}", "c.yaml:3:3: secrets.t stands twice"},
 		{"secrets:\n  t: &a {file: token, hosts: [x]}", "anchors and aliases are not allowed"},

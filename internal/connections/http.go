@@ -12,37 +12,37 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// What HTTP allows unless the file says otherwise.
+// Defaults of HTTP.
 const (
 	DefaultMaxResponse        = 16 << 20
 	DefaultMaxHostConnections = 64
 )
 
-// HTTP says how services are spoken to. The zero value reaches public addresses only.
+// HTTP configures HTTP requests. The zero value permits public addresses only.
 type HTTP struct {
 	AllowPrivate []Network `json:"allow_private"`
 	ProxyURL     string    `json:"proxy"`
-	// MaxResponse is how many bytes of a response are read, whatever a plan says; 0: DefaultMaxResponse.
+	// MaxResponse limits the bytes read of a response, whatever a plan says; 0: DefaultMaxResponse.
 	MaxResponse workqueue.Bytes `json:"max_response" min:"1KiB" max:"256MiB"`
-	// MaxConnections are those to a host, from this node; 0: DefaultMaxHostConnections.
+	// MaxConnections limits this node's connections to a host; 0: DefaultMaxHostConnections.
 	MaxConnections int              `json:"max_connections" min:"1" max:"10000"`
 	Hosts          map[string]*Host `json:"hosts" want:"hosts, like api.bank.example or api.bank.example:8443"`
 
-	Proxy *url.URL // nil: none, whatever the environment says
+	Proxy *url.URL // nil: none; the environment is ignored
 }
 
-// Host is what is particular about a host.
+// Host is the settings of a host.
 type Host struct {
 	CA             string `json:"ca"`
 	Cert           string `json:"cert"`
 	Key            string `json:"key"`
-	MaxConnections int    `json:"max_connections" min:"1" max:"10000"` // 0: that of all
+	MaxConnections int    `json:"max_connections" min:"1" max:"10000"` // 0: HTTP.MaxConnections
 
 	RootCAs      *x509.CertPool
 	Certificates []tls.Certificate // of the client
 }
 
-// Network is a range of addresses, on one port or on all.
+// Network is a range of addresses, on one port or all.
 type Network struct {
 	Prefix netip.Prefix
 	Port   uint16 // 0: all
@@ -53,7 +53,7 @@ func (n Network) Contains(at netip.AddrPort) bool {
 	return n.Prefix.Contains(at.Addr().Unmap().WithZone("")) && (n.Port == 0 || n.Port == at.Port())
 }
 
-// Host returns what is particular about the host of a URL, or nil.
+// Host returns the settings of a URL's host, or nil.
 func (h *HTTP) Host(u *url.URL) *Host {
 	if host := h.Hosts[HostPort(u)]; host != nil {
 		return host
@@ -129,10 +129,10 @@ func (r *reader) host(at string, h *Host) (err error) {
 	return err
 }
 
-// authorities reads a file of certificates; nil when there is none to read.
+// authorities reads a file of certificates; nil without one.
 func (r *reader) authorities(at, file string) (*x509.CertPool, error) {
 	if file == "" {
-		return nil, nil //nolint:nilnil // those of the system are meant
+		return nil, nil //nolint:nilnil // the system's are used
 	}
 	pem, err := os.ReadFile(r.beside(file))
 	if err != nil {

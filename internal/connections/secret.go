@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
-// Secret is a text that requests may carry to some hosts.
+// Secret is a text that requests may send to some hosts.
 type Secret struct {
 	origin
 
@@ -26,14 +26,14 @@ type Secret struct {
 	Hosts []targets `json:"hosts"`
 }
 
-// target is a host that a secret may be sent to.
+// target is a host that may receive a secret.
 type target struct {
 	scheme string // https or http
-	host   string // in lower case
+	host   string // lower case
 	port   string
 }
 
-// Value returns the secret for a request to u, or an error that says why it has no business there.
+// Value returns the secret for a request to u, or an error if u is not one of its hosts.
 func (s *Secret) Value(u *url.URL) (string, error) {
 	if !s.meantFor(u) {
 		return "", fmt.Errorf("secret %q is not meant for %s://%s: that is none of its hosts in the connections file",
@@ -66,8 +66,8 @@ func (r *reader) secret(at, name string, s *Secret) error {
 	return nil
 }
 
-// targets are what one text names. Without a scheme a host is asked by https; a secret in plain text on the network has
-// to be wanted, or it goes no further than this machine.
+// targets are the hosts of one text. Without a scheme https is meant. A secret leaves this machine unencrypted only
+// if the text says http.
 type targets []target
 
 var errNoHost = errors.New("want a host like api.bank.example, with a port if need be, or one with its scheme like " +
@@ -92,7 +92,7 @@ func (t *targets) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Redact replaces what is a secret in a text from outside, also in the forms that URLs and JSON give it.
+// Redact replaces secrets in untrusted text, also in their URL and JSON encodings.
 func (c *Connections) Redact(text string) string {
 	type form struct{ text, name string }
 	var forms []form
@@ -105,14 +105,14 @@ func (c *Connections) Redact(text string) string {
 	}
 	for name, from := range origins {
 		for _, secret := range from.all() {
-			quoted, _ := json.Marshal(secret) // strings can be written
+			quoted, _ := json.Marshal(secret) // strings can be encoded
 			json := string(quoted[1 : len(quoted)-1])
 			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), json} {
 				forms = append(forms, form{f, name})
 			}
 		}
 	}
-	// The longest first: nothing stays of one that begins with another.
+	// Longest first, or the rest of a secret that begins with another would remain.
 	slices.SortFunc(forms, func(a, b form) int { return cmp.Compare(len(b.text), len(a.text)) })
 	for _, f := range forms {
 		text = hide(text, f.text, "[secret "+f.name+"]")
@@ -120,7 +120,7 @@ func (c *Connections) Redact(text string) string {
 	return text
 }
 
-// HostPort is a host with its port, as which settings of hosts are found.
+// HostPort is a host with port, the key of host settings.
 func HostPort(u *url.URL) string {
 	t := targetOf(u)
 	return net.JoinHostPort(t.host, t.port)
@@ -128,8 +128,8 @@ func HostPort(u *url.URL) string {
 
 var errNoURL = errors.New("it is no URL, or one of a host that it is not meant for")
 
-// URL returns a secret that is a URL as a whole, as those of chats are: who knows it may write there. It has to lead to
-// one of the secret's hosts. The error tells nothing of it.
+// URL returns a secret that is a complete URL, as those of chats: its holder may post there. It must be on one of the
+// secret's hosts. The error does not reveal it.
 func (s *Secret) URL() (*url.URL, error) {
 	text, err := s.read()
 	if err != nil {
@@ -143,24 +143,24 @@ func (s *Secret) URL() (*url.URL, error) {
 }
 
 const (
-	// maxSecret bounds secrets, so that what quotes a stranger's answer can look for them in a bounded piece of it.
+	// maxSecret limits secrets, so that redaction of quoted answers can search a bounded part.
 	maxSecret = 4 << 10
-	// rereadAfter is how old a secret that was read from a file may be.
+	// rereadAfter is the maximum age of a secret read from a file.
 	rereadAfter = 10 * time.Second
 )
 
-// origin is where a text stands that the file does not contain: in the environment or in a file.
+// origin is the place of a text outside the file: an environment variable or a file.
 type origin struct {
 	Env  string `json:"env"`
 	File string `json:"file"`
 
 	mu    sync.Mutex
 	text  string
-	old   []string // what it was before, for redaction
+	old   []string // previous values, for redaction
 	since time.Time
 }
 
-// elsewhere is where a text stands that someone might put into the file itself.
+// elsewhere is an origin where users may put the text itself by mistake.
 type elsewhere struct{ origin }
 
 // ReadYAML implements strictyaml.Reader.
@@ -171,7 +171,7 @@ func (e *elsewhere) ReadYAML(v strictyaml.Value) error {
 	return v.Decode(&e.origin)
 }
 
-// text reads the text of an origin for the first time.
+// text reads an origin for the first time.
 func (r *reader) text(at string, o *origin) error {
 	if (o.Env == "") == (o.File == "") {
 		return r.Fail(at, "say where it stands: either env: VARIABLE or file: FILE")
@@ -183,7 +183,7 @@ func (r *reader) text(at string, o *origin) error {
 	return nil
 }
 
-// read returns the text. One from a file is read again from time to time; while that fails the one before is good.
+// read returns the text. One from a file is reread periodically; if that fails the previous one stays valid.
 func (o *origin) read() (string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -204,7 +204,7 @@ func (o *origin) read() (string, error) {
 	return o.text, nil
 }
 
-// all returns every text that it has been.
+// all returns all current and previous texts.
 func (o *origin) all() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -223,7 +223,7 @@ func (o *origin) fetch() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = file.Close() }() // it was read
+	defer func() { _ = file.Close() }() // only read
 	raw, err := io.ReadAll(io.LimitReader(file, maxSecret+2))
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", o.File, err)
@@ -235,9 +235,9 @@ func (o *origin) fetch() (string, error) {
 	return text, checkText(text, o.File)
 }
 
-var errControl = errors.New("a control character stands in it; it is to be one line of text")
+var errControl = errors.New("it has a control character; want one line of text")
 
-// checkText refuses what could be no secret, or would break out of a header.
+// checkText refuses texts that cannot be secrets or would break out of a header.
 func checkText(text, where string) error {
 	if len(text) > maxSecret {
 		return fmt.Errorf("%s has more than %d bytes", where, maxSecret)

@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// TLS of an SMTP server.
+// TLS modes of an SMTP server.
 const (
 	SMTPStartTLS = "starttls" // required
 	SMTPTLS      = "tls"      // from the first byte
 	SMTPPlain    = "none"
 )
 
-// SMTP is the server that takes mail.
+// SMTP is the mail server.
 type SMTP struct {
 	Server       string    `json:"server"`
-	From         string    `json:"from"`     // an address, with a name if one was given
-	Username     string    `json:"username"` // empty: without a login
+	From         string    `json:"from"`     // an address, optionally with a name
+	Username     string    `json:"username"` // empty: no login
 	PasswordFrom elsewhere `json:"password"`
 	TLS          string    `json:"tls" enum:"starttls,tls,none"`
 	CA           string    `json:"ca"`
-	// Recipients are the domains that mail may go to; empty: all.
+	// Recipients are the permitted domains; empty: all.
 	Recipients []string `json:"recipients"`
 
 	Host    string
@@ -33,7 +33,7 @@ type SMTP struct {
 	RootCAs *x509.CertPool // nil: the system's
 }
 
-// Password returns what goes with the username.
+// Password returns the password of Username.
 func (s *SMTP) Password() (string, error) {
 	if s.Username == "" {
 		return "", nil

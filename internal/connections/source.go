@@ -15,24 +15,23 @@ import (
 )
 
 const (
-	// DefaultSourceConnections is how many connections a node makes to a source unless the file says otherwise.
+	// DefaultSourceConnections is the default limit on a node's connections to a source.
 	DefaultSourceConnections = 4
 
-	// One connection to a source; how long one without work is kept.
+	// For opening a connection to a source, and for keeping an idle one.
 	sourceConnectTimeout = 5 * time.Second
 	sourceIdleTime       = time.Minute
 )
 
-// Source is a database that plans and uploads may query. Its limits hold for each query; one that is zero was not
-// given, and whoever queries has a default.
+// Source is a database that plans and uploads may query. Its limits apply per query; zero means the query's default.
 type Source struct {
 	Name           string
 	DSN            elsewhere          `json:"dsn"`
 	MaxConnections int                `json:"max_connections" min:"1" max:"1000"` // of this node
 	MaxRows        int                `json:"max_rows" min:"1" max:"1000000000"`
-	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB"` // of what the rows contain
+	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB"` // of the rows' content
 	MaxTime        workqueue.Duration `json:"max_time" min:"1ms" max:"24h"`
-	// TransactionPooler says that a pooler which hands out connections by transaction stands in between.
+	// TransactionPooler means that connections go through a pooler in transaction mode.
 	TransactionPooler bool `json:"transaction_pooler"`
 	AllowSuperuser    bool `json:"allow_superuser"`
 }
@@ -58,8 +57,7 @@ func (r *reader) source(at, name string, s *Source) error {
 	return nil
 }
 
-// config says how to connect. Sessions only read unless they say otherwise, and what uses a source says so again in
-// each transaction.
+// config returns how to connect. Sessions are read-only by default, and each transaction sets that again.
 func (s *Source) config() (*pgxpool.Config, error) {
 	dsn, err := s.DSN.read()
 	if err != nil {
@@ -83,8 +81,8 @@ func (s *Source) config() (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// Connect makes one connection, which counts in no pool, with what prepare makes of its settings, and begins a
-// transaction on it as Begin does. The caller closes it.
+// Connect opens a connection outside the pool, with settings adjusted by prepare, and begins a transaction as Begin
+// does. The caller closes it.
 func (s *Source) Connect(
 	ctx context.Context, limit time.Duration, prepare func(*pgx.ConnConfig),
 ) (*pgx.Conn, error) {
@@ -106,16 +104,16 @@ func (s *Source) Connect(
 	return conn, nil
 }
 
-// begin opens a transaction in which a query can only read, and not for longer than it may. Its texts are the same
-// whatever the database and the role have set, and in UTF-8. It waits for no lock of others for long, which would hold
-// up theirs. A pooler takes settings in a transaction only.
+// begin opens a read-only transaction with a time limit. Its text output is UTF-8 and independent of the settings of
+// database and role. The lock timeout is short, because a waiting query would block others behind it. The settings
+// are per transaction, for poolers.
 const begin = `BEGIN READ ONLY; SET LOCAL statement_timeout = %[1]d; ` +
 	`SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL lock_timeout = '5s'; ` +
 	`SET LOCAL client_encoding = 'UTF8'; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; ` +
 	`SET LOCAL intervalstyle = 'iso_8601'; ` +
 	`SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1; SET LOCAL standard_conforming_strings = on`
 
-// Begin begins a transaction for a query to a source, which may take so long.
+// Begin begins a transaction for a query with a time limit.
 func Begin(ctx context.Context, conn *pgx.Conn, limit time.Duration) error {
 	_, err := conn.PgConn().Exec(ctx, fmt.Sprintf(begin, max(limit.Milliseconds(), 1))).ReadAll()
 	if err != nil {
@@ -124,15 +122,15 @@ func Begin(ctx context.Context, conn *pgx.Conn, limit time.Duration) error {
 	return nil
 }
 
-// Open returns a pool on the source, whose connections are made when they are needed: no error does not mean that
-// the database is there. Whoever opens it closes it.
+// Open returns a pool on the source that connects on demand: success does not mean that the database is reachable.
+// The caller closes it.
 func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", s.Name, err)
 	}
 	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
-		fresh, err := s.config() // a password may have been changed
+		fresh, err := s.config() // the password may have changed
 		if err == nil {
 			cc.User, cc.Password = fresh.ConnConfig.User, fresh.ConnConfig.Password
 		}
@@ -146,7 +144,7 @@ func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// RoleError says that a source's role can do more than a source is for.
+// RoleError is returned for a source whose role has too many rights.
 type RoleError struct{ Source, Role string }
 
 func (e *RoleError) Error() string {
@@ -154,14 +152,14 @@ func (e *RoleError) Error() string {
 		"one or use the server's files: use a role that may only read, or say allow_superuser: true", e.Source, e.Role)
 }
 
-// A query can call set_config('role', …), so what the role is a member of counts, and whoever logged in.
+// A query can call set_config('role', …), so memberships and the session user count.
 const readRole = `
 SELECT session_user, EXISTS (SELECT FROM pg_catalog.pg_roles
     WHERE (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files'))
       AND pg_catalog.pg_has_role(session_user, oid, 'MEMBER'))`
 
-// CheckRole refuses a superuser, and what may become one: beside what a read-only transaction forbids it may run
-// programs and read files.
+// CheckRole refuses a superuser and roles that can become one: despite a read-only transaction they can run programs
+// and read files.
 func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	if s.AllowSuperuser {
 		return nil
@@ -177,7 +175,7 @@ func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// Explain says an error of the source's database in a line that contains neither addresses nor passwords.
+// Explain describes a database error in one line without addresses and passwords.
 func (s *Source) Explain(err error) string {
 	if role, ok := errors.AsType[*RoleError](err); ok {
 		return role.Error()
@@ -185,7 +183,7 @@ func (s *Source) Explain(err error) string {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	said, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case connecting && answered: // its words may hold addresses
+	case connecting && answered: // its text may contain addresses
 		return fmt.Sprintf("source %s: its database refuses the connection (%s)", s.Name, said.Code)
 	case answered:
 		return s.redact(fmt.Sprintf("source %s: %s (%s)", s.Name, said.Message, said.Code))

@@ -1,12 +1,10 @@
-// Package dashboard serves the pages that people look at: static files, embedded in the binary, that call the public
-// API under /api/v1 as any script does. There is no build step: what is under static is what browsers get.
+// Package dashboard serves the web pages: static files embedded in the binary, which use the public API under /api/v1
+// like any client. There is no build step: browsers get what is under static.
 //
-// The files hold no data and need no login. Everything but the document itself has the digest of all the files in its
-// path and may be kept indefinitely; the document is asked for again each time. The content security policy lets
-// scripts and styles of this server run and nothing else; the one inline script, the import map, is named by its
-// digest.
-//
-// It is not its job to decide who may see what: that is the API's.
+// The files hold no data and need no login; the API decides what a user may see. All files except the document have
+// the digest of all files in their path and may be cached indefinitely; the document is revalidated each time. The
+// content security policy permits only this server's scripts and styles, and the one inline script, the import map,
+// by its digest.
 package dashboard
 
 import (
@@ -20,12 +18,12 @@ import (
 
 // Config says where the files are.
 type Config struct {
-	// Dir is read again at every request instead of the embedded files: for people who work on the dashboard. It has what
-	// static has here. Empty: the embedded ones.
+	// Dir is read at every request instead of the embedded files, for developing the dashboard. Its layout is that of
+	// static. Empty: the embedded files.
 	Dir string
 }
 
-// Handler serves the dashboard's pages and their files, and 404 for any other path.
+// Handler serves the pages and files, and 404 for other paths.
 func Handler(config Config) (http.Handler, error) {
 	if config.Dir == "" {
 		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), false) })
@@ -66,7 +64,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.serve(w, r)
 }
 
-// protect sets what keeps foreign code, frames and readers out.
+// protect sets headers against foreign code, frames and readers.
 func (s *site) protect(header http.Header) {
 	header.Set("Content-Security-Policy", s.policy)
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -77,11 +75,11 @@ func (s *site) protect(header http.Header) {
 	header.Set("Permissions-Policy", permissions)
 }
 
-// permissions takes away what the dashboard never asks for.
+// permissions disables what the dashboard never uses.
 const permissions = "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), magnetometer=(), " +
 	"microphone=(), midi=(), payment=(), publickey-credentials-get=(), serial=(), usb=()"
 
-// policy allows the import map by the digest of its text.
+// policy permits the import map by the digest of its text.
 func policy(importMap string) string {
 	return "default-src 'none'; script-src 'self' '" + digest(importMap) + "'; style-src 'self'; " +
 		"img-src 'self' data: blob:; connect-src 'self'; frame-src blob:; font-src 'self'; base-uri 'none'; " +
@@ -95,7 +93,7 @@ func missing(path string) string {
 	return "there is nothing at " + cut(path) + "; the dashboard begins at /, the API is described at /api/v1/openapi.json"
 }
 
-// maxEchoed is how much of what was asked for is said back.
+// maxEchoed limits what an answer repeats of the request.
 const maxEchoed = 100
 
 func cut(text string) string {
@@ -105,16 +103,16 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// problem writes what went wrong as the API does.
+// problem writes an error as the API does.
 func problem(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{ // the caller is gone if this fails
+	_ = json.NewEncoder(w).Encode(map[string]any{ // fails if the caller is gone
 		"title": http.StatusText(status), "status": status, "detail": detail,
 	})
 }
 
-// pages are the paths that the document answers; {} stands for one segment. app/router.js has the same.
+// pages are the document's paths; {} is one segment. app/router.js has the same list.
 func pages() []string {
 	return []string{
 		"/", "/runs", "/runs/{}", "/runs/{}/errors", "/runs/{}/item", "/runs/{}/comparison", "/start", "/plans",
@@ -123,7 +121,6 @@ func pages() []string {
 	}
 }
 
-// isPage reports whether a path is one of the pages.
 func isPage(path string) bool {
 	have := strings.Split(path, "/")
 	for _, page := range pages() {

@@ -32,25 +32,25 @@ func embedded() fs.FS {
 }
 
 const (
-	filesAt     = "/static/" // then the digest of all files, then their names
+	filesAt     = "/static/" // followed by the digest of all files, then their names
 	documentIn  = "index.html"
 	forEver     = "public, max-age=31536000, immutable"
 	askAgain    = "no-cache"
-	smallest    = 1024 // bytes; less is not worth to be compressed
+	smallest    = 1024 // bytes; smaller files are not worth compressing
 	mapBegins   = `<script type="importmap">`
 	mapEnds     = "</script>"
 	digestChars = 16
 )
 
-// site is one state of the files, ready to be sent.
+// site is a version of the files, ready to send.
 type site struct {
 	files    map[string]*file // by path
 	document *file
 	policy   string
 }
 
-// newSite reads all files. The digest in their paths is of all of them: modules name each other, and a browser must
-// never mix those of two versions. Files that change in progress have one path, and are asked for again.
+// newSite reads all files. The digest in their paths covers all of them, because modules import each other and a
+// browser must never mix versions. Files that change while served have a fixed path and are revalidated.
 func newSite(from fs.FS, changing bool) (*site, error) {
 	contents, err := readAll(from)
 	if err != nil {
@@ -83,7 +83,7 @@ func newSite(from fs.FS, changing bool) (*site, error) {
 	return s, nil
 }
 
-// commentLine is a line of a program that is a comment. Browsers are sent empty ones, so that lines keep their numbers.
+// commentLine matches comment lines of scripts. Browsers get empty lines instead, which keeps line numbers.
 var commentLine = regexp.MustCompile(`(?m)^[ \t]*// .*$`)
 
 func readAll(from fs.FS) (map[string][]byte, error) {
@@ -101,8 +101,7 @@ func readAll(from fs.FS) (map[string][]byte, error) {
 	return contents, nil
 }
 
-// complete writes the document: where the files are, and which modules every page needs, so that they come at once
-// instead of one at a time.
+// complete fills in the document: the path of the files, and preloads of the modules that every page needs.
 func complete(document, at string, contents map[string][]byte) string {
 	var names []string
 	for name := range contents {
@@ -129,18 +128,18 @@ func digestAll(contents map[string][]byte) string {
 	all := sha256.New()
 	for _, name := range names {
 		sum := sha256.Sum256(contents[name])
-		_, _ = fmt.Fprintf(all, "%q %x\n", name, sum) // a hash takes all
+		_, _ = fmt.Fprintf(all, "%q %x\n", name, sum) // a hash never fails
 	}
 	return hex.EncodeToString(all.Sum(nil))[:digestChars]
 }
 
-// digest is a source expression of a content security policy.
+// digest returns a source expression for a content security policy.
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// contentType is empty for what is not served. The system's own table of types is not asked: it differs.
+// contentType returns "" for files that are not served. The system's table of types is not used, because it varies.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".html":
@@ -158,7 +157,7 @@ func contentType(name string) string {
 	}
 }
 
-// file is one of them, and as it is compressed.
+// file is a file, also compressed.
 type file struct {
 	kind, cache, etag string
 	content           []byte
@@ -194,11 +193,11 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	header.Set("ETag", `"`+etag+`"`)
 	header.Set("Content-Length", strconv.Itoa(len(content)))
 	whole := r.Clone(r.Context())
-	whole.Header.Del("Range") // nothing here is large
+	whole.Header.Del("Range") // no file is large
 	http.ServeContent(w, whole, "", time.Time{}, bytes.NewReader(content))
 }
 
-// takesGzip reads Accept-Encoding; a weight of zero refuses.
+// takesGzip parses Accept-Encoding; weight zero refuses.
 func takesGzip(accepted []string) bool {
 	for one := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
 		name, weight, _ := strings.Cut(one, ";")

@@ -11,16 +11,16 @@ import (
 	"syscall"
 )
 
-// account is the user that PostgreSQL runs as. PostgreSQL refuses root, so a root process hands the server to another
-// user; any other process runs it as itself.
+// account is the user that PostgreSQL runs as. PostgreSQL refuses root, so a root process runs it as another user;
+// any other process runs it as itself.
 type account struct {
 	name     string
 	uid, gid int
-	switched bool // it is not the user of this process
+	switched bool // not the user of this process
 }
 
-// serverAccount chooses the user for the cluster at path, which need not exist yet: its owner, else postgres, else
-// no one.
+// serverAccount chooses the user for the cluster at path, which may not exist yet: its owner, else postgres, else
+// nobody.
 func serverAccount(cluster string) (account, error) {
 	if uid := os.Geteuid(); uid != 0 {
 		return account{name: userName(uid), uid: uid, gid: os.Getegid()}, nil
@@ -52,7 +52,6 @@ func userName(uid int) string {
 	return strconv.Itoa(uid)
 }
 
-// give makes the account the owner of path.
 func (a account) give(path string) error {
 	if !a.switched {
 		return nil
@@ -60,8 +59,8 @@ func (a account) give(path string) error {
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// attributes start a child as the account, in a session of its own: a Ctrl-C in our terminal must not reach it before
-// we have drained.
+// attributes makes a child run as the account in a separate session, so that Ctrl-C in the terminal does not reach it
+// before this process has drained.
 func (a account) attributes() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if a.switched {
@@ -70,7 +69,7 @@ func (a account) attributes() *syscall.SysProcAttr {
 	return attr
 }
 
-// mayEnter reports whether the account can pass through the directory, by its mode bits.
+// mayEnter reports whether the account may traverse the directory, by its mode bits.
 func (a account) mayEnter(info os.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -86,7 +85,6 @@ func (a account) mayEnter(info os.FileInfo) bool {
 	}
 }
 
-// ownerOf is the user that a file belongs to.
 func ownerOf(info os.FileInfo) (uid int, ok bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -95,5 +93,5 @@ func ownerOf(info os.FileInfo) (uid int, ok bool) {
 	return int(st.Uid), true
 }
 
-// kill sends a signal to a process that is not our child; signal 0 asks whether it is there.
+// kill signals a process that is not a child; signal 0 checks its existence.
 func kill(pid int, sig syscall.Signal) error { return syscall.Kill(pid, sig) }

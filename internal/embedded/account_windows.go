@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// account stands for the user that PostgreSQL runs as. On Windows there is none: a private PostgreSQL is for Unix.
+// account is unused on Windows: a private PostgreSQL needs Unix.
 type account struct {
 	name     string
 	uid, gid int

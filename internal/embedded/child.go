@@ -5,9 +5,8 @@ import (
 	"runtime"
 )
 
-// StartChild starts a command, and returns when it runs or cannot. When it ends, ended is called with how, in a
-// goroutine of its own. Call [DieWithParent] on its SysProcAttr first for a program that ends with this one, which only
-// Linux can do.
+// StartChild starts a command and returns when it runs or cannot. At its end, ended is called in another goroutine.
+// To end the child with this process, on Linux only, call [DieWithParent] on its SysProcAttr first.
 func StartChild(cmd *exec.Cmd, ended func(error)) error {
 	begun := make(chan error)
 	go func() {

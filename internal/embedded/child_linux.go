@@ -2,6 +2,6 @@ package embedded
 
 import "syscall"
 
-// DieWithParent makes the kernel send the child a signal when the thread that started it ends, as it does when we are
+// DieWithParent makes the kernel signal the child when the thread that started it ends, as when this process is
 // killed.
 func DieWithParent(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }

@@ -4,5 +4,5 @@ package embedded
 
 import "syscall"
 
-// DieWithParent is not to be had here: children of a program that is killed live on.
+// DieWithParent does nothing here: children of a killed process live on.
 func DieWithParent(*syscall.SysProcAttr, syscall.Signal) {}

@@ -1,23 +1,21 @@
-// Package embedded holds what tranche runs by itself when it is given no URLs: a private PostgreSQL cluster, made from
-// the binaries installed on the machine, and a NATS server with JetStream in this process.
+// Package embedded runs what tranche needs when it is given no URLs: a private PostgreSQL cluster, with the machine's
+// binaries, and a NATS server with JetStream in this process.
 //
-// [StartPostgres] makes the cluster on its first call and starts it on every later one. What it promises:
+// [StartPostgres] creates the cluster on its first call and starts it later. It guarantees:
 //
 //   - One process at a time owns a data directory; a second one gets a [LockedError].
-//   - A kill -9 of this process at any moment, in the middle of initdb too, is repaired by the next start. A server
-//     left over from it is shut down cleanly first.
+//   - The next start repairs a kill -9 of this process at any moment, even during initdb. It first shuts a leftover
+//     server down cleanly.
 //   - Data of another major version is never touched; see [VersionError].
 //   - Commits are durable, unless the caller's settings say otherwise.
-//   - A server that dies is started again until Stop is called.
+//   - A server that dies is restarted until Stop is called.
 //   - It works as root, by running the server as another user.
 //
-// [StartNATS] starts the NATS server and keeps it usable: a JetStream store that is deleted under it is noticed, and
-// the server comes back with an empty one at the same address. JetStream may lose what it has acknowledged; nothing in
-// Tranche relies on it.
+// [StartNATS] starts the NATS server. If its JetStream store is deleted while it runs, it restarts with an empty one
+// at the same address. JetStream may lose acknowledged messages; Tranche does not rely on it.
 //
-// It is not the package's job to set up, tune or watch servers that someone else runs. Its types are safe for
-// concurrent use. On Windows only NATS is started; [StartPostgres] is
-// [ErrNotOnWindows] there.
+// It does not set up, tune or watch other servers. Its types are safe for concurrent use. On Windows only NATS works;
+// [StartPostgres] returns [ErrNotOnWindows].
 package embedded
 
 import (
@@ -39,14 +37,14 @@ import (
 // superuser is the role that owns the private cluster.
 const superuser = "tranche"
 
-// access lets in whoever can reach the socket, which stands in a private directory, and asks for the password on TCP.
+// access trusts clients of the socket, which is in a private directory, and requires the password on TCP.
 const access = `# Written by tranche when it made this cluster.
 local all         all               trust
 local replication all               trust
 host  all         all  127.0.0.1/32 scram-sha-256
 `
 
-// openCluster returns the installation to run the cluster with, and makes the cluster first where there is none.
+// openCluster returns the installation for the cluster, creating the cluster if needed.
 func openCluster(ctx context.Context, l layout, a account, durable bool, log *zap.Logger) (Install, error) {
 	installs, err := FindInstalls(ctx)
 	if err != nil {
@@ -75,7 +73,7 @@ func installFor(major int, cluster string, installs []Install) (Install, error) 
 	return Install{}, &VersionError{Dir: cluster, Data: major, Installed: installs}
 }
 
-// makeCluster makes a cluster with the newest installation whose initdb works.
+// makeCluster creates a cluster with the newest installation whose initdb works.
 func makeCluster(
 	ctx context.Context, installs []Install, l layout, a account, durable bool, log *zap.Logger,
 ) (Install, error) {
@@ -95,7 +93,7 @@ func makeCluster(
 	return Install{}, failed
 }
 
-// makeWith works in a draft directory and renames that as its last deed, so a cluster is either whole or not there.
+// makeWith works in a draft directory and finally renames it, so a cluster is either complete or absent.
 func (l layout) makeWith(ctx context.Context, in Install, a account, durable bool) error {
 	if err := l.writePassword(a); err != nil {
 		return fmt.Errorf("write the cluster's password: %w", err)
@@ -120,8 +118,8 @@ func (l layout) makeWith(ctx context.Context, in Install, a account, durable boo
 	return syncDir(l.dir)
 }
 
-// clearDrafts removes what killed processes left. An initdb that outlived its process may still be writing there; what
-// it puts back goes at the next start.
+// clearDrafts removes drafts of killed processes. An initdb that outlived its process may still write there; the next
+// start removes that.
 func (l layout) clearDrafts() {
 	drafts, _ := filepath.Glob(l.drafts)
 	for _, draft := range drafts {
@@ -147,7 +145,7 @@ func (l layout) initdb(ctx context.Context, in Install, a account, draft string,
 	return nil
 }
 
-// configure replaces the access rules and makes the server read our settings, then the operator's own.
+// configure replaces the access rules and includes our settings, then the operator's.
 func configure(draft string, a account) error {
 	hba := filepath.Join(draft, "pg_hba.conf")
 	if err := os.WriteFile(hba, []byte(access), 0o600); err != nil {
@@ -162,7 +160,7 @@ func configure(draft string, a account) error {
 	return errors.Join(err, conf.Close(), a.give(hba))
 }
 
-// writePassword makes the superuser's password, once.
+// writePassword creates the superuser's password once.
 func (l layout) writePassword(a account) error {
 	if _, err := os.Stat(l.password); err == nil {
 		return a.give(l.password)
@@ -183,7 +181,7 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// serverEnv is our environment without what would lead PostgreSQL's programs astray, and with English messages.
+// serverEnv is the environment without variables that affect PostgreSQL's programs, and with English messages.
 func serverEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {

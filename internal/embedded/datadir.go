@@ -10,13 +10,12 @@ import (
 	"strings"
 )
 
-// layout names what stands in a PostgreSQL data directory of ours. The directory itself may hold other things too and
-// keeps its owner.
+// layout names the contents of a PostgreSQL data directory. The directory may hold other files and keeps its owner.
 type layout struct {
 	dir      string
-	cluster  string // PGDATA. It appears whole, by a rename
-	drafts   string // pattern of the directories that initdb works in
-	run      string // holds the socket, closed to other users
+	cluster  string // PGDATA; created complete, by a rename
+	drafts   string // pattern of initdb's working directories
+	run      string // holds the socket; closed to other users
 	log      string
 	password string // of the superuser, for TCP
 	lock     string
@@ -30,8 +29,8 @@ func newLayout(dir string) layout {
 	}
 }
 
-// makeDir creates dir and its parents. A root process leaves those open to pass through, whatever its umask, for the
-// account that the server runs as.
+// makeDir creates dir and its parents. A root process makes them traversable, whatever its umask, for the server's
+// account.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -45,13 +44,13 @@ func makeDir(dir string) error {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	if os.Geteuid() == 0 {
-		return os.Chmod(dir, 0o711) //nolint:gosec // to pass through, not to read
+		return os.Chmod(dir, 0o711) //nolint:gosec // to traverse, not to read
 	}
 	return nil
 }
 
-// checkAccess refuses a directory that the account cannot reach and a cluster that is not its own, because PostgreSQL
-// itself says so only in riddles.
+// checkAccess refuses a directory that the account cannot reach, and a cluster it does not own, because PostgreSQL's
+// own errors are unclear.
 func (l layout) checkAccess(a account) error {
 	refused := func(at, fix string) error {
 		return &AccessError{Dir: l.dir, User: a.name, At: at, Fix: fix}
@@ -81,7 +80,7 @@ func (l layout) checkAccess(a account) error {
 	return nil
 }
 
-// parents returns dir and everything above it, from the root down.
+// parents returns dir and its ancestors, from the root down.
 func parents(dir string) []string {
 	var all []string
 	for {
@@ -94,7 +93,6 @@ func parents(dir string) []string {
 	}
 }
 
-// makeRun makes the private directory of the socket.
 func (l layout) makeRun(a account) error {
 	if err := os.MkdirAll(l.run, 0o700); err != nil {
 		return fmt.Errorf("make socket directory: %w", err)
@@ -102,7 +100,7 @@ func (l layout) makeRun(a account) error {
 	return a.give(l.run)
 }
 
-// tail returns the last lines of the log that stand behind offset.
+// tail returns the last lines of the log after offset.
 func tail(path string, offset int64) string {
 	const most, lines = 4096, 12
 	f, err := os.Open(path)
@@ -121,8 +119,8 @@ func tail(path string, offset int64) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// dirLock marks a directory as ours until it is released or this process ends, however it ends. The file stays: to
-// remove it would open a gap in which two processes lock two files of the same name.
+// dirLock owns a directory until it is released or this process ends in any way. The file stays: removing it would
+// let two processes lock two files of the same name.
 type dirLock struct {
 	file *os.File
 }
@@ -145,8 +143,7 @@ func lockDir(dir, path string) (*dirLock, error) {
 	return &dirLock{file: f}, nil
 }
 
-// release unlocks by hand: a child that is being forked right now still has the open file, and closing ours would not
-// do.
+// release unlocks explicitly: a child being forked right now still has the file open, so closing ours is not enough.
 func (l *dirLock) release() error {
 	return errors.Join(unlockFile(l.file), l.file.Close())
 }

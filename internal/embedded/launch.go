@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// portAttempts bounds how often a start is tried on another port when someone takes the one just chosen.
+	// portAttempts limits the retries of a start on another port when the chosen one is taken.
 	portAttempts = 5
-	// knockTimeout bounds one try to connect to a server that is starting.
+	// knockTimeout limits one connection attempt to a starting server.
 	knockTimeout = 5 * time.Second
 )
 
-// launch starts a server on the whole cluster and waits until it takes connections.
+// launch starts a server on the complete cluster and waits until it accepts connections.
 func (p *Postgres) launch(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		at := p.currentAddress()
@@ -55,12 +55,12 @@ func (p *Postgres) launch(ctx context.Context) error {
 	}
 }
 
-// mend reports whether a start that went wrong is worth another one, after what stood in its way has been seen to.
+// mend removes the obstacle of a failed start, and reports whether to retry.
 func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt int) bool {
 	said := proc.tail()
 	switch {
 	case strings.Contains(said, "pre-existing shared memory block"):
-		// Backends of a server that was killed are still on their way out.
+		// Backends of a killed server are still exiting.
 		return backoff.Sleep(ctx, 200*time.Millisecond) == nil
 	case at.socketDir == "" && strings.Contains(said, "could not bind") && attempt < portAttempts:
 		port, err := freePort(ctx)
@@ -75,7 +75,7 @@ func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt 
 	return false
 }
 
-// awaitReady waits for a real connection. A server that does not get there is shut down.
+// awaitReady waits for a working connection, or shuts the server down.
 func (p *Postgres) awaitReady(ctx context.Context, proc *process, at address) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -97,8 +97,8 @@ func (p *Postgres) awaitReady(ctx context.Context, proc *process, at address) er
 	}
 }
 
-// knock tries one connection. What listens on a TCP port may be a stranger who never answers, so the try ends with the
-// server that it is meant for.
+// knock attempts one connection. Another program that never answers may listen on a TCP port, so the attempt ends
+// with the server it is meant for.
 func knock(ctx context.Context, proc *process, at address) error {
 	ctx, cancel := context.WithTimeout(ctx, knockTimeout)
 	defer cancel()
@@ -114,7 +114,7 @@ func knock(ctx context.Context, proc *process, at address) error {
 	return connect(ctx, at.url("postgres"), func(*pgx.Conn) error { return nil })
 }
 
-// refused tells a server that knows us not from one that is not up yet.
+// refused distinguishes an authentication error from a server that is not up yet.
 func refused(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "28")
@@ -134,14 +134,14 @@ const minMajor = 14
 // Install is a directory of PostgreSQL server programs.
 type Install struct {
 	Dir     string
-	Version string // as the server says it, like "15.18 (Debian 15.18-0+deb12u1)"
+	Version string // as the server reports it, like "15.18 (Debian 15.18-0+deb12u1)"
 	Major   int
 }
 
 func (i Install) program(name string) string { return filepath.Join(i.Dir, name) }
 
-// FindInstalls returns the usable PostgreSQL installations, newest first. Packages' own directories come before PATH:
-// what stands there may be a wrapper that expects a packaged cluster. None at all is [ErrNoBinaries].
+// FindInstalls returns the usable PostgreSQL installations, newest first. Packages' directories precede PATH, where
+// wrappers for a packaged cluster may be. Without any it returns [ErrNoBinaries].
 func FindInstalls(ctx context.Context) ([]Install, error) {
 	var found []Install
 	for _, dir := range candidates() {
@@ -164,10 +164,10 @@ func FindInstalls(ctx context.Context) ([]Install, error) {
 	return found, nil
 }
 
-// BinariesVariable names the one directory of PostgreSQL's programs to use, instead of looking for some.
+// BinariesVariable sets the directory of PostgreSQL's programs, which disables the search.
 const BinariesVariable = "TRANCHE_POSTGRES_BIN"
 
-// candidates lists the places where packages put the server, then the directories of PATH, each behind its links.
+// candidates lists the directories of packages, then those of PATH with links resolved.
 func candidates() []string {
 	if dir := os.Getenv(BinariesVariable); dir != "" {
 		return []string{dir}
@@ -199,7 +199,7 @@ func candidates() []string {
 
 var versionLine = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+).*)`)
 
-// inspect looks whether dir holds programs that run here.
+// inspect reports whether dir has programs that run here.
 func inspect(ctx context.Context, dir string) (Install, bool) {
 	in := Install{Dir: dir}
 	if err := exec.CommandContext(ctx, in.program("initdb"), "--version").Run(); err != nil {
@@ -216,23 +216,23 @@ func inspect(ctx context.Context, dir string) (Install, bool) {
 }
 
 const (
-	// maxLog is the size at which the log is put aside at the next start.
+	// maxLog is the size at which the next start rotates the log.
 	maxLog = 16 << 20
-	// lastResort is how long a server may take to obey an immediate shutdown before it is killed.
+	// lastResort is how long an immediate shutdown may take before the server is killed.
 	lastResort = 5 * time.Second
 )
 
-// process is one life of a PostgreSQL server, our child.
+// process is a run of a PostgreSQL server, our child.
 type process struct {
 	cmd     *exec.Cmd
 	log     string
-	offset  int64         // where its own words begin in the log
-	exited  chan struct{} // closed when it has ended, with err set
+	offset  int64         // where its output begins in the log
+	exited  chan struct{} // closed at its end, with err set
 	err     error
 	started time.Time
 }
 
-// startProcess starts the server and returns before it is ready. With bound set, it also dies with this process.
+// startProcess starts the server and returns before it is ready. If bound, the server dies with this process.
 func startProcess(in Install, l layout, a account, bound bool) (*process, error) {
 	log, offset, err := l.openLog()
 	if err != nil {
@@ -275,8 +275,9 @@ func (p *process) failure(err error) error {
 	return &ServerError{Program: "postgres", Log: p.log, Tail: p.tail(), Err: err}
 }
 
-// stop shuts the server down: clients are cut off and everything is written (fast). When ctx ends first it goes
-// without a checkpoint (immediate); that loses nothing, but the next start has to recover, and stop says so.
+// stop shuts the server down with fast mode: clients are disconnected and everything is written. If ctx ends first it
+// uses immediate mode, without a checkpoint. That loses nothing, but the next start must recover, which the error
+// says.
 func (p *process) stop(ctx context.Context) error {
 	p.signal(syscall.SIGINT)
 	select {
@@ -297,5 +298,5 @@ func (p *process) stop(ctx context.Context) error {
 		context.Cause(ctx))
 }
 
-// signal may find that the process has gone, which is as good.
+// signal ignores errors: the process may already have ended.
 func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// errTaken says that another process has the lock.
+// errTaken means that another process has the lock.
 const errTaken = windows.ERROR_LOCK_VIOLATION
 
-// locked is a byte far behind what is written in the file, so that who finds it taken can read whose it is.
+// locked is a byte far beyond the file's content, so that another process can still read the owner's PID.
 var locked = windows.Overlapped{OffsetHigh: 1}
 
 func lockFile(f *os.File) error {

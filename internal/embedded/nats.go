@@ -24,33 +24,33 @@ import (
 )
 
 const (
-	// DefaultListen is the address services expect a NATS server at.
+	// DefaultListen is the default address of NATS, which services expect.
 	DefaultListen = "127.0.0.1:4222"
-	// DefaultMaxPayload is the stock server's, so that what works here works there.
+	// DefaultMaxPayload is the default of nats-server, so that what works here works there.
 	DefaultMaxPayload = 1 << 20
 
 	serverName = "tranche"
-	// The NATS server is ready; then an error.
+	// Until the NATS server is ready; then an error.
 	readyTimeout = 10 * time.Second
-	// Clients that are refused are logged again after so long; each pause is twice the one before.
+	// Between logs of refused clients; each pause is twice the previous one.
 	sameRefusal        = time.Minute
 	longestSameRefusal = 16 * time.Minute
 )
 
-// NATSConfig says what server to run. Only StoreDir is needed.
+// NATSConfig configures the server. Only StoreDir is required.
 type NATSConfig struct {
-	// StoreDir holds JetStream's files. It belongs to the server alone.
+	// StoreDir holds JetStream's files, and nothing else.
 	StoreDir string
-	// Listen is a loopback address with a port; port 0 takes a free one. Empty means DefaultListen.
+	// Listen is a loopback address with a port; port 0 takes a free one. Empty: DefaultListen.
 	Listen string
-	// MaxPayload is the largest message in bytes, at most 64 MiB. 0 means DefaultMaxPayload.
+	// MaxPayload is the maximum message size in bytes, at most 64 MiB. 0: DefaultMaxPayload.
 	MaxPayload int
-	// MaxStore bounds JetStream's files in bytes. 0 leaves it to the server: three quarters of the free disk.
+	// MaxStore limits JetStream's files in bytes. 0: the server's default, three quarters of the free disk.
 	MaxStore int64
-	// URLFile is where the server's address is written, with a password that is made once: only who can read the file
-	// can connect. Empty means that everybody on this machine can.
+	// URLFile receives the server's address with a password, created once: only readers of the file can connect. Empty:
+	// any local user can.
 	URLFile string
-	// Log may be nil. What the server merely tells comes at debug level.
+	// Log may be nil. The server's notices are logged at debug level.
 	Log *zap.Logger
 }
 
@@ -81,26 +81,26 @@ func (c NATSConfig) withDefaults() (NATSConfig, error) {
 	return c, nil
 }
 
-// NATS is a NATS server in this process. Its address stays the same while it lives, also over restarts.
+// NATS is a NATS server in this process. Its address stays the same across restarts.
 type NATS struct {
 	config NATSConfig
 	host   string
 	lock   *dirLock
-	// password is for natsUser; empty when everybody may connect.
+	// password is for natsUser; empty: none needed.
 	password string
 
-	mu      sync.Mutex // held while the server is exchanged
+	mu      sync.Mutex // held while the server is replaced
 	port    int        // fixed by the first start
 	server  *server.Server
 	store   storeView
 	stopped bool
 
-	quit    context.CancelFunc // ends the watch over the store
+	quit    context.CancelFunc // ends the watch on the store
 	watched chan struct{}
 }
 
-// StartNATS returns when clients can connect and JetStream works. The address being taken or not loopback is a
-// [ListenError], the directory being used by another process a [LockedError]. The context governs the start only.
+// StartNATS returns when clients can connect and JetStream works. It returns a [ListenError] for an address that is
+// taken or not loopback, and a [LockedError] for a directory in use. The context governs the start only.
 func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -113,7 +113,7 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	if err := makeDir(filepath.Dir(config.StoreDir)); err != nil {
 		return nil, err
 	}
-	// Beside the directory, so that it outlives a deletion of the store.
+	// Next to the directory, to survive its deletion.
 	lock, err := lockDir(config.StoreDir, config.StoreDir+".lock")
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	return n, nil
 }
 
-// parseListen refuses what is open to the network: this server has no TLS, and who has its password may do everything.
+// parseListen refuses network addresses: this server has no TLS, and its password permits everything.
 func parseListen(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -151,7 +151,7 @@ func parseListen(addr string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// start runs a new server over what is in the store. The caller holds mu, or is the only one who knows n.
+// start runs a new server on the store. The caller holds mu, or has the only reference to n.
 func (n *NATS) start(ctx context.Context) error {
 	if err := n.checkPort(ctx); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (n *NATS) start(ctx context.Context) error {
 	return nil
 }
 
-// checkPort finds out before the server does: the server only logs that it cannot listen.
+// checkPort checks in advance, because the server only logs that it cannot listen.
 func (n *NATS) checkPort(ctx context.Context) error {
 	if n.port == 0 {
 		return nil
@@ -221,10 +221,10 @@ func (n *NATS) checkPort(ctx context.Context) error {
 	return nil
 }
 
-// checkFree finds out whether someone could listen at an address of TCP now. A program that this one starts has all of
-// its sockets for a moment, also those that are closed meanwhile: that is waited for, and what is opened here none has.
+// checkFree checks that a TCP address can be listened on. A program being started by this process briefly inherits
+// all its sockets, even closed ones: it waits for that, and opens its own socket under the fork lock.
 func checkFree(ctx context.Context, address string) error {
-	for tries := 1; ; tries++ { // counted, so that a machine that is stalled does not use them up
+	for tries := 1; ; tries++ { // counted, so that a stalled machine does not use them up
 		err := listenOnce(ctx, address)
 		if !errors.Is(err, syscall.EADDRINUSE) || tries == freeTries || backoff.Sleep(ctx, 5*time.Millisecond) != nil {
 			return err
@@ -232,7 +232,7 @@ func checkFree(ctx context.Context, address string) error {
 	}
 }
 
-// freeTries take longer than a program has the sockets of the one that starts it.
+// freeTries take longer than a started program holds inherited sockets.
 const freeTries = 100
 
 func listenOnce(ctx context.Context, address string) error {
@@ -276,7 +276,7 @@ func (n *NATS) URL() string {
 
 func (n *NATS) url() string { return "nats://" + net.JoinHostPort(n.host, strconv.Itoa(n.port)) }
 
-// Login lets a client in, if it takes a password.
+// Login returns the option with the password, if there is one.
 func (n *NATS) Login() nats.Option {
 	if n.password == "" {
 		return func(*nats.Options) error { return nil }
@@ -284,7 +284,7 @@ func (n *NATS) Login() nats.Option {
 	return nats.UserInfo(natsUser, n.password)
 }
 
-// Restart stops the server and starts it again at the same address, on the same store. Clients see a lost connection.
+// Restart restarts the server at the same address on the same store. Clients see a lost connection.
 func (n *NATS) Restart(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -300,8 +300,8 @@ func (n *NATS) halt() {
 	n.server.WaitForShutdown()
 }
 
-// Stop ends the server and gives the directory free. Later calls do nothing. The server writes what it holds before it
-// ends, and cannot be hurried: when ctx ends first, Stop returns an error while that goes on.
+// Stop ends the server and releases the directory. Later calls do nothing. The server writes its state first and
+// cannot be hurried: if ctx ends first, Stop returns an error while that continues.
 func (n *NATS) Stop(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- n.end() }()
@@ -326,13 +326,12 @@ func (n *NATS) end() error {
 	return n.lock.release()
 }
 
-// natsLog carries the server's log to ours, and keeps the first fatal line: the server says why it cannot start
-// nowhere else.
+// natsLog forwards the server's log and keeps the first fatal line, the only place that says why a start failed.
 type natsLog struct {
 	to *zap.SugaredLogger
 
-	refused backoff.Seldom // of clients
-	remedy  string         // of those who are
+	refused backoff.Seldom // for refused clients
+	remedy  string         // for them
 
 	mu    sync.Mutex
 	first string
@@ -354,14 +353,14 @@ func (l *natsLog) Fatalf(format string, v ...any) {
 	l.to.Errorf("nats: "+format, v...)
 }
 
-// Warnf leaves out that the password is not hashed: it is a random one, in a file of this user's alone.
+// Warnf drops the warning about an unhashed password: it is random and in a private file.
 func (l *natsLog) Warnf(format string, v ...any) {
 	if !strings.HasPrefix(format, "Plaintext passwords") {
 		l.to.Warnf("nats: "+format, v...)
 	}
 }
 
-// Errorf tells seldom of clients that are refused: they try on.
+// Errorf logs refused clients rarely, because they keep trying.
 func (l *natsLog) Errorf(format string, v ...any) {
 	switch line := fmt.Sprintf(format, v...); {
 	case !strings.Contains(line, server.ErrAuthentication.Error()):
@@ -375,10 +374,10 @@ func (l *natsLog) Noticef(format string, v ...any) { l.to.Debugf("nats: "+format
 func (l *natsLog) Debugf(format string, v ...any)  { l.to.Debugf("nats: "+format, v...) }
 func (l *natsLog) Tracef(format string, v ...any)  { l.to.Debugf("nats: "+format, v...) }
 
-// natsUser is the only user of a server that has one.
+// natsUser is the only user of a server with a password.
 const natsUser = "tranche"
 
-// readPassword returns the password in a file of [NATSConfig.URLFile], or a new one when there is none.
+// readPassword returns the password in a [NATSConfig.URLFile], or a new one if there is no file.
 func readPassword(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -395,14 +394,14 @@ func readPassword(file string) (string, error) {
 	return rand.Text(), nil
 }
 
-// writeURL writes where the server is and the password for it, for its owner alone.
+// writeURL writes the server's address and password to a private file.
 func writeURL(file, at, password string) error {
 	address, err := url.Parse(at)
 	if err != nil {
 		return fmt.Errorf("write the address of NATS: %w", err)
 	}
 	address.User = url.UserPassword(natsUser, password)
-	draft, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // only its owner can open it
+	draft, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // created with mode 0600
 	if err != nil {
 		return fmt.Errorf("write the address of NATS: %w", err)
 	}

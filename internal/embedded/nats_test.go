@@ -320,7 +320,7 @@ func readURL(t *testing.T, file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// A port stays with whoever has it until it is released, also while no one listens there.
+// A port stays with whoever has it until it is released, also while no service listens there.
 func TestQuietPortsAreHeld(t *testing.T) {
 	t.Parallel()
 	port, release, err := QuietPort(t.Context())

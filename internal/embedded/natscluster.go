@@ -12,15 +12,14 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// NATSCluster is three NATS servers in this process that keep each other's streams: for tests of what is different
-// there, not for anything that should last.
+// NATSCluster is three clustered NATS servers in this process, for tests only: nothing in it is meant to last.
 type NATSCluster struct {
 	servers []*server.Server
-	release []func() // gives a port back
+	release []func() // releases a port
 }
 
-// StartNATSCluster returns when streams with three replicas can be made. The servers listen on free ports of the
-// loopback and store what they have below dir.
+// StartNATSCluster returns when streams with three replicas can be created. The servers listen on free loopback ports
+// and store files below dir.
 func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
 	var ports []int
 	var routes []*url.URL
@@ -62,11 +61,11 @@ func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
 	return c, nil
 }
 
-// QuietPort returns a TCP port of the loopback that is free and stays so until it is released, or the process ends:
-// servers have to know one another's before they start, and one that is down for a while has to find its own free
-// again. The kernel gives it to no one who asks for any, and whoever asks here finds its UDP port taken.
+// QuietPort returns a free loopback TCP port, reserved until release or the end of the process: servers must know
+// their peers' ports before they start, and find their own still free after a restart. The range is outside the
+// kernel's ephemeral ports, and a bound UDP port marks it as taken for other callers.
 func QuietPort(ctx context.Context) (port int, release func(), err error) {
-	const first, last = 12000, 32000 // below what Linux gives out
+	const first, last = 12000, 32000 // below Linux's ephemeral range
 	for range 100 {
 		port = first + rand.IntN(last-first)
 		if release, err = hold(ctx, fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
@@ -89,7 +88,7 @@ func hold(ctx context.Context, address string) (release func(), err error) {
 	return func() { _ = held.Close() }, nil
 }
 
-// together reports whether the servers have a leader whom all of them follow.
+// together reports whether all servers follow the same leader.
 func (c *NATSCluster) together() bool {
 	leaders := 0
 	for _, s := range c.servers {
@@ -103,7 +102,7 @@ func (c *NATSCluster) together() bool {
 	return leaders == 1
 }
 
-// URLs returns where clients find the servers.
+// URLs returns the servers' client URLs.
 func (c *NATSCluster) URLs() []string {
 	var urls []string
 	for _, s := range c.servers {

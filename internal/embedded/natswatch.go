@@ -13,23 +13,22 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// storePoll is how often the store is looked at. A loss must be seen twice, for the server itself moves directories
-// about when it purges a stream.
+// storePoll is the interval for checking the store. A loss must be seen twice, because the server itself moves
+// directories when it purges a stream.
 const storePoll = 250 * time.Millisecond
 
 const (
-	// disabled is what the server does to JetStream when it cannot write, as on a full disk.
+	// disabled is the state of JetStream when the server cannot write, as on a full disk.
 	disabled = "JetStream has been disabled"
-	// disabledPause is how long it stays so when it happens again: the disk is not likely to have been cleared yet.
+	// disabledPause is the wait before the next restart for this reason: the disk is probably still full.
 	disabledPause = 5 * time.Second
 )
 
-// storeView is what the store looked like: the directories the server cannot live without, and the streams in it. When
-// they are deleted under it the server goes on, writes into files that have no name any more, and answers every attempt
-// to make a stream with an error.
+// storeView is the state of the store: the server's essential directories and the streams. After their deletion the
+// server continues, writes into unlinked files, and fails every attempt to create a stream.
 type storeView struct {
 	root, jetstream os.FileInfo
-	streams         map[string]bool // directories of streams seen so far
+	streams         map[string]bool // stream directories seen so far
 }
 
 func jetstreamDir(store string) string { return filepath.Join(store, server.JetStreamStoreDir) }
@@ -51,7 +50,7 @@ func lookAtStore(store string) (storeView, error) {
 	return storeView{root: root, jetstream: jetstream, streams: make(map[string]bool)}, nil
 }
 
-// watch brings the server back when it lost its store, or had to give up JetStream, until ctx ends.
+// watch restarts a server that lost its store or disabled JetStream, until ctx ends.
 func (n *NATS) watch(ctx context.Context) {
 	defer close(n.watched)
 	var before string
@@ -69,7 +68,7 @@ func (n *NATS) watch(ctx context.Context) {
 	}
 }
 
-// damage says what is wrong with the running server, or nothing.
+// damage returns what is wrong with the running server, or "".
 func (n *NATS) damage() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,11 +86,11 @@ func (n *NATS) damage() string {
 
 func sameDir(known os.FileInfo, path string) bool {
 	now, err := os.Stat(path)
-	// Anything but its absence, like too many open files, is no proof of a loss.
+	// Other errors, like too many open files, do not prove a loss.
 	return (err == nil && os.SameFile(known, now)) || (err != nil && !os.IsNotExist(err))
 }
 
-// lostStream returns a stream that the server believes to have and whose directory was there and is gone.
+// lostStream returns a stream of the server whose directory existed and is gone.
 func (n *NATS) lostStream() string {
 	entries, _ := os.ReadDir(filepath.Dir(filepath.Dir(streamDir(n.config.StoreDir, "x"))))
 	for _, e := range entries {
@@ -124,7 +123,7 @@ func (n *NATS) hasStream(name string) bool {
 	return false
 }
 
-// revive starts a new server at the same address, however often it takes.
+// revive starts a new server at the same address, retrying indefinitely.
 func (n *NATS) revive(ctx context.Context, why string) {
 	n.config.Log.Warn("restarting the NATS server", zap.String("because", why), zap.String("store", n.config.StoreDir))
 	pauses := backoff.Exponential{First: firstPause, Longest: longPause}
@@ -141,7 +140,7 @@ func (n *NATS) revive(ctx context.Context, why string) {
 	}
 }
 
-// renew exchanges the server. What is left of a store that was deleted goes too: half of it is worth nothing.
+// renew replaces the server. The rest of a partly deleted store is deleted too, because half of it is useless.
 func (n *NATS) renew(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,12 +155,12 @@ func (n *NATS) renew(ctx context.Context) error {
 }
 
 const (
-	// Between two starts of a server that has ended by itself, indefinitely, each logged.
+	// Between restarts of a server that ended on its own, indefinitely, each logged.
 	firstPause = time.Second
 	longPause  = 30 * time.Second
 )
 
-// watch starts the server again when it has ended by itself, until ctx ends.
+// watch restarts a server that ended on its own, until ctx ends.
 func (p *Postgres) watch(ctx context.Context) {
 	defer close(p.watched)
 	pauses := backoff.Exponential{First: firstPause, Longest: longPause}
@@ -172,7 +171,7 @@ func (p *Postgres) watch(ctx context.Context) {
 			return
 		case <-proc.exited:
 		}
-		p.config.Log.Error("PostgreSQL has ended by itself", zap.Error(proc.failure(proc.err)))
+		p.config.Log.Error("PostgreSQL ended unexpectedly", zap.Error(proc.failure(proc.err)))
 		if p.config.NoRestart {
 			return
 		}

@@ -19,9 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// clearOrphan shuts down a server that an earlier, killed process left running on the cluster. The caller holds the
-// directory's lock, so no one else is using it. A new server under our hand has the settings of this start and can be
-// watched, which one that was merely adopted has not.
+// clearOrphan shuts down a server left on the cluster by a killed process. The caller holds the directory's lock, so
+// no other process uses it. An adopted server would lack the settings of this start and could not be watched.
 func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	pidFile := filepath.Join(cluster, "postmaster.pid")
 	pid, err := postmasterPID(pidFile)
@@ -29,8 +28,8 @@ func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 		return err
 	}
 	if !servesCluster(ctx, pid, cluster) {
-		// The number may have passed to another process since, and PostgreSQL would take that one for a server. Where
-		// it is free the file stays: with it PostgreSQL finds memory still in use by backends that outlived theirs.
+		// Another process may have the PID now, and PostgreSQL would take it for a server. If the PID is free the file
+		// stays: with it PostgreSQL finds shared memory still used by orphaned backends.
 		if kill(pid, 0) == nil {
 			log.Info("removing a stale postmaster.pid", zap.String("file", pidFile), zap.Int("pid", pid))
 			return os.Remove(pidFile)
@@ -49,7 +48,7 @@ func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	return fmt.Errorf("the PostgreSQL server left running on %s as process %d does not stop: end it by hand", cluster, pid)
 }
 
-// orphanGrace is how long a server left running may take for each way of shutting down.
+// orphanGrace is how long a leftover server may take for each mode of shutdown.
 const orphanGrace = 60 * time.Second
 
 func awaitGone(ctx context.Context, pid int, cluster string) (bool, error) {
@@ -69,7 +68,7 @@ func awaitGone(ctx context.Context, pid int, cluster string) (bool, error) {
 	return true, nil
 }
 
-// postmasterPID reads the first line of the server's lock file; 0 means that there is none.
+// postmasterPID reads the PID from the server's lock file; 0: no file.
 func postmasterPID(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
@@ -87,7 +86,7 @@ func postmasterPID(path string) (int, error) {
 	return pid, nil
 }
 
-// servesCluster reports whether the process is a PostgreSQL server, alive, on this very cluster.
+// servesCluster reports whether the process is a live PostgreSQL server on this cluster.
 func servesCluster(ctx context.Context, pid int, cluster string) bool {
 	args := commandLine(ctx, pid)
 	if len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "postgres") {
@@ -96,7 +95,7 @@ func servesCluster(ctx context.Context, pid int, cluster string) bool {
 	if runtime.GOOS != "linux" {
 		return slices.Contains(args, cluster)
 	}
-	// A server works inside its cluster.
+	// A server's working directory is its cluster.
 	cwd, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
 	if err != nil {
 		return false
@@ -105,7 +104,7 @@ func servesCluster(ctx context.Context, pid int, cluster string) bool {
 	return err == nil && os.SameFile(cwd, own)
 }
 
-// commandLine returns nothing for a process that has ended, also while no one has collected it.
+// commandLine returns nil for an ended process, also a zombie.
 func commandLine(ctx context.Context, pid int) []string {
 	if runtime.GOOS == "linux" {
 		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))

@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// DefaultDatabase is the database made in a private cluster.
+	// DefaultDatabase is the database created in a private cluster.
 	DefaultDatabase = "tranche"
-	// DefaultStartTimeout leaves time to recover after a crash.
+	// DefaultStartTimeout includes crash recovery.
 	DefaultStartTimeout = 5 * time.Minute
 )
 
-// PostgresConfig says what private cluster to run. Only DataDir is needed.
+// PostgresConfig configures a private cluster. Only DataDir is required.
 type PostgresConfig struct {
-	// DataDir is made when it does not exist, and may hold other things too.
+	// DataDir is created if missing, and may hold other files.
 	DataDir string
-	// Database is made when it does not exist. Empty means DefaultDatabase.
+	// Database is created if missing. Empty: DefaultDatabase.
 	Database string
-	// Settings are PostgreSQL settings that win over the package's own.
+	// Settings override the package's PostgreSQL settings.
 	Settings map[string]string
-	// StartTimeout bounds a start. 0 means DefaultStartTimeout.
+	// StartTimeout limits a start. 0: DefaultStartTimeout.
 	StartTimeout time.Duration
-	// NoRestart leaves a server that died dead.
+	// NoRestart disables restarting a server that died.
 	NoRestart bool
-	// Bound ends the server at once when this process dies. Linux only.
+	// Bound ends the server immediately when this process dies. Linux only.
 	Bound bool
 	// Log may be nil.
 	Log *zap.Logger
@@ -81,14 +81,14 @@ type Postgres struct {
 	address address
 	proc    *process
 
-	quit    context.CancelFunc // ends the watch over the server
+	quit    context.CancelFunc // ends the watch on the server
 	watched chan struct{}      // closed when the watch has ended
 	stop    sync.Once
 	stopErr error
 }
 
-// StartPostgres runs the cluster in config.DataDir, which it makes on the first call, and returns when a connection to
-// config.Database works. Errors to tell apart: [ErrNoBinaries], [LockedError], [VersionError], [AccessError],
+// StartPostgres runs the cluster in config.DataDir, creating it if needed, and returns when a connection to
+// config.Database works. It can return [ErrNoBinaries], [LockedError], [VersionError], [AccessError] and
 // [ServerError]. The context governs the start only.
 func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
 	config, err := config.withDefaults()
@@ -153,24 +153,23 @@ func (p *Postgres) currentAddress() address {
 	return p.address
 }
 
-// URL returns the superuser's URL of the configured database, for pgx and for libpq's programs. It holds a password
-// where the cluster listens on TCP.
+// URL returns the superuser's URL of the configured database, for pgx and libpq. With TCP it includes a password.
 func (p *Postgres) URL() string { return p.URLFor(p.config.Database) }
 
 // URLFor returns the superuser's URL of another database of the cluster.
 func (p *Postgres) URLFor(database string) string { return p.currentAddress().url(database) }
 
-// BinDir returns the directory of the PostgreSQL programs in use, where psql and pgbench usually stand too.
+// BinDir returns the directory of the PostgreSQL programs in use, usually also of psql and pgbench.
 func (p *Postgres) BinDir() string { return p.install.Dir }
 
-// PID returns the process id of the running server.
+// PID returns the process ID of the running server.
 func (p *Postgres) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.proc.cmd.Process.Pid
 }
 
-// CreateDatabase makes a database unless it exists.
+// CreateDatabase creates a database unless it exists.
 func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 	err := connect(ctx, p.URLFor("postgres"), func(conn *pgx.Conn) error {
 		var exists bool
@@ -179,7 +178,7 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 		}
 		_, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 		var pg *pgconn.PgError
-		if errors.As(err, &pg) && (pg.Code == "42P04" || pg.Code == "23505") { // someone else was faster
+		if errors.As(err, &pg) && (pg.Code == "42P04" || pg.Code == "23505") { // created concurrently
 			return nil
 		}
 		return err
@@ -192,8 +191,8 @@ func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
 
 const databaseExists = `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`
 
-// Stop shuts the server down and gives the directory free. When ctx ends before the server has written everything, the
-// server is stopped anyway, without loss, and Stop returns an error. Later calls return what the first did.
+// Stop shuts the server down and releases the directory. If ctx ends before the server has written everything, it is
+// stopped without loss and Stop returns an error. Later calls return the first result.
 func (p *Postgres) Stop(ctx context.Context) error {
 	p.stop.Do(func() {
 		p.quit()
@@ -205,11 +204,11 @@ func (p *Postgres) Stop(ctx context.Context) error {
 
 const (
 	settingsFile = "tranche.conf" // in the cluster; ours
-	operatorFile = "local.conf"   // in the cluster; wins over ours
+	operatorFile = "local.conf"   // in the cluster; overrides ours
 )
 
-// settings are what a fresh cluster of a batch system wants on a small machine. The log leaves out statements and
-// failing rows, because those hold payloads.
+// settings suit a new cluster for batches on a small machine. Statements and failing rows are not logged, because
+// they hold payloads.
 func (a address) settings() map[string]string {
 	s := map[string]string{
 		"port":                         strconv.Itoa(a.port),
@@ -254,10 +253,10 @@ func checkSettings(settings map[string]string) error {
 	return nil
 }
 
-// writeSettings replaces our part of the cluster's configuration. The caller's settings win over ours.
+// writeSettings replaces our part of the configuration; extra overrides it.
 func (l layout) writeSettings(ctx context.Context, in Install, a account, at address, extra map[string]string) error {
 	path := filepath.Join(l.cluster, settingsFile)
-	// The probes below read the configuration too; a bad setting of an earlier start must not spoil them.
+	// The probes below read the configuration too; a bad setting of an earlier start must not affect them.
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
@@ -282,12 +281,12 @@ func (l layout) writeSettings(ctx context.Context, in Install, a account, at add
 	return nil
 }
 
-// quote writes a value as the configuration file wants it.
+// quote formats a value for the configuration file.
 func quote(value string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`, "\n", " ").Replace(value) + "'"
 }
 
-// accepts asks the server whether it was built to take the value.
+// accepts reports whether the server was built to accept the value.
 func (l layout) accepts(ctx context.Context, in Install, a account, name, value string) bool {
 	cmd := exec.CommandContext(ctx, in.program("postgres"), "-D", l.cluster, "-C", name, "-c", name+"="+value)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = l.dir, serverEnv(), a.attributes()

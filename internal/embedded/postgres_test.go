@@ -169,7 +169,7 @@ func TestPostgresStartsAgainAfterItDied(t *testing.T) {
 	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
 		t.Fatalf("after the crash the row is %q", got)
 	}
-	if logs.FilterMessage("PostgreSQL has ended by itself").Len() != 1 {
+	if logs.FilterMessage("PostgreSQL ended unexpectedly").Len() != 1 {
 		t.Error("the crash was not logged")
 	}
 }

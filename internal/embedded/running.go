@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// ErrNoCluster is returned for a directory in which no cluster was ever made.
+// ErrNoCluster is returned for a directory without a cluster.
 var ErrNoCluster = errors.New("there is no private PostgreSQL in this directory")
 
-// Exists reports whether a cluster was made in the data directory of a PostgresConfig.
+// Exists reports whether the data directory of a PostgresConfig has a cluster.
 func Exists(dataDir string) bool {
 	_, err := os.Stat(filepath.Join(newLayout(dataDir).cluster, "PG_VERSION"))
 	return err == nil
 }
 
-// RunningURL returns where the server answers that another process runs in this data directory.
+// RunningURL returns the URL of a server run by another process in this data directory.
 func RunningURL(ctx context.Context, dataDir string) (string, error) {
 	dir, err := filepath.Abs(dataDir)
 	if err != nil {
@@ -36,7 +36,7 @@ func RunningURL(ctx context.Context, dataDir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if at.socketDir == "" { // the port is what the server found free
+	if at.socketDir == "" { // the server's chosen free port
 		if at.port, err = postmasterPort(filepath.Join(l.cluster, "postmaster.pid")); err != nil {
 			return "", fmt.Errorf("find the private PostgreSQL in %s: %w", dir, err)
 		}
@@ -44,7 +44,7 @@ func RunningURL(ctx context.Context, dataDir string) (string, error) {
 	return at.url(DefaultDatabase), nil
 }
 
-// postmasterPort reads the fourth line of the file that a server keeps while it runs.
+// postmasterPort reads the fourth line of a running server's lock file.
 func postmasterPort(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,19 +61,18 @@ func postmasterPort(path string) (int, error) {
 }
 
 const (
-	// socketPathLimit is below what the kernels allow for a socket's path: 107 bytes on Linux, 103 on macOS.
+	// socketPathLimit is below the kernels' limit on socket paths: 107 bytes on Linux, 103 on macOS.
 	socketPathLimit = 100
 	socketPort      = 5432
 )
 
-// address is where the server listens: a socket in a private directory, or 127.0.0.1 where that path is too long.
+// address is where the server listens: a socket in a private directory, or 127.0.0.1 if the path is too long.
 type address struct {
 	socketDir string // empty: TCP
 	port      int
 	password  string
 }
 
-// chooseAddress returns the socket's address, or a free TCP port.
 func (l layout) chooseAddress(ctx context.Context) (address, error) {
 	if len(filepath.Join(l.run, ".s.PGSQL."+strconv.Itoa(socketPort))) < socketPathLimit {
 		return address{socketDir: l.run, port: socketPort}, nil
@@ -89,8 +88,8 @@ func (l layout) chooseAddress(ctx context.Context) (address, error) {
 	return address{port: port, password: strings.TrimSpace(string(password))}, nil
 }
 
-// freePort returns a port that was free a moment ago. Someone may take it before PostgreSQL does; the start is then
-// retried with another.
+// freePort returns a port that was free just now. If it is taken before PostgreSQL binds it, the start is retried
+// with another.
 func freePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	ln, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -101,7 +100,7 @@ func freePort(ctx context.Context) (int, error) {
 	return port, ln.Close()
 }
 
-// url leaves nothing to the environment's PG variables.
+// url is independent of the environment's PG variables.
 func (a address) url(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database}
 	q := url.Values{"sslmode": {"disable"}}
@@ -112,26 +111,26 @@ func (a address) url(database string) string {
 		u.User = url.UserPassword(superuser, a.password)
 		u.Host = "127.0.0.1:" + strconv.Itoa(a.port)
 	}
-	// A plus sign for a blank is read by net/url, but not by libpq.
+	// libpq does not read + as a space, unlike net/url.
 	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20")
 	return u.String()
 }
 
-// ErrNoBinaries is returned when no usable PostgreSQL is installed. Its text says what to install.
+// ErrNoBinaries is returned if no usable PostgreSQL is installed. Its text says what to install.
 var ErrNoBinaries = errors.New(`no PostgreSQL server programs (initdb, postgres; version 14 or newer) on this machine
   Debian, Ubuntu:  apt-get install postgresql
   Fedora, RHEL:    dnf install postgresql-server postgresql-contrib
   macOS:           brew install postgresql@16
 or use a server that runs already: --database URL`)
 
-// ErrNotOnWindows is returned for a private PostgreSQL there.
+// ErrNotOnWindows is returned for a private PostgreSQL on Windows.
 var ErrNotOnWindows = errors.New("a private PostgreSQL is not started on Windows; use a server that runs already: " +
 	"--database URL")
 
-// LockedError is returned when another process works in the directory.
+// LockedError is returned if another process uses the directory.
 type LockedError struct {
 	Dir string
-	PID int // 0 when not known
+	PID int // 0: unknown
 }
 
 func (e *LockedError) Error() string {
@@ -142,11 +141,11 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s is in use by %s: stop that one, or choose another --data-dir", e.Dir, owner)
 }
 
-// VersionError is returned when the data was made by a major version of PostgreSQL that is not installed.
+// VersionError is returned if the major version that made the data is not installed.
 type VersionError struct {
 	Dir       string
-	Data      int       // the major version that made the data
-	Installed []Install // what there is instead, newest first
+	Data      int       // the data's major version
+	Installed []Install // available versions, newest first
 }
 
 func (e *VersionError) Error() string {
@@ -159,12 +158,11 @@ func (e *VersionError) Error() string {
 		e.Dir, e.Data, strings.Join(have, " and "), e.Data, e.Data)
 }
 
-// AccessError is returned when the user that the server has to run as cannot reach the data directory, or does not
-// own it.
+// AccessError is returned if the server's user cannot reach, or does not own, the data directory.
 type AccessError struct {
 	Dir  string // the data directory
-	User string // who was refused
-	At   string // where
+	User string // the server's user
+	At   string // the refused path
 	Fix  string
 }
 
@@ -173,10 +171,11 @@ func (e *AccessError) Error() string {
 		e.Dir, e.User, e.At, e.Fix)
 }
 
-// ServerError is returned when a PostgreSQL program ended or did not become ready. It carries the last lines it said.
+// ServerError is returned when a PostgreSQL program ended or did not become ready. It has the last lines of its
+// output.
 type ServerError struct {
 	Program string // "initdb", "postgres"
-	Log     string // path of the whole log; empty when Tail is all there is
+	Log     string // path of the full log; empty: Tail is everything
 	Tail    string
 	Err     error
 }
@@ -194,7 +193,7 @@ func (e *ServerError) Error() string {
 
 func (e *ServerError) Unwrap() error { return e.Err }
 
-// ListenError is returned when the NATS server cannot use the address it was given.
+// ListenError is returned if the NATS server cannot use its address.
 type ListenError struct {
 	Addr string
 	Err  error

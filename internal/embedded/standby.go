@@ -18,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// standbyName is what a standby calls itself.
+// standbyName is the application name of a standby.
 const standbyName = "standby"
 
-// Conninfo says, as primary_conninfo has it, how a standby on this machine follows the cluster.
+// Conninfo returns the primary_conninfo of a standby on this machine.
 func (p *Postgres) Conninfo() string {
 	at := p.currentAddress()
 	if at.socketDir != "" {
@@ -30,7 +30,7 @@ func (p *Postgres) Conninfo() string {
 	return conninfo("127.0.0.1", strconv.Itoa(at.port)) + " password=" + at.password
 }
 
-// ConninfoThrough is [Postgres.Conninfo] by way of an address that leads to the cluster.
+// ConninfoThrough is [Postgres.Conninfo] through another address that leads to the cluster.
 func ConninfoThrough(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	return conninfo(host, port), err
@@ -40,8 +40,8 @@ func conninfo(host, port string) string {
 	return fmt.Sprintf("host='%s' port=%s user=%s application_name=%s", host, port, superuser, standbyName)
 }
 
-// StartStandby copies the running cluster into config.DataDir, which must hold none, and starts a server there that
-// follows it by streaming replication, as conninfo says. Settings that it has not, it has from the copy.
+// StartStandby copies the running cluster into config.DataDir, which must have none, and starts a streaming standby
+// there, connected by conninfo. Settings not given come from the copy.
 func (p *Postgres) StartStandby(ctx context.Context, config PostgresConfig, conninfo string) (*Postgres, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *Postgres) StartStandby(ctx context.Context, config PostgresConfig, conn
 	return standby, nil
 }
 
-// Synchronous has the cluster confirm no commit from now on that its standby has not written.
+// Synchronous makes the cluster confirm commits only after its standby has written them.
 func (p *Postgres) Synchronous(ctx context.Context) error {
 	err := p.exec(ctx, `ALTER SYSTEM SET synchronous_standby_names = '`+standbyName+`'`, `SELECT pg_reload_conf()`)
 	if err == nil {
@@ -86,7 +86,7 @@ func (p *Postgres) Synchronous(ctx context.Context) error {
 	return nil
 }
 
-// Promote makes a standby a cluster of its own, on a new timeline, and returns when it takes writes.
+// Promote makes a standby an independent cluster, on a new timeline, and returns when it accepts writes.
 func (p *Postgres) Promote(ctx context.Context) error {
 	err := p.exec(ctx, `SELECT pg_promote(true, 60)`)
 	if err == nil {
@@ -98,7 +98,7 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return nil
 }
 
-// Backup copies the running cluster into dir, which belongs to the user that PostgreSQL runs as then.
+// Backup copies the running cluster into dir, owned by the server's user.
 func (p *Postgres) Backup(ctx context.Context, dir string) error {
 	if err := makeDir(filepath.Dir(dir)); err != nil {
 		return err
@@ -120,8 +120,8 @@ func (p *Postgres) Backup(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Kill ends the server as a crash of the machine does, and gives the directory free: nothing is written, no client is
-// told. It is not started again.
+// Kill ends the server like a machine crash and releases the directory: nothing is written, no client is notified,
+// and it is not restarted.
 func (p *Postgres) Kill(ctx context.Context) error {
 	children, err := p.children(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (p *Postgres) Kill(ctx context.Context) error {
 	p.stop.Do(func() {
 		p.quit()
 		<-p.watched
-		// The server first, lest it sees its children die and restarts them. They may be gone by their turn.
+		// The server first, or it sees its children die and restarts them. They may have ended by their turn.
 		for _, pid := range append([]int{p.PID()}, children...) {
 			if err := kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				p.stopErr = errors.Join(p.stopErr, fmt.Errorf("kill PostgreSQL: %w", err))
@@ -142,8 +142,8 @@ func (p *Postgres) Kill(ctx context.Context) error {
 	return p.stopErr
 }
 
-// children returns the ids of the server's processes. Without their parent they would serve their clients to the end of
-// the statement.
+// children returns the PIDs of the server's processes. Orphaned, they would serve their clients to the end of the
+// statement.
 func (p *Postgres) children(ctx context.Context) (pids []int, err error) {
 	err = connect(ctx, p.URLFor("postgres"), func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT pid FROM pg_stat_activity`)
@@ -155,7 +155,6 @@ func (p *Postgres) children(ctx context.Context) (pids []int, err error) {
 	return pids, err
 }
 
-// exec runs statements as the superuser.
 func (p *Postgres) exec(ctx context.Context, statements ...string) error {
 	return connect(ctx, p.URLFor("postgres"), func(conn *pgx.Conn) error {
 		for _, sql := range statements {
@@ -167,7 +166,7 @@ func (p *Postgres) exec(ctx context.Context, statements ...string) error {
 	})
 }
 
-// await waits until a query of the superuser's returns true.
+// await waits until a query returns true.
 func (p *Postgres) await(ctx context.Context, sql string) error {
 	return connect(ctx, p.URLFor("postgres"), func(conn *pgx.Conn) error {
 		tick := time.NewTicker(20 * time.Millisecond)

@@ -1,7 +1,7 @@
-// Package fault holds named points in the code at which a test can crash a node, or end or stop its process.
+// Package fault has named points in the code where a test can crash a node, or kill or stop its process.
 //
-// A point costs a nil check when no faults are set. [At] sets one within a test's process, [Parse] those of a process
-// that a test starts. [Points] is safe for concurrent use; a nil *Points has no faults.
+// A point costs a nil check without faults. [At] arms one in a test's process, [Parse] those of a started process.
+// [Points] is safe for concurrent use; a nil *Points has no faults.
 package fault
 
 import (
@@ -13,47 +13,47 @@ import (
 	"sync/atomic"
 )
 
-// The points, in the order in which the work of one slice passes them.
+// The points, in the order of a slice's processing.
 const (
 	ClaimBefore     = "claim.before"     // before the claim's transaction
-	ClaimCommitted  = "claim.committed"  // after its commit, before anything is published
+	ClaimCommitted  = "claim.committed"  // after its commit, before publishing
 	PublishAcked    = "publish.acked"    // JetStream has the request, PostgreSQL does not know yet
-	FetchBefore     = "fetch.before"     // a chunk's inputs are read, its own node is about to work on it
-	FetchDone       = "fetch.done"       // it has, and nothing of that is recorded
-	RecordBefore    = "record.before"    // replies are read, their transaction has not begun
-	PiecesKept      = "pieces.kept"      // pieces of large results are committed and not acknowledged, nor recorded
-	RecordCommitted = "record.committed" // after the commit, before the messages are acknowledged
-	ReplyAcked      = "reply.acked"      // after the messages are acknowledged
-	EventPublished  = "event.published"  // JetStream has the event of a completion, PostgreSQL does not know yet
+	FetchBefore     = "fetch.before"     // inputs are read, the node is about to process the chunk
+	FetchDone       = "fetch.done"       // processed, nothing recorded
+	RecordBefore    = "record.before"    // replies are read, the transaction has not begun
+	PiecesKept      = "pieces.kept"      // parts of large results are committed, neither acknowledged nor recorded
+	RecordCommitted = "record.committed" // after the commit, before acknowledging the messages
+	ReplyAcked      = "reply.acked"      // after acknowledging the messages
+	EventPublished  = "event.published"  // JetStream has a completion's event, PostgreSQL does not know yet
 )
 
-// names is every point, for the error of a wrong one.
+// names lists all points for an error message.
 func names() []string {
 	return []string{ClaimBefore, ClaimCommitted, PublishAcked, FetchBefore, FetchDone, RecordBefore, PiecesKept,
 		RecordCommitted, ReplyAcked, EventPublished}
 }
 
-// Points says what happens where.
+// Points are the armed points.
 type Points struct {
 	armed map[string]*point
 }
 
 type point struct {
-	crash func()       // nil: the process is killed
-	stop  bool         // instead of being killed
+	crash func()       // nil: kill the process
+	stop  bool         // stop instead of kill
 	left  atomic.Int64 // passes until it fires
 }
 
-// At calls crash when a point is passed for the n-th time. Who passes it goes on when crash returns: by then nothing
-// that it does may reach anybody.
+// At calls crash at the n-th pass of a point. The code continues when crash returns, so nothing it does may have
+// effects then.
 func At(name string, n int, crash func()) *Points {
 	armed := &point{crash: crash}
 	armed.left.Store(int64(n))
 	return &Points{armed: map[string]*point{name: armed}}
 }
 
-// Parse reads "name=action@n" pairs separated by commas, such as "record.committed=kill@3". The action is kill
-// (SIGKILL) or stop (SIGSTOP), taken at the n-th pass of the point; without @n, at the first. An empty string is nil.
+// Parse parses "name=action@n" pairs separated by commas, such as "record.committed=kill@3". The action is kill
+// (SIGKILL) or stop (SIGSTOP), at the n-th pass, by default the first. An empty string returns nil.
 func Parse(spec string) (*Points, error) {
 	if spec == "" {
 		return nil, nil
@@ -84,7 +84,7 @@ func Parse(spec string) (*Points, error) {
 	return p, nil
 }
 
-// Hit passes a point. When a fault fires there, it first says so on standard error, so that a test can assert it.
+// Hit passes a point. A fault first reports itself on standard error, so that a test can assert it.
 func (p *Points) Hit(name string) {
 	if p == nil {
 		return
@@ -99,5 +99,5 @@ func (p *Points) Hit(name string) {
 	}
 	fmt.Fprintf(os.Stderr, "fault fired: %s\n", name)
 	armed.fire()
-	select {} // a kill is on its way; after a stop the process stays here
+	select {} // the kill is pending; a stopped process stays here
 }

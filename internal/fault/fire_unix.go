@@ -12,5 +12,5 @@ func (p *point) fire() {
 	if p.stop {
 		signal = syscall.SIGSTOP
 	}
-	_ = syscall.Kill(os.Getpid(), signal) // nothing to be done if a process may not signal itself
+	_ = syscall.Kill(os.Getpid(), signal) // nothing can be done if a process may not signal itself
 }

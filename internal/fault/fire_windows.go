@@ -2,7 +2,7 @@ package fault
 
 import "os"
 
-// fire ends the process at once. Windows has no signal that stops one; it then only stays where it is.
+// fire ends the process. Windows cannot stop one, so it then only blocks.
 func (p *point) fire() {
 	if !p.stop {
 		os.Exit(137)

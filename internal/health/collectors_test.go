@@ -50,7 +50,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.goes(store.CollectorLate, "late")
 
 	testenv.NoError(t, collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"))
-	w.appears(store.CollectorRefuses, "parks", store.Warning, "Adds are refused", "crm: no table", "Fix the source",
+	w.appears(store.CollectorRefuses, "parks", store.Warning, "Adds have been refused", "crm: no table", "Fix the source",
 		"tranche collector show parks --source")
 	w.exec(`UPDATE collector SET refused_at = tranche_now() - interval '25 h' WHERE name = $1`, "parks")
 	w.goes(store.CollectorRefuses, "parks")
@@ -78,7 +78,7 @@ func TestFlushesThatHang(t *testing.T) {
 		t.Error("a flush counts as hung that has its time yet")
 	}
 	w.exec(`UPDATE collector SET failures = 1, failure_code = 'deadline', failure_message = 'its time is over'`)
-	w.appears(store.CollectorHangs, "c", store.Warning, "in progress for 20 min", "key k7", "may take 1 h",
+	w.appears(store.CollectorHangs, "c", store.Warning, "in progress for 20 min", "key is k7", "may take 1 h",
 		"deadline: its time is over", "tranche endpoints show bills")
 	w.exec(`UPDATE collector SET failures = 0`)
 	w.goes(store.CollectorHangs, "c")

@@ -60,8 +60,8 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 	return none, true
 }
 
-// withoutPulls returns the endpoints of which JetStream knows no one that waits for requests: there no one listens, or
-// all are busy. It spares asking the services in most cases.
+// withoutPulls returns the endpoints of which JetStream knows no one that waits for requests: no service
+// listens, or all are busy. It spares asking the services in most cases.
 func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) []health.WorkingEndpoint {
 	js, err := jetstream.New(w.cfg.NC)
 	if err != nil {

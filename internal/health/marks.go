@@ -75,7 +75,7 @@ func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []health.Co
 		return
 	}
 	if err := health.New(w.cfg.Store).NoteMarks(ctx, news, f.at); err != nil {
-		w.cfg.Log.Debug("note what became of what people have seen to", zap.Error(err))
+		w.cfg.Log.Debug("record how acknowledged conditions ended", zap.Error(err))
 	}
 }
 

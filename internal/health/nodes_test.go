@@ -26,7 +26,7 @@ func TestNodesThatAreSilent(t *testing.T) {
 	w.exec(`UPDATE leader SET expires_at = tranche_now() - interval '10 seconds'`)
 	w.appears(store.NodeDead, session.String(), store.Critical, "Died: node there", "2 requests with 20 items")
 	w.goes(store.NodeLate, session.String())
-	c := w.appears(store.LeaderMissing, "leader", store.Critical, "The lease ran out", "no node is alive")
+	c := w.appears(store.LeaderMissing, "leader", store.Critical, "The lease expired", "no node is alive")
 	if age := w.report(w.watch).At.Sub(c.Since); age < 10*time.Second || age > soon {
 		t.Errorf("no one leads for %s", age)
 	}
@@ -34,7 +34,7 @@ func TestNodesThatAreSilent(t *testing.T) {
 	// Another node takes over: what the dead one held is free, and that it died is still to be told.
 	w.withNode()
 	w.goes(store.LeaderMissing, "leader")
-	w.appears(store.NodeDead, session.String(), store.Warning, "Others have taken over")
+	w.appears(store.NodeDead, session.String(), store.Warning, "Other nodes took over")
 	w.session() // on the same host
 	w.goes(store.NodeDead, session.String())
 }
@@ -66,7 +66,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	beat(other, nil)
 	w.goes(store.NATS, "JetStream")
 	if again := w.appears(store.NoListeners, "bills", store.Critical); !again.Since.Equal(unheard.Since) {
-		t.Errorf("no one listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
+		t.Errorf("no service listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
 	}
 	// A node that starts again knows of the silence only since then, and says nothing of it at first.
 	for _, session := range []workqueue.SessionID{one, other} {

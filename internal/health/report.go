@@ -38,7 +38,7 @@ type Report struct {
 	Status     string             `json:"status" enum:"ok,warning,critical" doc:"the worst severity; info is ok"`
 	At         time.Time          `json:"at" doc:"when this was so; all who ask within a few seconds share a report"`
 	Counts     SeverityCounts     `json:"counts" doc:"of conditions; what is muted does not count, here and in status"`
-	Conditions []health.Condition `json:"conditions" doc:"what is to be seen to, the worst first"`
+	Conditions []health.Condition `json:"conditions" doc:"active conditions, the worst first"`
 	Muted      []health.Condition `json:"muted" doc:"what is muted, until it gets worse or the time is up"`
 	Kinds      []KindSummary      `json:"kinds" doc:"the kinds of conditions, the worst first"`
 

@@ -71,7 +71,7 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now() - interval '15 days'
 		FROM generate_series(1, 5)`)
 	c := w.appears(store.FailedItems, "older runs", store.Warning)
-	if c.Title != "240 items failed in 80 more runs before those" {
+	if c.Title != "240 items failed in 80 earlier runs" {
 		t.Error(c.Title)
 	}
 	if r := w.report(w.watch); r.Counts.Warning != 21 || !slices.Contains(r.Cut, store.FailedItems) {
@@ -127,9 +127,9 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 	send.Name, send.Needs, send.Barrier, send.Approval = "send", []int{0}, true, workqueue.ApproveOther
 	gated.Steps = append(gated.Steps, send)
 	waiting := w.start(gated, 30)
-	w.appears(store.RunFailFast, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
+	w.appears(store.RunFailFast, bad.String(), store.Warning, "first results", "no_address", "tranche run errors")
 	goOn()
-	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "without a part in the run",
+	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not have taken part in the run",
 		"--step send --dry-run")
 
 	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil))(t)
@@ -161,7 +161,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '11 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '11 minutes'
 		WHERE run_id = $1`, run)
-	w.appears(store.OldestWaiting, run.String(), store.Warning, "Nothing moves for 11 min", "tranche run explain")
+	w.appears(store.OldestWaiting, run.String(), store.Warning, "No progress for 11 min", "tranche run explain")
 	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '61 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '61 minutes'
 		WHERE run_id = $1`, run)

@@ -56,7 +56,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.goes(store.ScheduleFailing, "fails")
 
 	w.exec(`UPDATE schedule SET next_due = tranche_now() - interval '2 min' WHERE name = 'idle'`)
-	w.appears(store.ScheduleOverdue, "idle", store.Critical, "No leader has taken", "tranche nodes")
+	w.appears(store.ScheduleOverdue, "idle", store.Critical, "No leader has handled", "tranche nodes")
 	w.exec(`UPDATE schedule SET next_due = tranche_now() WHERE name = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle")
 	begin("idle")

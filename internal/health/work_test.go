@@ -20,13 +20,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Since when no one listens is told alike by a server that starts later.
+// Since when no service listens is told alike by a server that starts later.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.start(request("bills"), 20)
-	first := w.appears(store.NoListeners, "bills", store.Critical, "No one listens on endpoint bills",
+	first := w.appears(store.NoListeners, "bills", store.Critical, "No service listens on endpoint bills",
 		"1 running run has work for it.", "tranche endpoints show bills")
 	again := w.appearsTo(w.look(health.Config{Host: "elsewhere"}), store.NoListeners, "bills", store.Critical)
 	if !again.Since.Equal(first.Since) {
@@ -68,11 +68,12 @@ func TestRunsThatStand(t *testing.T) {
 	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
 	slip, other := w.start(request("bils"), 5), w.start(request("nobody-at-all"), 5)
 	done := w.start(request("bills"), 5)
-	w.appears(store.NoListeners, "bils", store.Critical, "was bills meant?")
+	w.appears(store.NoListeners, "bils", store.Critical, "did you mean bills?")
 	w.appears(store.NoListeners, "nobody-at-all", store.Critical)
 	want := map[workqueue.RunID]string{
-		slip: "No one listens on endpoint bils; was bills meant?", other: "No one listens on endpoint nobody-at-all",
-		done: "",
+		slip:  "No service listens on endpoint bils; did you mean bills?",
+		other: "No service listens on endpoint nobody-at-all",
+		done:  "",
 	}
 	// A list does not wait long for a look; on a busy machine a later one finds it done, and has heard all services.
 	var got map[workqueue.RunID]string

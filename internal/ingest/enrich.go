@@ -16,16 +16,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// maxAsked is how many values a query is asked for at once.
+// maxAsked limits the values per query.
 const maxAsked = 1000
 
-// Queries makes what asks the sources of the node, of the settings of a step. A *sqlfetch.Client does.
+// Queries makes the fetcher for a step's settings. A *sqlfetch.Client implements it.
 type Queries interface {
 	Fetcher(config []byte) (fetch.Fetcher, error)
 }
 
-// EnrichError is returned when the query of a collector could not be asked, whatever the operations were. None of them
-// was added.
+// EnrichError is returned when a collector's query failed regardless of the operations. None of them was added.
 type EnrichError struct {
 	Collector string
 	Err       error
@@ -36,23 +35,23 @@ func (e *EnrichError) Error() string {
 		"later", e.Collector, e.Err)
 }
 
-// Unwrap returns what is wrong with the query.
+// Unwrap returns the query's error.
 func (e *EnrichError) Unwrap() error { return e.Err }
 
-// enriching makes what is stored of the operations of one add.
+// enriching builds the stored payloads of one add.
 type enriching struct {
 	of    *Producers
 	name  string
 	spec  *collectorstore.CollectorSpec
 	body  *template.Body
-	rows  map[string]template.Part // by what was asked for; nothing of what has no row
-	asked []string                 // by an operation
-	held  int                      // bytes of the node's room
+	rows  map[string]template.Part // by requested value; nothing for values without a row
+	asked []string                 // by operation
+	held  int                      // bytes reserved in the node's room
 }
 
-// enrich gives operations the payloads that their collector stores. Those whose ids are known are left alone, and
-// marked: nothing is asked for again. sent are the operations as they were sent. It returns how many bytes of the
-// node's room it has taken, which are to be given back, unless there is an error.
+// enrich gives operations the payloads that their collector stores. Operations with known IDs are marked and skipped,
+// so nothing is queried again. sent are the operations as sent. Without an error, held is the reserved room in bytes,
+// which the caller must release.
 func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, sent, ops []collectorstore.Op) (
 	held int, err error,
 ) {
@@ -73,7 +72,7 @@ func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, s
 	return e.held, nil
 }
 
-// markKnown marks the operations that were added before.
+// markKnown marks operations that were added before.
 func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) error {
 	var ids []string
 	for i := range ops {
@@ -95,13 +94,13 @@ func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) erro
 	return nil
 }
 
-// ask asks the query for all operations together, each value once.
+// ask queries the distinct values of all operations together.
 func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) error {
 	if e.spec.Enrich.SQL == nil {
 		return nil
 	}
 	e.rows, e.asked = map[string]template.Part{}, make([]string, len(ops))
-	first := map[string]int{} // the operation that wants a value first
+	first := map[string]int{} // the first operation that needs a value
 	var values []string
 	for i := range ops {
 		if ops[i].Duplicate {
@@ -115,7 +114,7 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) erro
 			return err
 		}
 		if e.asked[i] = value; !isText(value) {
-			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("what is asked for, %.60q, must be UTF-8 "+
+			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("the value to look up, %.60q, must be UTF-8 "+
 				"without NUL", value)}
 		}
 		if _, there := first[value]; !there {
@@ -145,7 +144,7 @@ func (e *enriching) fetcher() (fetch.Fetcher, error) {
 	return e.of.queries.Fetcher(e.spec.Enrich.SQL)
 }
 
-// askFor asks for some values. What fails as a whole is asked for in halves, until the value is alone that is to blame.
+// askFor queries some values. If a query fails as a whole it is retried in halves, until the bad value is alone.
 func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []string, first map[string]int) error {
 	req := &fetch.Request{Step: e.name, Params: e.spec.Params, Items: make([]fetch.Item, len(values))}
 	for i, value := range values {
@@ -155,7 +154,7 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []str
 	said, ok := errors.AsType[*wire.SlotError](err)
 	switch {
 	case err == nil:
-	case errors.Is(context.Cause(ctx), context.Canceled): // whoever adds has left
+	case errors.Is(context.Cause(ctx), context.Canceled): // the caller has left
 		return err
 	case !ok || said.Retry:
 		return e.fails(ctx, err)
@@ -195,19 +194,18 @@ func (e *enriching) answered(ctx context.Context, value string, slot *fetch.Slot
 	return e.fails(ctx, slot.Err)
 }
 
-// ofTheValue are the codes of errors that are about what was asked for, and not about the query.
+// ofTheValue lists error codes about the requested value, not the query.
 func ofTheValue() []string {
 	return []string{sqlfetch.CodeNotFound, sqlfetch.CodeManyRows, sqlfetch.CodeTooLarge, sqlfetch.CodeBadKey,
 		sqlfetch.CodeTooMuch, sqlfetch.CodeBadResult}
 }
 
-// fails says that the query cannot be asked.
 func (e *enriching) fails(ctx context.Context, err error) error {
 	e.of.noteRefused(ctx, e.name, err)
 	return &EnrichError{e.name, err}
 }
 
-// hold takes room for what is made of an add.
+// hold reserves room for the payloads of an add.
 func (e *enriching) hold(n int) error {
 	if e.held+n > MaxBytes {
 		return &TooManyError{Bytes: true}
@@ -219,7 +217,6 @@ func (e *enriching) hold(n int) error {
 	return nil
 }
 
-// fill makes the payloads.
 func (e *enriching) fill(sent, ops []collectorstore.Op) error {
 	for i := range ops {
 		if ops[i].Duplicate {

@@ -15,13 +15,12 @@ import (
 )
 
 const (
-	// commitTimeout bounds the transaction of some adds. It goes on when one of those who added leaves.
+	// commitTimeout limits a transaction. It continues when one of its callers leaves.
 	commitTimeout = 30 * time.Second
-	// maxMerged bounds the operations that share a transaction. A single add may have more.
+	// maxMerged limits the operations that share a transaction. A single add may have more.
 	maxMerged = 20_000
 )
 
-// add is one add that waits for its commit.
 type add struct {
 	version int
 	ops     []collector.Op
@@ -52,7 +51,7 @@ func (p *Producers) lane(collector string) *lane {
 	return l
 }
 
-// push has an add committed, together with those that come while another commit is in progress.
+// push queues an add to be committed, together with those that arrive during another commit.
 func (l *lane) push(a *add) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +62,7 @@ func (l *lane) push(a *add) {
 	}
 }
 
-// work commits until nothing waits.
+// work commits until the queue is empty.
 func (l *lane) work() {
 	for {
 		adds := l.take()
@@ -77,7 +76,7 @@ func (l *lane) work() {
 	}
 }
 
-// take chooses the adds of the next transaction: the oldest, as far as they were made for the same version.
+// take takes the adds of the next transaction: the oldest ones of the same version.
 func (l *lane) take() []*add {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +96,8 @@ func (l *lane) take() []*add {
 	return adds
 }
 
-// commit adds all in one transaction. When PostgreSQL does not like what is in it each add goes by itself, so that the
-// error is told to whom it belongs.
+// commit adds all in one transaction. If PostgreSQL rejects the data, each add is committed separately, so that the
+// error reaches the right caller.
 func (l *lane) commit(adds []*add) {
 	err := l.tryCommit(adds)
 	if err == nil {
@@ -117,7 +116,7 @@ func (l *lane) commit(adds []*add) {
 	}
 }
 
-// isTheirs reports whether an error may be about some of the operations, and not about all.
+// isTheirs reports whether an error may be about some of the operations only.
 func isTheirs(err error) bool {
 	_, moved := errors.AsType[*collector.MovedError](err)
 	_, bad := errors.AsType[*workqueue.SettingError](err)
@@ -141,13 +140,13 @@ func (l *lane) tryCommit(adds []*add) error {
 	return nil
 }
 
-// lineCounter passes bytes on, and knows in which line each of them is.
+// lineCounter passes bytes on and maps offsets to lines.
 type lineCounter struct {
 	from  io.Reader
 	read  int64
-	lines int     // before counted
-	ends  []int64 // of lines that were read, and are not counted yet
-	err   error   // of the reader, but for its end
+	lines int     // already counted
+	ends  []int64 // of lines read but not yet counted
+	err   error   // read error other than io.EOF
 }
 
 func (l *lineCounter) Read(p []byte) (int, error) {
@@ -164,7 +163,7 @@ func (l *lineCounter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// at returns the line of an offset, from 1. Offsets must not become smaller.
+// at returns the line of an offset, from 1. Offsets must not decrease.
 func (l *lineCounter) at(offset int64) int {
 	counted := 0
 	for counted < len(l.ends) && l.ends[counted] < offset {

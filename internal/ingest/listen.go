@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// queue is the queue group of the nodes that listen: each message goes to one of them.
+	// queue is the queue group of listening nodes: each message goes to one of them.
 	queue = "tranche-collect"
-	// everyCollector is where operations for any collector come in.
+	// everyCollector is the wildcard for all collectors.
 	everyCollector = "*"
 
-	// answerTimeout bounds the work for a message. Whoever sent it has asked again by then.
+	// answerTimeout limits the work for a message. The sender has retried by then.
 	answerTimeout = 10 * time.Second
 
-	// maxMessages and maxBytes bound the messages that are worked on at once.
+	// maxMessages and maxBytes limit the messages in progress.
 	maxMessages = 4096
 	maxBytes    = 64 << 20
 )
 
-// Listen takes operations over core NATS until the responder is closed.
+// Listen accepts operations over core NATS until the responder is closed.
 func (p *Producers) Listen(nc *nats.Conn) (*Responder, error) {
 	return NewResponder(nc, ResponderConfig{
 		Subject: wire.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
@@ -44,7 +44,7 @@ func (p *Producers) Listen(nc *nats.Conn) (*Responder, error) {
 	})
 }
 
-// wantsAnswer is false for what is no request: no one would know that it was added, or add it again.
+// wantsAnswer is false without a reply subject: the sender could not learn whether to retry.
 func (p *Producers) wantsAnswer(msg *nats.Msg) bool {
 	if msg.Reply != "" {
 		return true
@@ -74,7 +74,7 @@ func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collectorsto
 	return p.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
 }
 
-// answer comes after the commit.
+// answer runs after the commit.
 func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err error) {
 	reply := wire.CollectReply{Collected: wire.Collected{Added: done.Added, Duplicates: done.Duplicates}}
 	if err != nil {
@@ -88,12 +88,12 @@ func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err erro
 		}})
 	}
 	if err != nil {
-		p.log.Warn("whoever added operations could not be answered, and may add them again",
+		p.log.Warn("the producer of operations could not be answered and may add them again",
 			zap.String("subject", msg.Subject), zap.Error(err))
 	}
 }
 
-// told returns what a producer is told of an error. What is not his doing is logged here.
+// told returns an error as shown to a producer. Errors that are not the producer's are logged here.
 func (p *Producers) told(err error) (wire.CollectCode, string) {
 	var op *OpError
 	var many *TooManyError

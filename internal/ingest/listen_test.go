@@ -123,7 +123,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	}
 }
 
-// No one listens: the producer goes on until its time is over, and says so.
+// No service listens: the producer goes on until its time is over, and says so.
 func TestProducersWaitForANode(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))

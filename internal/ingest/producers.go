@@ -1,18 +1,16 @@
-// Package ingest takes the operations that are added to collectors: over HTTP, by whoever serves it, and over core
-// NATS, by a subject for each collector.
+// Package ingest adds operations to collectors, from HTTP handlers and over core NATS, with a subject per collector.
 //
-// An add is answered after its operations are committed. Adds that come for a collector at the same time share a
-// transaction, since a commit costs the same for one operation as for thousands: the first begins at once, and those
-// that come while it is in progress go together next. Each gets an answer of its own. Adds of one collector are
-// committed by a node in the order in which they came to it; who needs an order waits for the answer before adding
-// more.
+// An add is answered after its commit. A commit costs the same for one operation as for thousands, so concurrent adds
+// to a collector share transactions: the first starts immediately, and those that arrive meanwhile go together next.
+// Each gets a separate answer. A node commits the adds of one collector in order of arrival; for a strict order,
+// callers wait for each answer.
 //
-// What a node has in progress is bounded in bytes; beyond, adds are refused and may be sent again. An add that was not
-// answered may have been committed: sent again with the same ids, nothing is added twice.
+// The bytes in progress on a node are limited; adds beyond are refused and may be retried. An unanswered add may have
+// been committed: resent with the same IDs, nothing is added twice.
 //
-// Not its job: flushing, roles, and who may publish what, which NATS knows.
+// Not its job: flushing, roles, and publish permissions, which NATS enforces.
 //
-// Concurrency: a [Producers] is safe for concurrent use.
+// A [Producers] is safe for concurrent use.
 package ingest
 
 import (
@@ -33,7 +31,7 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// Definitions says what collectors are like. The store does.
+// Definitions reads collectors. The store implements it.
 type Definitions interface {
 	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, err error)
 	KnownOps(ctx context.Context, name string, ids []string) ([]string, error)
@@ -43,7 +41,7 @@ type Definitions interface {
 	NoteTaken(ctx context.Context, name string, mine bool) error
 }
 
-// Adder adds operations in one transaction, and has them flushed in time. A node does.
+// Adder adds operations in one transaction and gets them flushed in time. A node implements it.
 type Adder interface {
 	AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) ([]collectorstore.AddedOps, error)
 }
@@ -52,19 +50,18 @@ type Adder interface {
 type Producers struct {
 	definitions Definitions
 	adder       Adder
-	queries     Queries // nil: there are no sources
+	queries     Queries // nil: no sources
 	log         *zap.Logger
 	room        room
 
 	mu    sync.Mutex
 	lanes map[string]*lane
 	specs map[string]knownSpec
-	noted map[string]noted // by collectors
+	noted map[string]noted // by collector
 	busy  sync.WaitGroup   // lanes at work
 }
 
-// New returns producers. Without queries, which may be nil, operations of collectors that have one are refused. A nil
-// log means none.
+// New returns Producers. With nil queries, operations of collectors with a query are refused. A nil log means none.
 func New(definitions Definitions, adder Adder, queries Queries, log *zap.Logger) *Producers {
 	if log == nil {
 		log = zap.NewNop()
@@ -73,8 +70,8 @@ func New(definitions Definitions, adder Adder, queries Queries, log *zap.Logger)
 		specs: map[string]knownSpec{}, noted: map[string]noted{}}
 }
 
-// AddFrom reads operations, see Read, and adds them: all of them, or none. The error is one of Read or Add, an
-// *OverloadedError, or what the reader said.
+// AddFrom reads operations, see Read, and adds all or none. It returns errors of Read and Add, an *OverloadedError,
+// or the reader's error.
 func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reader) (collectorstore.AddedOps, error) {
 	ops, release, err := p.read(from)
 	if err != nil {
@@ -83,7 +80,7 @@ func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reade
 	return p.add(ctx, collector, ops, release, p.await)
 }
 
-// read returns operations, and what gives back the room that they take.
+// read returns operations and a function that releases their room.
 func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 	b := &body{from: from, room: &p.room}
 	ops, err := Read(b)
@@ -93,19 +90,19 @@ func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 	return ops, b.release, err
 }
 
-// Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
-// committed anyway. The error is an *OpError, an *EnrichError, an *OverloadedError, or one of the Adder.
+// Add adds all operations or none, and returns after the commit. If ctx ends before, they may be committed anyway. It
+// returns an *OpError, an *EnrichError, an *OverloadedError, or an error of the Adder.
 func (p *Producers) Add(
 	ctx context.Context, collector string, ops []collectorstore.Op,
 ) (collectorstore.AddedOps, error) {
 	return p.add(ctx, collector, ops, func() {}, p.await)
 }
 
-// maxSample is how many operations a trial shows.
+// maxSample limits the operations that a dry run shows.
 const maxSample = 10
 
-// TryFrom is AddFrom without adding anything: it says what that would say now. sample are the first operations that
-// would be stored, as they would be. A query that the collector asks is asked.
+// TryFrom is AddFrom as a dry run. sample has the first operations as they would be stored. A collector's query is
+// executed.
 func (p *Producers) TryFrom(ctx context.Context, collector string, from io.Reader) (
 	out collectorstore.AddedOps, sample []collectorstore.Op, err error,
 ) {
@@ -123,19 +120,19 @@ func (p *Producers) TryFrom(ctx context.Context, collector string, from io.Reade
 	return out, sample, err
 }
 
-// ending has operations added, or not. gone says that release is called later.
+// ending adds operations, or not. gone means that release is called later.
 type ending func(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func()) (
 	done collectorstore.AddedOps, gone bool, err error)
 
-// moves is how often the definition of a collector may change under an add.
+// moves limits the changes of a collector's definition during an add.
 const moves = 5
 
-// add calls release once nothing is held of the operations any more.
+// add calls release once nothing of the operations is held any more.
 func (p *Producers) add(ctx context.Context, collector string, ops []collectorstore.Op, release func(), end ending,
 ) (collectorstore.AddedOps, error) {
 	if len(ops) == 0 {
 		release()
-		_, err := p.spec(ctx, collector) // so that a name that is wrong does not pass
+		_, err := p.spec(ctx, collector) // reports an invalid name
 		return collectorstore.AddedOps{}, err
 	}
 	var err error
@@ -173,8 +170,8 @@ func (p *Producers) add(ctx context.Context, collector string, ops []collectorst
 	return collectorstore.AddedOps{}, err
 }
 
-// await gives operations to the collector's lane. gone says that ctx has ended before they came to an end: the lane has
-// them still, and calls release in its time.
+// await passes operations to the collector's lane. gone means that ctx ended first: the lane still has them, and
+// calls release later.
 func (p *Producers) await(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func(),
 ) (done collectorstore.AddedOps, gone bool, err error) {
 	a := &add{version: version, ops: ops, done: make(chan struct{})}
@@ -189,7 +186,7 @@ func (p *Producers) await(ctx context.Context, collector string, version int, op
 	}
 }
 
-// Wait returns once nothing is being committed, or ctx has ended.
+// Wait waits until no commit is in progress, or ctx ends.
 func (p *Producers) Wait(ctx context.Context) error {
 	idle := make(chan struct{})
 	go func() { p.busy.Wait(); close(idle) }()
@@ -201,12 +198,12 @@ func (p *Producers) Wait(ctx context.Context) error {
 	}
 }
 
-// OpError says what is wrong with operations that were sent. None of them was added.
+// OpError describes invalid operations. None of them was added.
 type OpError struct {
-	Number  int    // of the operation, from 1; 0: of none
+	Number  int    // of the operation, from 1; 0: none
 	Line    int    // of the input, from 1; 0: unknown
 	Field   string // id, key, priority or payload; empty: none of these
-	Problem string // what is wrong, and what is allowed
+	Problem string // the fault, and what is allowed
 }
 
 func (e *OpError) Error() string {
@@ -225,9 +222,9 @@ func (e *OpError) Error() string {
 	return fmt.Sprintf("operation %d (line %d): %s%s", e.Number, e.Line, field, e.Problem)
 }
 
-// TooManyError is returned for more operations, or bytes, than one add may bring. None was added.
+// TooManyError is returned for an add that exceeds the limit of operations or bytes. None was added.
 type TooManyError struct {
-	Bytes bool // too many of these
+	Bytes bool // too many bytes
 }
 
 func (e *TooManyError) Error() string {
@@ -237,7 +234,7 @@ func (e *TooManyError) Error() string {
 	return fmt.Sprintf("there are more than %d operations; add them in several requests", MaxOps)
 }
 
-// OverloadedError is returned while the node has as much to add as it has room for. It passes.
+// OverloadedError is returned while the node's room is used up. It is temporary.
 type OverloadedError struct{}
 
 func (*OverloadedError) Error() string {
@@ -248,7 +245,7 @@ func (*OverloadedError) Error() string {
 // isText reports whether PostgreSQL can store a text.
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// isData reports whether PostgreSQL did not like the data: classes 22 and 23 of its errors.
+// isData reports whether PostgreSQL rejected the data: error classes 22 and 23.
 func isData(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (strings.HasPrefix(said.Code, "22") || strings.HasPrefix(said.Code, "23"))
@@ -260,19 +257,19 @@ func isAway(err error) bool {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
 	}
 	_, unreached := errors.AsType[*pgconn.ConnectError](err)
-	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
+	_, cut := errors.AsType[net.Error](err) // includes timeouts of a context
 	return unreached || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
 		errors.Is(err, net.ErrClosed)
 }
 
 const (
-	// MaxBytes bounds what one add may bring.
+	// MaxBytes limits one add.
 	MaxBytes = 32 << 20
-	// MaxHeld bounds the bytes of all adds that a node has in progress.
+	// MaxHeld limits the bytes of all adds in progress on a node.
 	MaxHeld = 256 << 20
 )
 
-// room counts the bytes of adds that are in progress.
+// room counts the bytes of adds in progress.
 type room struct{ held atomic.Int64 }
 
 func (r *room) take(n int) bool {
@@ -285,7 +282,7 @@ func (r *room) take(n int) bool {
 
 func (r *room) give(n int) { r.held.Add(-int64(n)) }
 
-// body takes room for what is read of it. Its reader gives the room back by release, once nothing of it is held.
+// body reserves room for what is read from it. release frees it once nothing of it is held.
 type body struct {
 	from io.Reader
 	room *room
@@ -306,16 +303,17 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) release() { b.room.give(b.had) }
 
-// noteTimeout bounds what is noted of a collector beside an add.
+// noteTimeout limits recording a collector's state during an add.
 const noteTimeout = 5 * time.Second
 
-// noted is what this node said last of what a collector asks for.
+// noted is the last recorded state of a collector's query.
 type noted struct {
 	refused bool
 	at      time.Time
 }
 
-// note reports whether it is time to say again that a collector's query fails, or works, and whether it failed before.
+// note reports whether it is time to record again that a collector's query fails, or works, and whether it failed
+// before.
 func (p *Producers) note(name string, refused bool) (now, was bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -330,7 +328,7 @@ func (p *Producers) note(name string, refused bool) (now, was bool) {
 	return true, last.refused
 }
 
-// noteRefused tells the log and the store, now and then, that the query of a collector fails.
+// noteRefused logs and stores, rate-limited, that the query of a collector fails.
 func (p *Producers) noteRefused(ctx context.Context, name string, problem error) {
 	if now, _ := p.note(name, true); !now {
 		return
@@ -342,14 +340,14 @@ func (p *Producers) noteRefused(ctx context.Context, name string, problem error)
 	})
 }
 
-// noteTaken tells the store, now and then, that it works.
+// noteTaken stores, rate-limited, that it works.
 func (p *Producers) noteTaken(ctx context.Context, name string) {
 	if now, was := p.note(name, false); now {
 		p.keep(ctx, func(ctx context.Context) error { return p.definitions.NoteTaken(ctx, name, was) })
 	}
 }
 
-// keep writes a note, also for someone who leaves. Without it the add goes on anyway.
+// keep writes a note, also after the caller has left. A failure does not affect the add.
 func (p *Producers) keep(ctx context.Context, write func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

@@ -15,15 +15,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// MaxOps is how many operations one add may bring.
+// MaxOps limits the operations of one add.
 const MaxOps = 100_000
 
-// Read reads operations: JSON objects one at a time, each an operation like
+// Read reads operations: a sequence of JSON objects like
 //
 //	{"id":"order-17","key":"CUST-7","priority":0,"payload":{"amount":12}}
 //
-// or a list of them in {"ops":[…]}. Only the payload must be there. The error is an *OpError for what stands there, a
-// *TooManyError, or what the reader said.
+// or a list of them in {"ops":[…]}. Only the payload is required. It returns an *OpError for invalid input, a
+// *TooManyError, or the reader's error.
 func Read(from io.Reader) ([]collector.Op, error) {
 	from, err := withoutMark(from)
 	if err != nil {
@@ -52,7 +52,7 @@ func Read(from io.Reader) ([]collector.Op, error) {
 	}
 }
 
-// withoutMark leaves out what some editors put in front of a file.
+// withoutMark skips the byte order mark that some editors write.
 func withoutMark(from io.Reader) (io.Reader, error) {
 	const mark = "\ufeff"
 	begin := make([]byte, len(mark))
@@ -68,15 +68,15 @@ func withoutMark(from io.Reader) (io.Reader, error) {
 
 const example = `{"id":"order-17","key":"CUST-7","payload":{"amount":12}}`
 
-// opReader reads operations value by value: what it keeps is what it was sent, and bounded by who reads.
+// opReader reads operations value by value. What it keeps is bounded by the reader's limit.
 type opReader struct {
 	dec    *jsontext.Decoder
 	lines  *lineCounter
 	ops    []collector.Op
-	listed bool // there was a list, which may have been empty
+	listed bool // there was a list, maybe empty
 }
 
-// object reads an object, which is an operation unless it begins with the member ops.
+// object reads an object, which is an operation unless its first member is ops.
 func (r *opReader) object() error {
 	if _, err := r.dec.ReadToken(); err != nil {
 		return r.broken(err)
@@ -133,7 +133,7 @@ func (r *opReader) list() error {
 		return r.broken(err)
 	}
 	if r.dec.PeekKind() == '"' {
-		return &OpError{Line: r.line(), Problem: `want nothing beside "ops" in the object that holds them`}
+		return &OpError{Line: r.line(), Problem: `want only "ops" in the object that holds them`}
 	}
 	_, err := r.dec.ReadToken()
 	return r.broken(err)
@@ -219,7 +219,7 @@ func (r *opReader) wrong(field, format string, args ...any) error {
 	return &OpError{Number: len(r.ops) + 1, Line: r.line(), Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// broken makes an error of what is no JSON. What the reader of the bytes said goes on as it is.
+// broken converts a JSON error. Errors of the reader stay unchanged.
 func (r *opReader) broken(err error) error {
 	if err == nil {
 		return nil

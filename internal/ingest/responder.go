@@ -12,23 +12,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// serverTimeout is how long the server is given to take a subscription, and to send what it took for a stopping node.
+// serverTimeout limits the wait for the server to confirm a subscription, and to deliver the rest when the node
+// stops.
 const serverTimeout = 2 * time.Second
 
-// ResponderConfig says what is answered, and how much of it at once.
+// ResponderConfig says what to answer, and how much concurrently.
 type ResponderConfig struct {
 	Subject string // with wildcards
-	Queue   string // of the nodes: each request reaches one of them
+	Queue   string // queue group of the nodes: each request reaches one
 
-	// Answer works on a request and answers it, before its context ends.
+	// Answer handles and answers a request before its context ends.
 	Answer func(ctx context.Context, msg *nats.Msg)
-	// Timeout bounds that.
+	// Timeout limits Answer.
 	Timeout time.Duration
-	// Refuse answers a request that there is no room for, or that comes after the end. It is not to wait for anything.
+	// Refuse answers a request beyond the limits or after Close. It must not block.
 	Refuse func(msg *nats.Msg)
 
-	MaxRequests int   // at work
-	MaxBytes    int64 // of these; one that is alone is taken, however large it is
+	MaxRequests int   // in progress
+	MaxBytes    int64 // of these; a single request is accepted whatever its size
 }
 
 // Responder answers the requests of a subject, many concurrently, so that one that waits for PostgreSQL blocks no
@@ -39,16 +40,16 @@ type Responder struct {
 	nc     *nats.Conn
 	sub    *nats.Subscription
 
-	ctx    context.Context //nolint:containedctx // that of requests in progress, which Close breaks off
+	ctx    context.Context //nolint:containedctx // of requests in progress, which Close interrupts
 	cancel context.CancelFunc
 	room   requestRoom
 
 	mu     sync.Mutex
-	closed bool // nothing more is taken; guards that work grows
+	closed bool // nothing more is accepted; guards additions to work
 	work   sync.WaitGroup
 }
 
-// NewResponder takes requests from now on, until Close. Without a connection it takes them as soon as there is one.
+// NewResponder accepts requests until Close. Without a connection it starts as soon as there is one.
 func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 	r := &Responder{config: config, nc: nc, room: requestRoom{requests: int64(config.MaxRequests), bytes: config.MaxBytes}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -58,7 +59,7 @@ func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 		return nil, fmt.Errorf("listen for requests to %s: %w", config.Subject, err)
 	}
 	if nc.IsConnected() {
-		_ = nc.FlushTimeout(serverTimeout) // else the server knows of it later
+		_ = nc.FlushTimeout(serverTimeout) // otherwise the server learns of it later
 	}
 	return r, nil
 }
@@ -73,17 +74,18 @@ func (r *Responder) take(msg *nats.Msg) {
 	}
 }
 
-// Where whoever asks may be answered: an inbox, or, of another account, what the server has made of one.
+// Prefixes of permitted reply subjects: an inbox, or the server's mapping of one from another account.
 const (
 	inboxes = "_INBOX"
 	mapped  = "_R_."
 )
 
-// asked reports whether a message is a request of someone who may be answered. NATS does not check where an answer is
-// to go, so it would go there with the rights of this process. Nor is what a stream gives out a request: a server
-// published it, on behalf of someone who may not ask. Neither is told: there is no one who could be.
+// asked reports whether a message is a request that may be answered. NATS does not check reply subjects, so an answer
+// would be published there with this process's rights. A message relayed by a stream is no request either: the server
+// published it, maybe for a client that may not send requests. Neither gets an answer, because there is nobody to
+// answer.
 func asked(msg *nats.Msg) bool {
-	_, relayed := msg.Header[jetstream.StreamHeader] // empty or not: the server adds its own behind what is there
+	_, relayed := msg.Header[jetstream.StreamHeader] // present, even if empty: the server appends its own
 	return !relayed &&
 		(msg.Reply == "" || strings.HasPrefix(msg.Reply, inboxes) || strings.HasPrefix(msg.Reply, mapped))
 }
@@ -104,7 +106,7 @@ func (r *Responder) begin(msg *nats.Msg) bool {
 	return true
 }
 
-// Close takes no more requests, and lets those end that were taken; when ctx ends first, it breaks them off.
+// Close stops accepting requests and waits for those in progress; if ctx ends first, it interrupts them.
 func (r *Responder) Close(ctx context.Context) error {
 	defer r.cancel()
 	r.drain(ctx)
@@ -124,10 +126,10 @@ func (r *Responder) Close(ctx context.Context) error {
 	}
 }
 
-// drain returns when nothing comes any more.
+// drain returns when nothing more arrives.
 func (r *Responder) drain(ctx context.Context) {
 	closed := r.sub.StatusChanged(nats.SubscriptionClosed)
-	if !r.nc.IsConnected() || r.sub.Drain() != nil { // then no one says when it is drained
+	if !r.nc.IsConnected() || r.sub.Drain() != nil { // otherwise the end of the drain is not reported
 		_ = r.sub.Unsubscribe()
 		return
 	}
@@ -136,20 +138,20 @@ func (r *Responder) drain(ctx context.Context) {
 	select {
 	case <-closed:
 		return
-	case <-timer.C: // the connection is lost, and what was sent with it
+	case <-timer.C: // the connection is lost, with what was sent on it
 	case <-ctx.Done():
 	}
 	_ = r.sub.Unsubscribe()
 }
 
-// requestRoom is what requests at work take up.
+// requestRoom limits the requests in progress.
 type requestRoom struct {
-	requests, bytes int64 // at most
+	requests, bytes int64 // limits
 
 	taken, held atomic.Int64
 }
 
-// enter takes room for a request, if there is some.
+// enter reserves room for a request, if available.
 func (r *requestRoom) enter(size int64) bool {
 	if r.taken.Add(1) > r.requests {
 		r.taken.Add(-1)

@@ -14,22 +14,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// specAge is how long the definition of a collector is taken for the present one. An add that was made for another
-// version is refused by the store, and made again.
+// specAge is how long a collector's definition is cached. The store refuses an add for another version, which is then
+// retried.
 const specAge = time.Second
 
-// maxSpecs bounds the definitions that are kept.
+// maxSpecs limits the cached definitions.
 const maxSpecs = 1000
 
-// knownSpec is the definition of a collector as it was a moment ago.
+// knownSpec is a cached definition of a collector.
 type knownSpec struct {
 	spec    collectorstore.CollectorSpec
 	version int
-	body    *template.Body // of its enrichment; nil: there is none
+	body    *template.Body // of its enrichment; nil: none
 	at      time.Time
 }
 
-// spec returns the definition of a collector.
 func (p *Producers) spec(ctx context.Context, name string) (knownSpec, error) {
 	p.mu.Lock()
 	known, ok := p.specs[name]
@@ -57,7 +56,7 @@ func (p *Producers) spec(ctx context.Context, name string) (knownSpec, error) {
 	return known, nil
 }
 
-// forget has the definition of a collector read again, unless that was done already.
+// forget drops a cached definition, unless it was already replaced.
 func (p *Producers) forget(name string, version int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,16 +65,16 @@ func (p *Producers) forget(name string, version int) {
 	}
 }
 
-// changed reports whether a collector is at another version than the one for which something was refused.
+// changed reports whether a collector has another version than the one refused.
 func (p *Producers) changed(ctx context.Context, name string, version int) bool {
 	p.forget(name, version)
 	newest, err := p.spec(ctx, name)
 	return err == nil && newest.version != version
 }
 
-// withKeys checks operations, and gives them the keys that they belong to.
+// withKeys validates operations and sets their keys.
 func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
-	ops = slices.Clone(ops) // they may have to be given other keys
+	ops = slices.Clone(ops) // a retry may set other keys
 	for i := range ops {
 		op := &ops[i]
 		if err := checkOp(spec, op); err != nil {
@@ -102,7 +101,7 @@ func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]co
 	return ops, nil
 }
 
-// checkOp holds an operation to what can be stored.
+// checkOp validates an operation.
 func checkOp(spec *collectorstore.CollectorSpec, op *collectorstore.Op) *OpError {
 	switch {
 	case len(op.ID) > collectorstore.MaxOpID:

@@ -20,10 +20,9 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// maxWindow is the most history that zstd data may ask for: enough for every level up to 20 without --long.
+// maxWindow is the maximum zstd window: enough for every level up to 20 without --long.
 const maxWindow = 32 << 20
 
-// decompress returns what r holds, unpacked when it is gzip or zstd, within the limits of cfg.
 func decompress(r io.Reader, cfg Config) (*bufio.Reader, error) {
 	source := &sourceReader{r: r}
 	packed := bufio.NewReaderSize(source, bufferBytes)
@@ -42,7 +41,7 @@ func decompress(r io.Reader, cfg Config) (*bufio.Reader, error) {
 	return bufio.NewReaderSize(unpacked, bufferBytes), nil
 }
 
-// compression recognises compressed data by its first four bytes; open is nil when it is none that can be read.
+// compression detects the compression by the first four bytes; open is nil if there is none.
 func compression(start []byte) (kind string, open func(*bufio.Reader) (io.Reader, error)) {
 	switch {
 	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
@@ -54,7 +53,7 @@ func compression(start []byte) (kind string, open func(*bufio.Reader) (io.Reader
 	}
 }
 
-// isSkippable recognises the zstd frame that parallel compressors put first.
+// isSkippable detects the zstd frame that parallel compressors write first.
 func isSkippable(start []byte) bool {
 	return len(start) == 4 && start[0]&0xf0 == 0x50 && bytes.Equal(start[1:], []byte{0x2a, 0x4d, 0x18})
 }
@@ -64,8 +63,8 @@ func openGzip(r *bufio.Reader) (io.Reader, error) {
 	return g, g.next()
 }
 
-// gzipReader reads members one at a time, with zeros between and behind them: tapes and block devices pad with
-// them.
+// gzipReader reads members one at a time, skipping zeros between and after them: tapes and block devices pad with
+// zeros.
 type gzipReader struct {
 	src    *bufio.Reader
 	member gzip.Reader
@@ -80,12 +79,11 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 		n, err = g.member.Read(p)
 	}
 	if n > 0 && errors.Is(err, io.EOF) {
-		err = nil // of this member
+		err = nil // the end of this member
 	}
 	return n, err
 }
 
-// next goes to the next member, over zeros.
 func (g *gzipReader) next() error {
 	for b := byte(0); b == 0; {
 		var err error
@@ -101,13 +99,13 @@ func (g *gzipReader) next() error {
 	return err
 }
 
-// openZstd unpacks in the caller's goroutine: a decoder with more of them would have to be closed.
+// openZstd decompresses in the caller's goroutine: a decoder with more goroutines would need closing.
 func openZstd(r *bufio.Reader) (io.Reader, error) {
 	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxWindow))
 }
 
-// sourceReader counts, and remembers an error of the reader below, so that it is not taken for broken data.
+// sourceReader counts bytes and remembers read errors, so they are not mistaken for damaged data.
 type sourceReader struct {
 	r    io.Reader
 	seen int64
@@ -123,12 +121,12 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unpackReader counts what comes out and turns the errors of a decompressor into an InputError.
+// unpackReader counts unpacked bytes and turns decompressor errors into an InputError.
 type unpackReader struct {
 	kind   string
 	r      io.Reader
 	source *sourceReader
-	limit  int64 // 0: none
+	limit  int64 // 0: no limit
 	ratio  int
 	seen   int64
 }
@@ -166,11 +164,10 @@ func (u *unpackReader) explain(err error) error {
 	}
 }
 
-// foreignBytes is how much of the start refuseForeign wants to see.
 const foreignBytes = 10
 
-// refuseForeign names the kinds of file that people take for CSV by the start of the unpacked input. Each mark has a
-// byte that no text holds, or is long, so that a header line is not mistaken for it.
+// refuseForeign names file types that are mistaken for CSV, by the start of the unpacked input. Each magic number
+// has a byte that no text holds, or is long, so no header line matches.
 func refuseForeign(start []byte) error {
 	var reason string
 	switch at := func(magic string) bool { return bytes.HasPrefix(start, []byte(magic)) }; {
@@ -192,7 +189,6 @@ func refuseForeign(start []byte) error {
 	return &row.InputError{Reason: reason}
 }
 
-// encodings are those that are read, by their names.
 func encodings() map[string]encoding.Encoding {
 	return map[string]encoding.Encoding{
 		"utf-8": nil, "latin-1": charmap.ISO8859_1, "windows-1252": charmap.Windows1252,
@@ -202,11 +198,11 @@ func encodings() map[string]encoding.Encoding {
 	}
 }
 
-// Encodings lists the names that Config.Encoding may have.
+// Encodings lists the values of Config.Encoding.
 func Encodings() []string { return slices.Sorted(maps.Keys(encodings())) }
 
-// decode has a text in UTF-8, from the encoding that is named or that a byte order mark tells. The note says what was
-// found out; what would be a guess is refused, with the guess.
+// decode converts text to UTF-8 from the named encoding or the one its byte order mark shows. The note reports what
+// was detected. A mere guess is refused, with the guess in the error.
 func decode(src *bufio.Reader, name string) (out *bufio.Reader, note string, err error) {
 	start, err := src.Peek(foreignBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -230,7 +226,7 @@ func decode(src *bufio.Reader, name string) (out *bufio.Reader, note string, err
 		bufferBytes), note, nil
 }
 
-// looksLikeUTF16 guesses by the zeros that Latin letters have in it.
+// looksLikeUTF16 guesses by the zero bytes of Latin letters.
 func looksLikeUTF16(start []byte) string {
 	var zeros [2]int
 	for i, b := range start {
@@ -248,11 +244,11 @@ func looksLikeUTF16(start []byte) string {
 	}
 }
 
-// strictReader refuses what a decoder could make nothing of: it writes U+FFFD for that.
+// strictReader refuses input that a decoder replaced by U+FFFD.
 type strictReader struct {
 	from io.Reader
 	name string
-	seen int // bytes of U+FFFD that were the last ones
+	seen int // trailing bytes that may begin U+FFFD
 }
 
 func (s *strictReader) Read(p []byte) (int, error) {

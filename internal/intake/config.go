@@ -1,51 +1,49 @@
-// Package intake reads the items of a run from CSV, NDJSON, Parquet, a query or a stream, one row after the other.
+// Package intake reads the items of a run, one row at a time, from CSV, NDJSON, Parquet, a query or a stream.
 //
-// # What comes out
+// # Output
 //
-// Each row becomes an Item: a key and a payload. The payload is always one JSON object, valid UTF-8, without spaces
-// between its tokens, on one line.
+// Each row becomes an Item: a key and a payload. The payload is one JSON object in valid UTF-8, on one line,
+// without spaces between its tokens.
 //
-//   - CSV (RFC 4180, with a header line): the fields become strings under the header's names, in the header's order:
-//     {"id":"7","name":"Ann"}. No types are guessed; a number stays a string, so that 007 and 1e3 arrive as they were
-//     written. Blank lines are skipped, a byte order mark at the start too, and a line break inside quotes becomes \n.
-//   - NDJSON: each line is an object and is taken as it is, numbers and escapes untouched. Blank lines are skipped. A
-//     name that stands twice in an object is refused, for readers disagree about which one counts. So is what is nested
-//     deeper than services read.
-//   - Parquet: each row, with its types: whole numbers, floats and booleans are numbers and booleans; decimals are
-//     strings with all their digits; dates and times are as in RFC 3339, with a Z when they are in UTC; UUIDs, enums
-//     and texts are strings, JSON is taken as it is, and binary data is base64. Lists are arrays, groups are objects,
-//     maps are arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see Spool.
-//   - A query: as Parquet, see OpenSQL; numerics are decimals, and types that JSON has no form for are strings as
-//     PostgreSQL writes them.
-//   - A stream: each message is an object as a line of NDJSON is, see OpenStream.
+//   - CSV (RFC 4180, with a header line): fields become strings under the header's names, in the header's order:
+//     {"id":"7","name":"Ann"}. No types are guessed, so 007 and 1e3 arrive as written. Blank lines and a leading byte
+//     order mark are skipped. A line break inside quotes becomes \n.
+//   - NDJSON: each line is an object, taken unchanged, with its numbers and escapes. Blank lines are skipped. An object
+//     with a duplicate name is refused, because readers disagree about which one counts. So is nesting deeper than
+//     services read.
+//   - Parquet: whole numbers, floats and booleans keep their JSON type. Decimals are strings with all their digits.
+//     Dates and times are as in RFC 3339, with a Z if in UTC. UUIDs, enums and texts are strings, JSON is unchanged,
+//     binary data is base64. Lists are arrays, groups are objects, maps are arrays of {"key":…,"value":…}. The file is
+//     kept while it is read, see Spool.
+//   - A query: as Parquet, see OpenSQL. Numerics are decimals. Types without a JSON form are strings as PostgreSQL
+//     writes them.
+//   - A stream: each message is an object like a line of NDJSON, see OpenStream.
 //
-// Then fields are left out, renamed and converted, and the payload is held against a schema, as far as Config says so.
+// Then fields are dropped, renamed and converted, and the payload is checked against a schema, as Config asks.
 //
-// # What it guarantees
+// # Guarantees
 //
-// Memory does not grow with the input: it is bounded by Config.MaxRowBytes and, for compressed input, by a window of 32
-// MiB, and where rows are sorted by 32 MiB of them. That also holds for a quote that is never closed. A decompression
-// bomb is given up at Config.MaxRatio. Whatever comes out can be stored in PostgreSQL: text and keys hold no NUL, not
-// even as an escape.
+// Memory does not grow with the input, even for a quote that is never closed. The bounds are Config.MaxRowBytes, a
+// window of 32 MiB for compressed input, and 32 MiB of rows for sorting. A decompression bomb is rejected at
+// Config.MaxRatio. PostgreSQL can store all output: text and keys hold no NUL, not even as an escape.
 //
-// The first error ends the stream. A *row.LineError names the line (a *row.RecordError the row or message), the field
-// and the remedy; a *row.InputError speaks of the input as a whole; anything else is an error of the reader below.
+// The first error ends the stream. A *row.LineError names the line (a *row.RecordError the row or message), the
+// field and the remedy. A *row.InputError is about the whole input. Any other error comes from the reader below.
 //
 // # Not its job
 //
-// It does not look for keys that stand twice (the store does, it sees all rows), does not open files, and does not
-// close the reader it is given.
+// It does not detect duplicate keys (the store does, it sees all rows), open files, or close the reader it is
+// given.
 //
-// # Why a scanner of its own
+// # Why a dedicated scanner
 //
-// encoding/csv collects a whole record before it hands anything over, and does not tell where an unclosed quote opened.
-// Here the fields of a row are written as JSON while they are read, under a limit. The fuzz tests hold both readers
-// against each other.
+// encoding/csv collects a whole record before it returns anything, and does not report where an unclosed quote
+// opened. Here fields are written as JSON while they are read, under a limit. The fuzz tests compare both readers.
 //
-// # Its packages
+// # Packages
 //
-// Parquet, which is read from its end, is read by package parquet. Both stand on package row: what a row is, what is
-// said of one that is none, and values as payloads have them.
+// Package parquet reads Parquet, which is read from its end. Both use package row: the item, its errors, and values
+// as payloads hold them.
 //
 // # Concurrency
 //
@@ -65,23 +63,23 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Format is the way rows are written.
+// Format is the format of rows.
 type Format string
 
-// The formats that can be read.
+// The supported formats.
 const (
 	Recognise Format = ""       // decide by the first character: { is NDJSON, anything else is CSV
 	CSV       Format = "csv"    // RFC 4180 with a header line
 	NDJSON    Format = "ndjson" // one JSON object a line
 	Parquet   Format = "parquet"
 
-	XLSX   Format = "xlsx"   // a workbook, of an export that is given back only
-	SQL    Format = "sql"    // of a query, see OpenSQL
-	Stream Format = "stream" // of a JetStream stream, see OpenStream
-	Run    Format = "run"    // of an earlier run, see Carry
+	XLSX   Format = "xlsx"   // a workbook, only for an edited export
+	SQL    Format = "sql"    // a query, see OpenSQL
+	Stream Format = "stream" // a JetStream stream, see OpenStream
+	Run    Format = "run"    // an earlier run, see Carry
 )
 
-// Limits that hold where Config leaves a zero.
+// Limits used where Config has a zero.
 const (
 	DefaultMaxFieldBytes = 1 << 20
 	DefaultMaxRowBytes   = 8 << 20
@@ -89,61 +87,60 @@ const (
 	DefaultMaxRatio      = 200
 )
 
-// ratioFrom is how many bytes compressed input may unpack to before anybody asks how few it came in.
+// ratioFrom is how many bytes compressed input may unpack to before its ratio is checked.
 const ratioFrom = 8 << 20
 
-// MaxKeyBytes is the length of the longest key.
+// MaxKeyBytes is the maximum length of a key.
 const MaxKeyBytes = 512
 
-// Config says how to read an input. The zero value recognises what it can and uses the default limits.
+// Config says how to read an input. The zero value detects the format and uses the default limits.
 type Config struct {
 	// Format of the rows, after decompression.
 	Format Format
-	// Key names the column or field that holds an item's key, as it is called in the payload. Empty: "key" if there is
-	// one, else "id", else the first column or field. Of objects the first row decides for all.
+	// Key is the column or field of the key, by its name in the payload. Empty: "key" if there is one, else "id", else
+	// the first column or field. For objects the first row decides for all.
 	Key string
-	// Delimiter between CSV fields: comma, semicolon, tab or bar. Zero: the one that a first line like sep=; says, or with
-	// which most of the first rows have as many fields as the header.
+	// Delimiter between CSV fields: comma, semicolon, tab or bar. Zero: the one given by a first line like sep=;, else
+	// the one with which most sampled rows have as many fields as the header.
 	Delimiter rune
 	// MaxFieldBytes limits one CSV field, or one top-level value in NDJSON. Zero: DefaultMaxFieldBytes.
 	MaxFieldBytes int
-	// MaxRowBytes limits a row as it stands in the input. Zero: DefaultMaxRowBytes.
+	// MaxRowBytes limits a row of the input. Zero: DefaultMaxRowBytes.
 	MaxRowBytes int
-	// MaxDecompressed limits what compressed input may unpack to, in bytes. Zero: no limit; memory is bounded anyhow.
+	// MaxDecompressed limits the unpacked bytes of compressed input. Zero: no limit; memory is bounded anyway.
 	MaxDecompressed int64
-	// MaxRatio limits how many times its size compressed input may unpack to, once it is more than 8 MiB. Rows that say
-	// something stay far below it; a bomb does not. Zero: DefaultMaxRatio.
+	// MaxRatio limits the ratio of unpacked to compressed bytes, once more than 8 MiB are unpacked. Real rows stay far
+	// below it, bombs do not. Zero: DefaultMaxRatio.
 	MaxRatio int
-	// MaxDepth limits how deep a row of NDJSON is nested, its own object included. Zero: DefaultMaxDepth, which is also
-	// what services take.
+	// MaxDepth limits the nesting of an NDJSON row, including its own object. Zero: DefaultMaxDepth, the limit of
+	// services.
 	MaxDepth int
-	// Encoding of a text, one of Encodings. Empty: UTF-8, or UTF-16 with a byte order mark.
+	// Encoding of text, one of Encodings. Empty: UTF-8, or UTF-16 with a byte order mark.
 	Encoding string
-	// NoHeader says that CSV begins with its first row. Its columns are called as in Columns, or column1, column2 and
-	// so on.
+	// NoHeader means the first CSV line is a row. Columns are named by Columns, else column1, column2 and so on.
 	NoHeader bool
-	// Columns are the columns or fields that are kept, as the input calls them; nil: all. With NoHeader they are the names
-	// of all columns.
+	// Columns are the columns or fields to keep, by their names in the input; nil: all. With NoHeader they name all
+	// columns.
 	Columns []string
-	// Rename has other names for columns or fields, by the names that the input has.
+	// Rename maps names in the input to names in the payload.
 	Rename map[string]string
-	// Types says what the values of fields become, by the names in the payload: number, text, bool or json. Of what is not
-	// text already a number or a truth stays one, and an empty text that becomes anything but a text is null.
+	// Types converts fields, by their names in the payload: number, text, bool or json. Numbers and booleans that are
+	// not text stay so. Empty text becomes null unless the type is text.
 	Types map[string]string
-	// Sort is the field by whose value the items are ordered, whatever their order in the input; Desc has the greatest
-	// first. Numbers, also in texts, come before other texts, and what is missing or empty comes last. It needs a Spool.
+	// Sort is the field to sort the items by; Desc puts the greatest first. Numbers, also in texts, come before other
+	// texts; missing or empty values come last. It needs a Spool.
 	Sort string
 	Desc bool
-	// Source is what errors about many items call the input; empty: nothing.
+	// Source is the name of the input in errors about many items; may be empty.
 	Source string
-	// Schema is what items must look like; nil: anything. What does not fit ends the stream, with an *InvalidError that
-	// has the first MaxPlaces places of all that comes, or, with TakeInvalid, is an Item with Invalid set.
+	// Schema is the schema of items; nil: none. Invalid items end the stream with an *InvalidError that has the first
+	// MaxPlaces faults of all remaining rows. With TakeInvalid they are Items with Invalid set instead.
 	Schema      *itemschema.Schema
 	TakeInvalid bool
-	// Export is how a flat export of a run is read that is given back, also as a workbook (XLSX); nil: as anything else,
-	// and workbooks are refused.
+	// Export says how to read an edited flat export of a run, also as a workbook (XLSX). Nil: exports are not
+	// recognised and workbooks are refused.
 	Export *Export
-	// Spool keeps Parquet files while they are read, for they must be read from their end. Nil: Parquet is refused.
+	// Spool keeps Parquet files while they are read from their end. Nil: Parquet is refused.
 	Spool *Spool
 }
 
@@ -203,11 +200,11 @@ func (c Config) validateShape() error {
 	return nil
 }
 
-// plainNumber is what spreadsheets read as a number, and never as a formula.
+// plainNumber matches what spreadsheets read as a number and never as a formula.
 var plainNumber = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?$`)
 
-// Defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short; and
-// before what looks as if that had been done. So [Armed] can take it back.
+// Defuse prefixes an apostrophe to a cell that a spreadsheet would run as a formula or cut short, and to a cell
+// that already looks so prefixed. So [Armed] can undo it.
 func Defuse(cell string) string {
 	if isFormula(cell) || strings.HasPrefix(cell, "'") && isFormula(strings.TrimLeft(cell, "'")) {
 		return "'" + cell
@@ -215,7 +212,7 @@ func Defuse(cell string) string {
 	return cell
 }
 
-// Armed takes back what Defuse did.
+// Armed undoes Defuse.
 func Armed(cell string) string {
 	if rest, ok := strings.CutPrefix(cell, "'"); ok && isFormula(strings.TrimLeft(rest, "'")) {
 		return rest
@@ -229,7 +226,6 @@ func isFormula(cell string) bool {
 		strings.IndexByte(cell, 0) >= 0
 }
 
-// carriedRows are items that come whole from elsewhere.
 type carriedRows struct {
 	key string
 	get func(*row.Item) error
@@ -238,8 +234,8 @@ type carriedRows struct {
 func (c *carriedRows) Next(item *row.Item) error { return c.get(item) }
 func (c *carriedRows) KeyName() string           { return c.key }
 
-// Carry reads items that were taken in before, and are whole: get fills one, or returns io.EOF. key names where keys
-// come from, if that is known. Of cfg the schema and the order hold.
+// Carry reads complete items that were taken in before. get fills one or returns io.EOF. key names the source of
+// the keys if known. Of cfg only the schema and the order apply.
 func Carry(key string, cfg Config, get func(*row.Item) error) *Reader {
 	r := &Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}
 	if cfg.Sort != "" {

@@ -11,25 +11,23 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// csvReader scans rows field by field and writes each as JSON at once.
 type csvReader struct {
 	lines     *lineReader
 	delimiter byte
 	maxField  int
 	names     []string
-	prefixes  [][]byte // what stands before each value: {"id": and then ,"name":
-	unnamed   []bool   // columns without a name in the header, which are left out where they are empty
-	notes     []string // for people
+	prefixes  [][]byte // the text before each value: {"id": and then ,"name":
+	unnamed   []bool   // columns without a header name, dropped where empty
+	notes     []string // see Reader.Notes
 	key       int
-	first     [][]byte // the first row, where it is no header and has not been taken yet
+	first     [][]byte // the first row of an input without a header, until taken
 
-	// The row being read.
 	row   int    // the line it starts on
 	bytes int    // read of it so far
 	index int    // of the field being read
-	rest  []byte // of the line being read
+	rest  []byte // remaining bytes of the line being read
 	cut   bool   // the line goes on, but is too long to be read
-	text  []byte // a quoted field that is not one piece of its line
+	text  []byte // a quoted field that spans lines or has doubled quotes
 }
 
 func (c *csvReader) KeyName() string { return c.names[c.key] }
@@ -51,7 +49,7 @@ func (c *csvReader) Next(item *row.Item) error {
 			return err
 		}
 		if c.index >= len(c.names) {
-			continue // counted, and refused below
+			continue // counted, then refused below
 		}
 		if payload, err = c.add(payload, field, opened); err != nil {
 			return err
@@ -67,7 +65,6 @@ func (c *csvReader) Next(item *row.Item) error {
 	return nil
 }
 
-// add adds the current field to the payload.
 func (c *csvReader) add(payload, field []byte, line int) ([]byte, error) {
 	if len(field) == 0 && c.unnamed != nil && c.unnamed[c.index] {
 		return payload, nil
@@ -83,7 +80,7 @@ func (c *csvReader) add(payload, field []byte, line int) ([]byte, error) {
 	return payload, nil
 }
 
-// closed ends an object, which may have no fields yet.
+// closed ends an object, which may still be empty.
 func closed(payload []byte) []byte {
 	if len(payload) == 0 {
 		payload = append(payload, '{')
@@ -91,7 +88,6 @@ func closed(payload []byte) []byte {
 	return append(payload, '}')
 }
 
-// takeFirst makes an item of the first row of an input without a header.
 func (c *csvReader) takeFirst(item *row.Item) error {
 	first := c.first
 	c.first = nil
@@ -111,7 +107,6 @@ func (c *csvReader) takeFirst(item *row.Item) error {
 	return nil
 }
 
-// startRow goes to the next line that is not empty.
 func (c *csvReader) startRow() error {
 	c.bytes, c.index = 0, 0
 	for {
@@ -138,7 +133,8 @@ func (c *csvReader) nextLine() error {
 	return nil
 }
 
-// field cuts the next field off the row, and says whether another follows. The bytes are good until the next call.
+// field cuts the next field off the row and reports whether another follows. The bytes are valid until the next
+// call.
 func (c *csvReader) field() (field []byte, more bool, err error) {
 	if len(c.rest) > 0 && c.rest[0] == '"' {
 		return c.quoted()
@@ -197,7 +193,7 @@ func (c *csvReader) quoted() (field []byte, more bool, err error) {
 	}
 }
 
-// quotedLine takes the rest of the line into the field, with its end as it is, and goes on to the next line.
+// quotedLine adds the rest of the line, with its line end, to the field and reads the next line.
 func (c *csvReader) quotedLine(opened int) error {
 	c.text = append(append(c.text, c.rest...), c.lines.ended...)
 	switch {
@@ -213,7 +209,6 @@ func (c *csvReader) quotedLine(opened int) error {
 	return err
 }
 
-// whole joins what was collected of a quoted field with its last piece.
 func (c *csvReader) whole(piece []byte) []byte {
 	if len(c.text) == 0 {
 		return piece
@@ -245,7 +240,6 @@ func (c *csvReader) wrongCount() error {
 		"%d field%s, the header has %d; %s", c.index, plural, len(c.names), fix)}
 }
 
-// errorAt makes an error about the field being read.
 func (c *csvReader) errorAt(line int, format string, args ...any) error {
 	e := &row.LineError{Line: line, Reason: fmt.Sprintf(format, args...)}
 	if c.index < len(c.names) {
@@ -254,17 +248,16 @@ func (c *csvReader) errorAt(line int, format string, args ...any) error {
 	return e
 }
 
-// delimiters are those that are looked for, and what they are called in settings.
 func delimiters() map[byte]string {
 	return map[byte]string{',': "comma", ';': "semicolon", '\t': "tab", '|': "bar"}
 }
 
 const (
-	sampleBytes = bufferBytes / 4 // of the input, by which the delimiter is judged
+	sampleBytes = bufferBytes / 4 // of the input, for delimiter detection
 	sampleRows  = 50
 )
 
-// separate finds out what stands between fields, unless it is given, and skips a first line that says so.
+// separate detects the delimiter, unless given, and skips a first line like sep=;.
 func (c *csvReader) separate(given byte) error {
 	sample, whole := c.lines.peek(sampleBytes)
 	said, rest := sepLine(sample)
@@ -288,7 +281,7 @@ func (c *csvReader) separate(given byte) error {
 	return c.judge(rest, whole)
 }
 
-// sepLine reads a first line like sep=; which spreadsheets write and take; said is 0 when there is none.
+// sepLine parses a first line like sep=; which spreadsheets write and read. said is 0 without one.
 func sepLine(sample []byte) (said byte, rest []byte) {
 	line, rest, _ := bytes.Cut(sample, []byte("\n"))
 	line = bytes.TrimSuffix(line, []byte("\r"))
@@ -298,15 +291,14 @@ func sepLine(sample []byte) (said byte, rest []byte) {
 	return line[4], rest
 }
 
-// candidate is how the sample looks with a delimiter.
 type candidate struct {
 	delimiter byte
-	rows      int // that have as many fields as the header
+	rows      int // with as many fields as the header
 	fields    int // of the header
 }
 
-// judge takes the delimiter with which most rows have as many fields as the first, and of such that by which these are
-// most. When it cannot tell, it asks.
+// judge picks the delimiter with which most rows have as many fields as the first; ties go to the most fields. If
+// it cannot decide, the error asks the user.
 func (c *csvReader) judge(sample []byte, whole bool) error {
 	var found []candidate
 	for delimiter := range delimiters() {
@@ -341,7 +333,7 @@ func (c *csvReader) judge(sample []byte, whole bool) error {
 	return nil
 }
 
-// try counts fields. The last row of a sample that is not the whole input may be cut, and does not count.
+// try counts fields. The last row of a partial sample may be cut, so it does not count.
 func try(delimiter byte, sample []byte, whole bool) candidate {
 	tried := candidate{delimiter: delimiter}
 	for range sampleRows {
@@ -363,7 +355,8 @@ func try(delimiter byte, sample []byte, whole bool) candidate {
 	return tried
 }
 
-// countFields counts those of the first row; 0: it is none with this delimiter. ended: a line break ends it.
+// countFields counts the fields of the first row; 0 means it is invalid with this delimiter. ended: a line break
+// ends it.
 func countFields(delimiter byte, sample []byte) (fields int, rest []byte, ended bool) {
 	begins, quoted := true, false
 	fields = 1
@@ -387,7 +380,6 @@ func countFields(delimiter byte, sample []byte) (fields int, rest []byte, ended 
 	return fields, nil, false
 }
 
-// newCSV reads the header line.
 func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	c := &csvReader{lines: lines, maxField: cfg.MaxFieldBytes}
 	err := c.separate(byte(cfg.Delimiter))
@@ -419,7 +411,6 @@ func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	return c, nil
 }
 
-// header reads the current row as names.
 func (c *csvReader) header() ([]string, error) {
 	var names []string
 	seen := make(map[string]bool)
@@ -450,10 +441,8 @@ func (c *csvReader) header() ([]string, error) {
 	return names, nil
 }
 
-// numbered is the name of a column that has none.
 func numbered(index int) string { return fmt.Sprintf("column%d", index+1) }
 
-// noHeader takes the first row, and has names for the columns.
 func (c *csvReader) noHeader(given []string) (names []string, err error) {
 	c.first = [][]byte{}
 	for more := true; more; c.index++ {

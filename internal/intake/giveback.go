@@ -18,29 +18,28 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// What a flat export of a run says of items beside their own fields.
+// Names that a flat export of a run uses in addition to the items' own fields.
 const (
-	ExportPrefix = "tranche."           // of the names of such columns
-	ExportResult = "result."            // of fields of results
-	ExportKey    = ExportPrefix + "key" // the key: by this column an export is recognised that is given back
+	ExportPrefix = "tranche."           // prefix of columns about the item
+	ExportResult = "result."            // prefix of fields of results
+	ExportKey    = ExportPrefix + "key" // the key; its presence marks an export
 )
 
-// Export says how a flat export of a run is read that people give back after they changed some of it: its key is in
-// ExportKey, columns about the item are left out, what a table has made of values is undone, and what it does not show
-// stays as it is.
+// Export says how to read an edited flat export of a run. Its key is in ExportKey. Columns about the item are
+// ignored, the changes that a table makes to values are undone, and fields not shown stay unchanged.
 type Export struct {
-	Config // how it is read otherwise
-	// Payloads are those that the items have now, by their keys; a key that is not there has none.
+	Config // for everything else
+	// Payloads returns the current payloads by key, without keys that do not exist.
 	Payloads func(keys []string) (map[string]string, error)
 }
 
-// openExport opens what may be an export, which its columns tell once a reader has read them: open begins again each
-// time, and is told when it is the last. The rows of an export have ExportKey as their key.
+// openExport opens an input that may be an export, which only its column names tell. open starts from the beginning
+// each time; last marks the final call. Rows of an export have ExportKey as their key.
 func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (*Reader, error) {
 	back := cfg.asExport()
 	_, wrong := firstRow(open, back)
 	if wrong != nil && back.Encoding != cfg.Encoding {
-		back.Encoding = cfg.Encoding // saved in the encoding of the run's own input
+		back.Encoding = cfg.Encoding // saved in the encoding of the run's input
 		if _, err := firstRow(open, back); err == nil {
 			wrong = nil
 		}
@@ -54,7 +53,7 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 	}
 	names := namesOf(first.Payload)
 	if slices.Contains(names, ExportKey) {
-		return nil, wrong // of an export that cannot be read as one
+		return nil, wrong // an export that cannot be read as one
 	}
 	if isUnflat(names) {
 		own, err := cfg.Export.Payloads([]string{first.Key})
@@ -71,7 +70,7 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 var errUnflat = &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
 	"data of its items; give back one of: tranche run export --flat --include payload"}
 
-// isUnflat reports whether columns or fields are those of an export that is not flat.
+// isUnflat reports whether the columns or fields are those of an export without --flat.
 func isUnflat(names []string) bool {
 	has := func(all ...string) bool {
 		return !slices.ContainsFunc(all, func(name string) bool { return !slices.Contains(names, name) })
@@ -85,12 +84,11 @@ func firstRow(open func(cfg Config, last bool) (*Reader, error), cfg Config) (fi
 		return first, err
 	}
 	if err = r.rows.Next(&first); errors.Is(err, io.EOF) {
-		err = nil // there is a heading, and nothing below
+		err = nil // a heading without rows
 	}
 	return first, err
 }
 
-// keepXLSX opens a workbook, which must be an export.
 func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	spool := *cfg.Spool
 	spool.Max = xlsxMaxBytes
@@ -107,12 +105,12 @@ func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	}}, nil
 }
 
-// aboutItem reports whether a column says something about an item beside its fields.
+// aboutItem reports whether a column describes the item instead of being one of its fields.
 func aboutItem(name string) bool {
 	return name != ExportKey && strings.HasPrefix(name, ExportPrefix) || strings.HasPrefix(name, ExportResult)
 }
 
-// openTextExport opens a text that may be an export. What is read of it to find out is kept until it is read again.
+// openTextExport opens text that may be an export. The bytes read for detection are kept and read again.
 func openTextExport(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	var seen bytes.Buffer
 	return openExport(func(cfg Config, last bool) (*Reader, error) {
@@ -125,10 +123,9 @@ func openTextExport(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	}, cfg)
 }
 
-// restoreRows is how many payloads are looked up at once.
 const restoreRows = 500
 
-// restored lays rows of an export over the payloads that the items have.
+// restored merges rows of an export into the items' current payloads.
 type restored struct {
 	of     *Reader
 	rows   rows
@@ -161,7 +158,6 @@ func (r *restored) Next(item *row.Item) error {
 	return err
 }
 
-// fill reads ahead, and looks up what the items have.
 func (r *restored) fill() (err error) {
 	if r.ahead == nil {
 		r.ahead = make([]row.Item, restoreRows)
@@ -190,7 +186,7 @@ func (r *restored) fill() (err error) {
 	return nil
 }
 
-// keysShownAs are those that a table shows as it shows key: spreadsheets write each line break of a text as \n.
+// keysShownAs lists the keys that a table shows as key: spreadsheets write each line break of a text as \n.
 func (r *restored) keysShownAs(key string) []string {
 	if !r.isSheet() || strings.Contains(key, "\r") || !strings.Contains(key, "\n") {
 		return []string{key}
@@ -198,7 +194,6 @@ func (r *restored) keysShownAs(key string) []string {
 	return []string{key, strings.ReplaceAll(key, "\n", "\r\n"), strings.ReplaceAll(key, "\n", "\r")}
 }
 
-// meant finds the item that a row is about, by its key as a table shows it.
 func (r *restored) meant(read *row.Item) error {
 	var found []string
 	shown := r.keysShownAs(read.Key)
@@ -215,13 +210,13 @@ func (r *restored) meant(read *row.Item) error {
 		return r.of.wrong(read, ExportKey, "several items have this key, with other line breaks; correct this item in an "+
 			"export as ndjson or parquet")
 	case len(shown) > 1 || lost:
-		return r.of.wrong(read, ExportKey, "no item has this key, of which a spreadsheet may have changed line breaks or "+
+		return r.of.wrong(read, ExportKey, "no item has this key; a spreadsheet may have changed its line breaks or "+
 			"characters; correct this item in an export as ndjson or parquet")
 	}
 	return nil
 }
 
-// lay makes the payload of a row and of what the item has.
+// lay merges a row into the item's current payload.
 func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error) {
 	cells := fieldsOf(line)
 	if r.format == CSV {
@@ -263,10 +258,8 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 	return append(item.Payload[:0], r.out...), nil
 }
 
-// field is one of an object, as it is written.
 type field struct{ name, value []byte }
 
-// fieldsOf are the fields of an object without spaces.
 func fieldsOf(object []byte) (all []field) {
 	for at := 1; at < len(object) && object[0] == '{' && object[at] == '"'; {
 		after := itemschema.ValueEnd(object, at)
@@ -277,7 +270,6 @@ func fieldsOf(object []byte) (all []field) {
 	return all
 }
 
-// namesOf are the names of the fields of an object without spaces.
 func namesOf(object []byte) (names []string) {
 	for _, f := range fieldsOf(object) {
 		names = append(names, plainName(f.name))
@@ -293,7 +285,6 @@ func plainName(quoted []byte) string {
 	return string(name)
 }
 
-// armedName is the name of a column as it was before it was defused.
 func armedName(quoted []byte) []byte {
 	name := plainName(quoted)
 	armed := Armed(name)
@@ -304,17 +295,17 @@ func armedName(quoted []byte) []byte {
 	return quoted
 }
 
-// empty reports whether a cell says nothing of a field that the item does not have. Only in NDJSON is an empty text
-// something: sheets show nothing for it, and some writers of Parquet have null for it.
+// empty reports whether a cell adds nothing to an item without that field. Empty text counts only in NDJSON: sheets
+// show nothing for it, and some Parquet writers write null.
 func (r *restored) empty(cell []byte) bool {
 	return string(cell) == "null" || string(cell) == `""` && r.format != NDJSON
 }
 
-// isSheet reports whether people see the table in a program that changes how texts are kept.
+// isSheet reports whether the format is edited in spreadsheet programs, which change texts.
 func (r *restored) isSheet() bool { return r.format == CSV || r.format == XLSX }
 
-// cell is what a cell says: what the item has, when that is what the cell shows, or else a value of the same kind. In
-// NDJSON a value has a kind of its own.
+// cell returns the new value of a field: the current one if the cell shows it, else a value of the same kind.
+// NDJSON values keep their own kind.
 func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	kind := kindOf(have)
 	if r.format == XLSX {
@@ -333,7 +324,7 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 		return nil, fmt.Errorf("it holds U+FFFD for a character that a workbook cannot hold; correct this value in an " +
 			"export as ndjson, csv or parquet")
 	} else if armed := Armed(text); r.format == CSV && armed != text {
-		cell, _ = row.AppendString(nil, []byte(armed)) // a piece of what is good
+		cell, _ = row.AppendString(nil, []byte(armed)) // part of valid text
 	}
 	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
 	if err == nil && (r.sameNumber(value, have) || bytes.Equal(value, have)) {
@@ -342,7 +333,6 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	return value, err
 }
 
-// workbookCell returns a cell without what the workbook made of the value it shows.
 func workbookCell(cell, have []byte, kind string) ([]byte, error) {
 	if number, place, ok := shownElse(cell); ok {
 		if kind == TypeText {
@@ -357,7 +347,6 @@ func workbookCell(cell, have []byte, kind string) ([]byte, error) {
 	return cell, nil
 }
 
-// same reports whether a cell shows what the item has.
 func (r *restored) same(cell, have []byte) bool {
 	if bytes.Equal(cell, have) || r.sameNumber(cell, have) {
 		return true
@@ -375,10 +364,9 @@ func (r *restored) same(cell, have []byte) bool {
 	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || text != "" && text == TooLongForCell(shown)
 }
 
-// clockTime is a time to which a workbook adds seconds.
 var clockTime = regexp.MustCompile(`^[0-2]?[0-9]:[0-5][0-9]$`)
 
-// asClock is a cell's time written as the one that was shown: without seconds, and without a zero before its hours.
+// asClock writes a cell's time in the shown form: without seconds, and without a leading zero of the hour.
 func asClock(cell []byte, shown string) []byte {
 	text, ok := strings.CutSuffix(textOf(cell), ":00")
 	if !ok || !clockTime.MatchString(text) {
@@ -390,13 +378,14 @@ func asClock(cell []byte, shown string) []byte {
 	return strconv.AppendQuote(nil, text)
 }
 
-// asSheet is a text as it is compared with another in a table of people: a line break is one, however it is written,
-// and a workbook may have taken characters that it cannot hold.
+// asSheet normalises text for comparison: all line breaks are equal, and characters a workbook cannot hold are
+// replaced.
 func asSheet(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(ShownInCell(text), "\r\n", "\n"), "\r", "\n")
 }
 
-// shownElse is a number of a workbook whose format shows more than its digits, and its cell: see Reader.
+// shownElse returns the number and the cell of a workbook value whose format shows more than digits, see
+// xlsxReader.Next.
 func shownElse(cell []byte) (number []byte, place string, ok bool) {
 	if len(cell) == 0 || cell[0] != '[' {
 		return nil, "", false
@@ -405,7 +394,7 @@ func shownElse(cell []byte) (number []byte, place string, ok bool) {
 	return number, plainName(quoted), ok
 }
 
-// kindOf is what a value becomes that takes the place of another; empty: it stays what it is.
+// kindOf returns the type that a replacement of a value must have; empty: any.
 func kindOf(have []byte) string {
 	switch {
 	case len(have) == 0, have[0] == 'n':
@@ -421,8 +410,8 @@ func kindOf(have []byte) string {
 	}
 }
 
-// sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep, and
-// those of a workbook are its own, however many digits it writes.
+// sameNumber reports whether two numbers are equal though written differently. Spreadsheets do not keep longer
+// numbers. In a workbook any number of digits is the workbook's own doing.
 func (r *restored) sameNumber(cell, have []byte) bool {
 	if len(cell) == 0 || len(have) == 0 || len(have) > XLSXDigits || len(cell) > XLSXDigits && r.format != XLSX {
 		return false
@@ -432,7 +421,7 @@ func (r *restored) sameNumber(cell, have []byte) bool {
 	return errX == nil && errY == nil && x == y
 }
 
-// textOf is how an export shows a value: a string as its text, nothing for null, anything else as it is written.
+// textOf returns a value as an export shows it: a string as its text, nothing for null, anything else as raw JSON.
 func textOf(value []byte) string {
 	switch {
 	case len(value) == 0 || string(value) == "null":
@@ -443,12 +432,11 @@ func textOf(value []byte) string {
 	return string(value)
 }
 
-// restore lays the rows of r over what the items have.
 func (r *Reader) restore(from *Export) {
 	r.rows = &restored{of: r, rows: r.rows, format: r.format, lookup: from.Payloads}
 }
 
-// asExport is how the input is read if it is an export.
+// asExport returns the Config for reading the input as an export.
 func (c Config) asExport() Config {
 	back := c.Export.Config.withDefaults()
 	back.Key, back.Export = ExportKey, c.Export

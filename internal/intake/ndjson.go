@@ -13,16 +13,15 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// ndjsonReader checks each line as one JSON object and hands it on.
 type ndjsonReader struct {
 	lines    *lineReader
 	maxField int
 	maxDepth int
 	key      string // empty until the first row decides
-	quoted   []byte // the key's name as it usually stands in JSON
+	quoted   []byte // the key's name as usually written in JSON
 	keyless  bool   // the key is not in the object
 
-	src bytes.Buffer // the line being read, as the decoder wants it
+	src bytes.Buffer // the line being read, for the decoder
 	dec *jsontext.Decoder
 }
 
@@ -59,7 +58,6 @@ func (n *ndjsonReader) Next(item *row.Item) error {
 	return nil
 }
 
-// nextLine goes to the next line that is not blank, and checks its bytes.
 func (n *ndjsonReader) nextLine() ([]byte, error) {
 	for {
 		line, err := n.lines.next()
@@ -87,7 +85,7 @@ func (n *ndjsonReader) checkBytes(line []byte) error {
 	return nil
 }
 
-// check walks through the object once: it must be valid JSON, within the limits, and have the key.
+// check walks the object once: it must be valid JSON, within the limits, and have the key.
 func (n *ndjsonReader) check(line []byte) (key string, err error) {
 	if err := n.open(line); err != nil {
 		return "", err
@@ -132,7 +130,7 @@ func (n *ndjsonReader) mustHaveKey(found bool, line []byte) error {
 	return n.noKey(row.Quote(n.key), line)
 }
 
-// open points the decoder at a line and reads its opening brace.
+// open resets the decoder to a line and reads the opening brace.
 func (n *ndjsonReader) open(line []byte) error {
 	n.src = *bytes.NewBuffer(line)
 	n.dec.Reset(&n.src)
@@ -148,7 +146,6 @@ func (n *ndjsonReader) open(line []byte) error {
 	return n.explain(err)
 }
 
-// close reads the closing brace and makes sure that nothing follows.
 func (n *ndjsonReader) close() error {
 	if _, err := n.dec.ReadToken(); err != nil {
 		return n.explain(err)
@@ -159,7 +156,7 @@ func (n *ndjsonReader) close() error {
 	return nil
 }
 
-// isKey compares a name, as it stands in the line, with the key's.
+// isKey compares a raw name with the key's.
 func (n *ndjsonReader) isKey(name jsontext.Value) bool {
 	if bytes.IndexByte(name, '\\') < 0 {
 		return bytes.Equal(name, n.quoted)
@@ -168,7 +165,6 @@ func (n *ndjsonReader) isKey(name jsontext.Value) bool {
 	return err == nil && string(plain) == n.key
 }
 
-// keyOf reads the value of the key's field.
 func (n *ndjsonReader) keyOf(value jsontext.Value) (string, error) {
 	switch kind := value.Kind(); {
 	case kind == '"' && bytes.IndexByte(value, '\\') < 0:
@@ -186,7 +182,6 @@ func (n *ndjsonReader) keyOf(value jsontext.Value) (string, error) {
 	}
 }
 
-// chooseKey decides by the first row which field holds the keys.
 func (n *ndjsonReader) chooseKey(line []byte) error {
 	names, err := n.fields(line)
 	if err != nil {
@@ -205,7 +200,6 @@ func (n *ndjsonReader) chooseKey(line []byte) error {
 	return nil
 }
 
-// fields lists the names of an object.
 func (n *ndjsonReader) fields(line []byte) ([]string, error) {
 	if err := n.open(line); err != nil {
 		return nil, err
@@ -235,7 +229,6 @@ func (n *ndjsonReader) noKey(wanted string, line []byte) error {
 	return n.errorAt("", "no field %s for the key; the fields are %s", wanted, row.List(names))
 }
 
-// field names the top-level field that was just read.
 func (n *ndjsonReader) field() string {
 	for token := range n.dec.StackPointer().Tokens() {
 		return token
@@ -243,12 +236,11 @@ func (n *ndjsonReader) field() string {
 	return ""
 }
 
-// errorAt makes an error about the current line.
 func (n *ndjsonReader) errorAt(field, format string, args ...any) error {
 	return &row.LineError{Line: n.lines.number, Column: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// explain turns an error of the decoder into one about the row.
+// explain turns a decoder error into one about the row.
 func (n *ndjsonReader) explain(err error) error {
 	if err == nil {
 		return nil

@@ -19,9 +19,9 @@ import (
 // Reader yields the rows of one input in order.
 type Reader struct {
 	rows   rows
-	shape  *shaper      // nil: rows are as they are
-	check  *schemaCheck // nil: anything fits
-	sorter *sorter      // nil: rows come in their order
+	shape  *shaper      // nil: rows are unchanged
+	check  *schemaCheck // nil: no schema
+	sorter *sorter      // nil: input order
 	notes  []string
 	format Format
 	unit   string // what Item.Line counts; empty: lines
@@ -30,19 +30,19 @@ type Reader struct {
 	err    error // what ended the stream
 }
 
-// rows is a format's part of the work.
+// rows is the format-specific part of a Reader.
 type rows interface {
 	// Next fills the item or returns io.EOF.
 	Next(item *row.Item) error
-	// KeyName is the column or field that the keys come from, empty while that is undecided.
+	// KeyName is the column or field of the keys; empty while undecided.
 	KeyName() string
 }
 
-// bufferBytes is the size of the buffer in front of the lines; longer lines are collected apart.
+// bufferBytes is the size of the line buffer; longer lines are collected separately.
 const bufferBytes = 64 << 10
 
-// Open looks at the start of r to recognise gzip or zstd and then the format, and reads a CSV header. It blocks until r
-// has given that much. Its errors are those of Next, and of a Config that does not make sense.
+// Open detects gzip or zstd and then the format at the start of r, and reads a CSV header. It blocks until r has
+// given that much. It returns the errors of Next and errors of an invalid Config.
 func Open(r io.Reader, cfg Config) (*Reader, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -74,7 +74,6 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	return rows.with(cfg), nil
 }
 
-// with adds what is done with rows of any format.
 func (r *Reader) with(cfg Config) *Reader {
 	r.shape = newShaper(cfg)
 	if cfg.Sort != "" {
@@ -110,13 +109,11 @@ func openText(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	return &Reader{rows: rows, format: format, notes: append(notes, rows.notes...)}, nil
 }
 
-// isParquet reports whether an input is read as Parquet.
 func (c Config) isParquet(plain *bufio.Reader) bool {
 	start, _ := plain.Peek(len(parquet.Magic)) // it may be shorter
 	return c.Spool != nil && (c.Format == Parquet || c.Format == Recognise && string(start) == parquet.Magic)
 }
 
-// keepParquet keeps the whole of an input and opens it.
 func keepParquet(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 	if start, _ := plain.Peek(len(parquet.Magic)); string(start) != parquet.Magic {
 		return nil, &row.InputError{Reason: "the input is no Parquet file: it does not start like one"}
@@ -141,13 +138,13 @@ func keepParquet(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 	return rows, nil
 }
 
-// Format says what the input was read as.
+// Format returns the format that was read.
 func (r *Reader) Format() Format { return r.format }
 
-// Unit is what Item.Line counts: row or message, or empty for lines.
+// Unit is what Item.Line counts: row or message; empty for lines.
 func (r *Reader) Unit() string { return r.unit }
 
-// Close gives up what the reader holds beside the input that it was given: a file of its own, a connection. It may be
+// Close releases what the reader opened itself, such as a spool file or a connection, but not its input. It may be
 // called twice.
 func (r *Reader) Close() error {
 	free := r.close
@@ -162,7 +159,7 @@ func (r *Reader) Close() error {
 	return err
 }
 
-// Key names the column or field that the keys come from. In NDJSON without Config.Key it is empty before the first row.
+// Key names the column or field of the keys. In NDJSON without Config.Key it is empty before the first row.
 func (r *Reader) Key() string {
 	name := r.rows.KeyName()
 	if r.shape != nil {
@@ -171,8 +168,8 @@ func (r *Reader) Key() string {
 	return name
 }
 
-// Next reads the next row into item. It returns io.EOF after the last one, and an *row.InputError that wraps
-// row.ErrNoRows if there was none. Once it has returned an error it returns the same again.
+// Next reads the next row into item. It returns io.EOF after the last one, or an *row.InputError that wraps
+// row.ErrNoRows if there was none. After an error it keeps returning that error.
 func (r *Reader) Next(item *row.Item) error {
 	if r.err != nil {
 		return r.err
@@ -188,7 +185,6 @@ func (r *Reader) Next(item *row.Item) error {
 	return nil
 }
 
-// checked reads a row and holds it against the schema, if there is one.
 func (r *Reader) checked(item *row.Item) error {
 	err := r.row(item)
 	if err == nil && r.check != nil {
@@ -197,10 +193,10 @@ func (r *Reader) checked(item *row.Item) error {
 	return err
 }
 
-// Notes says what was found out about the input that people may want to know. It grows until the first row is read.
+// Notes returns human-readable findings about the input. It grows until the first row is read.
 func (r *Reader) Notes() []string { return r.notes }
 
-// row reads a row, whether it fits a schema or not.
+// row reads a row without checking the schema.
 func (r *Reader) row(item *row.Item) error {
 	err := r.rows.Next(item)
 	if err == nil {
@@ -233,7 +229,6 @@ func (r *Reader) checkKey(item *row.Item) error {
 	return r.wrong(item, r.Key(), reason)
 }
 
-// wrong is an error about a field of a row.
 func (r *Reader) wrong(item *row.Item, field, reason string) error {
 	if r.unit != "" {
 		return &row.RecordError{Unit: r.unit, Number: item.Line, Field: field, Reason: reason}
@@ -260,7 +255,7 @@ func noRows(format Format) error {
 
 const byteOrderMark = "\uFEFF"
 
-// recognise skips a byte order mark and decides on a format by the first character that is not white space.
+// recognise skips a byte order mark and picks the format by the first character that is not white space.
 func recognise(src *bufio.Reader, format Format) (Format, error) {
 	start, err := src.Peek(foreignBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -290,7 +285,7 @@ func recognise(src *bufio.Reader, format Format) (Format, error) {
 	}
 }
 
-// firstByte peeks at the first byte that is not white space, within what the buffer holds.
+// firstByte peeks at the first byte that is not white space, within the buffer.
 func firstByte(src *bufio.Reader) (byte, error) {
 	for n := 1; n <= src.Size(); n = max(n+1, src.Buffered()) {
 		seen, err := src.Peek(n)
@@ -308,20 +303,21 @@ func firstByte(src *bufio.Reader) (byte, error) {
 	return 0, &row.InputError{Reason: "the input starts with " + row.Size(src.Size()) + " of white space; remove it"}
 }
 
-// errLineTooLong comes with the first part of a line that is larger than the limit.
+// errLineTooLong comes with the first part of a line that exceeds the limit.
 var errLineTooLong = errors.New("the line is too long")
 
-// lineReader cuts its source into lines and counts them. A line never takes more memory than the limit and a buffer.
+// lineReader splits its source into lines and counts them. A line never uses more memory than the limit and a
+// buffer.
 type lineReader struct {
 	src    *bufio.Reader
 	limit  int
-	number int    // of the line that next returned last, from 1
-	long   []byte // holds a line that is larger than the buffer of src
-	ended  []byte // what the line ended with that next returned last, where it is whole; good as long as the line
-	late   error  // that peek met; src gives it once only
+	number int    // of the line last returned by next, from 1
+	long   []byte // a line larger than the buffer of src
+	ended  []byte // the line end of the line last returned by next, if whole; valid as long as the line
+	late   error  // seen by peek; src returns it only once
 }
 
-// peek shows what comes, without taking it; whole: that is all there is.
+// peek returns the next bytes without consuming them; whole: there are no more.
 func (l *lineReader) peek(n int) (sample []byte, whole bool) {
 	sample, err := l.src.Peek(n)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -330,10 +326,9 @@ func (l *lineReader) peek(n int) (sample []byte, whole bool) {
 	return sample, errors.Is(err, io.EOF)
 }
 
-// next returns a line without its "\n" or "\r\n". The bytes are good until the next call. After the last line it
-// returns io.EOF.
+// next returns a line without its "\n" or "\r\n", or io.EOF. The bytes are valid until the next call.
 func (l *lineReader) next() ([]byte, error) {
-	if l.late != nil { // what came before it is buffered
+	if l.late != nil { // what came before it is still buffered
 		if rest, _ := l.src.Peek(l.src.Buffered()); bytes.IndexByte(rest, '\n') < 0 {
 			return nil, readError(l.number, l.late)
 		}
@@ -357,7 +352,6 @@ func (l *lineReader) next() ([]byte, error) {
 	return trimmed, nil
 }
 
-// collect joins the pieces of a line that did not fit in the buffer.
 func (l *lineReader) collect(piece []byte) ([]byte, error) {
 	l.long = append(l.long[:0], piece...)
 	for {
@@ -372,13 +366,13 @@ func (l *lineReader) collect(piece []byte) ([]byte, error) {
 	}
 }
 
-// trimEnd takes the line break off. A "\r" counts as part of it, at the end of the input as well.
+// trimEnd removes the line break. A "\r" is part of it, also at the end of the input.
 func trimEnd(line []byte) []byte {
 	line = bytes.TrimSuffix(line, []byte("\n"))
 	return bytes.TrimSuffix(line, []byte("\r"))
 }
 
-// readError tells where reading stopped. An InputError gets the line, any other error is the source's own.
+// readError adds the line where reading stopped. An InputError gets the line; other errors are wrapped.
 func readError(line int, err error) error {
 	if input, ok := errors.AsType[*row.InputError](err); ok {
 		return &row.InputError{Line: line, Reason: input.Reason, Err: input.Err}
@@ -386,9 +380,8 @@ func readError(line int, err error) error {
 	return fmt.Errorf("read the input after line %d: %w", line, err)
 }
 
-// Object checks a payload that came alone, as a row of NDJSON without a key would be, and returns it as it is stored:
-// one compact JSON object. Of the limits those of a row hold, and so does
-// the schema.
+// Object validates a single payload like a row of NDJSON without a key and returns it as one compact JSON object.
+// The limits of a row and the schema apply.
 func Object(text []byte, cfg Config) ([]byte, error) {
 	cfg.MaxFieldBytes = cmp.Or(cfg.MaxFieldBytes, DefaultMaxFieldBytes)
 	n := newNDJSON(&lineReader{number: 1}, cfg)

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// What a value may become, see Config.Types.
+// The values of Config.Types.
 const (
 	TypeNumber = "number"
 	TypeText   = "text"
@@ -28,7 +28,7 @@ const (
 // Types lists the values of Config.Types.
 func Types() []string { return []string{TypeNumber, TypeText, TypeBool, TypeJSON} }
 
-// raw is how the rows are read before they are shaped: with the key's name in the input.
+// raw returns the Config for reading rows before they are shaped: with the key's name in the input.
 func (c Config) raw() Config {
 	keys := []string{c.Key}
 	if c.Key == "" {
@@ -45,31 +45,30 @@ func (c Config) raw() Config {
 	return c
 }
 
-// shaper leaves out, renames and converts fields of payloads.
+// shaper drops, renames and converts fields of payloads.
 type shaper struct {
 	cfg    Config
-	fields map[string]*shaped // by the names in the input
-	keep   bool               // also what has no entry
+	fields map[string]*shaped // by name in the input
+	keep   bool               // keep fields without an entry
 
-	seen  int // entries that were
+	seen  int // entries seen so far
 	depth int
 	out   []byte
 }
 
-// shaped is what becomes of a field.
 type shaped struct {
 	drop   bool
-	taken  string // another field is renamed to its name
-	prefix []byte // the name that it gets, and a colon
+	taken  string // the field that is renamed to this one's name
+	prefix []byte // the new name and a colon
 	called string
-	kind   string // empty: it stays as it is
+	kind   string // empty: unchanged
 	seen   bool
 }
 
 func newShaper(cfg Config) *shaper {
 	kept := cfg.Columns
 	if cfg.NoHeader {
-		kept = nil // they are all there is
+		kept = nil // they name all columns
 	}
 	if kept == nil && len(cfg.Rename) == 0 && len(cfg.Types) == 0 {
 		return nil
@@ -94,7 +93,6 @@ func newShaper(cfg Config) *shaper {
 	return s
 }
 
-// named is the entry of a field, which is made when there is none.
 func (s *shaper) named(name, called string) *shaped {
 	if s.fields[name] == nil {
 		s.fields[name] = &shaped{called: called}
@@ -102,7 +100,8 @@ func (s *shaper) named(name, called string) *shaped {
 	return s.fields[name]
 }
 
-// rename makes entries of what is renamed, and of what has such a name already. It returns the old names by the new.
+// rename adds entries for renamed fields and for fields whose name is taken by them. It returns the old names by
+// the new.
 func (s *shaper) rename(kept []string) map[string]string {
 	old := map[string]string{}
 	for from, to := range s.cfg.Rename {
@@ -117,7 +116,6 @@ func (s *shaper) rename(kept []string) map[string]string {
 	return old
 }
 
-// called is the name that a column has in payloads.
 func (s *shaper) called(name string) string {
 	if to, renamed := s.cfg.Rename[name]; renamed {
 		return to
@@ -125,7 +123,7 @@ func (s *shaper) called(name string) string {
 	return name
 }
 
-// take shapes a row, or looks at the end whether all fields that were named have been there.
+// take shapes a row, or checks at the end that all configured fields have appeared.
 func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
 	objects := r.format == NDJSON || r.format == Stream
 	if end {
@@ -140,7 +138,7 @@ func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
 	return nil
 }
 
-// missing names a field that was to be kept, renamed or converted, and is not there.
+// missing reports a field that was configured but never seen.
 func (s *shaper) missing() error {
 	if s.seen == len(s.fields) {
 		return nil
@@ -175,7 +173,6 @@ func (s *shaper) row(r *Reader, item *row.Item) error {
 	return nil
 }
 
-// add puts a field into the payload, or leaves it out.
 func (s *shaper) add(f *shaped, name, value []byte) (err error) {
 	if f != nil && !f.seen {
 		f.seen = true
@@ -210,7 +207,6 @@ func (s *shaper) field(quoted []byte) (*shaped, error) {
 	return s.fields[string(plain)], nil
 }
 
-// convert appends a value as one of a kind.
 func convert(dst, value []byte, kind string, depth int) ([]byte, error) {
 	text := value[0] == '"'
 	var said string
@@ -251,7 +247,7 @@ func convertNumber(dst, value []byte, said string, text, null bool) ([]byte, err
 	case null || !text && jsontext.Value(value).Kind() == '0':
 		return append(dst, value...), nil
 	case !text:
-		return nil, fmt.Errorf("it is to be a number, and is %s", row.KindName(jsontext.Value(value).Kind()))
+		return nil, fmt.Errorf("want a number, got %s", row.KindName(jsontext.Value(value).Kind()))
 	}
 	if c := said[0]; c != '-' && (c < '0' || c > '9') || !json.Valid([]byte(said)) {
 		return nil, fmt.Errorf("%s is not written as a number, like -12.50; write it without spaces, groups, and zeros or a "+
@@ -289,35 +285,35 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	return row.AppendCompact(dst, value), nil
 }
 
-// MaxPlaces is how many places an InvalidError has at most.
+// MaxPlaces is the maximum number of places in an InvalidError.
 const MaxPlaces = 20
 
-// maxInvalid bounds what is said of one item.
+// maxInvalid limits the bytes of an item's fault description.
 const maxInvalid = 1000
 
-// InvalidError is returned for items that do not fit the schema that they must.
+// InvalidError is returned for items that do not match the schema.
 type InvalidError struct {
-	Source string         // what the input is called; may be empty
-	Places []InvalidPlace // the first ones, in the order of the input
-	More   bool           // no one looked further
-	Mended bool           // they were to correct others
+	Source string         // name of the input; may be empty
+	Places []InvalidPlace // the first ones, in input order
+	More   bool           // the rest was not checked
+	Mended bool           // the items are corrections of others
 }
 
-// InvalidPlace is one thing that is wrong with one item.
+// InvalidPlace is one fault of one item.
 type InvalidPlace struct {
 	Unit    string // what Line counts: line, row or message
 	Line    int
 	Key     string
-	Field   string // empty: the item as a whole
+	Field   string // empty: the whole item
 	Problem string
 }
 
-// Where says where the item stands, and what its key is.
+// Where returns the item's line and key.
 func (p *InvalidPlace) Where() string {
 	return fmt.Sprintf("%s %d, key %s", p.Unit, p.Line, row.Quote(p.Key))
 }
 
-// What says what is wrong with it.
+// What returns the field and the problem.
 func (p *InvalidPlace) What() string {
 	if p.Field == "" {
 		return p.Problem
@@ -353,15 +349,14 @@ func (e *InvalidError) Error() string {
 	return b.String()
 }
 
-// schemaCheck holds rows against a schema.
 type schemaCheck struct {
 	schema  *itemschema.Schema
 	lenient bool
 	source  string
 }
 
-// take checks a row. Where what does not fit is refused, the first such row has the others read, too: all that is to be
-// fixed is told at once.
+// take checks a row. In strict mode the first invalid row makes it check the remaining rows too, so that one error
+// lists all faults.
 func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 	item.Invalid = ""
 	faults, err := c.schema.Check(item.Payload)
@@ -397,7 +392,6 @@ func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 	}
 }
 
-// describe says in one text what is wrong with an item.
 func describe(faults []itemschema.Fault) string {
 	var b strings.Builder
 	for i, f := range faults {

@@ -20,34 +20,32 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Sizes of a sort: what is kept of rows in memory, and of each part that is merged.
+// Sizes of a sort: rows in memory, and the buffer of each merged part.
 const (
 	sortMemory = 32 << 20
 	sortBuffer = 64 << 10
 )
 
-// sorter orders rows by the values of a field: numbers before other texts, and what is missing last. Rows of the same
-// value stay as they came. 32 MiB of rows are kept in memory; what is more goes to a file, in sorted parts that are
-// merged. All rows are read before the first is handed out.
+// sorter sorts rows by a field: numbers before other texts, missing values last. The sort is stable. It keeps 32
+// MiB of rows in memory; more go to a file, in sorted parts that are merged. It reads all rows before it returns
+// the first.
 type sorter struct {
 	field    []byte // its name in JSON
 	desc     bool
 	spool    Spool
 	memory   int
 	given    bool // all rows were read
-	found    bool // some row has the field
+	found    bool // at least one row has the field
 	rows     []sortedRow
 	size     int // of the rows in memory
 	file     *Kept
 	parts    []sortedPart
 	merging  partHeap
-	finished int // rows in memory that were handed out
+	finished int // rows in memory already returned
 }
 
-// sortedPart is where a sorted part lies in the file.
 type sortedPart struct{ begin, end int64 }
 
-// sortedRow is a row with what it is ordered by.
 type sortedRow struct {
 	by      sortValue
 	key     string
@@ -56,7 +54,6 @@ type sortedRow struct {
 	line    int
 }
 
-// sortValue is a number, a text, or neither.
 type sortValue struct {
 	class int // isNumber, isText or isNothing
 	text  string
@@ -69,13 +66,12 @@ const (
 	isNothing // missing, null, empty or anything else
 )
 
-// newSorter orders by the values of a field; desc has the greatest first.
 func newSorter(field string, desc bool, files Spool) *sorter {
 	name, _ := row.AppendString(nil, []byte(field))
 	return &sorter{field: name, desc: desc, spool: files, memory: sortMemory}
 }
 
-// compare orders values; what is missing comes last in any direction.
+// compare orders values; missing ones come last in either direction.
 func (s *sorter) compare(a, b *sortValue) int {
 	if a.class == isNothing || b.class == isNothing {
 		return cmp.Compare(a.class, b.class)
@@ -87,7 +83,6 @@ func (s *sorter) compare(a, b *sortValue) int {
 	return order
 }
 
-// valueOf is what a payload is ordered by.
 func (s *sorter) valueOf(payload []byte) sortValue {
 	for at := 1; at < len(payload) && payload[at] == '"'; {
 		after := itemschema.ValueEnd(payload, at)
@@ -122,7 +117,7 @@ func sortValueOf(value jsontext.Value) sortValue {
 	return sortValue{class: isText, text: said}
 }
 
-// Next takes in all rows before it hands out the first.
+// Next reads all rows before it returns the first.
 func (s *sorter) Next(read func(*row.Item) error, item *row.Item) error {
 	if !s.given {
 		if err := s.takeAll(read); err != nil {
@@ -167,7 +162,7 @@ func (s *sorter) takeAll(read func(*row.Item) error) error {
 		}
 	}
 	if !s.found {
-		name, _ := jsontext.AppendUnquote(nil, s.field) // it was quoted here
+		name, _ := jsontext.AppendUnquote(nil, s.field) // it was quoted by newSorter
 		return &row.InputError{Reason: "no item has a field " + row.Quote(string(name)) + " that they could be sorted by"}
 	}
 	if s.file == nil {
@@ -180,12 +175,11 @@ func (s *sorter) takeAll(read func(*row.Item) error) error {
 	return s.openParts()
 }
 
-// order keeps rows of the same value as they came.
 func (s *sorter) order() {
 	slices.SortStableFunc(s.rows, func(a, b sortedRow) int { return s.compare(&a.by, &b.by) })
 }
 
-// spill writes what is in memory, in order, as the next part of the file.
+// spill sorts the rows in memory and appends them to the file as the next part.
 func (s *sorter) spill() (err error) {
 	if len(s.rows) == 0 {
 		return nil
@@ -217,7 +211,6 @@ func (s *sorter) spill() (err error) {
 	return nil
 }
 
-// openParts has the first row of each part.
 func (s *sorter) openParts() error {
 	s.rows = nil
 	s.merging.sorter = s
@@ -233,7 +226,6 @@ func (s *sorter) openParts() error {
 	return nil
 }
 
-// merge hands out the least of the first rows.
 func (s *sorter) merge(item *row.Item) error {
 	if len(s.merging.parts) == 0 {
 		return io.EOF
@@ -251,7 +243,6 @@ func (s *sorter) merge(item *row.Item) error {
 	return nil
 }
 
-// Close gives up its file.
 func (s *sorter) Close() error {
 	if s.file == nil {
 		return nil
@@ -259,14 +250,12 @@ func (s *sorter) Close() error {
 	return s.file.Close()
 }
 
-// openPart is a part that is being read.
 type openPart struct {
 	number int
 	from   *bufio.Reader
 	row    sortedRow
 }
 
-// read goes to the next row, or returns io.EOF.
 func (p *openPart) read(s *sorter) error {
 	line, err := binary.ReadUvarint(p.from)
 	if errors.Is(err, io.EOF) {
@@ -287,7 +276,7 @@ func (p *openPart) read(s *sorter) error {
 	return nil
 }
 
-// partHeap has the part on top whose row comes next; of equal ones that which was read first.
+// partHeap keeps the part with the next row on top; ties go to the earlier part.
 type partHeap struct {
 	sorter *sorter
 	parts  []*openPart
@@ -302,7 +291,7 @@ func (h *partHeap) Less(i, j int) bool {
 
 func (h *partHeap) Swap(i, j int) { h.parts[i], h.parts[j] = h.parts[j], h.parts[i] }
 
-// Push implements heap.Interface. No part is added once they are merged.
+// Push implements heap.Interface. It is unused: no part is added during a merge.
 func (h *partHeap) Push(x any) { h.parts = append(h.parts, x.(*openPart)) }
 
 func (h *partHeap) Pop() any {
@@ -311,20 +300,20 @@ func (h *partHeap) Pop() any {
 	return last
 }
 
-// decimal is a number of any size, exactly: sign × 0.digits × 10^point. Its zero value is zero. It takes as much memory
-// as the number's text, whatever the exponent.
+// decimal is an exact number of any size: sign × 0.digits × 10^point. The zero value is zero. Its memory is that of
+// the number's text, whatever the exponent.
 type decimal struct {
 	sign   int
 	digits string // without zeros at either end
 	point  int64
 }
 
-// maxPoint bounds exponents: numbers further out than it have the same one.
+// maxPoint bounds exponents: larger ones count as equal.
 const maxPoint = 1 << 62
 
 var decimalText = regexp.MustCompile(`^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?$`)
 
-// parseDecimal reads a number as JSON writes it; it may have zeros in front as well.
+// parseDecimal reads a number in JSON form; leading zeros are accepted too.
 func parseDecimal(text string) (decimal, bool) {
 	parts := decimalText.FindStringSubmatch(text)
 	if parts == nil {
@@ -339,7 +328,7 @@ func parseDecimal(text string) (decimal, bool) {
 	if parts[1] == "-" {
 		d.sign = -1
 	}
-	exponent, _ := strconv.ParseInt(parts[4], 10, 64) // no exponent is 0, and one out of range the nearest
+	exponent, _ := strconv.ParseInt(parts[4], 10, 64) // none is 0, out of range is the nearest
 	d.point = min(max(exponent, -maxPoint), maxPoint) + int64(len(parts[2])-leading)
 	return d, true
 }

@@ -14,40 +14,40 @@ import (
 )
 
 const (
-	// DefaultSpoolBytes is how much of an input that cannot be read from front to back is kept in a file meanwhile.
+	// DefaultSpoolBytes limits an input that is kept in a file because it cannot be read sequentially.
 	DefaultSpoolBytes = 4 << 30
-	// inMemory is how much of an input is kept in memory instead.
+	// spoolMemory is how much of an input is kept in memory instead.
 	spoolMemory = 1 << 20
 )
 
-// Spool keeps inputs that must be read more than once, or not from front to back. The zero value keeps them in the
-// system's directory for temporary files.
+// Spool keeps inputs that must be read more than once or out of order. The zero value uses the system's directory
+// for temporary files.
 type Spool struct {
-	Dir string // of its files; made when it is not there
-	Max int64  // bytes of one input; 0: DefaultSpoolBytes
-	// Room is what it shares with others that keep inputs on the same disk; nil: there is no bound but that of each.
+	Dir string // of its files; created if missing
+	Max int64  // per input; 0: DefaultSpoolBytes
+	// Room is the disk space shared with others that keep inputs on the same disk; nil: only the limit per input
+	// applies.
 	Room *Room
-	// User is whose inputs they are, who may have half of the room; empty: there is no bound of each user.
+	// User owns the inputs and may use half of the room; empty: no limit per user.
 	User string
 }
 
-// Kept is an input that was kept. Its file has no name: it is gone with the process, whatever becomes of that.
+// Kept is a kept input. Its file is unlinked on creation, so it disappears with the process, even after a crash.
 type Kept struct {
 	Size   int64
-	Digest [sha256.Size]byte // of what came in
+	Digest [sha256.Size]byte // of the input
 
 	small []byte
 	file  *os.File
 	room  *Room
 	user  string
 	taken int64
-	most  int64 // bytes that may be written; 0: whoever writes knows
+	most  int64 // bytes that may be written; 0: the writer enforces it
 }
 
-// roomStep is how much room is taken at once.
 const roomStep = 1 << 20
 
-// Write adds to the file, as far as there is room.
+// Write appends to the file, within the limit and the room.
 func (k *Kept) Write(p []byte) (int, error) {
 	if k.most > 0 && k.Size+int64(len(p)) > k.most {
 		return 0, &TooLargeError{k.most}
@@ -63,7 +63,7 @@ func (k *Kept) Write(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // names the file
 }
 
-// TooLargeError is returned for an input that is larger than may be kept.
+// TooLargeError is returned for an input above Spool.Max.
 type TooLargeError struct{ Max int64 }
 
 func (e *TooLargeError) Error() string {
@@ -71,7 +71,7 @@ func (e *TooLargeError) Error() string {
 		row.Size(int(e.Max)))
 }
 
-// Keep reads r to its end. The caller closes what it returns.
+// Keep reads r to its end. The caller closes the result.
 func (s Spool) Keep(r io.Reader) (*Kept, error) {
 	most := s.most()
 	hash := sha256.New()
@@ -98,7 +98,7 @@ func (s Spool) Keep(r io.Reader) (*Kept, error) {
 	return kept, nil
 }
 
-// Begin makes an empty file, for what is written to it. The caller closes what it returns.
+// Begin creates an empty file to write to. The caller closes it.
 func (s Spool) Begin() (*Kept, error) {
 	file, err := s.create()
 	if err != nil {
@@ -110,7 +110,7 @@ func (s Spool) Begin() (*Kept, error) {
 
 func (s Spool) most() int64 { return cmp.Or(s.Max, DefaultSpoolBytes) }
 
-// create makes a file and takes its name away at once.
+// create makes a file and unlinks it immediately.
 func (s Spool) create() (*os.File, error) {
 	if s.Dir != "" {
 		if err := os.MkdirAll(s.Dir, 0o700); err != nil {
@@ -138,7 +138,7 @@ func (k *Kept) ReadAt(p []byte, off int64) (int, error) {
 // Reader reads the input from its start.
 func (k *Kept) Reader() io.Reader { return io.NewSectionReader(k, 0, k.Size) }
 
-// Close gives up what was kept.
+// Close releases the file and its room.
 func (k *Kept) Close() error {
 	if k.file == nil {
 		return nil
@@ -148,30 +148,30 @@ func (k *Kept) Close() error {
 	return k.file.Close() //nolint:wrapcheck // names the file
 }
 
-// Shares of the room for inputs that are kept in files.
+// Shares of the disk space for inputs in files.
 const (
-	freeShare = 2 // of what is free on the disk, one of so many parts: others write there, too
-	userShare = 2 // of the room, for one user
+	freeShare = 2 // 1/N of the free disk space: others write there, too
+	userShare = 2 // 1/N of the room, per user
 )
 
-// Room bounds the bytes of all inputs that are kept in files at once. It is safe for concurrent use.
+// Room limits the total bytes of inputs kept in files. It is safe for concurrent use.
 type Room struct {
 	most int64
 	free func() (bytes int64, known bool)
 
 	mu     sync.Mutex
-	limit  int64 // as it was when the latest input began
+	limit  int64 // as of the start of the latest input
 	taken  int64
 	byUser map[string]int64
 }
 
-// NewRoom returns room for so many bytes, or for half of what is free when an input begins where that is less. A
-// nil function knows nothing of what is free.
+// NewRoom returns room for most bytes, or for half of the free space at the start of an input if that is less. With
+// a nil function free space is unknown.
 func NewRoom(most int64, free func() (bytes int64, known bool)) *Room {
 	return &Room{most: most, free: free, limit: most, byUser: map[string]int64{}}
 }
 
-// begin looks at what is free. What is taken counts as free: it will be.
+// begin measures the free space. What is already taken counts as free, because it will be.
 func (r *Room) begin() {
 	if r == nil || r.free == nil {
 		return
@@ -184,7 +184,7 @@ func (r *Room) begin() {
 	}
 }
 
-// take takes room for n more bytes of a user, or none and returns a NoRoomError.
+// take reserves n more bytes for a user, or returns a NoRoomError and reserves none.
 func (r *Room) take(n int64, user string) error {
 	if r == nil {
 		return nil
@@ -216,20 +216,19 @@ func (r *Room) giveBack(n int64, user string) {
 	}
 }
 
-// Share is what someone takes of the room who keeps something else than an input in a file. It is not safe for
-// concurrent use.
+// Share is room reserved for a file that is not an input. It is not safe for concurrent use.
 type Share struct {
 	room  *Room
 	taken int64
 }
 
-// Share returns one that has nothing yet. A nil room has room for everything.
+// Share returns an empty share. A nil room is unlimited.
 func (r *Room) Share() *Share {
 	r.begin()
 	return &Share{room: r}
 }
 
-// Fit has the share be so many bytes at least, or returns a NoRoomError.
+// Fit grows the share to at least the given bytes, or returns a NoRoomError.
 func (s *Share) Fit(bytes int64) error {
 	for bytes > s.taken {
 		if err := s.room.take(roomStep, ""); err != nil {
@@ -240,16 +239,16 @@ func (s *Share) Fit(bytes int64) error {
 	return nil
 }
 
-// Close gives all of it back.
+// Close releases the whole share.
 func (s *Share) Close() {
 	s.room.giveBack(s.taken, "")
 	s.taken = 0
 }
 
-// NoRoomError is returned while other inputs take the room on the disk.
+// NoRoomError is returned while other inputs use the room on the disk.
 type NoRoomError struct {
 	Most int64
-	User string // who has as much as one may have; empty: all together have
+	User string // who is at the limit per user; empty: the total is used up
 }
 
 func (e *NoRoomError) Error() string {

@@ -21,19 +21,19 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Limits of a query where its source has none.
+// Limits of a query whose source sets none.
 const (
 	DefaultSQLRows  = 10_000_000
 	DefaultSQLBytes = 8 << 30
-	// A query whose rows are items; then an error, and no run.
+	// The limit for reading a query to its end. Beyond it there is an error and no run.
 	DefaultSQLTime = 30 * time.Minute
 )
 
 const (
 	fetchRows = 1000
-	// The end of its connection.
+	// sqlClose limits closing the connection.
 	sqlClose = 5 * time.Second
-	// messageRoom is what a row may take on the wire beside its values.
+	// messageRoom is what a row may take on the wire in addition to its values.
 	messageRoom = 1 << 20
 )
 
@@ -44,17 +44,17 @@ type SQLSource struct {
 	MaxBytes int64         // of payloads; 0: DefaultSQLBytes
 	MaxTime  time.Duration // 0: DefaultSQLTime
 
-	// Connect makes a connection, with what prepare makes of its settings, and begins a transaction of that length in
-	// which texts are UTF-8 and the same for all roles. The reader closes it.
+	// Connect opens a connection with settings adjusted by prepare, and begins a transaction with that time limit, in
+	// which texts are UTF-8 and the same for all roles. The reader closes the connection.
 	Connect func(ctx context.Context, limit time.Duration, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error)
-	// Explain says an error of the database without secrets.
+	// Explain describes a database error without secrets.
 	Explain func(error) string
 }
 
-// QueryError is returned for a query that fails, or brings more than it may.
+// QueryError is returned for a query that fails or exceeds its limits.
 type QueryError struct {
 	Source       string
-	Line, Column int // in the query, from 1; 0 when no place is meant
+	Line, Column int // in the query, from 1; 0: no position
 	Reason       string
 }
 
@@ -65,7 +65,6 @@ func (e *QueryError) Error() string {
 	return fmt.Sprintf("the query to source %s: %s", e.Source, e.Reason)
 }
 
-// sqlReader reads the rows of a cursor.
 type sqlReader struct {
 	ctx      context.Context //nolint:containedctx // it is the query's, and ends with it
 	cancel   context.CancelFunc
@@ -74,7 +73,7 @@ type sqlReader struct {
 	cfg      Config
 	conn     *pgx.Conn
 	result   *pgconn.ResultReader // of the FETCH in progress; nil between two
-	fetched  int                  // rows of it
+	fetched  int                  // its rows so far
 	names    []string
 	prefixes [][]byte
 	convert  []converter
@@ -83,14 +82,15 @@ type sqlReader struct {
 	bytes    int64
 }
 
-// The text of a query follows it. A cursor is for queries only: what would change anything is refused by its syntax.
+// declareCursor precedes the text of the query. A cursor takes only queries: its syntax refuses anything that
+// writes.
 const declareCursor = "DECLARE tranche_items NO SCROLL CURSOR FOR "
 
-// planWhole has the whole of the result planned for, not its first rows.
+// planWhole makes PostgreSQL plan for the whole result, not for its first rows.
 const planWhole = "SET LOCAL cursor_tuple_fraction = 1"
 
-// OpenSQL asks a query, in a read-only transaction, and reads its rows as items. Names of columns become fields.
-// Memory is bounded by one row. The errors are those of Next, *QueryError and those of the connection.
+// OpenSQL runs a query in a read-only transaction and reads its rows as items. Column names become fields. Memory
+// is bounded by one row. It returns the errors of Next, *QueryError and connection errors.
 func OpenSQL(ctx context.Context, source SQLSource, query string, cfg Config) (*Reader, error) {
 	given := cfg
 	cfg = cfg.withDefaults().raw()
@@ -118,7 +118,7 @@ func (q *sqlReader) open() (err error) {
 	q.conn, err = q.source.Connect(q.ctx, q.source.MaxTime, func(c *pgx.ConnConfig) {
 		c.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 			front := pgproto3.NewFrontend(r, w)
-			front.SetMaxBodyLen(2*q.cfg.MaxRowBytes + messageRoom) // binary data comes as twice as many digits
+			front.SetMaxBodyLen(2*q.cfg.MaxRowBytes + messageRoom) // binary data has twice as many hex digits
 			return front
 		}
 	})
@@ -137,7 +137,7 @@ func (q *sqlReader) open() (err error) {
 	return q.header()
 }
 
-// do runs a statement by the extended protocol, which takes one at a time.
+// do runs one statement by the extended protocol, which refuses more than one.
 func (q *sqlReader) do(statement string) error {
 	return q.conn.PgConn().ExecParams(q.ctx, statement, nil, nil, nil, nil).Read().Err
 }
@@ -148,15 +148,14 @@ func (q *sqlReader) fetch() error {
 	return nil
 }
 
-// header takes the names of the columns, which stand before the first row.
 func (q *sqlReader) header() error {
 	columns := q.result.FieldDescriptions()
-	if len(columns) == 0 { // there was an error, or the query has no columns
+	if len(columns) == 0 { // an error, or a query without columns
 		if _, err := q.result.Close(); err != nil {
 			return err
 		}
 		q.result = nil
-		return q.fail("it has no columns; select the key and what else is to be in the items")
+		return q.fail("it has no columns; select the key and the fields of the items")
 	}
 	seen := map[string]bool{}
 	for _, c := range columns {
@@ -240,7 +239,6 @@ func (q *sqlReader) rowError(field, reason string) error {
 	return &row.RecordError{Unit: "row", Number: q.row, Field: field, Reason: reason}
 }
 
-// explain turns an error of the database into one about the query.
 func (q *sqlReader) explain(err error) error {
 	if _, known := errors.AsType[*QueryError](err); known {
 		return err
@@ -269,12 +267,11 @@ func (q *sqlReader) explain(err error) error {
 	return out
 }
 
-// said is what the source says of an error; its name stands before it anyway.
+// said returns the source's description of an error without its name, which the caller adds.
 func (q *sqlReader) said(err error) string {
 	return strings.TrimPrefix(q.source.Explain(err), "source "+q.source.Name+": ")
 }
 
-// placeIn finds the line and column of a character, counted from 1.
 func placeIn(text string, at int) (line, column int) {
 	line, column = 1, 1
 	for _, r := range text {
@@ -293,23 +290,23 @@ func (q *sqlReader) close() error {
 	if q.conn == nil {
 		return nil
 	}
-	q.cancel() // a query in progress ends
+	q.cancel() // ends a query in progress
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx), sqlClose)
 	defer cancel()
 	if q.result != nil {
 		_, _ = q.result.Close() // it was interrupted
 		q.result = nil
 	}
-	_ = q.conn.Close(ctx) // read-only: nothing is lost with it
+	_ = q.conn.Close(ctx) // read-only, so nothing is lost
 	return nil
 }
 
-// converter appends a value, as PostgreSQL writes it as text, as JSON; nil when it cannot stand in a payload.
+// converter appends a value in PostgreSQL's text format as JSON, or returns nil if a payload cannot hold it.
 type converter func(dst, value []byte, depth int) []byte
 
-// converterOf says how values of a type become JSON: whole numbers and floats are numbers, booleans are booleans, JSON
-// is taken as it is, binary data is base64, and times are as in RFC 3339, in UTC if they have a zone. Everything else
-// is a string as PostgreSQL writes it; so are numerics, which a JSON reader would round. Arrays of these are arrays.
+// converterOf returns the conversion of a type. Whole numbers, floats and booleans keep their JSON type, JSON is
+// unchanged, binary data is base64. Times are as in RFC 3339, in UTC if they have a zone. Everything else is a
+// string as PostgreSQL writes it, also numerics, which JSON readers would round. Arrays of these are arrays.
 func converterOf(oid uint32) converter {
 	switch oid {
 	case pgtype.BoolOID:
@@ -349,7 +346,7 @@ func appendBool(dst, value []byte, _ int) []byte {
 	return append(dst, "false"...)
 }
 
-// appendNumber writes NaN and the infinities, which JSON does not have, as strings.
+// appendNumber writes NaN and the infinities as strings: JSON lacks them.
 func appendNumber(dst, value []byte, depth int) []byte {
 	if bytes.ContainsAny(value, "NI") {
 		return row.AppendText(dst, value, depth)
@@ -366,7 +363,7 @@ func appendBytea(dst, value []byte, _ int) []byte {
 	return append(base64.StdEncoding.AppendEncode(append(dst, '"'), raw[:n]), '"')
 }
 
-// appendTimestamp writes infinities and times before our era as PostgreSQL does.
+// appendTimestamp writes infinities and BC times as PostgreSQL does.
 func appendTimestamp(dst, value []byte, depth int) []byte {
 	text := string(value)
 	if len(text) > len("2006-01-02") && text[10] == ' ' && !strings.HasSuffix(text, "BC") {
@@ -378,10 +375,10 @@ func appendTimestamp(dst, value []byte, depth int) []byte {
 	return row.AppendText(dst, []byte(text), depth)
 }
 
-// arrayOf writes an array literal of PostgreSQL, like {1,NULL,"a,b"} or {{1},{2}}.
+// arrayOf converts an array literal of PostgreSQL, like {1,NULL,"a,b"} or {{1},{2}}.
 func arrayOf(element converter) converter {
 	return func(dst, value []byte, depth int) []byte {
-		if at := bytes.IndexByte(value, '{'); at > 0 { // [0:1]={…}: bounds that are not from 1
+		if at := bytes.IndexByte(value, '{'); at > 0 { // [0:1]={…}: bounds that do not start at 1
 			value = value[at:]
 		}
 		var item []byte
@@ -407,7 +404,7 @@ func arrayOf(element converter) converter {
 	}
 }
 
-// arrayItem reads the element of a literal that starts at i, and returns where it ends.
+// arrayItem reads the element of a literal at i and returns its end.
 func arrayItem(item, value []byte, i int) ([]byte, int) {
 	quoted := value[i] == '"'
 	if quoted {

@@ -18,57 +18,56 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// KeyHeader is the header of a message that holds the key of its item, instead of a field of it.
+// KeyHeader is the message header that holds an item's key, instead of a field.
 const KeyHeader = "Tranche-Key"
 
 const (
-	streamWait  = 2 * time.Second  // for the next message, before a look at what became of them
-	streamQuiet = 20               // tries to count a stream's messages while none come in
+	streamWait  = 2 * time.Second  // for the next message, before silent checks why none comes
+	streamQuiet = 20               // attempts to count a stream's messages while none arrive
 	streamAsk   = 10 * time.Second // for an answer about a stream
-	pullBytes   = 8 << 20          // of messages that are read ahead
+	pullBytes   = 8 << 20          // of messages read ahead
 
-	maxStreamName = 255 // bytes, as the server's
-	// streamResets is how often a consumer that is gone is made again, over some seconds. It may be the stream that is
-	// gone, and without a bound the client would try indefinitely.
+	maxStreamName = 255 // bytes, the server's limit
+	// streamResets limits how often a lost consumer is recreated, over some seconds. If the stream itself is gone, the
+	// client would otherwise retry indefinitely.
 	streamResets = 4
 	maxSilences  = 15
 )
 
-// StreamSource is a JetStream stream to read, up to the last message that it has at the start.
+// StreamSource is a JetStream stream to read up to its last message at the start.
 type StreamSource struct {
 	Name       string
-	Subject    string // only messages of it; wildcards are fine; empty: all
-	From       uint64 // only messages from this sequence on; 0: all
-	MaxMessage int64  // how large messages can be
+	Subject    string // only its messages; wildcards allowed; empty: all
+	From       uint64 // first sequence to read; 0: all
+	MaxMessage int64  // the maximum message size
 }
 
-// streamReader reads messages and takes none of them away.
+// streamReader reads messages without removing any.
 type streamReader struct {
 	ctx    context.Context //nolint:containedctx // it is the caller's, for as long as the reader lives
 	source StreamSource
 	stream jetstream.Stream
 	lines  ndjsonReader
-	begun  time.Time // of the stream
+	begun  time.Time // when the stream was created
 	start  jetstream.StreamState
-	want   int64 // messages to come, in all; -1: not known
+	want   int64 // total messages expected; -1: unknown
 	got    int64
-	seen   uint64 // the last sequence that was read
-	last   bool   // nothing comes after what was read
+	seen   uint64 // the last sequence read
+	last   bool   // no more messages follow
 	pull   func() (message, error)
 	end    func()
 }
 
-// message is one of a stream.
 type message struct {
 	seq  uint64
-	key  string // of the header
+	key  string // from the header
 	data []byte
-	last bool // no other was there after it
+	last bool // the last one at the time
 }
 
-// OpenStream reads the messages of a stream as items: each is a JSON object like a line of NDJSON, and its key stands
-// in the header Tranche-Key or in a field. Nothing is consumed. What is removed from the stream before it was read is
-// an error at the end: a run of fewer items than there were is never made.
+// OpenStream reads the messages of a stream as items: each is a JSON object like a line of NDJSON, with its key in
+// the header Tranche-Key or in a field. Nothing is consumed. If messages are removed before they were read, reading
+// ends with an error, so a run never has fewer items than the stream had.
 func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource, cfg Config) (*Reader, error) {
 	given := cfg
 	cfg = cfg.withDefaults().raw()
@@ -87,7 +86,7 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 		return nil, err
 	}
 	if r.source.From > r.start.LastSeq {
-		return nil, r.fail("its last message is %d, and it is to be read from %d on", r.start.LastSeq, r.source.From)
+		return nil, r.fail("its last message is %d, before the first to read, %d", r.start.LastSeq, r.source.From)
 	}
 	if r.stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
 		r.readOneByOne()
@@ -99,8 +98,8 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 	return out.with(given), nil
 }
 
-// check refuses names that are none before the server sees them: it closes the connection, which is the node's only
-// one, permanently when a line of its protocol is too long.
+// check refuses invalid names before they reach the server. The server closes the node's only connection
+// permanently when a protocol line is too long.
 func (s *StreamSource) check() error {
 	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {
 		unfit := func(c rune) bool { return c == utf8.RuneError || unicode.IsSpace(c) || !unicode.IsPrint(c) }
@@ -120,7 +119,7 @@ func (r *streamReader) fail(format string, args ...any) error {
 	return &row.InputError{Reason: "stream " + row.Quote(r.source.Name) + ": " + fmt.Sprintf(format, args...)}
 }
 
-// unknown says which streams there are.
+// unknown adds the existing streams to a not-found error.
 func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err error) error {
 	if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrInvalidStreamName) {
 		return fmt.Errorf("look at stream %s: %w", r.source.Name, err)
@@ -135,7 +134,7 @@ func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err 
 	return r.fail("there is no such stream; there are %s", row.List(names))
 }
 
-// look takes the state of the stream as the one to read. Without filter it is then known how many messages that are.
+// look records the state of the stream as the range to read. Without a filter the number of messages is then known.
 func (r *streamReader) look(ctx context.Context) error {
 	info, err := r.stream.Info(ctx)
 	if err != nil {
@@ -153,8 +152,8 @@ func (r *streamReader) look(ctx context.Context) error {
 	return nil
 }
 
-// consume reads with a consumer of its own that acknowledges nothing. What the consumer has before it tells how many
-// messages of the subject there are, if none comes in meanwhile.
+// consume reads with a separate consumer that acknowledges nothing. The consumer's pending count before reading
+// gives the number of messages of the subject, if none arrive meanwhile.
 func (r *streamReader) consume(ctx context.Context) error {
 	config := jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(r.source.From, 1),
@@ -192,7 +191,7 @@ func (r *streamReader) refused(err error) error {
 }
 
 func (r *streamReader) deliver(consumer jetstream.Consumer) error {
-	ahead := max(pullBytes, int(2*r.source.MaxMessage)) // less than one message takes would stall it
+	ahead := max(pullBytes, int(2*r.source.MaxMessage)) // less than one message would stall it
 	messages, err := consumer.Messages(jetstream.PullMaxBytes(ahead))
 	if err != nil {
 		return r.refused(err)
@@ -212,7 +211,7 @@ func (r *streamReader) deliver(consumer jetstream.Consumer) error {
 	return nil
 }
 
-// readOneByOne asks for each message by its place: a work queue has no consumers but its own.
+// readOneByOne gets each message by its sequence: a work queue allows no further consumers.
 func (r *streamReader) readOneByOne() {
 	r.pull = func() (message, error) {
 		return r.after(max(r.seen+1, r.source.From))
@@ -259,7 +258,7 @@ func (r *streamReader) Next(item *row.Item) error {
 	}
 }
 
-// silent looks why nothing comes: all that is left may have been removed, or the stream itself.
+// silent checks why nothing comes: all remaining messages, or the stream itself, may have been removed.
 func (r *streamReader) silent() (done bool, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, streamAsk)
 	defer cancel()
@@ -273,7 +272,7 @@ func (r *streamReader) silent() (done bool, err error) {
 	return true, err
 }
 
-// ended reports whether what a pull brought says that nothing is left of what there was at the start.
+// ended reports whether a pull shows that no message of the range remains.
 func (r *streamReader) ended(msg message, err error) bool {
 	return errors.Is(err, io.EOF) || err == nil && msg.seq > r.start.LastSeq
 }
@@ -286,7 +285,6 @@ func (r *streamReader) broken(err error) error {
 	return fmt.Errorf("read stream %s after message %d: %w", r.source.Name, r.seen, err)
 }
 
-// take makes an item of a message.
 func (r *streamReader) take(item *row.Item, msg *message) error {
 	item.Line = int(msg.seq)
 	r.lines.lines.number = item.Line
@@ -320,7 +318,7 @@ func (r *streamReader) check(item *row.Item, msg *message) error {
 	return nil
 }
 
-// finish ends the reading if all has come that there was at the start.
+// finish ends the reading if all messages of the range have come.
 func (r *streamReader) finish() error {
 	ctx, cancel := context.WithTimeout(r.ctx, streamAsk)
 	defer cancel()
@@ -333,7 +331,7 @@ func (r *streamReader) finish() error {
 	const fix = "nothing was started. Read it again while nothing is removed from it"
 	switch {
 	case !info.Created.Equal(r.begun):
-		return r.fail("it was deleted and made again while it was read; %s", fix)
+		return r.fail("it was deleted and recreated while it was read; %s", fix)
 	case r.want >= 0 && r.got < r.want:
 		return r.fail("%d of the %d messages that it had were removed (purged, deleted, expired or consumed) before they "+
 			"could be read; %s", r.want-r.got, r.want, fix)

@@ -15,20 +15,18 @@ import (
 )
 
 const (
-	// XLSXDigits is how many digits a number of a spreadsheet keeps.
-	XLSXDigits = 15
-	// xlsxMagic is what a workbook begins with.
-	xlsxMagic = "PK\x03\x04"
-	// xlsxMaxBytes is how large a workbook may be.
+	// XLSXDigits is how many digits of a number a spreadsheet keeps.
+	XLSXDigits   = 15
+	xlsxMagic    = "PK\x03\x04"
 	xlsxMaxBytes = 64 << 20
 
-	maxCellChars    = 32767     // characters that a cell holds
+	maxCellChars    = 32767     // characters per cell
 	maxWorkbook     = 512 << 20 // bytes of a workbook, unpacked
 	maxWorkbookPart = 16 << 20  // of one part in memory; larger ones go to files
 )
 
-// TooLongForCell is what an export puts into a cell that does not hold the text. Empty: it does. Spreadsheets count in
-// units of UTF-16.
+// TooLongForCell returns the text that an export writes instead of one too long for a cell; empty if it fits.
+// Spreadsheets count UTF-16 units.
 func TooLongForCell(text string) string {
 	n := 0
 	for _, r := range text {
@@ -41,7 +39,7 @@ func TooLongForCell(text string) string {
 		utf8.RuneCountInString(text))
 }
 
-// ShownInCell is what a workbook shows of a text: XML has no form for most control characters.
+// ShownInCell returns a text as a workbook shows it: XML has no form for most control characters.
 func ShownInCell(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF {
@@ -51,18 +49,16 @@ func ShownInCell(text string) string {
 	}, text)
 }
 
-// xlsxConfig says how a workbook is read.
 type xlsxConfig struct {
 	Key string // the column of the keys
-	Dir string // of files for what does not fit in memory; empty: the system's
-	// Ignored reports whether a column is of no account, whatever stands in it.
+	Dir string // for temporary files; empty: the system's
+	// Ignored reports whether a column is skipped, whatever it holds.
 	Ignored func(name string) bool
 }
 
-// xlsxReader reads the first sheet of a workbook that is a flat export given back. Its first row has the names. A row
-// is an object of what its cells show: a number or truth as such, a date or time as ISO 8601 text, anything else as its
-// text. What has no such form is refused with its cell. Whatever is wrong with a workbook, there is an error and
-// never a panic.
+// xlsxReader reads the first sheet of a workbook that is an edited flat export. The first row has the names. A row
+// is an object of the cells' values: numbers and booleans as such, dates and times as ISO 8601 text, anything else
+// as text. Other values are refused with their cell. A damaged workbook is an error, never a panic.
 type xlsxReader struct {
 	cfg      xlsxConfig
 	file     *excelize.File
@@ -79,7 +75,6 @@ func badWorkbook(format string, args ...any) error {
 		"; save the sheet as CSV (UTF-8)"}
 }
 
-// openXLSX reads the heading of the first sheet.
 func openXLSX(input io.ReaderAt, size int64, cfg xlsxConfig) (x *xlsxReader, err error) {
 	x = &xlsxReader{cfg: cfg, row: 1}
 	defer func() {
@@ -105,7 +100,6 @@ func openXLSX(input io.ReaderAt, size int64, cfg xlsxConfig) (x *xlsxReader, err
 	return x, err
 }
 
-// Close gives up the files.
 func (x *xlsxReader) Close() error {
 	var err error
 	if x.cells != nil {
@@ -146,11 +140,10 @@ func (x *xlsxReader) heading() error {
 	return nil
 }
 
-// KeyName is the column that the keys come from.
 func (x *xlsxReader) KeyName() string { return x.names[x.key] }
 
-// Next reads a row, or returns io.EOF. A number whose format shows more than its digits is in an array with its cell:
-// [0.05,"C2"] for 5 %. A text can have no such form.
+// Next reads a row or returns io.EOF. A number whose format shows more than its digits is written as an array with
+// its cell: [0.05,"C2"] for 5 %. No text can have this form.
 func (x *xlsxReader) Next(item *row.Item) (err error) {
 	defer func() {
 		if broken := recover(); broken != nil {
@@ -192,7 +185,6 @@ func (x *xlsxReader) Next(item *row.Item) (err error) {
 	return nil
 }
 
-// value appends what a cell says.
 func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text string) ([]byte, error) {
 	wrong := func(reason string) error {
 		return &row.RecordError{Unit: "row", Number: x.row, Field: x.names[i], Reason: reason}
@@ -202,7 +194,7 @@ func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text stri
 		var reason string
 		form, text, reason = x.cells.read(c, text)
 		if reason != "" && !x.cfg.Ignored(x.names[i]) {
-			name, _ := excelize.CoordinatesToCellName(i+1, x.row) // it is one
+			name, _ := excelize.CoordinatesToCellName(i+1, x.row) // never fails: both are in range
 			return nil, wrong("cell " + name + " " + reason)
 		}
 	}
@@ -213,7 +205,7 @@ func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text stri
 	case asWritten:
 		return append(dst, text...), nil
 	case asShownElse:
-		name, _ := excelize.CoordinatesToCellName(i+1, x.row) // it is one
+		name, _ := excelize.CoordinatesToCellName(i+1, x.row) // never fails, as above
 		return fmt.Appendf(dst, `[%s,"%s"]`, text, name), nil
 	}
 	dst, at := row.AppendString(dst, []byte(text))

@@ -17,31 +17,29 @@ import (
 	"github.com/xuri/nfp"
 )
 
-// cell is what the sheet says of one.
 type cell struct {
 	Ref     string    `xml:"r,attr"`
 	Type    string    `xml:"t,attr"`
 	Style   int       `xml:"s,attr"`
-	Value   *string   `xml:"v"` // nil: none was computed
+	Value   *string   `xml:"v"` // nil: not computed
 	Formula *struct{} `xml:"f"`
 }
 
-// cells reads the cells of a sheet, a row at a time. excelize says what stands in cells as texts, and what type and
-// format a cell has only of a sheet that is in memory as a whole; so both are read from the sheet beside it.
+// cells reads the cells of a sheet, a row at a time. excelize returns cells as texts; it gives their types and
+// formats only for a sheet that is entirely in memory. So both are read from the sheet's XML in parallel.
 type cells struct {
 	file    *excelize.File
-	since04 bool // days are counted from 1904 on
+	since04 bool // days count from 1904
 	formats map[int]numberFormat
 
 	part    io.ReadCloser
 	decoder *xml.Decoder
-	at      int // the row whose start was read; 0: none
+	at      int // the last row whose start was read; 0: none
 	all     []cell
 }
 
 var errDamagedWorkbook = errors.New("it is damaged")
 
-// openCells finds the part of a workbook that is its first sheet.
 func openCells(input io.ReaderAt, size int64, file *excelize.File) (*cells, error) {
 	parts, err := zip.NewReader(input, size)
 	if err != nil {
@@ -61,7 +59,6 @@ func openCells(input io.ReaderAt, size int64, file *excelize.File) (*cells, erro
 	return c, nil
 }
 
-// relations are where the parts are that one refers to.
 type relations struct {
 	All []struct {
 		ID     string `xml:"Id,attr"`
@@ -70,7 +67,6 @@ type relations struct {
 	} `xml:"Relationship"`
 }
 
-// firstSheet is the name of the part that is the first sheet.
 func firstSheet(parts *zip.Reader) (string, error) {
 	var top, of relations
 	if err := readPart(parts, "_rels/.rels", &top); err != nil {
@@ -116,7 +112,7 @@ func readPart(parts *zip.Reader, name string, to any) error {
 	return errors.Join(err, part.Close())
 }
 
-// row returns what the sheet says of the first cells of a row. Rows are asked for in order.
+// row returns the first cells of a row. Rows must be read in order.
 func (c *cells) row(number, wide int) ([]cell, error) {
 	c.all = slices.Grow(c.all[:0], wide)[:wide]
 	clear(c.all)
@@ -146,7 +142,7 @@ func (c *cells) row(number, wide int) ([]cell, error) {
 	}
 }
 
-// take reads a cell, and returns its column: the next, unless it says another.
+// take reads a cell and returns its column: the next, unless the cell names another.
 func (c *cells) take(start *xml.StartElement, column int) (int, error) {
 	var read cell
 	if err := c.decoder.DecodeElement(&read, start); err != nil {
@@ -164,7 +160,6 @@ func (c *cells) take(start *xml.StartElement, column int) (int, error) {
 	return column, nil
 }
 
-// nextRow goes to the start of the next row.
 func (c *cells) nextRow() error {
 	for {
 		token, err := c.decoder.Token()
@@ -184,25 +179,23 @@ func (c *cells) nextRow() error {
 	}
 }
 
-// form is how a value of a cell is written in a row.
+// form is how a cell's value is written in a row.
 type form int
 
 const (
 	asText      form = iota
 	asWritten        // a number, true or false
-	asShownElse      // a number that is shown in another way: as percents, money, a fraction
+	asShownElse      // a number shown otherwise: as percents, money, a fraction
 )
 
-// numberFormat is how a cell shows a number.
 type numberFormat struct {
-	plain                bool // in its digits
-	date, time, duration bool // duration: hours go on after 24
+	plain                bool // by its digits
+	date, time, duration bool // duration: hours go beyond 24
 }
 
-// plainFormat is a format that shows a number as someone writes it.
+// plainFormat matches a format that shows a number by its digits.
 var plainFormat = regexp.MustCompile(`^(?i:general|@|#|0(\.0+)?)$`)
 
-// formatOf is the format of a style.
 func (c *cells) formatOf(style int) numberFormat {
 	f, known := c.formats[style]
 	if known {
@@ -221,7 +214,8 @@ func (c *cells) formatOf(style int) numberFormat {
 	return f
 }
 
-// builtInFormat is a format by its number. Which of 27 to 36 and of 50 to 58 are times depends on the language.
+// builtInFormat returns a format by its number. Which of 27 to 36 and of 50 to 58 are times depends on the
+// language.
 func builtInFormat(id int) numberFormat {
 	return numberFormat{
 		plain:    id <= 2 || id == 49,
@@ -243,7 +237,7 @@ func parseFormat(code string) (f numberFormat) {
 			case token.TType != nfp.TokenTypeDateTimes:
 			case strings.ContainsAny(value[:1], "hsa上下"):
 				f.time = true
-			case value[0] != 'm' || len(value) > 2: // m and mm may be minutes, and stand beside hours, seconds or days
+			case value[0] != 'm' || len(value) > 2: // m and mm may be minutes, next to hours, seconds or days
 				f.date = true
 			default:
 				f.date = f.date || !f.time && !strings.ContainsAny(strings.ToLower(code), "hs")
@@ -253,7 +247,7 @@ func parseFormat(code string) (f numberFormat) {
 	return f
 }
 
-// read says what a cell is and how it is written, or why it has no form.
+// read returns a cell's form and text, or the reason why it has none.
 func (c *cells) read(of *cell, text string) (form, string, string) {
 	switch {
 	case of.Type == "e":
@@ -273,7 +267,7 @@ func (c *cells) read(of *cell, text string) (form, string, string) {
 	return asText, text, ""
 }
 
-// number is a number, or a date or time that is kept as one: days, and pieces of them.
+// number reads a number, or a date or time stored as days and fractions of days.
 func (c *cells) number(of *cell, text string) (form, string, string) {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsInf(n, 0) || math.IsNaN(n) {
@@ -298,11 +292,10 @@ func (c *cells) number(of *cell, text string) (form, string, string) {
 const (
 	dayMillis = 24 * 60 * 60 * 1000
 	lastDay   = 2958465 // 9999-12-31
-	days1904  = 1462    // between the two beginnings of days
-	leapDay00 = 60      // 1900-02-29, which was none
+	days1904  = 1462    // between the two epochs
+	leapDay00 = 60      // 1900-02-29, which did not exist
 )
 
-// moment is a date, a time or both.
 func (c *cells) moment(n float64, f numberFormat, text string) (form, string, string) {
 	whole, millis := math.Floor(n), math.Round((n-math.Floor(n))*dayMillis)
 	if millis == dayMillis {
@@ -325,7 +318,6 @@ func (c *cells) moment(n float64, f numberFormat, text string) (form, string, st
 	}
 }
 
-// dateOf is the date of a day.
 func (c *cells) dateOf(whole float64) (time.Time, bool) {
 	if c.since04 {
 		whole += days1904
@@ -339,7 +331,7 @@ func (c *cells) dateOf(whole float64) (time.Time, bool) {
 	return time.Date(1899, 12, 30, 0, 0, 0, 0, time.UTC).AddDate(0, 0, int(whole)), true
 }
 
-// clock writes a time of day, or a duration, in hours, minutes and seconds, and what there is of milliseconds.
+// clock formats a time of day or a duration as hours, minutes, seconds and any milliseconds.
 func clock(d time.Duration) string {
 	text := time.Time{}.Add(d).Format("04:05.999")
 	hours := strconv.Itoa(int(d / time.Hour))
@@ -349,7 +341,7 @@ func clock(d time.Duration) string {
 	return hours + ":" + text
 }
 
-// isoDate is a date that is kept as a text. What has no time but midnight, and shows none, is a date.
+// isoDate reads a date stored as text. Midnight in a format without time is a date only.
 func (c *cells) isoDate(of *cell, text string) (form, string, string) {
 	if f := c.formatOf(of.Style); !f.time {
 		text = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(text, "Z"), ".000"), "T00:00:00")

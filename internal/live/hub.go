@@ -1,19 +1,18 @@
-// Package live tells watchers of runs what changes while they look on.
+// Package live sends watchers of runs the changes as they happen.
 //
-// A [Hubs] has one hub for each run that someone watches. The hub asks PostgreSQL a few times a second which blocks
-// have changed, reads those, compares them with what it saw before, and publishes the difference as runs of items that
-// are now in a state. All watchers share it, so a thousand of them cost the database what one does; without a watcher
-// nothing is asked.
+// A [Hubs] has one hub per watched run. The hub polls PostgreSQL a few times a second for changed blocks, reads
+// these, compares them with the previous state, and publishes the difference as ranges of items with their new state.
+// All watchers share it, so a thousand cost the database as much as one; without watchers it does nothing.
 //
-// Guarantees: whoever begins to watch, then reads the planes, and then applies every change in order, ends at the
-// truth, also when changes come and go between two looks: a block that comes to rest is told again as a whole. A
-// watcher that was cut off goes on where it was if that is not too long ago, and is told to read the planes again if it
-// is. A watcher that is slow gets changes put together, never a queue of them; what is kept for watchers is bounded. An
-// outage of the database is told, and its end. A watcher ends when its context or [Hubs.Close] does.
+// Guarantees: a client that starts to watch, then reads the planes, and then applies all changes in order, ends with
+// the true state. This holds even for changes that come and go between two polls: a block that comes to rest is sent
+// again in full. A disconnected watcher resumes where it was, or, after too long, is told to reread the planes. A
+// slow watcher gets merged changes, not a queue; memory for watchers is bounded. Database outages are reported, and
+// their ends. A watcher ends with its context or [Hubs.Close].
 //
-// Not its job: HTTP, and who may watch.
+// Not its job: HTTP and permissions.
 //
-// Concurrency: a Hubs is safe for concurrent use; a [Watcher] belongs to one goroutine.
+// A Hubs is safe for concurrent use; a [Watcher] belongs to one goroutine.
 package live
 
 import (
@@ -30,44 +29,44 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// hub looks at one run for all who watch it.
+// hub polls one run for all its watchers.
 type hub struct {
 	hubs  *Hubs
 	run   workqueue.RunID
-	epoch string // of the ids that it gives out
+	epoch string // of its event IDs
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed, and replaced, when there is something to tell
+	changed  chan struct{} // closed and replaced when there is something to send
 	err      error         // why it has ended
-	seq      uint64        // of the last thing that was told
+	seq      uint64        // of the last event
 	ring     ring
 	views    map[string]*view
 	watchers int
 	items    int64
 	marks    map[workqueue.Block]int64
-	resting  map[workqueue.Block]time.Time // blocks that have changed, and when they were last seen to
+	resting  map[workqueue.Block]time.Time // recently changed blocks, and when the change was seen
 	runMark  int64
-	moves    uint64 // how often anything was seen to have changed
+	moves    uint64 // number of observed changes
 	ended    bool
 	document document
-	over     uint64 // when it was told that the run has ended and all is said; 0: it is not
+	over     uint64 // when the end of the run was published; 0: not yet
 	outage   *Database
 	outageAt uint64 // when that changed
 
-	stop    context.CancelFunc // of the loops; nil: they do not run
+	stop    context.CancelFunc // stops the loops; nil: not running
 	stopped chan struct{}      // closed when they have ended
-	timer   *time.Timer        // to be forgotten
-	hurry   chan struct{}      // a view is to be loaded
+	timer   *time.Timer        // until it is dropped
+	hurry   chan struct{}      // a view must be loaded
 }
 
-// document is the newest one of the run.
+// document is the run's newest JSON document.
 type document struct {
 	json  []byte
 	seq   uint64
-	moves uint64 // it shows all changes up to this one
+	moves uint64 // it includes all changes up to this one
 }
 
-// Database says whether PostgreSQL answers.
+// Database says whether PostgreSQL responds.
 type Database struct {
 	OK     bool      `json:"ok" doc:"it answers again"`
 	Since  time.Time `json:"since"`
@@ -82,7 +81,7 @@ func newHub(hubs *Hubs, run workqueue.RunID, items int64) *hub {
 	}
 }
 
-// enter counts a watcher in, and sees to it that someone looks.
+// enter adds a watcher and starts the loops if needed.
 func (h *hub) enter(names []string) *Watcher {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,8 +107,7 @@ func (h *hub) enter(names []string) *Watcher {
 	return w
 }
 
-// start runs the loops, once those before have ended. What they knew of the run as a whole is out of date. The lock is
-// held.
+// start runs the loops after the previous ones have ended, without their outdated state. The caller holds the lock.
 func (h *hub) start() {
 	h.document, h.over, h.outage, h.outageAt = document{}, 0, nil, 0
 	ctx, cancel := context.WithCancel(context.Background())
@@ -128,7 +126,7 @@ func (h *hub) start() {
 	}()
 }
 
-// leave counts a watcher out. No one looks for no one.
+// leave removes a watcher. Without watchers the loops stop.
 func (h *hub) leave(names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,14 +153,14 @@ func (h *hub) idle() bool {
 	return h.watchers == 0
 }
 
-// remembers is how many items it keeps the state of.
+// remembers is the number of item states held.
 func (h *hub) remembers() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.items * int64(len(h.views))
 }
 
-// shed forgets what no one watches, and reports whether no one watches anything.
+// shed drops views without watchers, and reports whether none are left.
 func (h *hub) shed() (idle bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -191,7 +189,7 @@ func (h *hub) close() {
 	}
 }
 
-// fail ends all watchers. The lock is held.
+// fail ends all watchers. The caller holds the lock.
 func (h *hub) fail(err error) {
 	if h.err == nil {
 		h.err = err
@@ -199,19 +197,19 @@ func (h *hub) fail(err error) {
 	}
 }
 
-// wake wakes the watchers. The lock is held.
+// wake wakes the watchers. The caller holds the lock.
 func (h *hub) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// next is the number of something that is to be told. The lock is held.
+// next is the number of the next event. The caller holds the lock.
 func (h *hub) next() uint64 {
 	h.seq++
 	return h.seq
 }
 
-// ready waits until the views of a watcher are known, and has it begin there.
+// ready waits until the watcher's views are loaded, and starts it there.
 func (h *hub) ready(ctx context.Context, w *Watcher, last string) error {
 	for {
 		h.mu.Lock()
@@ -234,12 +232,12 @@ func (h *hub) ready(ctx context.Context, w *Watcher, last string) error {
 	}
 }
 
-// OutageError is returned when the database does not answer.
+// OutageError is returned while the database does not respond.
 type OutageError struct{ Detail string }
 
 func (e *OutageError) Error() string { return e.Detail }
 
-// knows reports whether views are loaded. The lock is held.
+// knows reports whether views are loaded. The caller holds the lock.
 func (h *hub) knows(names []string) bool {
 	for _, name := range names {
 		if !h.views[name].loaded {
@@ -249,10 +247,10 @@ func (h *hub) knows(names []string) bool {
 	return true
 }
 
-// gone reports whether there is nothing to look at any more.
+// gone reports whether the run no longer exists.
 func gone(err error) bool { return errors.Is(err, workqueue.ErrNotFound) }
 
-// Source is the store as a hub needs it.
+// Source is what a hub needs of the store.
 type Source interface {
 	ItemsOf(ctx context.Context, run workqueue.RunID, steps []string) (int64, error)
 	Marks(ctx context.Context, run workqueue.RunID) (inspect.RunMarks, error)
@@ -261,39 +259,39 @@ type Source interface {
 }
 
 var (
-	// ErrClosed ends the watchers of a server that stops.
+	// ErrClosed ends the watchers of a stopping server.
 	ErrClosed = errors.New("the server is stopping")
-	// ErrTooMuch is returned to whoever would have a server remember more than it may.
-	ErrTooMuch = errors.New("too many items are watched at once on this server; watch fewer steps, or try again later")
+	// ErrTooMuch is returned when the server's limit on watched items is reached.
+	ErrTooMuch = errors.New("too many items are watched on this server; watch fewer steps, or try again later")
 )
 
 // Defaults of Config.
 const (
-	// Between two looks at a run that is watched, and at one that has ended; longer when a look takes long:
-	// `easeFactor` times that.
+	// Between polls of a running run, and of one that has ended; longer when polls are slow: `easeFactor` times their
+	// duration.
 	DefaultPollInterval   = 250 * time.Millisecond
 	DefaultRestedInterval = time.Second
-	// A block without changes is told as a whole, for who read it between two looks.
+	// DefaultSettle is how long a block must rest before it is sent in full, for clients that read it between two polls.
 	DefaultSettle = 2 * time.Second
-	// A hub that no one watches remembers what it saw, for who comes back; it asks for nothing meanwhile.
+	// DefaultLinger is how long a hub without watchers keeps its state for returning ones, without polling.
 	DefaultLinger   = 30 * time.Second
 	DefaultMaxItems = 256 << 20
 )
 
-// Config is what the hubs of a server need. A zero field means its default.
+// Config configures the hubs of a server. A zero field means its default.
 type Config struct {
 	Log *zap.Logger // nil: none
 
-	// Document returns a run as JSON, for its watchers.
+	// Document returns a run as JSON.
 	Document func(ctx context.Context, run workqueue.RunID) ([]byte, error)
-	// Explain says for people what is wrong with the database.
+	// Explain describes a database error for users.
 	Explain func(err error) string
 
-	PollInterval   time.Duration // between two looks at a run that moves
-	RestedInterval time.Duration // and at one that has ended
-	Settle         time.Duration // a block without changes for so long is told as a whole
-	Linger         time.Duration // how long a hub that no one watches remembers what it has seen
-	MaxItems       int64         // bytes to remember, at one for each item and step that is watched
+	PollInterval   time.Duration // between polls of a running run
+	RestedInterval time.Duration // and of one that has ended
+	Settle         time.Duration // a block without changes for that long is sent in full
+	Linger         time.Duration // how long a hub without watchers keeps its state
+	MaxItems       int64         // bytes of state: one per watched item and step
 }
 
 func (c Config) withDefaults() Config {
@@ -321,7 +319,7 @@ type Hubs struct {
 	closed bool
 }
 
-// New returns hubs that do nothing yet.
+// New returns Hubs without watchers.
 func New(source Source, config Config) (*Hubs, error) {
 	if source == nil || config.Document == nil {
 		return nil, errors.New("live: a source, and a function that makes documents, are needed")
@@ -329,9 +327,9 @@ func New(source Source, config Config) (*Hubs, error) {
 	return &Hubs{source: source, config: config.withDefaults(), hubs: map[workqueue.RunID]*hub{}}, nil
 }
 
-// Watch begins to watch a run. It returns once changes of the views are seen: what is read of the database from then
-// on, and brought up to date by what the watcher says, is the truth. Views are names of steps; an empty one is all
-// steps together. last is the id of the last event that the caller has seen, if it was here before.
+// Watch starts watching a run. When it returns, changes of the views are tracked: data read from then on, with the
+// watcher's changes applied, is the true state. Views are names of steps; an empty one means all steps together. last
+// is the ID of the last event seen, for a returning client.
 func (h *Hubs) Watch(ctx context.Context, run workqueue.RunID, views []string, last string) (*Watcher, error) {
 	items, err := h.source.ItemsOf(ctx, run, views)
 	if err != nil {
@@ -370,7 +368,7 @@ func (h *Hubs) join(run workqueue.RunID, items int64, views []string) (*hub, *Wa
 	return one, w, nil
 }
 
-// remembered is how many states of items are kept. The lock is held.
+// remembered is the number of item states held. The caller holds the lock.
 func (h *Hubs) remembered() (items int64) {
 	for _, one := range h.hubs {
 		items += one.remembers()
@@ -378,7 +376,7 @@ func (h *Hubs) remembered() (items int64) {
 	return items
 }
 
-// shed forgets what is only kept for who might come back. The lock is held.
+// shed drops state kept only for returning watchers. The caller holds the lock.
 func (h *Hubs) shed() {
 	for run, one := range h.hubs {
 		if one.shed() {
@@ -387,7 +385,7 @@ func (h *Hubs) shed() {
 	}
 }
 
-// forget drops a hub that no one has watched for a while.
+// forget drops a hub without recent watchers.
 func (h *Hubs) forget(one *hub) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -396,7 +394,7 @@ func (h *Hubs) forget(one *hub) {
 	}
 }
 
-// Close ends all watchers, and returns when nothing is asked of the database any more. It may be called twice.
+// Close ends all watchers and waits until the database is no longer polled. It may be called twice.
 func (h *Hubs) Close() {
 	h.mu.Lock()
 	h.closed = true
@@ -411,27 +409,26 @@ func (h *Hubs) Close() {
 	}
 }
 
-// ring keeps the newest changes of a hub, for watchers that are behind or come back.
+// ring keeps a hub's newest changes, for watchers that lag or return.
 type ring struct {
-	entries []entry // the oldest first
-	numbers int     // in all of them
-	dropped uint64  // changes up to this one are gone
+	entries []entry // oldest first
+	numbers int     // total of all entries
+	dropped uint64  // changes up to this one are dropped
 }
 
-// entry is what one look brought for one view.
+// entry is the changes of one poll in one view.
 type entry struct {
 	seq     uint64
 	view    string
 	changes Changes
-	lost    bool // too much to be told: the planes are to be read again
+	lost    bool // too many to send: the planes must be reread
 }
 
 const (
-	// maxKept bounds the numbers in a ring: 4 MB.
-	maxKept = 1 << 20
-	// maxEntries bounds its entries.
+	// maxKept limits the numbers in a ring: 4 MB.
+	maxKept    = 1 << 20
 	maxEntries = 4096
-	// maxTold bounds the numbers of one entry: to read the planes again takes fewer bytes then.
+	// maxTold limits the numbers of an entry: beyond it, rereading the planes takes fewer bytes.
 	maxTold = maxKept / 4
 )
 
@@ -451,7 +448,7 @@ func (r *ring) add(e entry) {
 	r.entries = r.entries[drop:]
 }
 
-// after returns what came after a change for a view. whole is false when some of it is gone.
+// after returns a view's changes after seq. whole is false if some were dropped.
 func (r *ring) after(seq uint64, view string) (all []Changes, whole bool) {
 	if seq < r.dropped {
 		return nil, false

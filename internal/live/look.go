@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// outagePause is between two looks while the database does not answer.
+	// outagePause is the polling interval while the database does not respond.
 	outagePause = time.Second
-	// lookTimeout bounds one statement of a look.
+	// lookTimeout limits one statement of a poll.
 	lookTimeout = 10 * time.Second
-	// easeFactor is how much longer than it looks a hub rests, so that slow looks do not become the database's work.
+	// easeFactor is the minimum ratio of pause to duration of a poll, so that slow polls do not overload the database.
 	easeFactor = 3
-	// maxSettled bounds the blocks that are told as a whole after one look.
+	// maxSettled limits the blocks sent in full after one poll.
 	maxSettled = 256
 )
 
-// look looks again and again.
+// look runs the polling loop.
 func (h *hub) look(ctx context.Context, kick chan<- struct{}) {
 	for {
 		begun := time.Now()
@@ -63,7 +63,7 @@ func poke(kick chan<- struct{}) {
 	}
 }
 
-// lookOnce finds out which blocks have changed, and what has changed in them.
+// lookOnce reads the changed blocks.
 func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
 	marks, err := h.readMarks(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (h *hub) readMarks(ctx context.Context) (inspect.RunMarks, error) {
 	return h.hubs.source.Marks(ctx, h.run)
 }
 
-// due lists what is to be read: the blocks that have changed, or all of them for a view that is new.
+// due lists what to read: the changed blocks, or all blocks for new views.
 func (h *hub) due(marks *inspect.RunMarks) (
 	names []string, blocks []workqueue.Block, fresh []*view, changed bool,
 ) {
@@ -135,7 +135,7 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, name := range names { // what was taken is to be told, even if the rest could not be read
+	for i, name := range names { // what was read is sent even if the rest failed
 		if len(all[i]) > 0 {
 			h.ring.add(entry{seq: h.next(), view: name, changes: all[i]})
 		}
@@ -143,7 +143,7 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 	return err
 }
 
-// conclude ends a look in which everything could be read.
+// conclude ends a successful poll.
 func (h *hub) conclude(marks *inspect.RunMarks, names []string, changed bool, fresh []*view) (moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,8 +164,8 @@ func (h *hub) conclude(marks *inspect.RunMarks, names []string, changed bool, fr
 	return moved
 }
 
-// settle tells of blocks that have come to rest as a whole. What changed and changed back between two looks is nothing
-// that a look can see; but who read the planes in between has seen it.
+// settle sends blocks that have come to rest in full. A change that was undone between two polls is invisible to
+// them, but a client may have read the planes in between.
 func (h *hub) settle(names []string, atOnce bool) {
 	var rested []workqueue.Block
 	for block, at := range h.resting {
@@ -199,7 +199,7 @@ func (h *hub) rests() bool {
 	return h.ended && len(h.resting) == 0
 }
 
-// report tells when the database stops answering, and when it answers again.
+// report publishes the beginning and end of an outage.
 func (h *hub) report(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

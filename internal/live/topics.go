@@ -16,41 +16,40 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// DefaultTopicInterval is between two looks at a topic.
+// DefaultTopicInterval is the polling interval of a topic.
 const DefaultTopicInterval = time.Second
 
-// Topic is one thing that is looked at for all who watch it.
+// Topic is a document that is polled once for all its watchers.
 type Topic struct {
 	Name  string                                    // of its events
-	Look  func(ctx context.Context) ([]byte, error) // as JSON
-	Every time.Duration                             // zero: DefaultTopicInterval
+	Look  func(ctx context.Context) ([]byte, error) // returns JSON
+	Every time.Duration                             // 0: DefaultTopicInterval
 }
 
-// Topics tells watchers how things are, whenever they have changed. What no one watches is not looked at.
+// Topics sends watchers each changed state. Topics without watchers are not polled.
 type Topics struct {
 	log     *zap.Logger
 	explain func(error) string
 
 	mu      sync.Mutex
-	changed chan struct{} // closed, and replaced, when there is something to tell
+	changed chan struct{} // closed and replaced when there is something to send
 	all     map[string]*topic
 	closed  bool
 }
 
-// topic is what is known of one.
 type topic struct {
 	Topic
 
 	json     []byte
-	seq      uint64 // how often it has changed
+	seq      uint64 // number of its changes
 	outage   *Database
-	outages  uint64 // how often that has changed
+	outages  uint64 // number of changes of outage
 	watchers int
-	stop     context.CancelFunc // of its loop; nil: it does not run
+	stop     context.CancelFunc // stops its loop; nil: not running
 	stopped  chan struct{}      // closed when it has ended
 }
 
-// NewTopics returns topics that no one watches. explain says for people what is wrong when a look fails.
+// NewTopics returns topics without watchers. explain describes a failed poll for users.
 func NewTopics(log *zap.Logger, explain func(error) string, topics ...Topic) *Topics {
 	if log == nil {
 		log = zap.NewNop()
@@ -65,7 +64,7 @@ func NewTopics(log *zap.Logger, explain func(error) string, topics ...Topic) *To
 	return t
 }
 
-// Watch begins to watch some topics.
+// Watch starts watching topics.
 func (t *Topics) Watch(names []string) (*TopicWatcher, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +91,7 @@ func (t *Topics) Watch(names []string) (*TopicWatcher, error) {
 	return w, nil
 }
 
-// start runs the loop of a topic, once the one before has ended. The lock is held.
+// start runs a topic's loop after the previous one has ended. The caller holds the lock.
 func (t *Topics) start(one *topic) {
 	ctx, cancel := context.WithCancel(context.Background())
 	before, stopped := one.stopped, make(chan struct{})
@@ -107,7 +106,7 @@ func (t *Topics) start(one *topic) {
 	}()
 }
 
-// look looks once, and waits until it is time for the next look.
+// look polls once and waits for the next poll.
 func (t *Topics) look(ctx context.Context, one *topic) bool {
 	begun := time.Now()
 	within, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -147,7 +146,7 @@ func (t *Topics) publish(one *topic, text []byte, err error) {
 	t.changed = make(chan struct{})
 }
 
-// Close ends all watchers, and returns when nothing is looked at any more. It may be called twice.
+// Close ends all watchers and waits until polling has ended. It may be called twice.
 func (t *Topics) Close() {
 	t.mu.Lock()
 	t.closed = true
@@ -169,10 +168,10 @@ func (t *Topics) Close() {
 	}
 }
 
-// told is how far a watcher is with a topic.
+// told is what of a topic was sent to a watcher.
 type told struct{ seq, outages uint64 }
 
-// TopicWatcher is one who watches topics.
+// TopicWatcher watches topics.
 type TopicWatcher struct {
 	topics *Topics
 	once   sync.Once
@@ -180,7 +179,7 @@ type TopicWatcher struct {
 	told   map[*topic]told
 }
 
-// Next waits until a topic has changed, and returns how it is. An error that is not ctx's means that no more will come.
+// Next waits until a topic has changed and returns its state. Any error but ctx's is final.
 func (w *TopicWatcher) Next(ctx context.Context) ([]Event, error) {
 	return next(ctx, w.pending)
 }
@@ -225,10 +224,10 @@ func (w *TopicWatcher) Close() {
 	})
 }
 
-// view is a step as someone looks at it, or all steps of a run together.
+// view is the watched state of a step, or of all steps together.
 type view struct {
 	loaded   bool
-	since    uint64 // the changes after this one are known
+	since    uint64 // changes after this one are known
 	watchers int
 	idle     time.Time // when the last watcher left
 	blocks   []cells
@@ -236,7 +235,7 @@ type view struct {
 
 func first(b workqueue.Block) int32 { return int32(b) * bitfield.Size }
 
-// take compares a block with what it was, keeps it, and appends what has changed.
+// take stores a block and appends what has changed.
 func (v *view) take(block workqueue.Block, states []byte, changes Changes) Changes {
 	for int(block) >= len(v.blocks) {
 		v.blocks = append(v.blocks, cells{})
@@ -249,7 +248,7 @@ func (v *view) take(block workqueue.Block, states []byte, changes Changes) Chang
 	return changes
 }
 
-// whole appends where all items of a block are.
+// whole appends the states of all items of a block.
 func (v *view) whole(block workqueue.Block, changes Changes) Changes {
 	if int(block) >= len(v.blocks) {
 		return changes
@@ -257,7 +256,7 @@ func (v *view) whole(block workqueue.Block, changes Changes) Changes {
 	return v.blocks[block].whole(0, bitfield.Size, first(block), changes)
 }
 
-// merge says once where the items are that several changes were about, as of now.
+// merge appends the current states of the items in several changes, once each.
 func (v *view) merge(all []Changes) Changes {
 	type span struct{ lo, hi int32 }
 	var spans []span

@@ -13,14 +13,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// Event is one thing that a watcher is told.
+// Event is an event for a watcher.
 type Event struct {
-	ID   string // what to come back with; empty: as before
+	ID   string // to resume from; empty: unchanged
 	Name string
 	Data []byte // JSON
 }
 
-// The names of events.
+// Names of events.
 const (
 	EventHello    = "hello"
 	EventRun      = "run"
@@ -32,30 +32,30 @@ const (
 
 // Hello is the first event.
 type Hello struct {
-	Epoch   string `json:"epoch" doc:"another one: what was seen before is to be read again"`
+	Epoch   string `json:"epoch" doc:"if it changes, reread everything"`
 	Resumed bool   `json:"resumed,omitempty" doc:"it goes on after Last-Event-ID; nothing must be read again"`
 }
 
-// Delta is what has changed at one step.
+// Delta is the changes of one step.
 type Delta struct {
 	Step    string  `json:"step" doc:"its name; empty: over all steps"`
-	Changes Changes `json:"changes" doc:"ordinal, count, state, and again: so many items from there are now in that state"`
+	Changes Changes `json:"changes" doc:"repeated ordinal, count, state: items from ordinal on, now in state"`
 }
 
-// Watcher is one who watches a run.
+// Watcher watches a run.
 type Watcher struct {
 	hub    *hub
 	views  []string
 	once   sync.Once
-	seq    uint64 // all changes up to this one were told
+	seq    uint64 // all changes up to this one were sent
 	first  []Event
-	told   uint64 // the document
-	over   uint64 // the end
+	told   uint64 // number of the sent document
+	over   uint64 // number of the sent end
 	outage uint64
-	met    bool // it was told how things are with the database, or that was nothing to tell of
+	met    bool // the state of the database was sent, or needed no event
 }
 
-// begin has the watcher start where it was, or else from now. The hub's lock is held.
+// begin resumes a watcher or starts it from now. The caller holds the hub's lock.
 func (w *Watcher) begin(last string) {
 	h := w.hub
 	hello := Hello{Epoch: h.epoch}
@@ -71,7 +71,7 @@ func (w *Watcher) begin(last string) {
 	}
 }
 
-// reverseCut puts a NUL in the place of the last hyphen: epochs have some themselves.
+// reverseCut replaces the last hyphen with a NUL, because epochs contain hyphens.
 func reverseCut(id string) string {
 	if at := strings.LastIndexByte(id, '-'); at >= 0 {
 		return id[:at] + "\x00" + id[at+1:]
@@ -79,7 +79,7 @@ func reverseCut(id string) string {
 	return id
 }
 
-// recalls reports whether all changes of views after one are known. The lock is held.
+// recalls reports whether all later changes of the views are known. The caller holds the lock.
 func (h *hub) recalls(seq uint64, views []string) bool {
 	for _, name := range views {
 		if seq < h.views[name].since {
@@ -93,16 +93,16 @@ func (h *hub) recalls(seq uint64, views []string) bool {
 }
 
 func (w *Watcher) event(name string, data any) Event {
-	text, _ := json.Marshal(data) // of plain structs
+	text, _ := json.Marshal(data) // plain structs
 	return Event{Name: name, Data: text, ID: w.hub.epoch + "-" + strconv.FormatUint(w.seq, 10)}
 }
 
-// Next waits for something to tell and returns it. An error that is not ctx's means that no more will come.
+// Next waits for events and returns them. Any error but ctx's is final.
 func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 	return next(ctx, w.pending)
 }
 
-// next waits until there is something pending. What changed is closed when it is worth another look.
+// next waits until there is something pending; changed is closed when to check again.
 func next(
 	ctx context.Context, pending func() (events []Event, changed <-chan struct{}, err error),
 ) ([]Event, error) {
@@ -119,7 +119,8 @@ func next(
 	}
 }
 
-// pending is what there is to tell. Only the last event has the new id: who is cut off before it gets all again.
+// pending returns events to send. Only the last has the new ID, so that a client interrupted before it gets all
+// again.
 func (w *Watcher) pending() (events []Event, changed <-chan struct{}, err error) {
 	h := w.hub
 	h.mu.Lock()
@@ -156,7 +157,7 @@ func (w *Watcher) pending() (events []Event, changed <-chan struct{}, err error)
 	return events, h.changed, nil
 }
 
-// deltas puts together what has changed since the watcher was last told. The hub's lock is held.
+// deltas merges the changes not sent yet. The caller holds the hub's lock.
 func (w *Watcher) deltas() (events []Event) {
 	for _, name := range w.views {
 		all, whole := w.hub.ring.after(w.seq, name)
@@ -178,7 +179,7 @@ func (w *Watcher) deltas() (events []Event) {
 // Close ends the watch. It may be called twice.
 func (w *Watcher) Close() { w.once.Do(func() { w.hub.leave(w.views) }) }
 
-// cells is one byte for each item of a block. A block whose items are all alike takes one byte in all.
+// cells is one byte per item of a block, or a single byte if all are equal.
 type cells struct {
 	size  int
 	bytes []byte // of length size, or 1
@@ -191,7 +192,6 @@ func (c *cells) at(i int) byte {
 	return c.bytes[i]
 }
 
-// set keeps a copy of states.
 func (c *cells) set(states []byte) {
 	c.size = len(states)
 	if len(states) == 0 {
@@ -218,14 +218,14 @@ func uniform(states []byte) bool {
 	return true
 }
 
-// Changes is a flat list of ordinal, count, state: so many items from that ordinal on are now in that state. Applied in
-// order, from the first to the last.
+// Changes is a flat list of ordinal, count, state: count items starting at the ordinal are now in that state. Apply
+// in order.
 type Changes []int32
 
-const changeLen = 3 // numbers of one change
+const changeLen = 3 // numbers per change
 
-// difference appends what has changed from one look at a block to the next. Items between two changes that are in the
-// same state join them: to say again where they are does no harm.
+// difference appends the changes since the previous poll of a block. It joins changes over equal items between them,
+// since repeating their state is harmless.
 func (c *cells) difference(states []byte, first int32, changes Changes) Changes {
 	for i := 0; i < len(states); {
 		if i < c.size && c.at(i) == states[i] {
@@ -244,7 +244,7 @@ func (c *cells) difference(states []byte, first int32, changes Changes) Changes 
 	return changes
 }
 
-// whole appends where the items from lo to hi are.
+// whole appends the states of items lo to hi.
 func (c *cells) whole(lo, hi int, first int32, changes Changes) Changes {
 	hi = min(hi, c.size)
 	for i := lo; i < hi; {
@@ -259,13 +259,13 @@ func (c *cells) whole(lo, hi int, first int32, changes Changes) Changes {
 }
 
 const (
-	// documentPause is the shortest time between two documents of a run.
+	// documentPause is the minimum time between two documents of a run.
 	documentPause = time.Second / 2
-	// documentAge is the longest while a run is in progress: its rate and its warnings change by themselves.
+	// documentAge is the maximum while a run is in progress: its rate and warnings change on their own.
 	documentAge = 3 * time.Second
 )
 
-// keepDocument makes a document of the run at once, whenever something has changed, and now and then.
+// keepDocument makes a document of the run immediately, after each change, and periodically.
 func (h *hub) keepDocument(ctx context.Context, kick <-chan struct{}) {
 	for {
 		begun := time.Now()
@@ -284,7 +284,7 @@ func (h *hub) keepDocument(ctx context.Context, kick <-chan struct{}) {
 	}
 }
 
-// age ends when a document has grown old: never that of a run that has ended.
+// age fires when the document is old; never for a run that has ended.
 func (h *hub) age() <-chan time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -164,7 +164,7 @@ func TestARunIsMeasured(t *testing.T) {
 	b.until("its completion was published", func() bool {
 		return sum(b.gathered(), "tranche_run_completion_delay_seconds") == 1
 	})
-	b.until("it is told that no one listens", func() bool {
+	b.until("it is told that no service listens", func() bool {
 		return sum(b.gathered(), "tranche_endpoint_no_listeners", "endpoint", "nobody") == 1
 	})
 	caller := testenv.Dial(t, b.nats)
@@ -172,7 +172,7 @@ func TestARunIsMeasured(t *testing.T) {
 		testenv.NoError(t, caller.Publish(wire.WorkSubject(wire.LaneOf(name)), nil))
 	}
 	var all map[string]*dto.MetricFamily
-	b.until("calls are told, and that no one listens, still", func() bool { // a slow NATS may say nothing of listeners
+	b.until("calls are told, and that no service listens, still", func() bool { // a slow NATS may say nothing of listeners
 		all = b.gathered()
 		return sum(all, "tranche_health_conditions", "kind", "no_listeners") == 1 &&
 			sum(all, "tranche_endpoint_calls_unanswered", "endpoint", "nobody") == 2 &&

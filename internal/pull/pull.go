@@ -1,24 +1,21 @@
-// Package pull takes in the messages of a durable JetStream consumer by pulls that are bounded in messages and in
-// bytes, and loses none of what the server sends.
+// Package pull reads a durable JetStream consumer by pull requests bounded in messages and bytes, without losing
+// messages.
 //
-// A server that has handed out all that a pull may bring says so at once (409, with how much of the pull is left),
-// while the messages of a replicated consumer wait until the quorum knows of the delivery, and are sent after that.
-// Whoever stops listening at the 409 loses them for an AckWait, as jetstream's Fetch does. So each pull has an inbox of
-// its own that outlives its end:
+// When the server has assigned all messages of a pull it says so immediately (409, with the remainder), but a
+// replicated consumer sends them only after the quorum knows of the delivery. A client that stops listening at the
+// 409, like jetstream's Fetch, loses them for an AckWait. So each pull has a separate inbox that outlives it:
 //
 //	open ──▶ late ──▶ lingering ──▶ closed
 //
-// It is open until the server has ended it, or the owner has given it up; late while it is known how many messages are
-// still to come, which count against the owner's room; lingering when that is not known, or took too long, which counts
-// no more; and closed once all are there. So what is on its way is bounded by the owner's room, and twice that after a
+// A pull is open until the server ends it or the owner abandons it. It is late while the number of messages still to
+// come is known; these count against the owner's room. It lingers, without counting, if that is unknown or took too
+// long. It is closed once all have come. So what is in flight is bounded by the owner's room, or twice that after a
 // fault.
 //
-// nats.go's Consumer.Messages loses nothing either. But its limit in bytes is that of one pull: with three replicas it
-// held three times as much (51 messages where 17 were allowed, nats.go 1.55), and it cannot ask for less while the
-// owner has less room.
+// nats.go's Consumer.Messages loses nothing either, but its byte limit is per pull: with three replicas it held three
+// times as much (51 messages where 17 were allowed, nats.go 1.55), and it cannot adapt to less room.
 //
-// It is not the package's job to know what a message means, whether the consumer is the one that it was, or when to
-// look it up again. All of it is safe for concurrent use.
+// It does not interpret messages, and does not check or look up the consumer. It is safe for concurrent use.
 package pull
 
 import (
@@ -31,13 +28,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ErrSilent ends a pull that the server should have given heartbeats for.
+// ErrSilent ends an open pull without heartbeats from the server.
 var ErrSilent = errors.New("the server gives no heartbeat for an open pull")
 
-// errAbandoned ends a pull for those who still listen to one that they gave up.
+// errAbandoned ends a pull for those who still listen after Abandon.
 var errAbandoned = errors.New("the pull was given up")
 
-// state of a pull; see the package's doc.
+// state is explained in the package comment.
 type state int
 
 const (
@@ -47,26 +44,26 @@ const (
 	closed
 )
 
-// amount is of messages, and of their bytes as the server counts them.
+// amount is a number of messages, and their bytes as the server counts them.
 type amount struct{ messages, bytes int }
 
-// Pull is one request for messages, and what comes of it.
+// Pull is a pull request.
 type Pull struct {
 	puller       *Puller
 	made         time.Time
 	asked        amount
 	sub          *nats.Subscription
-	over         chan struct{} // closed once it is not open any more
-	counted      chan struct{} // closed when nothing more of it counts as late
+	over         chan struct{} // closed at the end of the open state
+	counted      chan struct{} // closed when no message counts as late
 	unsubscribed chan struct{}
 
 	mu       sync.Mutex
 	state    state
-	err      error // what ended it, once it is over
-	silent   int   // looks since anything came last
+	err      error // the reason, once over
+	silent   int   // heartbeat checks since the last message
 	came     amount
-	owed     amount      // what is late
-	left     int         // messages that the server says it will not send
+	owed     amount      // late messages
+	left     int         // messages that the server will not send
 	silence  *time.Timer // ends it while it is open
 	patience *time.Timer // ends the state after that
 }
@@ -76,7 +73,6 @@ func newPull(p *Puller, made time.Time, messages, bytes int) *Pull {
 		counted: make(chan struct{}), unsubscribed: make(chan struct{})}
 }
 
-// listen subscribes.
 func (p *Pull) listen(inbox string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +80,7 @@ func (p *Pull) listen(inbox string) error {
 	if err != nil {
 		return err
 	}
-	// What comes is bounded by what was asked for. A limit of the client's would drop messages.
+	// The pull itself bounds what arrives; a client-side limit would drop messages.
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return errors.Join(err, sub.Unsubscribe())
 	}
@@ -95,18 +91,18 @@ func (p *Pull) listen(inbox string) error {
 	return nil
 }
 
-// Over is closed when the pull is over. That does not say that all its messages are there.
+// Over is closed when the pull is over. Messages may still arrive.
 func (p *Pull) Over() <-chan struct{} { return p.over }
 
-// Err returns what ended the pull: nil when it was time or size, and while it is open.
+// Err returns the cause of the end; nil for time or size, and while open.
 func (p *Pull) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// Settle returns when the pull is over, or nothing has come for it for a while. Who wants to stop calls it before
-// Abandon, which would lose what the server is just sending: it would rest unseen until its AckWait is over.
+// Settle returns when the pull is over, or nothing has arrived for a while. Call it before Abandon when stopping, or
+// messages just being sent are lost until their AckWait expires.
 func (p *Pull) Settle() {
 	for range settles {
 		before := p.messagesCame()
@@ -127,10 +123,10 @@ func (p *Pull) messagesCame() int {
 	return p.came.messages
 }
 
-// Abandon gives the pull up. What comes for it anyway is taken for a while.
+// Abandon gives up the pull. What arrives anyway is accepted for a while.
 func (p *Pull) Abandon() { p.end(errAbandoned, nil) }
 
-// on takes what comes to the inbox.
+// on handles a message of the inbox.
 func (p *Pull) on(msg *nats.Msg) {
 	status := statusOf(msg)
 	switch {
@@ -144,15 +140,14 @@ func (p *Pull) on(msg *nats.Msg) {
 	}
 }
 
-// hear notes a heartbeat.
 func (p *Pull) hear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silent = 0
 }
 
-// listened looks, once for each heartbeat, whether one came, and ends the pull after a few that did not. It counts
-// looks and not time: a process that was stalled has not listened, either.
+// listened checks once per heartbeat interval whether one came, and ends the pull after several misses. It counts
+// checks instead of time, because a stalled process did not listen either.
 func (p *Pull) listened() {
 	p.mu.Lock()
 	p.silent++
@@ -169,7 +164,6 @@ func (p *Pull) listened() {
 	}
 }
 
-// count counts a message that was taken.
 func (p *Pull) count(size int) {
 	p.mu.Lock()
 	p.silent = 0
@@ -180,18 +174,18 @@ func (p *Pull) count(size int) {
 	}
 	then := func() {}
 	if p.whole() {
-		then = p.shut() // also when it is open: the server has no word for the end when both bounds are met
+		then = p.shut() // even if open: the server sends no status when both limits are met
 	}
 	p.mu.Unlock()
 	then()
 }
 
-// whole reports whether nothing more can come. Called with mu held.
+// whole reports whether nothing more can arrive. The caller holds mu.
 func (p *Pull) whole() bool {
 	return p.came.messages >= p.asked.messages-p.left || p.came.bytes >= p.asked.bytes
 }
 
-// owe changes what is late. Called with mu held.
+// owe updates the late amount. The caller holds mu.
 func (p *Pull) owe(now amount) {
 	if now != p.owed {
 		p.puller.config.Late(now.messages-p.owed.messages, now.bytes-p.owed.bytes)
@@ -199,7 +193,7 @@ func (p *Pull) owe(now amount) {
 	p.owed = now
 }
 
-// end ends the pull for its owner, and takes the server's word for what is still to come.
+// end ends the pull for its owner, and notes what the server says is still to come.
 func (p *Pull) end(err error, status *status) {
 	p.mu.Lock()
 	known := status != nil && status.known
@@ -223,7 +217,7 @@ func (p *Pull) end(err error, status *status) {
 	then()
 }
 
-// becomeLate waits for messages that the server has promised. Called with mu held.
+// becomeLate waits for promised messages. The caller holds mu.
 func (p *Pull) becomeLate(bytes int) {
 	p.owe(amount{p.asked.messages - p.left - p.came.messages, max(bytes, 0)})
 	p.become(late)
@@ -238,7 +232,7 @@ func (p *Pull) becomeLate(bytes int) {
 	})
 }
 
-// becomeLingering counts on nothing more. Called with mu held; the returned function is to be called without.
+// becomeLingering stops counting. The caller holds mu; the returned function must be called without it.
 func (p *Pull) becomeLingering() (then func()) {
 	p.owe(amount{})
 	p.become(lingers)
@@ -250,7 +244,7 @@ func (p *Pull) becomeLingering() (then func()) {
 	}
 }
 
-// become changes the state, after what is late has been counted. Called with mu held.
+// become changes the state, after the late amount was updated. The caller holds mu.
 func (p *Pull) become(next state) {
 	if p.patience != nil {
 		p.patience.Stop()
@@ -265,7 +259,6 @@ func (p *Pull) become(next state) {
 	p.state = next
 }
 
-// close stops listening.
 func (p *Pull) close() {
 	p.mu.Lock()
 	then := p.shut()
@@ -273,7 +266,7 @@ func (p *Pull) close() {
 	then()
 }
 
-// shut is close. Called with mu held; the returned function is to be called without.
+// shut is close with mu held; the returned function must be called without it.
 func (p *Pull) shut() (then func()) {
 	if p.state == closed {
 		return func() {}
@@ -282,11 +275,11 @@ func (p *Pull) shut() (then func()) {
 	p.become(closed)
 	return func() {
 		p.puller.remove(p)
-		_ = p.sub.Unsubscribe() // fails only when the connection is closed
+		_ = p.sub.Unsubscribe() // fails only on a closed connection
 	}
 }
 
-// drain stops listening once all is taken that the server has sent by now.
+// drain stops listening once all that the server has sent is accepted.
 func (p *Pull) drain() {
 	if p.sub.Drain() == nil {
 		select {
@@ -297,14 +290,14 @@ func (p *Pull) drain() {
 	p.close()
 }
 
-// status is what the server says of a pull.
+// status is a status message of the server.
 type status struct {
 	code, description string
-	left              amount // what the pull asked for and the server will not send
-	known             bool   // the server has said what is left
+	left              amount // requested, but not going to be sent
+	known             bool   // left is known
 }
 
-// Error ends a pull for another reason than time or size: the consumer is to be looked up again.
+// Error ends a pull for a reason other than time or size: the consumer must be looked up again.
 type Error struct{ Code, Description string }
 
 func (e *Error) Error() string {
@@ -314,7 +307,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the server answered a pull with status %s, %s", e.Code, e.Description)
 }
 
-// statusOf returns the status that a message is, or nil when it is one of the stream.
+// statusOf returns a status message's status, or nil for a message of the stream.
 func statusOf(msg *nats.Msg) *status {
 	code := msg.Header.Get("Status")
 	if code == "" || len(msg.Data) > 0 || msg.Reply != "" {
@@ -330,10 +323,9 @@ func statusOf(msg *nats.Msg) *status {
 	return s
 }
 
-// heartbeat tells that the pull is open.
 func (s *status) heartbeat() bool { return s.code == "100" }
 
-// err is nil when time or size has ended the pull.
+// err is nil if time or size has ended the pull.
 func (s *status) err() error {
 	switch {
 	case s.code == "408" || s.code == "404",

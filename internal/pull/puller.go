@@ -12,43 +12,42 @@ import (
 )
 
 const (
-	// Overhead is what subjects and the acknowledgement subject count as bytes of a pull, at most. A bound below
-	// max_payload and this would stall a pull without a word.
+	// Overhead is the maximum that subject and acknowledgement subject add to a message's bytes. A limit below
+	// max_payload plus this would stall a pull silently.
 	Overhead = 4 << 10
-	// Heartbeat is how often the server says that a pull is open, if the owner does not say otherwise.
+	// Heartbeat is the default heartbeat interval of open pulls.
 	Heartbeat = 400 * time.Millisecond
-	// missedBeats in a row end a pull. The first look for one may come just before it.
+	// missedBeats in a row end a pull. The first check may come just before the first heartbeat.
 	missedBeats = 3
-	// expiry is how long the server keeps a pull open that nothing comes for. It is short for the sake of clusters: what a
-	// server that is stalled had asked for on behalf of its clients, who have gone elsewhere, takes messages until then.
+	// expiry is how long the server keeps an idle pull open. It is short because of clusters: pulls that a stalled
+	// server holds for clients that moved elsewhere receive messages until then.
 	expiry = 5 * time.Second
-	// lateTimeout is Timeout, if the owner does not say otherwise. A leader that was replaced in between never sends
-	// what it has promised.
+	// lateTimeout is the default of Timeout. A leader that was replaced never sends what it promised.
 	lateTimeout = 2 * time.Second
-	// lingering is how long a pull is listened to that may still bring something. The server has ended it by then.
+	// lingering is how long to listen to a pull that may still bring messages. The server has ended it by then.
 	lingering = 30 * time.Second
-	// Settling is how long nothing may come for an open pull before Settle takes it that nothing is on its way, and
-	// settles is how often it looks again when something did come.
+	// Settling is how long an open pull must be idle before Settle assumes that nothing is in flight; settles limits the
+	// repeats after messages.
 	Settling = 100 * time.Millisecond
 	settles  = 10
-	// closeTimeout is how long Close waits for the server's word that nothing more comes.
+	// closeTimeout limits Close's wait for outstanding messages.
 	closeTimeout = time.Second
 )
 
-// Config says what to pull from, and who takes it in.
+// Config says what to pull, and who takes it.
 type Config struct {
 	JS       jetstream.JetStream
 	Stream   string
 	Consumer string
-	// Heartbeat is how long the server may at least be silent about an open pull. Default Heartbeat.
+	// Heartbeat is the heartbeat interval of open pulls. Default Heartbeat.
 	Heartbeat time.Duration
-	// Timeout is how long messages that the server has promised count against the owner's room. Default lateTimeout.
+	// Timeout is how long promised messages count against the owner's room. Default lateTimeout.
 	Timeout time.Duration
-	// Take is given each message, with what Open was given. It must not wait: heartbeats come the same way. It may be
-	// called by several goroutines.
+	// Take gets each message, with the made of Open. It must not block, because heartbeats use the same goroutine, and
+	// must be safe for concurrent use.
 	Take func(msg jetstream.Msg, made time.Time)
-	// Late is told by how much the messages and bytes have grown, or shrunk, that are on their way although their pull
-	// is over. Of a message that comes, it is told after Take has returned.
+	// Late gets the changes of the messages and bytes in flight for pulls that are over. For an arriving message it is
+	// called after Take.
 	Late func(messages, bytes int)
 }
 
@@ -59,14 +58,14 @@ type Puller struct {
 	next   string
 
 	mu        sync.Mutex
-	pulls     map[*Pull]bool // whose subscriptions live
-	lingering *Pull          // at most one, so that what is not counted is bounded
+	pulls     map[*Pull]bool // with a live subscription
+	lingering *Pull          // at most one, to bound what is not counted
 
-	taking sync.RWMutex // read while a message is taken
+	taking sync.RWMutex // read-locked while a message is taken
 	closed bool
 }
 
-// New returns a puller. Close ends it.
+// New returns a Puller to be closed.
 func New(config Config) *Puller {
 	if config.Heartbeat == 0 {
 		config.Heartbeat = Heartbeat
@@ -78,7 +77,7 @@ func New(config Config) *Puller {
 		next: Subject(config.JS, config.Stream, config.Consumer)}
 }
 
-// Subject is what pulls are published to.
+// Subject is the subject of pull requests.
 func Subject(js jetstream.JetStream, stream, consumer string) string {
 	prefix := jetstream.DefaultAPIPrefix
 	if options := js.Options(); options.APIPrefix != "" {
@@ -89,7 +88,7 @@ func Subject(js jetstream.JetStream, stream, consumer string) string {
 	return prefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer
 }
 
-// request is what a pull says to the server.
+// request is the body of a pull request.
 type request struct {
 	Batch     int           `json:"batch"`
 	MaxBytes  int           `json:"max_bytes"`
@@ -97,11 +96,11 @@ type request struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-// Open asks for up to so many messages, which together have up to so many bytes, or max_payload if that is more. made
-// is when the consumer was made, as of before the call.
+// Open requests up to messages messages of up to bytes bytes, at least max_payload. made is when the consumer was
+// created, read before the call.
 func (p *Puller) Open(made time.Time, messages, bytes int) (*Pull, error) {
 	bytes = max(bytes, int(p.nc.MaxPayload())+Overhead)
-	beat := min(p.config.Heartbeat, expiry/2) // the server takes no slower one
+	beat := min(p.config.Heartbeat, expiry/2) // the server's maximum
 	body, err := json.Marshal(request{messages, bytes, expiry, beat})
 	if err != nil {
 		return nil, err
@@ -118,8 +117,8 @@ func (p *Puller) Open(made time.Time, messages, bytes int) (*Pull, error) {
 	return one, nil
 }
 
-// Close gives up what is open, waits a little for what is known to be on its way, and stops listening; what has come to
-// the client by then is taken. Take is not called after it.
+// Close abandons open pulls, waits briefly for messages in flight, and stops listening. What has reached the client
+// is taken; afterwards Take is not called.
 func (p *Puller) Close() {
 	p.mu.Lock()
 	pulls := make([]*Pull, 0, len(p.pulls))
@@ -141,7 +140,6 @@ func (p *Puller) Close() {
 	p.closed = true
 }
 
-// take gives a message to the owner.
 func (p *Puller) take(msg *nats.Msg, made time.Time) {
 	p.taking.RLock()
 	defer p.taking.RUnlock()
@@ -165,7 +163,7 @@ func (p *Puller) remove(one *Pull) {
 	}
 }
 
-// linger notes that a pull lingers, and returns the one to close instead, if any.
+// linger marks a pull as lingering and returns the previous one to close, if any.
 func (p *Puller) linger(one *Pull) (before *Pull) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

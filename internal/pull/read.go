@@ -10,20 +10,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Source is a consumer to read, and how much of it to read ahead.
+// Source is a consumer, and how much to read ahead.
 type Source struct {
 	JS               jetstream.JetStream
 	Stream, Consumer string
-	Made             time.Time // when the consumer was made
-	Messages, Bytes  int       // at most; of bytes at least twice what a message may have
-	// Small tells which messages wait for no others: the owner gets them beside those, one at a time too. It may
-	// be nil.
+	Made             time.Time // when the consumer was created
+	Messages, Bytes  int       // limits; bytes at least twice the largest message
+	// Small selects messages that overtake others: they are passed on concurrently, one at a time. May be nil.
 	Small func(jetstream.Msg) bool
 }
 
-// Read gives each message of a consumer to the owner, one at a time (see [Source.Small]), until ctx ends. Then it
-// asks for no more, has the owner see to all that it still gets, and returns nil. It returns an error, in the same
-// manner, when the consumer must be looked up again.
+// Read passes each message of a consumer to each, one at a time (see [Source.Small]), until ctx ends. Then it stops
+// requesting, passes on what still arrives, and returns nil. It ends the same way, with an error, when the consumer
+// must be looked up again.
 func Read(ctx context.Context, source Source, each func(jetstream.Msg)) error {
 	r := &reader{source: source, changed: make(chan struct{}, 1), all: newLane(), small: newLane()}
 	puller := New(Config{JS: source.JS, Stream: source.Stream, Consumer: source.Consumer, Take: r.take, Late: r.owe})
@@ -36,12 +35,12 @@ func Read(ctx context.Context, source Source, each func(jetstream.Msg)) error {
 	r.end()
 	giving.Wait()
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // whoever ends it does not ask how the last pull went
+		return nil //nolint:nilerr // after ctx ended, the last pull's error is irrelevant
 	}
 	return err
 }
 
-// reader knows what has come and what is on its way.
+// reader tracks what has arrived and what is in flight.
 type reader struct {
 	source  Source
 	changed chan struct{} // there may be room
@@ -53,7 +52,7 @@ type reader struct {
 	ended      bool
 }
 
-// lane has what is given to the owner one at a time.
+// lane is messages to pass on one at a time.
 type lane struct {
 	queue []jetstream.Msg
 	came  chan struct{} // there may be a message
@@ -97,7 +96,7 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// give gives the owner what comes in a lane until it is the end.
+// give passes on a lane's messages until the end.
 func (r *reader) give(from *lane, each func(jetstream.Msg)) {
 	for {
 		r.mu.Lock()
@@ -106,7 +105,7 @@ func (r *reader) give(from *lane, each func(jetstream.Msg)) {
 		r.mu.Unlock()
 		for i, msg := range queue {
 			each(msg)
-			queue[i] = nil // it may be large
+			queue[i] = nil // may be large
 			r.release(len(msg.Data()))
 		}
 		if len(queue) == 0 {
@@ -126,7 +125,7 @@ func (r *reader) release(bytes int) {
 	poke(r.changed)
 }
 
-// room returns what may be asked for: nothing as long as more than half is on its way or waits.
+// room returns what may be requested: nothing while more than half is in flight or waiting.
 func (r *reader) room() (messages, bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +137,7 @@ func (r *reader) room() (messages, bytes int) {
 	return messages, bytes
 }
 
-// pull asks for messages until ctx ends or the server ends a pull for another reason than time or size.
+// pull requests messages until ctx ends, or a pull ends for a reason other than time or size.
 func (r *reader) pull(ctx context.Context, puller *Puller) error {
 	reconnected := puller.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer puller.nc.RemoveStatusListener(reconnected)
@@ -171,7 +170,7 @@ func (r *reader) pull(ctx context.Context, puller *Puller) error {
 	}
 }
 
-// message is one that was delivered, as jetstream's own consumers give it.
+// message implements jetstream.Msg for a pulled message.
 type message struct{ *nats.Msg }
 
 func (m message) Data() []byte         { return m.Msg.Data }
@@ -179,7 +178,7 @@ func (m message) Headers() nats.Header { return m.Header }
 func (m message) Subject() string      { return m.Msg.Subject }
 func (m message) Reply() string        { return m.Msg.Reply }
 
-// Metadata reads the acknowledgement subject.
+// Metadata parses the acknowledgement subject.
 func (m message) Metadata() (*jetstream.MsgMetadata, error) {
 	meta, err := m.Msg.Metadata()
 	if err != nil {

@@ -110,7 +110,7 @@ func TestWhatAStartWaitsFor(t *testing.T) {
 	t.Parallel()
 	for code, says := range map[string]string{
 		"57P03": "starting up, or recovering", "57P01": "shutting down", "57P02": "shutting down",
-		"53300": "no connection left", "08006": "not there", hangUp: "not there",
+		"53300": "no connection left", "08006": "does not answer", hangUp: "does not answer",
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()

@@ -13,32 +13,31 @@ import (
 )
 
 const (
-	// sameLine is for how long a warning that is like one before is not logged again: a state is a line, not thousands.
+	// sameLine is how long equal warnings are suppressed: a state is one line, not thousands.
 	sameLine = time.Minute
-	// maxLines bounds what is remembered of warnings.
+	// maxLines limits the remembered warnings.
 	maxLines = 1000
 )
 
-// TimeLayout is how log lines say when: RFC 3339, to the millisecond.
+// TimeLayout is the time format of log lines: RFC 3339 with milliseconds.
 const TimeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Lines makes a logger tell which node it is, as `tranche nodes` calls it, and not repeat warnings.
+// Lines makes a logger name its node, as `tranche nodes` does, and suppress repeated warnings.
 func Lines(node func() string) zap.Option {
 	return zap.WrapCore(func(to zapcore.Core) zapcore.Core {
 		return &lineCore{Core: to, node: node, seen: &seenLines{last: map[string]time.Time{}}}
 	})
 }
 
-// lineCore is a log whose lines name the node.
 type lineCore struct {
 	zapcore.Core
 
-	node  func() string // empty: it has no session yet
+	node  func() string // empty: no session yet
 	seen  *seenLines
 	about string // the fields of all its lines
 }
 
-// seenLines are the warnings of the last minute, without the numbers in their errors.
+// seenLines are recent warnings, without the numbers in their errors.
 type seenLines struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -68,7 +67,7 @@ func (c *lineCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(entry, fields)
 }
 
-// said is what fields say without numbers: of counts, of times, and within errors.
+// said joins fields without numbers: counts, times, and digits in errors.
 func said(fields []zapcore.Field) (all string) {
 	for i := range fields {
 		switch field := &fields[i]; field.Type {
@@ -90,7 +89,7 @@ func said(fields []zapcore.Field) (all string) {
 	return all
 }
 
-// again reports whether a line like this was written within the last minute; else it is as of now.
+// again reports whether an equal line was written within sameLine; if not, it is recorded.
 func (s *seenLines) again(entry *zapcore.Entry, said string) bool {
 	key := entry.LoggerName + " " + entry.Message + said
 	s.mu.Lock()

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/streams"
 )
 
-// unconnected says why there is no connection to NATS. Names that are not known may be those of servers to come.
+// unconnected says why NATS is not connected. Unknown names may belong to servers still to come.
 func (w *Wait) unconnected(err error) obstacle {
 	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.Where())}
 	if err != nil {
@@ -37,12 +37,12 @@ func (w *Wait) unconnected(err error) obstacle {
 		return end("user", "refuses this user: "+err.Error(), "check the user and password in --nats, or the file of "+
 			"--nats-creds, against the server's configuration")
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return end("tls", "offers no TLS, which --nats asks for", "give a nats:// URL, or have the server use TLS")
+		return end("tls", "offers no TLS, which --nats requires", "give a nats:// URL, or have the server use TLS")
 	case errors.Is(err, nats.ErrSecureConnRequired):
 		return end("tls", "wants TLS", "give a tls:// URL")
 	case untrusted(err, &said):
 		return end("certificate", "has a certificate that is not trusted: "+said, "name the authority that signed it with "+
-			"NATS_CA=FILE, and the server by a name that stands in its certificate")
+			"NATS_CA=FILE, and the server by a name that is in its certificate")
 	case strings.Contains(textOf(err), "remote error: tls:"):
 		return end("client certificate", "refuses this client's TLS: "+err.Error(), "give the certificate that it wants "+
 			"with NATS_CERT=FILE and NATS_KEY=FILE")
@@ -70,7 +70,7 @@ func refusedUser(err error) bool {
 	return false
 }
 
-// untrusted reports whether the certificate of the other side is not to be trusted, and says why.
+// untrusted reports whether an error is about the peer's certificate, and sets why.
 func untrusted(err error, why *string) bool {
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		err = bad.Err
@@ -84,7 +84,7 @@ func untrusted(err error, why *string) bool {
 	return unknown || invalid || other
 }
 
-// byJetStream says what JetStream's answer means for the start.
+// byJetStream interprets an error of JetStream.
 func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	here := "NATS at " + w.At
 	if cluster := w.NC().ConnectedClusterName(); cluster != "" {
@@ -105,11 +105,11 @@ func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	case stream.NoStorage(err):
 		o = obstacle{kind: "room", first: true, end: fmt.Sprintf("JetStream of %s has no room for the streams (%v): "+
 			"together they need %s (%d bytes) on each server that keeps them; raise max_file_store there, or the limit of the "+
-			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the others", here, err,
+			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the like", here, err,
 			cli.Gibibytes(w.Needs()), w.Needs())}
 	case stream.TooFewServers(err):
 		o = obstacle{kind: "servers", first: true, patience: peersTimeout, end: fmt.Sprintf("%s has too few servers for "+
-			"the copies that each stream is to have (%v); start the others, or say with --stream-replicas 1 that one copy is "+
+			"the replicas of each stream (%v); start the rest, or say with --stream-replicas 1 that one copy is "+
 			"enough", here, err)}
 	default:
 		return w.conflict(err)
@@ -135,7 +135,7 @@ func (w *Wait) conflict(err error) (obstacle, bool) {
 	return obstacle{}, false
 }
 
-// DatabaseRemedy adds to what PostgreSQL says permanently what can be done about it.
+// DatabaseRemedy adds a remedy to a permanent error of PostgreSQL.
 func DatabaseRemedy(err error) error {
 	remedy, why := "", ""
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -158,7 +158,7 @@ func DatabaseRemedy(err error) error {
 	return fmt.Errorf("%w; %s", err, remedy)
 }
 
-// CheckScheme refuses URLs of other things.
+// CheckScheme refuses URLs with other schemes.
 func CheckScheme(flag, urls string, takes ...string) error {
 	for one := range strings.SplitSeq(urls, ",") {
 		scheme, _, ok := strings.Cut(strings.TrimSpace(one), "://")

@@ -1,9 +1,8 @@
-// Package startup is what a server waits for when it starts: a PostgreSQL that comes up, a NATS that does not answer
-// yet, streams that cannot be made. It says in words what is missing, ends a start that nothing but a person can fix,
-// with the remedy, and remembers the last trouble for those who ask why nothing goes on.
+// Package startup waits at the start of a server for PostgreSQL, NATS and the streams. It reports what is missing,
+// ends a start that only a person can fix, with the remedy, and remembers the latest failure for diagnosis.
 //
-// Flags and wiring are cmd/tranche's; its words name flags of serve. It reads from the store what is set for the
-// streams and, where they have never been, takes it back.
+// Flags and wiring are in cmd/tranche; texts name flags of serve. It reads the settings of the streams from the
+// store, and discards them if the streams never existed.
 package startup
 
 import (
@@ -27,46 +26,46 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Times of a start that waits for NATS and the streams. What may pass by itself is waited for as long as it takes.
+// Times of a start that waits for NATS and the streams. Temporary obstacles are waited for without a limit.
 const (
-	// refusedTimeout is for what a server that is starting, or being set up, may say and take back.
+	// refusedTimeout is for refusals that a starting server, or one being set up, may withdraw.
 	refusedTimeout = 5 * time.Second
-	// peersTimeout is for the other servers of a cluster to come up.
+	// peersTimeout is for the cluster's other servers to start.
 	peersTimeout = 2 * time.Minute
-	// What is waited for is said at once, and again after pauses that double.
+	// A wait is logged immediately, and again after doubling pauses.
 	saidFirst, saidPause = 5 * time.Second, 5 * time.Minute
-	// settingsTimeout bounds what the wait itself asks the database.
+	// settingsTimeout limits the wait's own queries.
 	settingsTimeout = 2 * time.Second
 )
 
-// obstacle is why a node has not begun.
+// obstacle is why a node has not started.
 type obstacle struct {
-	kind     string        // what it is, whatever its details
-	waiting  string        // for what, in words
-	end      string        // what does not pass by itself, with the remedy; empty: it may pass
-	patience time.Duration // with the end
-	first    bool          // it ends only the first start of all: later ones may be fixed by tranche streams set
+	kind     string        // regardless of details
+	waiting  string        // description of what is missing
+	end      string        // permanent error with its remedy; empty: temporary
+	patience time.Duration // before end applies
+	first    bool          // ends only the very first start: later ones may be fixed by tranche streams set
 }
 
-// Wait tells what a start waits for, and ends it when that does not fix itself.
+// Wait reports what a start waits for, and ends it if only a person can fix it.
 type Wait struct {
 	At      string              // of NATS
-	From    string              // what says so; empty: it is the private one
-	NC      func() *nats.Conn   // required; it may return nil while there is none
-	Store   func() *database.DB // required; also
-	Say     func(what string)   // required: tells people what is waited for
+	From    string              // where that address comes from; empty: the private server
+	NC      func() *nats.Conn   // required; may return nil
+	Store   func() *database.DB // required; may return nil
+	Say     func(what string)   // required: shows what is waited for
 	Trouble *Troubles           // required
 	Now     func() time.Time    // required
 
 	mu    sync.Mutex
-	dial  error // of the last try to connect that came to nothing
+	dial  error // of the latest failed connection attempt
 	kind  string
 	since time.Time
-	next  time.Time // when it is said again
+	next  time.Time // when to report again
 	gaps  backoff.Exponential
 }
 
-// Hear has the wait told why NATS cannot be connected to.
+// Hear returns the option by which Wait learns why NATS cannot be connected.
 func (w *Wait) Hear() nats.Option {
 	return func(o *nats.Options) error {
 		told := o.ReconnectErrCB
@@ -82,7 +81,7 @@ func (w *Wait) Hear() nats.Option {
 	}
 }
 
-// Where is NATS, and who says so.
+// Where returns the address of NATS and its origin.
 func (w *Wait) Where() string {
 	if w.From == "" {
 		return w.At
@@ -90,7 +89,7 @@ func (w *Wait) Where() string {
 	return w.At + " (" + w.From + ")"
 }
 
-// Waits is [orchestrator.Config.Waits].
+// Waits implements [orchestrator.Config.Waits].
 func (w *Wait) Waits(what string, err error) error {
 	w.Trouble.Note("cannot "+what, err)
 	o := w.judge(err)
@@ -111,8 +110,8 @@ func (w *Wait) Waits(what string, err error) error {
 	return nil
 }
 
-// unset takes back settings of the streams that were never brought about: the next start gives others. It reports
-// whether that is so; when the streams have been once, an operator can set others while this node waits.
+// unset discards settings of streams that never existed, so that the next start can set others, and reports whether
+// it did. For existing streams an operator can change the settings while this node waits.
 func (w *Wait) unset() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
@@ -120,7 +119,7 @@ func (w *Wait) unset() bool {
 	return err == nil && taken
 }
 
-// judge says what an error means for the start.
+// judge interprets an error for the start.
 func (w *Wait) judge(err error) obstacle {
 	nc := w.NC()
 	if !nc.IsConnected() {
@@ -141,46 +140,46 @@ func (w *Wait) judge(err error) obstacle {
 	return obstacle{kind: "streams", waiting: fmt.Sprintf("the session and the streams: %v", err)}
 }
 
-// set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
+// set returns the settings of the streams; the zero value, the defaults, if they cannot be read.
 func (w *Wait) set() session.StreamSettings {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	set, _ := session.New(w.Store()).StreamsSet(ctx) // zero
+	set, _ := session.New(w.Store()).StreamsSet(ctx) // zero on error
 	return set
 }
 
-// Needs is what the streams take on each server that keeps them, once they are full.
+// Needs returns the bytes that full streams take on each storing server.
 func (w *Wait) Needs() int64 {
 	set := w.set()
 	return nodestreams.StreamConfig(&set.StreamValues).Bytes()
 }
 
-// Troubles remembers the last error that was logged, for those who ask why nothing goes on.
+// Troubles remembers the last logged error, for diagnosis.
 type Troubles struct {
 	mu   sync.Mutex
 	last api.Trouble
 }
 
-// Watch makes a logger tell the troubles too.
+// Watch makes a logger record its errors here too.
 func (t *Troubles) Watch() zap.Option {
 	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return zapcore.NewTee(to, &troubleCore{of: t}) })
 }
 
-// Note remembers one.
+// Note records an error.
 func (t *Troubles) Note(what string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = api.Trouble{What: what, Err: err, At: time.Now()}
 }
 
-// Last is the last trouble, if there was one.
+// Last returns the last error, if any.
 func (t *Troubles) Last() (api.Trouble, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last, t.last.Err != nil
 }
 
-// troubleCore is a log that keeps only the last error.
+// troubleCore keeps only the last error.
 type troubleCore struct{ of *Troubles }
 
 // Enabled implements zapcore.Core.
@@ -212,30 +211,30 @@ func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 // Sync implements zapcore.Core.
 func (*troubleCore) Sync() error { return nil }
 
-// Times of the wait for a PostgreSQL that is not there yet. How long it is waited for says --database-wait.
+// Times of the wait for PostgreSQL. Its limit is --database-wait.
 const (
 	knockTimeout           = 5 * time.Second
 	knockFirst, knockPause = 100 * time.Millisecond, 2 * time.Second
 )
 
-// DatabaseWait is the patience of a start with a PostgreSQL that is not there yet: both may come up at once, as after
-// a loss of power. What is wrong permanently ends it at once.
+// DatabaseWait waits for a PostgreSQL that is not up yet: both may start at the same time, as after a power loss.
+// Permanent errors end it immediately.
 type DatabaseWait struct {
-	At       string        // where it is, for people
-	Timeout  time.Duration // 0: none
-	Knocking time.Duration // how long an address, or who knows them, may take to answer; 0: 5 s
+	At       string        // address to show
+	Timeout  time.Duration // 0: do not wait
+	Knocking time.Duration // limit per address, also for name resolution; 0: 5 s
 	Log      *zap.Logger   // required by Until
 }
 
-// Knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone silent. Each of the
-// addresses has a time of its own: one that never answers must not keep the next from being tried.
+// Knock checks whether PostgreSQL accepts connections. Each address has a separate timeout, so that a silent one does
+// not prevent trying the next.
 func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
 	config = config.Copy()
 	knocking := cmp.Or(w.Knocking, knockTimeout)
 	if config.ConnectTimeout <= 0 || config.ConnectTimeout > knocking {
 		config.ConnectTimeout = knocking
 	}
-	lookUp := config.LookupFunc // pgx bounds what comes after it
+	lookUp := config.LookupFunc // pgx limits only what comes after it
 	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
 		ctx, cancel := context.WithTimeout(ctx, knocking)
 		defer cancel()
@@ -250,8 +249,8 @@ func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
 	return conn.Close(ctx)
 }
 
-// Until tries until it succeeds, what went wrong is wrong permanently, or the patience is used up. A try that has begun
-// is not cut short: a migration may take as long as it needs. All else of a try bounds itself.
+// Until retries until success, a permanent error, or the timeout. An attempt in progress is not interrupted: a
+// migration takes as long as it needs, and everything else limits itself.
 func (w DatabaseWait) Until(ctx context.Context, try func(context.Context) error) error {
 	begun, said := time.Now(), ""
 	pauses := backoff.Exponential{First: knockFirst, Longest: knockPause}

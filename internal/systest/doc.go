@@ -1,9 +1,8 @@
-// Package systest has tests of whole processes: nodes, services and operators' commands that are killed, stopped and
-// told to end, and the real binary as docs/operate has it run: with TLS, behind poolers, as a role that owns nothing,
-// under Prometheus.
+// Package systest tests whole processes: nodes, services and operators' commands that are killed or stopped, and the
+// real binary as in docs/operate: with TLS, behind poolers, as a role that owns nothing, under Prometheus.
 //
-// What a crash leaves behind is tested without processes where that can be. One real kill for each role is here, to
-// show that the two agree. Which test finds which fault:
+// Crashes are tested without processes where possible. One real kill per role is here, to show that both agree. Which
+// test finds which fault:
 //
 //	node killed: claim, publish, record, ack  orchestrator TestANodeCrashesAnywhere, TestACompletionIsToldAfterACrash,
 //	                                          TestNodesCrashBetweenPieces; flush TestANodeCrashes…; TestNodeIsKilled
@@ -26,6 +25,6 @@
 //	                                          TestServeAsARoleThatOwnsNothing; TestTLSBetweenTheMachines
 //	a fence taken out                         TestMutantsAreCaught (make soak), TestMutantsLackAFence
 //
-// Child processes are this test binary itself, in a role that an environment variable names; those of the operator are
-// the real program. Databases and NATS servers are each test's own.
+// Child processes are this test binary in a role set by an environment variable; operators' commands are the real
+// program. Each test has separate databases and NATS servers.
 package systest

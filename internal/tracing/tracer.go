@@ -16,22 +16,22 @@ import (
 // scope is the instrumentation scope of a node's spans.
 const scope = "github.com/tranchehq/tranche/orchestrator"
 
-// Attributes beside those of package oteltrace.
+// Attributes in addition to those of package oteltrace.
 const (
 	keyStep    = attribute.Key("tranche.step")
 	keyService = attribute.Key("tranche.service") // name@version instance
-	keySlots   = attribute.Key("tranche.slots")   // of a message of a reply
-	keyTaken   = attribute.Key("tranche.taken")   // of those
+	keySlots   = attribute.Key("tranche.slots")   // in a message of a reply
+	keyTaken   = attribute.Key("tranche.taken")   // of these
 	keyStale   = attribute.Key("tranche.stale")
 	keyFinal   = attribute.Key("tranche.final")
 )
 
-// Tracer records spans for a node with OpenTelemetry. It is an orchestrator.Tracer.
+// Tracer records a node's spans with OpenTelemetry. It implements orchestrator.Tracer.
 type Tracer struct {
 	tracer trace.Tracer
 }
 
-// NewTracer returns a tracer whose spans go to a provider.
+// NewTracer returns a Tracer for a provider.
 func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: provider.Tracer(scope)} }
 
 // Publishing implements orchestrator.Tracer. Its span is the root of a trace.
@@ -61,7 +61,7 @@ func (t *Tracer) Fetching(
 	return ctx, oteltrace.Inject(ctx), func(err error) { finish(span, err) }
 }
 
-// Recording implements orchestrator.Tracer. Its span is a child of the one that the reply carries.
+// Recording implements orchestrator.Tracer. Its span is a child of the one in the reply.
 func (t *Tracer) Recording(
 	ctx context.Context, carried wire.Trace, r core.TracedReply,
 ) (end func(core.TraceOutcome)) {

@@ -1,19 +1,12 @@
-// Package tracing exports a node's spans, and what is gathered for Prometheus, by OTLP over HTTP.
+// Package tracing exports a node's spans and Prometheus metrics by OTLP over HTTP.
 //
-// A node records a span for each slice that it publishes, which is the root of a trace and travels with the request,
-// and a span for each message of a reply that it records, in the trace that the message carries. What happens in
-// between is for services to record, with package endpoints/oteltrace or in their own way.
+// A node records a span per published slice, the root of a trace that travels with the request, and a span per
+// recorded reply message, in the message's trace. Services record what happens in between, with package
+// endpoints/oteltrace or their own means.
 //
-// # Guarantees
-//
-// A collector that is slow or away costs spans and a line in the log, never work: spans wait in a bounded queue in
-// memory and are dropped when it is full. Spans carry ids, names and counts, never keys or payloads.
-//
-// # Not its job
-//
-// It makes no metrics, which is for package metrics, exports no logs, and sets nothing global.
-//
-// # Concurrency
+// A slow or unavailable collector costs spans and log lines, never work: spans wait in a bounded queue and are
+// dropped when it is full. Spans carry IDs, names and counts, never keys or payloads. The package defines no metrics
+// (package metrics does), exports no logs, and sets nothing global.
 //
 // A Tracing is safe for concurrent use.
 package tracing
@@ -38,27 +31,27 @@ import (
 	"go.uber.org/zap"
 )
 
-// FromEnvironment as Config.Endpoint has OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
-// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, say where to. By themselves these variables turn nothing on.
+// FromEnvironment as Config.Endpoint takes the endpoint from OTEL_EXPORTER_OTLP_ENDPOINT, or from
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and OTEL_EXPORTER_OTLP_METRICS_ENDPOINT. These variables alone enable nothing.
 const FromEnvironment = "env"
 
-// DefaultService is Config.Service when it is not set.
+// DefaultService is the default of Config.Service.
 const DefaultService = "tranche"
 
-// Where an OTLP receiver takes what, unless told otherwise.
+// Default paths of an OTLP receiver.
 const (
 	spansPath   = "/v1/traces"
 	metricsPath = "/v1/metrics"
 )
 
-// Config says where spans, or metrics, go.
+// Config configures the export of spans or metrics.
 type Config struct {
-	// Endpoint is the URL of an OTLP receiver over HTTP, such as http://127.0.0.1:4318, or FromEnvironment. Without a path
-	// spans go to /v1/traces there, and metrics to /v1/metrics.
+	// Endpoint is the URL of an OTLP/HTTP receiver, such as http://127.0.0.1:4318, or FromEnvironment. Without a path,
+	// spans go to /v1/traces and metrics to /v1/metrics.
 	Endpoint string
-	// Ratio of slices that are traced, from 0 to 1. Replies follow the decision made for their slice.
+	// Ratio of traced slices, from 0 to 1. Replies follow their slice's decision.
 	Ratio float64
-	// Service and Version name this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES may say otherwise.
+	// Service and Version name this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override them.
 	Service, Version string
 	Log              *zap.Logger // nil: none
 }
@@ -71,9 +64,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate says what is wrong with a Config before Start would.
+// Validate returns the error that Start would.
 func (c Config) Validate() error {
-	if !(c.Ratio >= 0 && c.Ratio <= 1) { // also when it is no number
+	if !(c.Ratio >= 0 && c.Ratio <= 1) { // also for NaN
 		return fmt.Errorf("Config.Ratio is %v; it must be 0 to 1", c.Ratio)
 	}
 	if c.Endpoint == FromEnvironment {
@@ -86,8 +79,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// at says where to; empty: the environment says it. Headers, certificates and time-outs always come from there, as
-// OTEL_EXPORTER_OTLP_HEADERS and so on.
+// at returns the URL; empty: the environment's. Headers, certificates and timeouts always come from the environment,
+// as OTEL_EXPORTER_OTLP_HEADERS and so on.
 func (c Config) at(path string) string {
 	if c.Endpoint == FromEnvironment {
 		return ""
@@ -102,7 +95,6 @@ func (c Config) at(path string) string {
 	return u.String()
 }
 
-// about describes this process.
 func (c Config) about(ctx context.Context) (*resource.Resource, error) {
 	about, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", c.Service), attribute.String("service.version", c.Version)),
@@ -118,7 +110,7 @@ type Tracing struct {
 	provider *sdktrace.TracerProvider
 }
 
-// Start sets the export up. It does not wait for the receiver, which may come and go.
+// Start starts the export without waiting for the receiver, which may come and go.
 func Start(ctx context.Context, c Config) (*Tracing, error) {
 	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
@@ -141,10 +133,10 @@ func Start(ctx context.Context, c Config) (*Tracing, error) {
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))))}, nil
 }
 
-// Tracer returns what records a node's spans.
+// Tracer returns the recorder of a node's spans.
 func (t *Tracing) Tracer() *Tracer { return NewTracer(t.provider) }
 
-// Stop exports what is waiting, as far as ctx allows. It may be called twice.
+// Stop exports the queue, as far as ctx allows. It may be called twice.
 func (t *Tracing) Stop(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("stop tracing: the last spans may be lost: %w", err)
@@ -152,18 +144,17 @@ func (t *Tracing) Stop(ctx context.Context) error {
 	return nil
 }
 
-// repeatLog is how often a failure that goes on is mentioned again.
+// repeatLog is the interval for repeating the log of a persistent failure.
 const repeatLog = time.Minute
 
-// telling is an exporter that tells our log of failures. OpenTelemetry itself would write them to standard error, once
-// for each batch.
+// telling is an exporter that logs failures. OpenTelemetry itself would write each to standard error.
 type telling struct {
 	sdktrace.SpanExporter
 	log  *zap.Logger
 	told time.Time // batches are exported one at a time
 }
 
-// ExportSpans never fails: what is not taken is dropped.
+// ExportSpans never fails: rejected spans are dropped.
 func (t *telling) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := t.SpanExporter.ExportSpans(ctx, spans)
 	if err != nil && time.Since(t.told) > repeatLog {
@@ -178,8 +169,8 @@ type Pushing struct {
 	provider *sdkmetric.MeterProvider
 }
 
-// Push has all that is gathered exported every OTEL_METRIC_EXPORT_INTERVAL, or minute: the same instruments that a
-// scrape finds. It does not wait for the receiver, which may come and go. Config.Ratio says nothing here.
+// Push exports all gathered metrics, the same as a scrape, every OTEL_METRIC_EXPORT_INTERVAL or minute. It does not
+// wait for the receiver, which may come and go, and ignores Config.Ratio.
 func Push(ctx context.Context, c Config, from prometheus.Gatherer) (*Pushing, error) {
 	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
@@ -202,7 +193,7 @@ func Push(ctx context.Context, c Config, from prometheus.Gatherer) (*Pushing, er
 	return &Pushing{sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(about))}, nil
 }
 
-// Stop exports again, as far as ctx allows.
+// Stop exports once more, as far as ctx allows.
 func (p *Pushing) Stop(ctx context.Context) error {
 	if err := p.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("stop exporting metrics: %w", err)
@@ -215,10 +206,10 @@ type tellingMetrics struct {
 	sdkmetric.Exporter
 
 	log  *zap.Logger
-	told time.Time // they are exported one at a time
+	told time.Time // exports are sequential
 }
 
-// Export never fails: the next one has it all.
+// Export never fails: the next one includes everything.
 func (t *tellingMetrics) Export(ctx context.Context, all *metricdata.ResourceMetrics) error {
 	err := t.Exporter.Export(ctx, all)
 	if err != nil && time.Since(t.told) > repeatLog {

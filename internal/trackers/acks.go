@@ -17,21 +17,21 @@ import (
 
 // wanted is the items that one call acknowledges.
 type wanted struct {
-	about  *uuid.UUID // the batch that the call is about; nil: any
+	about  *uuid.UUID // the call's batch; nil: any
 	asked  trackerclient.Acknowledgement
-	acks   []tracker.ItemsAck // one for each batch, in ascending order of their ids, which is that of locks
-	places map[place]int      // of these and of their masks, while they are read
+	acks   []tracker.ItemsAck // one per batch, sorted by batch ID, which is the order of locks
+	places map[place]int      // indexes of these and of their masks, while reading
 }
 
 type place struct {
 	batch uuid.UUID
-	group int // -1: the batch's place
+	group int // -1: the batch
 }
 
-// maxGroups bounds the masks of a call in one batch, which take 1 KB each.
+// maxGroups limits a call's masks in one batch, of 1 KB each.
 const maxGroups = 8192
 
-// readWanted reads what a call acknowledges. An error names the text and its place.
+// readWanted parses an acknowledgement. An error names the text and its place.
 func readWanted(in trackerclient.AckRequest) (*wanted, error) {
 	w := &wanted{asked: in.Acknowledgement, places: map[place]int{}}
 	if in.Batch != "" {
@@ -63,7 +63,7 @@ func tooMany(what string, given, most int) *trackerclient.Error {
 		"%d %s are given; a call takes %d, so make several", given, what, most)}
 }
 
-// each reads the ids and the ranges, and calls f with each and its text.
+// each parses the IDs and ranges and calls f with each and its text.
 func (w *wanted) each(f func(s *span, text string) error) error {
 	read := func(list string, texts []string, parse func(string) (span, error)) error {
 		for i, text := range texts {
@@ -89,7 +89,7 @@ func (w *wanted) each(f func(s *span, text string) error) error {
 	return read("ranges", w.asked.Ranges, func(text string) (span, error) { return parseRange(text, w.about) })
 }
 
-// add takes in what one text means.
+// add adds the items of one text.
 func (w *wanted) add(s *span, text string) error {
 	if w.about != nil && s.batch != *w.about {
 		return &trackerclient.Error{Code: trackerclient.CodeWrongBatch, Message: fmt.Sprintf(
@@ -117,7 +117,7 @@ func (w *wanted) add(s *span, text string) error {
 		ack.Items[at].Mask = ack.Items[at].Mask.Or(bitfield.Range(s.lo, s.hi+1))
 	}
 	switch {
-	case len(w.places)-len(w.acks) > tracker.MaxAckGroups: // before they take up the node's memory
+	case len(w.places)-len(w.acks) > tracker.MaxAckGroups: // before they use up the node's memory
 		return &trackerclient.Error{Code: trackerclient.CodeTooMany, Message: fmt.Sprintf(
 			"items of more than %d groups are named; make several calls", tracker.MaxAckGroups)}
 	case len(ack.Items) > maxGroups:
@@ -127,8 +127,8 @@ func (w *wanted) add(s *span, text string) error {
 	return nil
 }
 
-// groups is how many masks a call has. One that names whole groups, of which no one knows how many there are, has as
-// many as a transaction takes, so that it goes by itself.
+// groups is the number of a call's masks. With whole groups the number is unknown and counts as a full transaction,
+// so that the call is committed alone.
 func (w *wanted) groups() (n int) {
 	for i := range w.acks {
 		n += len(w.acks[i].Items)
@@ -139,11 +139,11 @@ func (w *wanted) groups() (n int) {
 	return n
 }
 
-// blame finds the text that named what the store refused: a batch, a group of it, or an item past the group's size. It
-// returns nil when this call named no such thing.
+// blame finds the text of this call that named what the store refused: a batch, a group, or an item beyond the
+// group's size. It returns nil if there is none.
 func (w *wanted) blame(bad *tracker.GroupError) *trackerclient.Error {
 	var found *trackerclient.Error
-	_ = w.each(func(s *span, text string) error { // it was read before
+	_ = w.each(func(s *span, text string) error { // it was parsed before
 		if s.batch == bad.Batch && s.misses(bad) {
 			found = misfit(bad, text)
 			return found
@@ -153,7 +153,7 @@ func (w *wanted) blame(bad *tracker.GroupError) *trackerclient.Error {
 	return found
 }
 
-// misfitOf returns what the store refused because it does not exist, or nil. Group -1 is the batch itself.
+// misfitOf returns what the store refused as missing, or nil. Group -1 is the batch.
 func misfitOf(err error) *tracker.GroupError {
 	if bad, ok := errors.AsType[*tracker.NotFoundError](err); ok {
 		return &tracker.GroupError{Batch: bad.Batch, Group: -1}
@@ -162,7 +162,7 @@ func misfitOf(err error) *tracker.GroupError {
 	return bad
 }
 
-// misses says whether these items of the batch are what it does not have.
+// misses reports whether the batch lacks these items.
 func (s *span) misses(bad *tracker.GroupError) bool {
 	switch {
 	case bad.Group < 0:
@@ -197,7 +197,7 @@ func misfit(bad *tracker.GroupError, text string) *trackerclient.Error {
 type span struct {
 	batch       uuid.UUID
 	first, last int // groups
-	lo, hi      int // of the only group; hi -1: whole groups
+	lo, hi      int // of a single group; hi -1: whole groups
 	all         bool
 }
 
@@ -208,7 +208,7 @@ const (
 	rangeForm = "a range is group:low-high, group:index, group, group-group or all"
 )
 
-// parseID reads the id of an item.
+// parseID parses an item's ID.
 func parseID(text string) (span, error) {
 	id, err := bitfield.ParseItemID(text)
 	if err != nil {
@@ -222,7 +222,7 @@ func parseID(text string) (span, error) {
 	return span{batch: id.Batch, first: id.Group, last: id.Group, lo: id.Index, hi: id.Index}, nil
 }
 
-// parseRange reads a range of items. It begins with its batch unless the call is about one.
+// parseRange parses a range of items. It begins with the batch unless the call is about one.
 func parseRange(text string, about *uuid.UUID) (span, error) {
 	rest := text
 	var s span
@@ -276,14 +276,14 @@ func number(what, text string, most int) (int, error) {
 	if err != nil || n > uint64(most) {
 		return 0, badRange("%s %s is above %d", what, echo(text), most)
 	}
-	return int(n), nil // it is not above most
+	return int(n), nil // at most most
 }
 
 func badRange(format string, args ...any) *trackerclient.Error {
 	return &trackerclient.Error{Code: trackerclient.CodeBadRange, Message: fmt.Sprintf(format, args...)}
 }
 
-// maxEchoed is how much of a text that is wrong an error repeats.
+// maxEchoed limits what an error repeats of a text.
 const maxEchoed = 80
 
 func echo(text string) string {

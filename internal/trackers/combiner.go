@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// maxCommits is how many transactions of acknowledgements a node has open at once. Two of them never concern the same
-	// batch: they would only wait for each other.
+	// maxCommits limits a node's concurrent transactions of acknowledgements. Two never concern the same batch, because
+	// they would only block each other.
 	maxCommits = 4
-	// maxMerged and maxMasks bound the calls, and the groups that they name, that share a transaction.
+	// maxMerged and maxMasks limit the calls, and their groups, that share a transaction.
 	maxMerged = 2048
 	maxMasks  = 4096
 )
 
-// combiner merges acknowledgements that come at the same time into one transaction: a commit costs the same for one
-// item as for thousands. Nothing waits for company: the first call begins at once, and those that come while it is
-// in progress go together next.
+// combiner merges concurrent acknowledgements into one transaction: a commit costs the same for one item as for
+// thousands. Nothing waits to be merged: the first call starts immediately, and those that arrive meanwhile go
+// together next.
 type combiner struct {
-	// commit acknowledges in one transaction, all or none, and says of each what it did itself.
+	// commit acknowledges all or none in one transaction, and returns what each did.
 	commit func(ctx context.Context, acks []tracker.ItemsAck) ([]tracker.Acked, error)
 
 	mu      sync.Mutex
 	waiting []*ackCall
-	busy    map[uuid.UUID]bool // batches of transactions in progress
-	commits int                // of them
-	idle    *sync.Cond         // told when there are none
+	busy    map[uuid.UUID]bool // of transactions in progress
+	commits int                // transactions in progress
+	idle    *sync.Cond         // signalled when there are none
 }
 
 func newCombiner(commit func(context.Context, []tracker.ItemsAck) ([]tracker.Acked, error)) *combiner {
@@ -40,9 +40,8 @@ func newCombiner(commit func(context.Context, []tracker.ItemsAck) ([]tracker.Ack
 	return c
 }
 
-// ackCall is a call that waits for its acknowledgement.
 type ackCall struct {
-	ctx  context.Context //nolint:containedctx // it ends with the call, and tells whether anybody still waits
+	ctx  context.Context //nolint:containedctx // the call's own, to tell whether the caller still waits
 	want *wanted
 	done chan struct{}
 
@@ -50,13 +49,13 @@ type ackCall struct {
 	err error
 }
 
-// ack acknowledges what a call wants. When ctx ends first, it may be done anyway.
+// ack acknowledges the items of a call. If ctx ends first, they may be acknowledged anyway.
 func (c *combiner) ack(ctx context.Context, want *wanted) (trackerclient.BatchesAcked, error) {
 	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
 	call.out.CompletedBatches = []string{}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, call)
-	if !c.blocked(call, nil) { // else whoever blocks it looks again when it ends
+	if !c.blocked(call, nil) { // otherwise the end of the blocking transaction starts it
 		c.begin()
 	}
 	c.mu.Unlock()
@@ -68,7 +67,7 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (trackerclient.Batches
 	}
 }
 
-// begin starts as many transactions as there is reason and room for. The caller holds the lock.
+// begin starts as many transactions as needed and allowed. The caller holds the lock.
 func (c *combiner) begin() {
 	for c.commits < maxCommits {
 		calls := c.take()
@@ -80,8 +79,8 @@ func (c *combiner) begin() {
 	}
 }
 
-// take chooses the calls of the next transaction: the oldest ones whose batches are in none that is in progress. A call
-// that has to wait holds its place: none that came later for the same batches passes it.
+// take takes the calls of the next transaction: the oldest whose batches are in no other transaction. A blocked call
+// keeps its place: no later call for the same batches overtakes it.
 func (c *combiner) take() (calls []*ackCall) {
 	held, masks := map[uuid.UUID]bool{}, 0
 	rest := c.waiting[:0]
@@ -124,7 +123,7 @@ func (c *combiner) mark(call *ackCall, busy bool) {
 	}
 }
 
-// run is a transaction of some calls, and tells each what became of it.
+// run executes a transaction and reports each call's result.
 func (c *combiner) run(calls []*ackCall) {
 	c.acknowledge(slices.Clone(calls))
 	for _, call := range calls {
@@ -142,7 +141,7 @@ func (c *combiner) run(calls []*ackCall) {
 	}
 }
 
-// wait returns once no transaction is in progress.
+// wait waits until no transaction is in progress.
 func (c *combiner) wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,12 +150,12 @@ func (c *combiner) wait() {
 	}
 }
 
-// acknowledge commits calls together. One that names what is not there fails by itself, and the others are retried
-// without it: nothing was changed.
+// acknowledge commits calls together. A call that names missing items fails alone, and the rest is retried without
+// it: nothing was changed.
 func (c *combiner) acknowledge(calls []*ackCall) {
 	for {
 		calls = slices.DeleteFunc(calls, func(call *ackCall) bool {
-			call.err = call.ctx.Err() // no one waits for it any more
+			call.err = call.ctx.Err() // the caller has left
 			return call.err != nil
 		})
 		if len(calls) == 0 {
@@ -166,7 +165,7 @@ func (c *combiner) acknowledge(calls []*ackCall) {
 		for _, call := range calls {
 			acks = append(acks, call.want.acks...)
 		}
-		// The context is no one's: when one of the callers leaves, it is still the others'.
+		// A background context: the transaction must survive the departure of a caller.
 		done, err := c.commit(context.Background(), acks)
 		bad := misfitOf(err)
 		switch {
@@ -183,7 +182,7 @@ func (c *combiner) acknowledge(calls []*ackCall) {
 			}
 			return call.err != nil
 		})
-		if len(left) == len(calls) { // no one asked for what was refused: it would be tried indefinitely
+		if len(left) == len(calls) { // no call named what was refused: it would be retried indefinitely
 			fail(calls, err)
 			return
 		}
@@ -197,7 +196,7 @@ func fail(calls []*ackCall, err error) {
 	}
 }
 
-// share tells each call what it did.
+// share distributes the results to the calls.
 func share(calls []*ackCall, done []tracker.Acked) {
 	for _, call := range calls {
 		for i, did := range done[:len(call.want.acks)] {

@@ -26,19 +26,19 @@ import (
 )
 
 const (
-	// reapLook is how often the leader looks for batches that were idle for too long or ended long ago.
+	// reapLook is the interval of checking for batches that were idle too long or ended long ago.
 	reapLook = 5 * time.Second
-	// purgePause lets others have the disk between two transactions that delete rows.
+	// purgePause leaves the disk to others between two deleting transactions.
 	purgePause = 50 * time.Millisecond
-	// reapedAtOnce bounds the trackers that one transaction ends or deletes; of large ones it takes fewer.
+	// reapedAtOnce limits the trackers that one transaction ends or deletes; fewer if they are large.
 	reapedAtOnce = 100
-	// purgedAtOnce bounds the rows, of about a kilobyte, that one transaction deletes.
+	// purgedAtOnce limits the rows, of about a kilobyte, that one transaction deletes.
 	purgedAtOnce = 1000
 )
 
-// Reaper returns a leader task that ends batches that everybody forgot, and deletes those that ended long ago. While
-// there are rows to delete it comes again soon: each time it deletes a bounded number in a transaction of its own. The
-// events that it leaves are published with the leader's next sweep.
+// Reaper returns a leader task that ends abandoned batches and deletes those that ended long ago. It deletes a
+// bounded number of rows per transaction, and runs again soon while there are more. Its events are published by the
+// leader's next sweep.
 func Reaper(db *database.DB, log *zap.Logger) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 		reaped, rows := tracker.Reaped{More: true}, 0
@@ -68,18 +68,18 @@ func Reaper(db *database.DB, log *zap.Logger) func(context.Context, workqueue.Le
 	}
 }
 
-// webhookLook is how often the leader looks for webhooks that are due: another node may have ended a batch.
+// webhookLook is the interval of checking for due webhooks: another node may have ended a batch.
 const webhookLook = time.Second
 
-// WebhooksConfig is what Webhooks need beside their database: without connections every webhook fails, and says why.
+// WebhooksConfig configures Webhooks. Without connections every webhook fails, with the reason.
 type WebhooksConfig struct {
 	httpfetch.SenderConfig
 
 	Log        *zap.Logger   // nil: none
-	FirstRetry time.Duration // the pause after a first attempt that failed; 0: 5 s
+	FirstRetry time.Duration // after a failed first attempt; 0: 5 s
 }
 
-// Webhooks tell of the ends of batches. Their Run is a leader task.
+// Webhooks sends notifications of ended batches. Its Run is a leader task.
 type Webhooks struct {
 	db     *database.DB
 	sender *httpfetch.Sender
@@ -87,7 +87,7 @@ type Webhooks struct {
 	retry  httpfetch.Retry
 }
 
-// NewWebhooks returns what delivers webhooks.
+// NewWebhooks returns a sender of webhooks.
 func NewWebhooks(db *database.DB, config WebhooksConfig) (*Webhooks, error) {
 	sender, err := httpfetch.NewSender(config.SenderConfig)
 	if err != nil {
@@ -102,31 +102,30 @@ func NewWebhooks(db *database.DB, config WebhooksConfig) (*Webhooks, error) {
 }
 
 const (
-	// webhooksAtOnce is how many attempts are in progress.
+	// webhooksAtOnce limits concurrent attempts.
 	webhooksAtOnce = 256
-	// webhooksPerHost is how many of them are at one host, so that those that do not answer leave room for others.
+	// webhooksPerHost limits them per host, so that hosts that do not answer leave room for others.
 	webhooksPerHost = 16
-	// webhooksKept is how many of all attempts are only for hosts that have none in progress.
+	// webhooksKept of all attempts are reserved for hosts without one in progress.
 	webhooksKept = 64
 )
 
-// endedAttempt is an attempt that ended.
 type endedAttempt struct {
 	batch uuid.UUID
-	err   error // what came of it could not be noted
+	err   error // the outcome could not be recorded
 }
 
-// Run delivers what is due, until nothing is. What comes of an attempt is noted under the lease: a leader that is none
-// any more notes nothing, and its successor tries again, under the same id. Attempts are independent of each other: a
-// receiver that keeps one waiting delays no other, but those to its own host beyond webhooksPerHost, unless there are
-// more than webhooksKept such hosts. Run returns when all of them have ended, after an error too.
+// Run sends what is due until nothing is. Outcomes are recorded under the lease: a leader that lost it records
+// nothing, and its successor retries under the same ID. Attempts are independent: a slow receiver delays only its own
+// host beyond webhooksPerHost, unless there are more than webhooksKept such hosts. Run returns when all attempts have
+// ended, also after an error.
 func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
-	under := map[uuid.UUID]tracker.Webhook{}         // in progress, by their batches
+	under := map[uuid.UUID]tracker.Webhook{}         // in progress, by batch
 	ended := make(chan endedAttempt, webhooksAtOnce) // has room for all of them
 	look := time.NewTicker(webhookLook)
 	defer look.Stop()
 	for {
-		if err == nil { // else what is in progress is seen to its end
+		if err == nil { // after an error only finish those in progress
 			err = w.begin(ctx, lease, under, ended)
 		}
 		if len(under) == 0 {
@@ -137,7 +136,7 @@ func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.D
 		case e := <-ended:
 			delete(under, e.batch)
 			err = cmp.Or(err, e.err)
-			for range len(ended) { // those that ended at the same time are taken together
+			for range len(ended) { // those that ended meanwhile are handled together
 				e = <-ended
 				delete(under, e.batch)
 				err = cmp.Or(err, e.err)
@@ -146,7 +145,7 @@ func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.D
 	}
 }
 
-// begin starts an attempt at everything that is due and that there is room for.
+// begin starts attempts at what is due, as room allows.
 func (w *Webhooks) begin(
 	ctx context.Context, lease workqueue.Lease, under map[uuid.UUID]tracker.Webhook, ended chan<- endedAttempt,
 ) error {
@@ -165,8 +164,7 @@ func (w *Webhooks) begin(
 	return nil
 }
 
-// survive makes a panic of an attempt an error of the leader task: the recover of whoever runs that is in another
-// goroutine.
+// survive turns a panic of an attempt into an error of the leader task, whose recover is in another goroutine.
 func (w *Webhooks) survive(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -178,11 +176,11 @@ func (w *Webhooks) survive(ctx context.Context, lease workqueue.Lease, hook *tra
 	return w.call(ctx, lease, hook)
 }
 
-// call makes one attempt at a webhook and notes what came of it.
+// call makes one attempt at a webhook and records the outcome.
 func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) error {
 	came := w.deliver(ctx, hook)
 	if ctx.Err() != nil {
-		return ctx.Err() // it was cut off, and is retried by whoever leads then
+		return ctx.Err() // interrupted; the next leader retries it
 	}
 	state, reason, pause := tracker.WebhookDelivered, "", time.Duration(0)
 	if !came.Delivered {
@@ -205,17 +203,17 @@ func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracke
 }
 
 const (
-	// firstRetry is the pause after the first attempt that failed; it doubles up to longestRetry, and a Retry-After
-	// makes it longer up to there.
+	// firstRetry is the pause after the first failed attempt. It doubles up to longestRetry; a Retry-After can lengthen
+	// it up to that.
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Hour
-	// webhookTimeout is how long one is tried before it is given up, and webhookAttempts how often at the least: when
-	// no one could send it, because Tranche was down, no time of its receiver's has passed.
+	// webhookTimeout is how long a webhook is retried, and webhookAttempts the minimum number of attempts: a time when
+	// Tranche was down must not count against the receiver.
 	webhookTimeout  = 24 * time.Hour
 	webhookAttempts = 12
 )
 
-// checkWebhook refuses a webhook that could not be sent.
+// checkWebhook refuses a webhook that cannot be sent.
 func checkWebhook(conns *connections.Connections, set *trackerclient.WebhookSettings) error {
 	if set == nil {
 		return nil
@@ -231,7 +229,6 @@ func checkWebhook(conns *connections.Connections, set *trackerclient.WebhookSett
 	return err
 }
 
-// deliver makes one attempt.
 func (w *Webhooks) deliver(ctx context.Context, hook *tracker.Webhook) httpfetch.Delivery {
 	body, err := webhookBody(hook)
 	if err != nil {
@@ -242,7 +239,7 @@ func (w *Webhooks) deliver(ctx context.Context, hook *tracker.Webhook) httpfetch
 	})
 }
 
-// webhookBody is the body of a webhook. It is the same for every attempt.
+// webhookBody is the body of a webhook, the same for every attempt.
 func webhookBody(hook *tracker.Webhook) ([]byte, error) {
 	var event struct {
 		Kind string    `json:"kind"`

@@ -28,15 +28,15 @@ import (
 const (
 	// listenQueue is the queue group of the nodes: each request reaches one of them.
 	listenQueue = "tranche"
-	// maxAtWork is how many requests a node works on at once. What is beyond is refused at once, and can be sent again.
+	// maxAtWork limits the requests in progress on a node. More are refused immediately, and can be retried.
 	maxAtWork = 4096
-	// maxHeld bounds the bytes of these requests. What they name takes up to 25 times as much.
+	// maxHeld limits the bytes of these requests. What they name takes up to 25 times as much.
 	maxHeld = 16 << 20
-	// requestTimeout bounds the work for a request. Whoever waits longer for PostgreSQL than this is told so.
+	// requestTimeout limits the work for a request; the caller is told if PostgreSQL takes longer.
 	requestTimeout = 30 * time.Second
 )
 
-// listener answers requests of core NATS.
+// listener answers requests over core NATS.
 type listener struct {
 	operations map[string]operation // by the last part of their subjects
 
@@ -44,7 +44,7 @@ type listener struct {
 	nc  *nats.Conn
 }
 
-// Listen takes requests from now on, until the responder is closed.
+// Listen accepts requests until the responder is closed.
 func Listen(nc *nats.Conn, service *Service) (*ingest.Responder, error) {
 	l := &listener{operations: service.operations(), log: service.log, nc: nc}
 	return ingest.NewResponder(nc, ingest.ResponderConfig{
@@ -64,7 +64,7 @@ func Listen(nc *nats.Conn, service *Service) (*ingest.Responder, error) {
 // anonymous is the actor of requests that name none.
 const anonymous = "nats"
 
-// serve works on a request. NATS does not say who asks, so of webhooks only origins are told.
+// serve handles a request. NATS does not identify callers, so they see only the origins of webhooks.
 func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 	by := Caller{Actor: cmp.Or(msg.Header.Get(trackerclient.HeaderActor), anonymous), Sight: Origins}
 	if err := tracker.CheckText("header "+trackerclient.HeaderActor, by.Actor, trackerclient.MaxName); err != nil {
@@ -79,10 +79,10 @@ func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 	return operation(ctx, msg.Data, by)
 }
 
-// answer sends an answer. What is too large for a message is refused instead.
+// answer sends an answer. One too large for a message becomes an error.
 func (l *listener) answer(msg *nats.Msg, out any, err error) {
 	if msg.Reply == "" {
-		return // whoever asks does not want to know
+		return // no answer wanted
 	}
 	body, bad := []byte(nil), refused(l.log, err)
 	if bad == nil {
@@ -90,18 +90,18 @@ func (l *listener) answer(msg *nats.Msg, out any, err error) {
 			bad = refused(l.log, err)
 		} else if most := l.nc.MaxPayload(); int64(len(body)) > most {
 			bad = &trackerclient.Error{Code: trackerclient.CodeTooLarge, Message: fmt.Sprintf(
-				"the answer has %d bytes, and NATS takes %d; ask for fewer at once by limit", len(body), most)}
+				"the answer has %d bytes, and NATS takes %d; request fewer with limit", len(body), most)}
 		}
 	}
 	if bad != nil {
-		body, _ = json.Marshal(map[string]*trackerclient.Error{"error": bad}) // texts can be written
+		body, _ = json.Marshal(map[string]*trackerclient.Error{"error": bad}) // texts can be encoded
 	}
 	if err := msg.Respond(body); err != nil {
 		l.log.Warn("answer a request to the tracker service", zap.String("subject", msg.Subject), zap.Error(err))
 	}
 }
 
-// operation is what a subject stands for.
+// operation handles the requests of a subject.
 type operation func(ctx context.Context, body []byte, by Caller) (any, error)
 
 func (s *Service) operations() map[string]operation {
@@ -111,7 +111,7 @@ func (s *Service) operations() map[string]operation {
 	}
 }
 
-// asked reads a request and calls what does it.
+// asked decodes a request and calls do.
 func asked[In, Out any](do func(ctx context.Context, in In, by Caller) (Out, error)) operation {
 	return func(ctx context.Context, body []byte, by Caller) (any, error) {
 		var in In
@@ -122,8 +122,8 @@ func asked[In, Out any](do func(ctx context.Context, in In, by Caller) (Out, err
 	}
 }
 
-// ReadBody reads a request, with memory for what it says and for one mistake, however many there are. A member that
-// no one knows is refused: it would be meant to do something. The error is a *trackerclient.Error.
+// ReadBody decodes a request, with memory for its content and one mistake, however many there are. Unknown members
+// are refused, because they were meant to have an effect. The error is a *trackerclient.Error.
 func ReadBody(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
@@ -150,7 +150,7 @@ func ReadBody(body []byte, into any) error {
 	return bad
 }
 
-// memberOf is the path of a member without the Go types that it is embedded by.
+// memberOf is the path of a member without embedded Go types.
 func memberOf(field string) string {
 	names := strings.Split(field, ".")
 	return strings.Join(slices.DeleteFunc(names, func(name string) bool {
@@ -158,7 +158,7 @@ func memberOf(field string) string {
 	}), ".")
 }
 
-// jsonName is what JSON calls a kind of Go.
+// jsonName is the JSON name of a Go kind.
 func jsonName(kind string) string {
 	switch {
 	case strings.HasPrefix(kind, "int"):
@@ -173,7 +173,7 @@ func jsonName(kind string) string {
 	return "a text"
 }
 
-// refused makes of any error what a caller over NATS is told; nil for none. What is not the caller's doing is logged.
+// refused converts an error for a caller over NATS; nil for nil. Errors that are not the caller's are logged.
 func refused(log *zap.Logger, err error) *trackerclient.Error {
 	if err == nil {
 		return nil
@@ -191,7 +191,7 @@ func refused(log *zap.Logger, err error) *trackerclient.Error {
 }
 
 // away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources
-// (53), or takes too long, also because others hold what is needed (55P03).
+// (53), or takes too long, also because of locks (55P03).
 func away(err error) bool {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57") || said.Code == "55P03"
@@ -202,14 +202,14 @@ func away(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
 }
 
-// Status is the status of HTTP that goes with a code.
+// Status is the HTTP status of a code.
 func Status(code trackerclient.Code) int {
 	switch code {
 	case trackerclient.CodeNoBatch:
 		return http.StatusNotFound
 	case trackerclient.CodeBatchTaken, trackerclient.CodeKeyConflict, trackerclient.CodeNotOpen, trackerclient.CodeEnded:
 		return http.StatusConflict
-	case trackerclient.CodeBusy, trackerclient.CodeUnavailable: // it is the server's doing, and not one caller's
+	case trackerclient.CodeBusy, trackerclient.CodeUnavailable: // the server's state, not the caller's fault
 		return http.StatusServiceUnavailable
 	case trackerclient.CodeInternal:
 		return http.StatusInternalServerError

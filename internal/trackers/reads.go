@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 )
 
-// Get returns a batch as it stands, with up to so many ranges of what is missing.
+// Get returns a batch with up to the requested number of missing ranges.
 func (s *Service) Get(
 	ctx context.Context, in trackerclient.GetRequest, by Caller,
 ) (out trackerclient.BatchView, err error) {
@@ -56,7 +56,7 @@ func summaryOf(i *tracker.Summary, sight Visibility) trackerclient.BatchSummary 
 	if i.WebhookURL == "" {
 		return out
 	}
-	why, said, _ := strings.Cut(i.WebhookError, "\n") // our words, and the receiver's
+	why, said, _ := strings.Cut(i.WebhookError, "\n") // our text, then the receiver's
 	out.Webhook = &trackerclient.WebhookView{URL: i.WebhookURL, Secret: i.WebhookSecret, State: string(i.WebhookState),
 		Attempts: i.WebhookAttempts, NextAt: i.WebhookNextAt, Error: why}
 	if sight == Origins {
@@ -67,7 +67,7 @@ func summaryOf(i *tracker.Summary, sight Visibility) trackerclient.BatchSummary 
 	return out
 }
 
-// Groups returns the groups that follow one; without one from the first on.
+// Groups returns the groups after one; without it from the first.
 func (s *Service) Groups(
 	ctx context.Context, in trackerclient.GroupsRequest, _ Caller,
 ) (out trackerclient.GroupPage, err error) {
@@ -99,7 +99,7 @@ func (s *Service) Groups(
 	return out, nil
 }
 
-// Missing returns ranges of what is pending, after an item like 12:8191; without one from the first on.
+// Missing returns ranges of pending items after an item like 12:8191; without it from the first.
 func (s *Service) Missing(
 	ctx context.Context, in trackerclient.MissingRequest, _ Caller,
 ) (out trackerclient.MissingPage, err error) {
@@ -130,7 +130,7 @@ func (s *Service) Missing(
 	return out, nil
 }
 
-// readPosition returns the place behind an item.
+// readPosition returns the position after an item.
 func readPosition(after string) (p tracker.Position, err error) {
 	if after == "" {
 		return p, nil

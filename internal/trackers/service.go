@@ -1,17 +1,15 @@
-// Package trackers is the tracker service: it tells anybody with a fan-out of their own when all its items are done.
-// The HTTP API and NATS request/reply are two ways to the same [Service], and [Webhooks] tell of the ends of batches.
+// Package trackers is the tracker service: it reports when all items of a caller's fan-out are done. The HTTP API and
+// NATS request/reply both use a [Service], and [Webhooks] reports the ends of batches.
 //
-// Guarantees: a call answers after its commit, and has changed nothing when it fails because of what was asked. Exactly
-// one call is told that it completed a batch, also when the acknowledgements of many share a transaction: those of one
-// node that come at the same time are merged, and each is told what it did itself. An error says which text of the
-// request it is about, and is never about that of another call. A webhook is sent at least once, under one id, signed,
-// to the hosts that the operator's file means its secret for, and to no private address that it does not allow.
+// Guarantees: a call answers after its commit, and changes nothing if it fails because of its input. Exactly one call
+// learns that it completed a batch, even though concurrent acknowledgements of a node share a transaction; each call
+// learns what it did itself. An error names the text of its own request. A webhook is sent at least once, under one
+// ID, signed, only to hosts for which the operator's file permits its secret, and to no private address that the file
+// does not allow.
 //
-// Not its job: the bits and the statements, which are bitfield/tracker's; who may ask, which the API and NATS decide;
-// leadership.
+// Not its job: bits and SQL (bitfield/tracker), permissions (the API and NATS), and leadership.
 //
-// Concurrency: a Service and Webhooks are safe for concurrent use. A Service has no goroutines but those that commit
-// what someone waits for.
+// A Service and Webhooks are safe for concurrent use. A Service's goroutines only commit what callers wait for.
 package trackers
 
 import (
@@ -33,16 +31,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Config is what a Service needs beside its database.
+// Config configures a Service.
 type Config struct {
-	// Connections say where webhooks may go, and what signs them; nil: nowhere.
+	// Connections says where webhooks may go, and has the secrets that sign them; nil: nowhere.
 	Connections *connections.Connections
-	// Ended is called after the commit that ended a batch; nil: no one is told.
+	// Ended is called after a commit that ended a batch; may be nil.
 	Ended func()
 	Log   *zap.Logger // nil: none
 }
 
-// Service is the tracker service. What it refuses is a *trackerclient.Error.
+// Service is the tracker service. It refuses requests with a *trackerclient.Error.
 type Service struct {
 	db    *database.DB
 	conns *connections.Connections
@@ -70,32 +68,31 @@ func New(db *database.DB, config Config) *Service {
 	return s
 }
 
-// tx is [database.DB.InTx] for what may meet, or be, an add or an ack of a billion items: these write a row for each of
-// 122,000 groups, and hold the batch for seconds. The others come after them.
+// tx is [database.DB.InTx] with the timeouts of an operator. An add or ack of a billion items writes a row for each
+// of 122,000 groups and locks the batch for seconds; others wait for it.
 func (s *Service) tx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.db.InTxWithin(database.Patiently(ctx, database.OperatorTimeout), database.OperatorTimeout, f)
 }
 
-// Wait returns once no acknowledgement is in progress, also of callers who have gone.
+// Wait waits until no acknowledgement is in progress, also of callers who have left.
 func (s *Service) Wait() { s.acks.wait() }
 
-// Caller is who asks.
+// Caller is the caller of an operation.
 type Caller struct {
 	Actor string // for the audit log
 	Sight Visibility
 }
 
-// Visibility is how much of webhooks someone sees: their URLs may hold secrets, and what receivers say may repeat
-// these.
+// Visibility is how much of webhooks a caller sees: URLs may hold secrets, and receivers' answers may repeat them.
 type Visibility bool
 
-// What there is to see.
+// The levels of Visibility.
 const (
-	Origins Visibility = false // the scheme and the host, and what went wrong in words of ours
+	Origins Visibility = false // scheme and host, and our own error text
 	All     Visibility = true
 )
 
-// Open opens a batch, or finds the one that the same request opened before, which is not audited again.
+// Open opens a batch, or returns the one opened by an equal request, which is not audited again.
 func (s *Service) Open(
 	ctx context.Context, in trackerclient.BatchSettings, by Caller,
 ) (out trackerclient.BatchOpened, err error) {
@@ -136,7 +133,7 @@ func (s *Service) Open(
 	return out, told(err)
 }
 
-// Add adds items to an open batch, once for each key. It is not audited, nor is Ack: there are too many.
+// Add adds items to an open batch, once per key. Like Ack it is not audited: there are too many.
 func (s *Service) Add(
 	ctx context.Context, in trackerclient.AddRequest, _ Caller,
 ) (out trackerclient.GroupsAdded, err error) {
@@ -146,7 +143,7 @@ func (s *Service) Add(
 	}
 	if in.Items <= 0 {
 		return out, &trackerclient.Error{Code: trackerclient.CodeZeroItems, Place: "items", Message: fmt.Sprintf(
-			"it is %d; add 1 item or more, and seal the batch when there are no more", in.Items)}
+			"it is %d; add 1 item or more; seal the batch after the last", in.Items)}
 	}
 	var added tracker.Added
 	err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -166,7 +163,7 @@ func (s *Service) Add(
 	}, nil
 }
 
-// Ack acknowledges items, of one batch or, where none is named, of any.
+// Ack acknowledges items, of one batch or, if none is named, of any.
 func (s *Service) Ack(ctx context.Context, in trackerclient.AckRequest, _ Caller) (trackerclient.BatchesAcked, error) {
 	want, err := readWanted(in)
 	if err != nil {
@@ -179,7 +176,7 @@ func (s *Service) Ack(ctx context.Context, in trackerclient.AckRequest, _ Caller
 	return out, told(err)
 }
 
-// Seal says that a batch gets no more items.
+// Seal closes a batch to new items.
 func (s *Service) Seal(
 	ctx context.Context, in trackerclient.BatchRequest, by Caller,
 ) (out trackerclient.BatchSealed, err error) {
@@ -201,7 +198,7 @@ func (s *Service) Seal(
 	return out, told(err)
 }
 
-// Delete deletes a batch, whatever its state.
+// Delete deletes a batch in any state.
 func (s *Service) Delete(
 	ctx context.Context, in trackerclient.BatchRequest, by Caller,
 ) (out trackerclient.BatchDeleted, err error) {
@@ -218,7 +215,7 @@ func (s *Service) Delete(
 	return trackerclient.BatchDeleted{Batch: batch.String()}, told(err)
 }
 
-// readBatch reads the id of a batch.
+// readBatch parses a batch's ID.
 func readBatch(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidLength {
@@ -235,8 +232,8 @@ func badSetting(place, value, format string, args ...any) *trackerclient.Error {
 		Message: fmt.Sprintf(format, args...)}
 }
 
-// told makes an error one that the caller understands, if it is about what was asked or does not fit the state of
-// things: a *trackerclient.Error.
+// told converts an error that is about the request, or that conflicts with the current state, to a
+// *trackerclient.Error.
 func told(err error) error {
 	if bad, ok := errors.AsType[*tracker.NotFoundError](err); ok {
 		return noBatch(bad.Batch)
@@ -264,7 +261,6 @@ func told(err error) error {
 	return err
 }
 
-// noBatch says that there is no such batch.
 func noBatch(id uuid.UUID) *trackerclient.Error {
 	return &trackerclient.Error{Code: trackerclient.CodeNoBatch, Value: id.String(), Message: fmt.Sprintf(
 		"there is no tracker batch %s, or it ended and is no longer kept; see tranche tracker list", id)}
@@ -276,6 +272,6 @@ func wrongState(bad *tracker.StateError) *trackerclient.Error {
 			"tracker batch %s has expired: it was idle for too long; open another", bad.Batch)}
 	}
 	return &trackerclient.Error{Code: trackerclient.CodeNotOpen, Value: bad.Batch.String(), Message: fmt.Sprintf(
-		"tracker batch %s is %s, and takes no more items; add them before the seal, or to another batch", bad.Batch,
+		"tracker batch %s is %s and no longer takes items; add them before the seal, or to another batch", bad.Batch,
 		bad.State)}
 }

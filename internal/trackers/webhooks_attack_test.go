@@ -131,7 +131,7 @@ func TestReceiversThatGoWrong(t *testing.T) {
 	id := b.due(slow, 1)[0]
 	impatient := func(c *trackers.WebhooksConfig) { c.Timeout = 100 * time.Millisecond }
 	testenv.Must(b.webhooks(conns, run, impatient).Run(t.Context(), lease))(t)
-	if got := b.webhook(id, trackers.All); got.Attempts != 1 || !strings.Contains(got.Error, "did not answer in time") {
+	if got := b.webhook(id, trackers.All); got.Attempts != 1 || !strings.Contains(got.Error, "before its timeout") {
 		t.Errorf("a head that does not end: %+v", got)
 	}
 }

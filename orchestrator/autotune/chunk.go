@@ -6,49 +6,43 @@ import (
 )
 
 const (
-	// overhead is what a request costs beside the time that a service works on it: claim, publish, fetch, record.
+	// overhead is the cost of a request besides the service's time: claim, publish, fetch, record.
 	overhead = 5 * time.Millisecond
-	// betterBy is how much less time an item must take for another size to be kept.
+	// betterBy is the least relative gain in time per item for another size to be kept.
 	betterBy = 0.03
-	// manyRequests tell how long a size takes, and fewSlow when each takes slowRequest at least.
+	// manyRequests are enough to measure a size, or fewSlow if each takes at least slowRequest.
 	manyRequests = 24
 	fewSlow      = 8
 	slowRequest  = time.Second
-	// minSized is the least time of a measurement of requests of one size.
-	minSized = 2 * time.Second
-	// aboutSize is the least share of the chunk that a request must hold to say something about it.
+	minSized     = 2 * time.Second
+	// aboutSize is the least share of the chunk that a request must hold to count for its size.
 	aboutSize = 0.7
-	// manyTooBig is the share of requests of a size that must fail as too big for it to be left.
+	// manyTooBig is the share of requests of a size that must be too big for it to be left.
 	manyTooBig = 0.3
-	// sizeHold is how long a size is not retried that was no better, failHold one that failed; both double.
+	// sizeHold is how long a size that was no better is not retried, failHold one that failed; both double.
 	sizeHold    = 3 * time.Minute
 	failHold    = 10 * time.Minute
 	longestHold = 2 * time.Hour
-	// leftRest is how long after a size was left time-outs of a smaller one say nothing.
+	// leftRest is how long after leaving a size timeouts of a smaller one are ignored.
 	leftRest = 30 * time.Second
 )
 
-// chunkMemory is what is known about sizes of requests.
 type chunkMemory struct {
 	search
-	// Ceiling is a size that failed, and is not tried until TooBig is free again; 0: none.
-	Ceiling int  `json:"ceiling,omitempty"`
-	TooBig  hold `json:"too_big"`
-	// LeftAt is when a size that failed was left last.
-	LeftAt time.Time `json:"left_at,omitzero"`
+	// Ceiling is a size that failed, and is not tried until TooBig is free; 0: none.
+	Ceiling int       `json:"ceiling,omitempty"`
+	TooBig  hold      `json:"too_big"`
+	LeftAt  time.Time `json:"left_at,omitzero"`
 }
 
-// size is how many items requests may hold at present.
 func (c *Controller) size(s *Sample) int { return min(c.set.Chunk, cmp.Or(s.ChunkMax, maxChunk)) }
 
-// isSize reports whether requests say something about the present size.
+// isSize reports whether requests count for the present size.
 func (c *Controller) isSize(e *Ended, s *Sample) bool {
 	size := c.size(s)
 	return e.Requests > 0 && float64(e.Items) >= aboutSize*float64(size*e.Requests) && e.Items <= size*e.Requests
 }
 
-// ofThisSize returns how many requests of the present size failed as too big or timed out, with which code, and how
-// many were answered.
 func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
 	good = c.measure.sized.requests
 	for _, e := range s.Ended {
@@ -63,7 +57,7 @@ func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
 	return bad, good, code
 }
 
-// leaveSize goes a size down at once when many requests of the present one fail as too big or time out.
+// leaveSize takes the next smaller size when many requests of the present one fail as too big or time out.
 func (c *Controller) leaveSize(s *Sample) bool {
 	m := &c.memory.Chunk
 	bad, good, code := c.ofThisSize(s)
@@ -73,11 +67,11 @@ func (c *Controller) leaveSize(s *Sample) bool {
 	timedOut, answered := KindOf(code) == TimedOut, c.lately(lookBack/2).requests > 0
 	smaller := m.Trial.From > 0 && !m.Trial.Up
 	if timedOut && (bad < 2 || smaller || c.now.Sub(m.LeftAt) < leftRest) {
-		return false // they may have waited behind others, or there is an outage
+		return false // they may have queued, or there is an outage
 	}
 	m.Ceiling, m.LeftAt = c.size(s), c.now
 	if timedOut && !answered && m.Trial.From == 0 {
-		m.TooBig = hold{Until: c.now.Add(shortHold)} // it may be an outage
+		m.TooBig = hold{Until: c.now.Add(shortHold)} // possibly an outage
 	} else {
 		m.TooBig.fail(c.now, failHold, longestHold)
 	}
@@ -85,11 +79,10 @@ func (c *Controller) leaveSize(s *Sample) bool {
 	return c.setChunk(sizeBelow(m.Ceiling), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
 }
 
-// keepTime takes the largest size that should stay within the wanted time, when the present one does not and fewer
-// requests at once do not help.
+// keepTime takes the largest size expected within the wanted time, unless fewer requests in flight help.
 func (c *Controller) keepTime(s *Sample) bool {
 	e, wanted := c.measure.sized, cmp.Or(s.ChunkTime, defaultChunkTime)
-	if e.requests < 2 { // something else may keep requests small
+	if e.requests < 2 { // requests may be small for another reason
 		e = c.lately(min(c.measure.samples, lookBack))
 	}
 	if e.requests < 2 || e.service() <= wanted || e.items < 2*e.requests {
@@ -107,8 +100,7 @@ func (c *Controller) keepTime(s *Sample) bool {
 	return c.setChunk(to, "a request takes %s, and %s is wanted", seconds(e.service()), seconds(wanted))
 }
 
-// keepTimeByFewer looks first whether it is the number of requests that makes them slow: it judges a step that is being
-// tried, or tries half as many.
+// keepTimeByFewer tests whether fewer requests are faster: it judges the present trial, or halves the limit.
 func (c *Controller) keepTimeByFewer(s *Sample) bool {
 	m := &c.memory.InFlight
 	switch {
@@ -122,12 +114,12 @@ func (c *Controller) keepTimeByFewer(s *Sample) bool {
 	}
 }
 
-// predict is how long a request of n items should take when the time goes by the items.
+// predict returns the expected time of a request of n items, proportional to the items.
 func (t *tally) predict(n int) time.Duration {
 	return time.Duration(float64(t.service()) * float64(n) * float64(t.requests) / float64(t.items))
 }
 
-// exploreChunk judges the size that is being tried, or tries the next one. It reports whether it did.
+// exploreChunk judges the size being tried, or tries another. It reports whether it did.
 func (c *Controller) exploreChunk(s *Sample) bool {
 	m, e := &c.memory.Chunk, &c.measure.sized
 	tried := m.Trial
@@ -151,7 +143,7 @@ func (c *Controller) exploreChunk(s *Sample) bool {
 	return true
 }
 
-// judgeChunk keeps a size, and goes on in its direction, or takes it back.
+// judgeChunk keeps a size, and continues in its direction, or undoes it.
 func (c *Controller) judgeChunk(cost float64, s *Sample) {
 	m, tried := &c.memory.Chunk, c.memory.Chunk.Trial
 	m.Trial = trial{}
@@ -162,13 +154,12 @@ func (c *Controller) judgeChunk(cost float64, s *Sample) {
 		return
 	}
 	*m.side(tried.Up) = hold{}
-	m.side(!tried.Up).fail(c.now, sizeHold, longestHold) // it is where this came from
+	m.side(!tried.Up).fail(c.now, sizeHold, longestHold) // that size was just tried
 	if !c.stepChunk(tried.Up, cost, s) {
 		c.beginMeasurement()
 	}
 }
 
-// stepChunk tries the next size up or down, when it may be tried.
 func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
 	m, from := &c.memory.Chunk, c.set.Chunk
 	to := sizeBelow(c.size(s))
@@ -188,7 +179,7 @@ func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
 	return true
 }
 
-// chunkSizes are the sizes that are tried. The large ones cut a block without a rest.
+// chunkSizes are the sizes tried. The large ones divide a block evenly.
 func chunkSizes() []int { return []int{1, 2, 5, 10, 20, 50, 100, 200, 500, 1024, 2048, 4096, maxChunk} }
 
 func sizeAbove(n int) int {
@@ -209,7 +200,6 @@ func sizeBelow(n int) (below int) {
 	return max(1, below)
 }
 
-// itemTime writes the time of an item for people.
 func itemTime(s float64) string {
 	if s < 1e-3 {
 		return number(s*1e6) + " µs"

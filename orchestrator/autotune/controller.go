@@ -1,16 +1,16 @@
-// Package autotune decides how fast an endpoint is asked: how many requests may be in flight, how many items a second
-// are sent, and how many items a request holds. It learns that from what became of earlier requests.
+// Package autotune decides the pace of an endpoint: requests in flight, items per second, and items per request. It
+// learns from the outcome of earlier requests.
 //
-// A [Controller] is for one endpoint. About once a second it is given a [Sample] of what was seen there and answers
-// with [Change]s, each with its reason in plain words.
+// A [Controller] is for one endpoint. About once a second it gets a [Sample] and returns [Change]s, each with its
+// reason in plain words.
 //
-//   - In flight and chunk are searched: the next larger or smaller value is tried and kept when it pays. One thing is
-//     tried at a time, so that what follows has one cause.
-//   - Rules go before the search. A long queue is shortened, time-outs cut the limit, idle places of services are
+//   - In flight and chunk are searched: the next larger or smaller value is tried and kept if it pays. One is tried
+//     at a time, so that effects have one cause.
+//   - Rules precede the search. A long queue is shortened, timeouts cut the limit, idle capacity of services is
 //     filled, a size that fails or takes too long is left, and refusals set a rate.
 //
-// A Controller has no clock and no I/O: samples say when they were taken. It knows no limit that an operator sets, and
-// is not safe for concurrent use.
+// A Controller has no clock and no I/O: samples have the time. It knows no limits set by operators, and is not safe
+// for concurrent use.
 package autotune
 
 import (
@@ -25,62 +25,60 @@ import (
 )
 
 const (
-	// An endpoint of which nothing is known begins with defaultInFlight; maxInFlight is the highest limit.
+	// defaultInFlight is the limit of an unknown endpoint, maxInFlight the highest limit.
 	defaultInFlight = 16
 	maxInFlight     = 1024
-	// maxChunk is the largest chunk.
-	maxChunk = 8192
-	// defaultChunkTime is what a request may take when no step says otherwise; longer ones make chunks smaller.
+	maxChunk        = 8192
+	// defaultChunkTime is the wanted time of a request by default; slower ones make chunks smaller.
 	defaultChunkTime = 5 * time.Second
-	// StaleAfter is after how long without a sample earlier measurements no longer count.
+	// StaleAfter is the time without a sample after which earlier measurements no longer count.
 	StaleAfter = 10 * time.Second
-	// recentSamples is how many samples are kept, and lookBack how many of them rules about the present look at.
+	// recentSamples is the number of samples kept, lookBack how many of them the rules use.
 	recentSamples = 120
 	lookBack      = 10
 )
 
 // Settings are what a controller decides.
 type Settings struct {
-	InFlight int     // requests in flight; 0: not decided yet
-	Rate     float64 // items a second; 0: no limit
-	Chunk    int     // items in a request; 0: not decided yet
+	InFlight int     // 0: undecided
+	Rate     float64 // items per second; 0: no limit
+	Chunk    int     // items per request; 0: undecided
 }
 
-// What a change is about.
+// Subjects of a change.
 const (
 	WhatInFlight = "in_flight"
 	WhatRate     = "rate"
 	WhatChunk    = "chunk"
 )
 
-// Change is one decision. Before and After are for people; Reason says why, with the numbers.
+// Change is one decision. Before, After and Reason are human-readable.
 type Change struct {
 	What, Before, After, Reason string
 }
 
 // Controller decides for one endpoint.
 type Controller struct {
-	now       time.Time // of the present sample
-	last      time.Time // of the one before
+	now       time.Time // of the current sample
+	last      time.Time // of the previous one
 	began     time.Time // of the first sample since a pause
 	set       Settings
-	recent    []tally // the latest samples, the newest last
+	recent    []tally // newest last
 	measure   measurement
-	chunkNext bool // the chunk is to be tried next, if there is something to try
-	fresh     bool // nothing is known of the endpoint, not even what its services say
+	chunkNext bool // try the chunk next, if possible
+	fresh     bool // nothing is known of the endpoint yet
 	memory    memory
 	changes   []Change
 }
 
-// memory is what a controller knows beside its settings. It is kept for the next leader and the next run.
+// memory is what a controller has learned. It is saved for the next leader and the next run.
 type memory struct {
 	InFlight inFlightMemory `json:"in_flight"`
 	Rate     rateMemory     `json:"rate"`
 	Chunk    chunkMemory    `json:"chunk"`
 }
 
-// New returns a controller that goes on with what an earlier one has settled and learned. When learned, which is what
-// Learned returned then, is empty or cannot be read, the rest is learned again.
+// New returns a controller that continues with an earlier one's settings and Learned, or learns again.
 func New(set Settings, learned []byte) *Controller {
 	c := &Controller{set: set, chunkNext: true}
 	if json.Unmarshal(learned, &c.memory) != nil {
@@ -91,26 +89,26 @@ func New(set Settings, learned []byte) *Controller {
 	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, workqueue.DefaultAutoChunk)), maxChunk)
 	if m := &c.memory.InFlight; m.Stride < nearStride {
 		m.Stride = nearStride
-		if c.set.InFlight <= defaultInFlight { // no one has found more
+		if c.set.InFlight <= defaultInFlight { // nothing better was found
 			m.Stride = farStride
 		}
 	}
 	return c
 }
 
-// Settings returns what is decided at present.
+// Settings returns the current settings.
 func (c *Controller) Settings() Settings { return c.set }
 
-// Learned returns what the controller would have its successor know.
+// Learned returns the state for a successor.
 func (c *Controller) Learned() []byte {
 	b, err := json.Marshal(&c.memory)
 	if err != nil {
-		return []byte("{}") // it has no value that could not be written
+		return []byte("{}") // never: every value can be marshalled
 	}
 	return b
 }
 
-// Adopt takes over settings that someone else has changed.
+// Adopt takes over settings changed by another node.
 func (c *Controller) Adopt(set Settings) {
 	if set.InFlight > 0 && set.InFlight != c.set.InFlight || set.Chunk > 0 && set.Chunk != c.set.Chunk {
 		c.measure = measurement{}
@@ -120,7 +118,7 @@ func (c *Controller) Adopt(set Settings) {
 	c.set.Rate = set.Rate
 }
 
-// Step takes a sample and returns what is to change, if anything.
+// Step takes a sample and returns the changes.
 func (c *Controller) Step(s Sample) []Change {
 	c.changes = nil
 	if !s.Known {
@@ -129,7 +127,7 @@ func (c *Controller) Step(s Sample) []Change {
 	t := tallyOf(&s)
 	c.now = s.At
 	if s.Paused && s.InFlightAuto && c.set.Rate == 0 && t.refused > t.done {
-		c.lowerRate(&t) // these refusals may be why nothing is sent
+		c.lowerRate(&t) // the refusals may be why nothing is sent
 	}
 	if s.Paused || s.At.Sub(c.last) > StaleAfter {
 		c.forget()
@@ -150,7 +148,6 @@ func (c *Controller) Step(s Sample) []Change {
 	return c.changes
 }
 
-// decide changes something, if there is reason to: the rules first, then the search.
 func (c *Controller) decide(s *Sample) {
 	switch {
 	case s.InFlightAuto && c.fillPlaces(s):
@@ -161,15 +158,13 @@ func (c *Controller) decide(s *Sample) {
 	}
 }
 
-// forget drops measurements, which say nothing about the present, and takes back what was being tried. What is decided
-// and learned stays.
+// forget drops outdated measurements and undoes what was being tried, but keeps what was decided and learned.
 func (c *Controller) forget() {
 	c.recent, c.began = nil, time.Time{}
 	c.abandon()
 	c.measure = measurement{}
 }
 
-// lately adds up the latest samples, n at most.
 func (c *Controller) lately(n int) tally {
 	var t tally
 	for _, r := range c.recent[max(0, len(c.recent)-n):] {
@@ -178,7 +173,6 @@ func (c *Controller) lately(n int) tally {
 	return t
 }
 
-// setInFlight changes the limit of requests in flight.
 func (c *Controller) setInFlight(n int, reason string, args ...any) bool {
 	n = min(max(1, n), maxInFlight)
 	if n == c.set.InFlight {
@@ -190,7 +184,6 @@ func (c *Controller) setInFlight(n int, reason string, args ...any) bool {
 	return true
 }
 
-// setChunk changes the size of requests.
 func (c *Controller) setChunk(n int, reason string, args ...any) bool {
 	if n == c.set.Chunk {
 		return false
@@ -217,7 +210,6 @@ func rateText(rate float64) string {
 	return number(rate)
 }
 
-// number writes a number for people: three digits are enough.
 func number(v float64) string {
 	switch {
 	case v >= 100:
@@ -229,7 +221,6 @@ func number(v float64) string {
 	}
 }
 
-// seconds writes a duration for people.
 func seconds(d time.Duration) string {
 	if d < time.Second {
 		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"

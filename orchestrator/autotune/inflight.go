@@ -6,53 +6,46 @@ import (
 )
 
 const (
-	// A queue that is longer than maxWait is cut to wantedWait, which is enough for services never to wait.
+	// A queue longer than maxWait is cut to wantedWait, with which services never idle.
 	maxWait    = time.Second
 	wantedWait = maxWait / 2
-	// manyTimeOuts is the share of requests that must time out for the limit to be cut. Single bad items time out as well.
+	// manyTimeOuts is the share of requests that must time out for a cut. Single bad items also time out.
 	manyTimeOuts = 0.2
-	// timeOutRest is the least time between two cuts.
-	timeOutRest = 5 * time.Second
-	// atWork is the share of requests in flight that services must be working on for their number to slow them.
+	timeOutRest  = 5 * time.Second
+	// atWork is the share of requests in flight that services must be processing for fewer to be tried.
 	atWork = 0.85
-	// worthwhile is the part of a raise that must show in the throughput for it to be kept.
+	// worthwhile is the share of a raise that must appear as throughput for it to be kept.
 	worthwhile = 0.12
-	// harmless is how much of the throughput must be left for a step down to be kept, and idlePays how much more it must
-	// bring when places of services stay idle for it.
+	// harmless is the least remaining throughput for a step down to be kept, idlePays if it leaves capacity idle.
 	harmless = 0.98
 	idlePays = 1.03
-	// idleAfter is how long an endpoint is paced before places of services may stay idle for a trial.
+	// idleAfter is how long an endpoint is paced before trials may leave capacity of services idle.
 	idleAfter = time.Minute
-	// farStride is by what the limit is multiplied or divided in a step while nothing is known, nearStride otherwise.
+	// farStride is the factor of a step while nothing is known, nearStride otherwise.
 	farStride  = 2.0
 	nearStride = 1.3
-	// startPays is how much more throughput a far step up must bring for the next one to be as far, startFewer the same
-	// of one down, and startFalls what is left of the throughput after a step up when half as many are tried instead.
+	// startPays is the gain of a far step up for the next to be as far, startFewer that of one down. Below startFalls
+	// after a step up, half as many are tried instead.
 	startPays  = 1.3
 	startFewer = 1.05
 	startFalls = 0.9
-	// longHold is the longest time for which a step that did not pay is not retried.
-	longHold = 5 * time.Minute
-	// credible is up to how many requests at once services are believed to work on because they say so. One that says
-	// more says that something else bounds it.
+	longHold   = 5 * time.Minute
+	// credible is the highest concurrency of services that is believed: above it, something else limits it.
 	credible = 64
 )
 
-// inFlightMemory is what is known about the limit of requests in flight.
 type inFlightMemory struct {
 	search
-	// Stride is by what the next step multiplies or divides.
 	Stride float64   `json:"stride,omitempty"`
-	CutAt  time.Time `json:"cut_at,omitzero"` // when time-outs cut the limit last
-	// Fewer is how many requests services said they work on at once when fewer were found to be better; 0: they were not.
+	CutAt  time.Time `json:"cut_at,omitzero"` // last cut after timeouts
+	// Fewer is the reported concurrency at which fewer were found to be better; 0: none.
 	Fewer int `json:"fewer,omitempty"`
 }
 
-// starting reports whether steps are far ones, for which a short measurement is enough.
+// starting reports whether steps are far: then a short measurement is enough.
 func (c *Controller) starting() bool { return c.memory.InFlight.Stride >= farStride }
 
-// filled is how many requests must be in flight for all places of services to be at work, with some on their way; 0:
-// not known.
+// filled returns how many requests keep all capacity of services busy, including some in transit; 0: unknown.
 func (s *Sample) filled() int {
 	if s.Places <= 0 || s.Places > credible {
 		return 0
@@ -60,9 +53,8 @@ func (s *Sample) filled() int {
 	return s.Places + (s.Places+3)/4
 }
 
-// fillPlaces goes by how many requests services say they work on at once. An endpoint of which nothing is known begins
-// with twice as many. Later their places are filled while some are idle and there is more to do, whatever an outage or
-// the end of a run has left of the limit: unless fewer were found to be better, or something is amiss.
+// fillPlaces uses the concurrency reported by services. An unknown endpoint begins with twice as many. Later idle
+// capacity is filled while there is demand, unless fewer were better, or there are timeouts or refusals.
 func (c *Controller) fillPlaces(s *Sample) bool {
 	m, n := &c.memory.InFlight, s.filled()
 	if n == 0 {
@@ -71,7 +63,7 @@ func (c *Controller) fillPlaces(s *Sample) bool {
 	if c.fresh {
 		c.fresh = false
 		return 2*s.Places < c.set.InFlight && c.setInFlight(
-			2*s.Places, "nothing is known yet, but services say that they work on %d requests at once", s.Places)
+			2*s.Places, "nothing is measured yet; services report room for %d concurrent requests", s.Places)
 	}
 	down := m.Trial.From > 0 && !m.Trial.Up
 	if c.set.InFlight >= n || m.Fewer == s.Places || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
@@ -81,28 +73,27 @@ func (c *Controller) fillPlaces(s *Sample) bool {
 		return false
 	}
 	c.abandon()
-	return c.setInFlight(n, "services say that they work on %d requests at once, they hold %d, and more waits", s.Places,
+	return c.setInFlight(n, "services report room for %d concurrent requests, hold %d, and more wait", s.Places,
 		s.InHands)
 }
 
-// backOff cuts the limit by a third when many requests time out. From there it is searched in far steps again.
+// backOff cuts the limit by a third when many requests time out. Then the search takes far steps again.
 func (c *Controller) backOff() bool {
 	m, t := &c.memory.InFlight, c.lately(lookBack)
 	all := t.requests + t.failed
 	if t.timedOut < 2 || float64(t.timedOut) < manyTimeOuts*float64(all) || c.now.Sub(m.CutAt) < timeOutRest {
 		return false
 	}
-	c.recent = nil // each time-out counts once
+	c.recent = nil // each timeout counts once
 	c.abandon()
 	*m = inFlightMemory{Stride: farStride, CutAt: c.now}
 	return c.setInFlight(c.set.InFlight*2/3, "%d of %d requests ran out of time", t.timedOut, all)
 }
 
-// shortenQueue takes away what only waits in the queue. Where runs with limits of their own share the endpoint, the
-// controller's keep half at least.
+// shortenQueue removes what only waits. With other runs at the endpoint, the controller keeps at least half.
 func (c *Controller) shortenQueue(s *Sample) bool {
 	t := c.lately(min(c.measure.samples, lookBack))
-	// What ends in a window was begun before it: slow requests need a long one.
+	// What ends in a window began before it, so slow requests need a long one.
 	t = c.lately(min(c.measure.samples, max(lookBack, int(4*t.service().Seconds()))))
 	wait, busy := t.wait(), t.busy()
 	if wait <= maxWait || t.requests < fewRequests || t.window < 2*t.service() {
@@ -110,7 +101,7 @@ func (c *Controller) shortenQueue(s *Sample) bool {
 	}
 	each := float64(t.requests) / t.window.Seconds()
 	if float64(s.Queued+s.InHands) <= busy+each*maxWait.Seconds() {
-		return false // it has become shorter by itself
+		return false // it has already shortened
 	}
 	n := busy + each*wantedWait.Seconds()
 	limit := int(math.Ceil(max(n-float64(s.Others), min(n, n/2+1)))) + 1
@@ -122,7 +113,7 @@ func (c *Controller) shortenQueue(s *Sample) bool {
 	return c.setInFlight(limit, "requests wait %s in the queue, services work on %s", seconds(wait), number(busy))
 }
 
-// exploreInFlight judges the step that is being tried, or tries one. It reports whether it did.
+// exploreInFlight judges the step being tried, or tries one. It reports whether it did.
 func (c *Controller) exploreInFlight(s *Sample) bool {
 	m := &c.memory.InFlight
 	if !s.InFlightAuto || !c.complete() {
@@ -132,7 +123,7 @@ func (c *Controller) exploreInFlight(s *Sample) bool {
 		c.judgeInFlight(s)
 		return true
 	}
-	first := c.measure.sum.service() < maxWait // where requests take long, fewer come first
+	first := c.measure.sum.service() < maxWait // where requests take long, try fewer first
 	for _, up := range []bool{first, !first} {
 		if m.side(up).free(c.now) && c.stepInFlight(up, s) {
 			return true
@@ -143,8 +134,7 @@ func (c *Controller) exploreInFlight(s *Sample) bool {
 	return false
 }
 
-// stepInFlight tries a step up when hardly anything waits, or one down when services work on nearly all that is in
-// flight, so that fewer may be quicker.
+// stepInFlight tries a step up when hardly anything waits, or down when services process nearly all in flight.
 func (c *Controller) stepInFlight(up bool, s *Sample) bool {
 	m, sum, from := &c.memory.InFlight, &c.measure.sum, c.limit(s)
 	base := sum.throughput()
@@ -155,14 +145,14 @@ func (c *Controller) stepInFlight(up bool, s *Sample) bool {
 		}
 		to := max(from+1, int(math.Round(float64(from)*m.Stride)))
 		if s.Ceiling > 0 && from >= s.Ceiling || sum.wait() > wait || !c.setInFlight(to,
-			"services work on %s at once and more waits; %s items/s so far", number(sum.busy()), number(base)) {
+			"services work on %s concurrently and more wait; %s items/s so far", number(sum.busy()), number(base)) {
 			return false
 		}
 	} else {
 		to := min(from-1, int(math.Round(float64(from)/m.Stride)))
 		idle := to < s.Places && s.filled() > 0 && c.now.Sub(c.began) < idleAfter
 		if to < 1 || idle || sum.busy() < atWork*float64(from) || !c.setInFlight(to,
-			"a request takes %s; whether fewer at once are faster: %s items/s so far", seconds(sum.service()),
+			"a request takes %s; trying whether fewer in flight are faster: %s items/s so far", seconds(sum.service()),
 			number(base)) {
 			return false
 		}
@@ -171,7 +161,7 @@ func (c *Controller) stepInFlight(up bool, s *Sample) bool {
 	return true
 }
 
-// judgeInFlight keeps a step, and goes on in its direction, or takes it back.
+// judgeInFlight keeps a step, and continues in its direction, or undoes it.
 func (c *Controller) judgeInFlight(s *Sample) {
 	m, here, took := &c.memory.InFlight, c.set.InFlight, c.now.Sub(c.measure.from)
 	tried, least, wanted := m.Trial, max(shortHold, restAfter*took), harmless
@@ -201,8 +191,7 @@ func (c *Controller) judgeInFlight(s *Sample) {
 	c.setInFlight(tried.From, reason, args...)
 }
 
-// keepInFlight goes on in the direction of a step that paid. A step down that brought nothing only costs services less:
-// the next is not urgent.
+// keepInFlight continues in a direction that paid. A step down without a gain only relieves services: the next waits.
 func (c *Controller) keepInFlight(up bool, gain float64, least time.Duration, s *Sample) {
 	m, side := &c.memory.InFlight, c.memory.InFlight.side(up)
 	goesOn := up && gain >= startPays || !up && gain >= startFewer

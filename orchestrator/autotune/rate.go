@@ -5,49 +5,43 @@ import "time"
 const (
 	// refusedShare is the share of items that must be refused for the rate to be lowered.
 	refusedShare = 0.01
-	// firstRaise is how long after a refusal the rate is raised for the first time; raises come sooner while nothing is
-	// refused, and later when that went wrong.
+	// firstRaise is the pause before a raise. It shrinks to soonestRaise, and doubles up to latestRaise with refusals.
 	firstRaise   = 4 * time.Second
 	soonestRaise = time.Second
 	latestRaise  = 30 * time.Second
-	// raiseBy is by what the rate is raised, farRaiseBy when it has been raised many times without a refusal, or was a
-	// first guess.
+	// raiseBy is the factor of a raise, farRaiseBy after manyRaises without a refusal, or of a first guess.
 	raiseBy    = 1.05
 	farRaiseBy = 1.2
 	manyRaises = 8
-	// Between raises of a first guess.
 	guessRaise = 2 * time.Second
-	// enoughRaises is after how many raises in a row without a refusal there is no need for a rate.
+	// enoughRaises without a refusal end the rate.
 	enoughRaises = 16
-	// reached is the share of the rate that must be made use of for it to be what bounds the throughput.
+	// reached is the share of the rate that must be used for the rate to limit the throughput.
 	reached = 0.8
-	// evenly is the part of a second whose worth of items a request may hold while there is a rate: services that count
-	// over less than a second refuse more of large ones.
+	// evenly limits a request to this share of a second's items: services that count over shorter periods refuse more.
 	evenly = 0.1
-	// lowerTo bounds what is left of a rate, and roomBelow what is left of one that was almost right.
+	// lowerTo is the least remaining share of a lowered rate, roomBelow the largest.
 	lowerTo   = 0.5
 	roomBelow = 0.97
 )
 
-// rateMemory is what is known about the rate.
 type rateMemory struct {
 	Pause     time.Duration `json:"pause,omitempty"` // before the next raise
 	LoweredAt time.Time     `json:"lowered_at,omitzero"`
 	RaisedAt  time.Time     `json:"raised_at,omitzero"`
 	Raises    int           `json:"raises,omitempty"` // since the last refusal
 	RefusedAt time.Time     `json:"refused_at,omitzero"`
-	Guess     bool          `json:"guess,omitempty"` // nothing has been refused since the rate was set first
+	Guess     bool          `json:"guess,omitempty"` // no refusal since the rate was first set
 }
 
-// paceRate learns from refusals what services can do.
 func (c *Controller) paceRate(t *tally, s *Sample) {
 	m := &c.memory.Rate
 	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
 		switch {
 		case c.active() <= 1:
-			// The first window was idle for some of its time, and what had been saved up before went out in it at once.
+			// The first window was partly idle, and then services got a burst of saved-up items.
 			c.memory.Rate.RefusedAt = c.now
-		case c.set.Rate > 0 && c.evenOut(s): // it may be the size that is refused
+		case c.set.Rate > 0 && c.evenOut(s): // the size may be refused
 			c.memory.Rate.LoweredAt = c.now
 		default:
 			c.lowerRate(t)
@@ -75,7 +69,7 @@ func (c *Controller) lowerRate(t *tally) {
 	lately := c.lately(3)
 	if c.set.Rate > 0 && c.now.Sub(m.LoweredAt) < max(2*time.Second, lately.timeInSystem()*3/2) {
 		m.RefusedAt = c.now
-		return // what was sent before the last time is still being refused
+		return // what was sent before the last cut is still being refused
 	}
 	good := c.goodput()
 	var rate float64
@@ -94,7 +88,7 @@ func (c *Controller) lowerRate(t *tally) {
 		t.refused+t.done, seconds(t.window), number(good))
 }
 
-// evenOut makes requests so small that they come evenly at the rate in force. It reports whether they were larger.
+// evenOut makes requests small enough to arrive evenly at the current rate. It reports whether they were larger.
 func (c *Controller) evenOut(s *Sample) bool {
 	if !s.ChunkAuto || c.set.Rate == 0 || c.size(s) <= c.evenSize() {
 		return false
@@ -103,7 +97,6 @@ func (c *Controller) evenOut(s *Sample) bool {
 	return c.setChunk(c.evenSize(), "services take %s items/s, and refuse less when they come evenly", number(c.set.Rate))
 }
 
-// evenSize is the largest size with which requests come evenly, at the rate in force.
 func (c *Controller) evenSize() int {
 	if c.set.Rate == 0 {
 		return maxChunk
@@ -111,7 +104,6 @@ func (c *Controller) evenSize() int {
 	return sizeBelow(int(c.set.Rate*evenly) + 1)
 }
 
-// active is in how many of the latest samples something was answered.
 func (c *Controller) active() (n int) {
 	for _, r := range c.recent[max(0, len(c.recent)-lookBack/2):] {
 		if r.requests+r.failed > 0 {
@@ -121,8 +113,7 @@ func (c *Controller) active() (n int) {
 	return n
 }
 
-// goodput is what services can do, as far as the latest samples tell: what they have managed a moment ago. They may be
-// refusing everything just now.
+// goodput returns the best throughput of the latest samples: at the moment services may refuse everything.
 func (c *Controller) goodput() (good float64) {
 	for _, r := range c.recent[max(0, len(c.recent)-lookBack/2):] {
 		good = max(good, r.perSecond(r.done))

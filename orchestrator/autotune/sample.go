@@ -6,50 +6,49 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Sample is what was seen of an endpoint since the sample before.
+// Sample is what was seen of an endpoint since the previous sample.
 type Sample struct {
-	At     time.Time     // when the window ended, by one clock for all samples
-	Window time.Duration // the time in which Ended ended
+	At     time.Time     // end of the window, by one clock for all samples
+	Window time.Duration // in which Ended ended
 	Ended  []Ended
 
-	Live   int // requests in progress that the controller's limit counts, the claimed ones included
-	Others int // requests in progress at the endpoint beside them
-	// Queued are the requests that wait for a service, InHands those that services have been handed. Known is false when
-	// no one could say.
+	Live   int // requests in progress under the controller's limit, including claimed ones
+	Others int // other requests in progress at the endpoint
+	// Queued requests wait for a service, InHands were delivered to one. Known is false if that is unknown.
 	Queued, InHands int
 	Known           bool
-	// Places are the requests that services say they work on at once, all together; 0: no one says.
+	// Places is the concurrency that all services report together; 0: unknown.
 	Places int
-	// Demand says that there is more to do than is in progress.
+	// Demand means that there is more work than in progress.
 	Demand bool
-	// Ceiling bounds requests in progress from outside the controller; 0: nothing does.
+	// Ceiling is an external limit of requests in progress; 0: none.
 	Ceiling int
-	// Paused says that nothing is sent at the moment, for reasons of others: nothing can be learned.
+	// Paused means that nothing is sent for an external reason: nothing can be learned.
 	Paused bool
 
-	InFlightAuto bool // how many requests are in progress, and how fast, is the controller's to choose
+	InFlightAuto bool // the controller decides the requests in progress, and the rate
 
-	ChunkAuto bool          // the size of requests is the controller's to choose
-	ChunkTime time.Duration // what a request may take
-	ChunkMax  int           // the most items that it may hold; 0: 8192
+	ChunkAuto bool          // the controller decides the size of requests
+	ChunkTime time.Duration // wanted time of a request
+	ChunkMax  int           // largest number of its items; 0: 8192
 }
 
-// Ended are requests of about one size that came to an end in the same way.
+// Ended are requests of about one size that ended in the same way.
 type Ended struct {
 	Requests int
-	Items    int // in all of them
-	Done     int // of those, with an outcome, good or bad, that stands
-	Refused  int // of those, refused because it was too much
+	Items    int // of all of them
+	Done     int // items with a final outcome, good or bad
+	Refused  int // items refused because of the load
 	Code     string
-	// Timed of the requests said how long the service worked on them: Took in all.
+	// Timed is the number of requests whose service reported its time: Took in total.
 	Timed int
 	Took  time.Duration
-	// Clocked of the requests were in progress for a time that is known: Stay in all.
+	// Clocked is the number of requests whose time in progress is known: Stay in total.
 	Clocked int
 	Stay    time.Duration
 }
 
-// tally is what a few samples have in common.
+// tally adds up samples.
 type tally struct {
 	window          time.Duration
 	samples         int
@@ -57,12 +56,12 @@ type tally struct {
 	done            int
 	refused         int // items
 	timedOut        int // requests
-	failed          int // requests that failed as a whole, timedOut included
+	failed          int // requests that failed entirely, including timedOut
 	timed           int
 	took            time.Duration
 	clocked         int
 	stay            time.Duration
-	live            int // these are sums over the samples
+	live            int // from here on sums over the samples
 	queued, inHands int
 	others          int
 }
@@ -112,7 +111,6 @@ func (t *tally) add(o tally) {
 	t.others += o.others
 }
 
-// perSecond is how much of n there was a second.
 func (t *tally) perSecond(n int) float64 {
 	if t.window <= 0 {
 		return 0
@@ -120,7 +118,7 @@ func (t *tally) perSecond(n int) float64 {
 	return float64(n) / t.window.Seconds()
 }
 
-// throughput is the items done a second by Little's law: what is in flight by the time for which it is.
+// throughput returns the items done per second by Little's law: items in flight by the time for which they are.
 func (t *tally) throughput() float64 {
 	if t.requests == 0 || t.timeInSystem() <= 0 {
 		return 0
@@ -128,7 +126,6 @@ func (t *tally) throughput() float64 {
 	return t.mean(t.live) / t.timeInSystem().Seconds() * float64(t.done) / float64(t.requests)
 }
 
-// mean is a sum over the samples as one of them has it.
 func (t *tally) mean(sum int) float64 {
 	if t.samples == 0 {
 		return 0
@@ -136,18 +133,16 @@ func (t *tally) mean(sum int) float64 {
 	return float64(sum) / float64(t.samples)
 }
 
-// busy is how many requests services worked on at once. When they do not say how long they worked, it is what was in
-// their hands.
+// busy returns how many requests services process concurrently, or, if they do not report their time, hold.
 func (t *tally) busy() float64 {
 	inHands := t.mean(t.inHands)
 	if t.timed == 0 || t.window <= 0 {
 		return inHands
 	}
 	busy := t.took.Seconds() / t.window.Seconds() * float64(t.requests) / float64(t.timed)
-	return min(busy, inHands) // what ended in the window was begun before it
+	return min(busy, inHands) // what ended in the window began before it
 }
 
-// service is how long a service works on a request.
 func (t *tally) service() time.Duration {
 	if t.timed > 0 {
 		return t.took / time.Duration(t.timed)
@@ -158,7 +153,7 @@ func (t *tally) service() time.Duration {
 	return time.Duration(t.mean(t.inHands) * float64(t.window) / float64(t.requests))
 }
 
-// timeInSystem is how long a request is in progress.
+// timeInSystem returns how long a request is in progress.
 func (t *tally) timeInSystem() time.Duration {
 	if t.clocked > 0 {
 		return t.stay / time.Duration(t.clocked)
@@ -169,7 +164,6 @@ func (t *tally) timeInSystem() time.Duration {
 	return time.Duration(t.mean(t.live) * float64(t.window) / float64(t.requests))
 }
 
-// wait is how long a request waits before a service works on it.
 func (t *tally) wait() time.Duration {
 	if t.requests == 0 {
 		return 0
@@ -178,22 +172,22 @@ func (t *tally) wait() time.Duration {
 	return time.Duration(waiting * float64(t.window) / float64(t.requests))
 }
 
-// Kind is what the error code of a request, or of an item in it, says about the pace.
+// Kind is what the error code of a request, or of an item, means for the pace.
 type Kind int
 
 // The kinds of error codes.
 const (
-	// Other says nothing about the pace.
+	// Other means nothing for the pace.
 	Other Kind = iota
-	// Throttled means that the service refuses work because it is too much at the moment.
+	// Throttled means that the service refuses work because of the load.
 	Throttled
-	// TimedOut means that no answer came in time.
+	// TimedOut means that the answer was too late.
 	TimedOut
-	// TooBig means that the request was more than the service can deal with at once.
+	// TooBig means that the service cannot process a request of that size.
 	TooBig
 )
 
-// KindOf returns what a code says.
+// KindOf returns the kind of a code.
 func KindOf(code string) Kind {
 	if workqueue.Throttled(code) {
 		return Throttled

@@ -3,38 +3,34 @@ package autotune
 import "time"
 
 const (
-	// minSettle and maxSettle bound how long after a change nothing is measured: until what was in flight then has ended,
-	// and half as much again.
+	// A measurement begins once 1.5 times the requests in flight at a change have ended, within these limits.
 	minSettle = time.Second
 	maxSettle = 30 * time.Second
-	// minMeasure is the least time of a measurement, and longMeasure when fewer requests are enough.
+	// minMeasure is the least time of a measurement, or longMeasure with fewer requests.
 	minMeasure  = 3 * time.Second
 	longMeasure = 30 * time.Second
-	// fewRequests is the fewest requests that a measurement needs.
 	fewRequests = 10
-	// bound is the share of the limit that must be in flight for the limit to be what bounds the throughput.
+	// bound is the share of the limit that must be in flight for the limit to limit the throughput.
 	bound = 0.7
-	// shortHold is the least time for which a step that did not pay is not retried.
+	// shortHold is the shortest hold of a step that did not pay.
 	shortHold = 15 * time.Second
-	// restAfter is how many times as long as such a trial took it is not made again.
+	// restAfter is the hold of such a step, as a multiple of its trial's time.
 	restAfter = 5
 )
 
-// search is what is known about a setting whose best value is found by trying.
 type search struct {
 	Up    hold  `json:"up"`
 	Down  hold  `json:"down"`
 	Trial trial `json:"trial,omitzero"`
 }
 
-// trial is a step that is kept only when it pays.
+// trial is a step that is kept only if it pays.
 type trial struct {
-	From int     `json:"from"` // the setting before it; 0: nothing is being tried
+	From int     `json:"from"` // the previous setting; 0: no trial
 	Up   bool    `json:"up"`
-	Base float64 `json:"base"` // what is to be bettered: items a second, or seconds an item
+	Base float64 `json:"base"` // to be improved: items per second, or seconds per item
 }
 
-// hold keeps a step that did not pay from being tried too often.
 type hold struct {
 	Until time.Time     `json:"until,omitzero"`
 	Pause time.Duration `json:"pause,omitempty"`
@@ -42,7 +38,7 @@ type hold struct {
 
 func (h *hold) free(now time.Time) bool { return !now.Before(h.Until) }
 
-// fail notes that a step did not pay. The pause doubles, is at least as given, and at most longest.
+// fail notes that a step did not pay. The pause doubles, within least and longest.
 func (h *hold) fail(now time.Time, least, longest time.Duration) {
 	h.Pause = min(max(least, 2*h.Pause), longest)
 	h.Until = now.Add(h.Pause)
@@ -55,7 +51,6 @@ func (m *search) side(up bool) *hold {
 	return &m.Down
 }
 
-// abandon takes back what is being tried, because something else has come in between.
 func (c *Controller) abandon() {
 	inFlight, chunk := c.memory.InFlight.Trial.From, c.memory.Chunk.Trial.From
 	c.endTrials()
@@ -67,7 +62,6 @@ func (c *Controller) abandon() {
 	}
 }
 
-// endTrials keeps what is being tried without a judgement.
 func (c *Controller) endTrials() { c.memory.InFlight.Trial, c.memory.Chunk.Trial = trial{}, trial{} }
 
 // explore judges what is being tried, or tries something, when a measurement is complete.
@@ -79,42 +73,38 @@ func (c *Controller) explore(s *Sample) {
 	case m.Chunk.Trial.From > 0:
 		c.exploreChunk(s)
 	case c.starting() && c.limited(s) && s.InFlightAuto:
-		c.exploreInFlight(s) // a far better limit comes before a better size
+		c.exploreInFlight(s) // a far better limit precedes a better size
 	case c.chunkNext && c.measure.sum.service() < maxWait:
 		c.chunkNext = !c.exploreChunk(s) && !c.exploreInFlight(s)
-	default: // where requests take long, each trial does: fewer at once come first
+	default: // where requests take long, so does each trial: try fewer first
 		c.chunkNext = c.exploreInFlight(s) || !c.exploreChunk(s)
 	}
 }
 
-// measurement is what was seen since the last change.
 type measurement struct {
 	from     time.Time
-	before   int   // requests that are to end before it counts
+	before   int   // requests that must end before it counts
 	settled  bool  // it counts
-	samples  int   // since then
-	sum      tally // while the limit was what bounded the throughput
-	sized    tally // requests of about the present chunk, whatever bounded the throughput
+	samples  int   // since it counts
+	sum      tally // while the limit limited the throughput
+	sized    tally // requests of about the present chunk, regardless of that
 	answered int   // requests of any size
 }
 
-// beginMeasurement starts a measurement after a change.
 func (c *Controller) beginMeasurement() {
 	last := c.lately(1)
 	c.measure = measurement{from: c.now, before: (last.live + last.others) * 3 / 2}
 }
 
-// measureAgain begins a measurement of the same settings.
 func (c *Controller) measureAgain() { c.measure = measurement{from: c.now, settled: true} }
 
-// measureSample adds a sample to the measurement.
 func (c *Controller) measureSample(t *tally, s *Sample) {
 	e := &c.measure
 	first := e.from.IsZero()
 	if first {
 		e.from = c.now
 	}
-	if !e.settled { // it is from the next sample on
+	if !e.settled { // it is, from the next sample on
 		since := c.now.Sub(e.from)
 		e.before -= t.requests + t.failed
 		e.settled = first || since >= maxSettle || e.before <= 0 && since >= minSettle
@@ -135,7 +125,7 @@ func (c *Controller) measureSample(t *tally, s *Sample) {
 	}
 }
 
-// complete reports whether enough was measured to judge the limit of requests in flight.
+// complete reports whether the measurement suffices to judge the limit of requests in flight.
 func (c *Controller) complete() bool {
 	sum, n := &c.measure.sum, c.set.InFlight
 	switch {
@@ -148,12 +138,11 @@ func (c *Controller) complete() bool {
 	}
 }
 
-// limited reports whether the limit of requests in flight is what bounds the throughput.
+// limited reports whether the limit of requests in flight limits the throughput.
 func (c *Controller) limited(s *Sample) bool {
 	return s.Demand && float64(s.Live) >= bound*float64(c.limit(s))
 }
 
-// limit is how many requests may be in flight.
 func (c *Controller) limit(s *Sample) int {
 	if s.Ceiling > 0 {
 		return min(c.set.InFlight, s.Ceiling)

@@ -155,7 +155,7 @@ type AcceptSettings struct {
 	// Groups failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
-	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
+	// Ranges items by ordinal, both ends included; with failed, codes or groups: only those in both
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
@@ -185,7 +185,7 @@ type AcceptSettings struct {
 	// Corrected only items whose payload was corrected
 	Corrected bool `json:"corrected,omitempty"`
 
-	// Withdraw accept them no more
+	// Withdraw no longer accept them
 	Withdraw bool `json:"withdraw,omitempty"`
 
 	// DryRun change nothing, and say what would be done
@@ -207,10 +207,10 @@ type Accepted struct {
 	// DryRun nothing was changed
 	DryRun bool `json:"dry_run"`
 
-	// Withdraw they are accepted no more
+	// Withdraw they are no longer accepted
 	Withdraw bool `json:"withdraw"`
 
-	// Items of which a failure was accepted, or is no more
+	// Items whose failure was accepted, or no longer is
 	Items int64 `json:"items"`
 
 	// Examples the first ten keys of items
@@ -242,7 +242,7 @@ type Acknowledgement struct {
 type AddedItems struct {
 	Run string `json:"run"`
 
-	// First the ordinal of the first item that was added; the others follow it
+	// First the ordinal of the first added item; the rest follow it
 	First int32 `json:"first"`
 
 	// Items that were added
@@ -407,14 +407,14 @@ type AppliedDocument struct {
 	// Renumbered a collector's keys are made otherwise: what waits goes first
 	Renumbered bool `json:"renumbered,omitempty"`
 
-	// Warnings what may not be what was meant, or is not there yet
+	// Warnings what may be a mistake, or does not exist yet
 	Warnings  []string  `json:"warnings,omitempty"`
 	ChangedBy string    `json:"changed_by"`
 	ChangedAt time.Time `json:"changed_at"`
 }
 
 type ApproveSettings struct {
-	// Reason why, for whoever looks at the run and for the audit log
+	// Reason why, shown with the run and in the audit log
 	Reason string `json:"reason,omitempty"`
 
 	// Step let this step begin, which waits; absent: the canary is meant
@@ -422,23 +422,6 @@ type ApproveSettings struct {
 
 	// IfWaitingSince since of the gate as read; 409 if older
 	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty"`
-}
-
-type AtRisk struct {
-	// Since when that was found
-	Since time.Time `json:"since"`
-
-	// Ends when half of the forecast's courses end; whoever is waited for comes at once
-	Ends time.Time `json:"ends"`
-
-	// Late by how much that is too late, as text
-	Late string `json:"late"`
-
-	// BoundBy what keeps it from being faster, as a sentence
-	BoundBy string `json:"bound_by,omitempty"`
-
-	// Fix a single change that would be enough; absent: none is known
-	Fix *Fix `json:"fix,omitempty"`
 }
 
 type Attempt struct {
@@ -553,10 +536,10 @@ type BatchSettings struct {
 	// SealedIdle expires when sealed and idle for so long; 168h when absent
 	SealedIdle string `json:"sealed_idle,omitempty"`
 
-	// Keep how long it is kept once it has ended; 168h when absent
+	// Keep how long it is kept after it ends; absent: 168h
 	Keep string `json:"keep,omitempty"`
 
-	// Webhook told when the batch has ended
+	// Webhook notified when the batch ends
 	Webhook *WebhookSettings `json:"webhook,omitempty"`
 }
 
@@ -587,7 +570,7 @@ type BatchSummary struct {
 	// SealedIdle expires when sealed and idle for so long
 	SealedIdle string `json:"sealed_idle"`
 
-	// Keep how long it is kept once it has ended
+	// Keep how long it is kept after it ends
 	Keep    string       `json:"keep"`
 	Webhook *WebhookView `json:"webhook,omitempty"`
 }
@@ -608,7 +591,7 @@ type BatchView struct {
 }
 
 type BatchesAcked struct {
-	// Newly items that were pending until now; the others were not
+	// Newly items that were pending until now
 	Newly int64 `json:"newly"`
 
 	// Completed the batches that this call, and no other, has completed
@@ -633,7 +616,7 @@ type Bisection struct {
 	// Ordinals of the first ten culprits
 	Ordinals []int32 `json:"ordinals,omitempty"`
 
-	// Slices that it took beside the first
+	// Slices that it took in addition to the first
 	Slices int `json:"slices"`
 
 	// FailedAt items in the smallest piece that failed
@@ -681,7 +664,7 @@ type BreakerState string
 type CanaryView struct {
 	Items int `json:"items"`
 
-	// Auto goes on by itself when no more of the sample failed than may
+	// Auto released automatically when no more of the sample failed than allowed
 	Auto bool `json:"auto"`
 
 	// State absent until all items are there; one of sampling, waiting, passed
@@ -734,7 +717,7 @@ type CollectorSpec struct {
 	// Params parameters that each request carries
 	Params map[string]string `json:"params,omitempty"`
 
-	// MinSize a key is flushed when so many operations wait
+	// MinSize a key is flushed when this many operations wait
 	MinSize int `json:"min_size"`
 
 	// MaxSize operations of a flush at most
@@ -745,7 +728,7 @@ type CollectorSpec struct {
 	// Examples: 1m30s
 	MaxAge Duration `json:"max_age"`
 
-	// InFlight flushes at once over all nodes
+	// InFlight flushes in flight over all nodes
 	InFlight int `json:"in_flight"`
 
 	// Rate calls over all nodes, as 50/m or 10/s; empty: no limit
@@ -819,7 +802,7 @@ type CollectorView struct {
 	PausedBy   string     `json:"paused_by,omitempty"`
 	PausedAt   *time.Time `json:"paused_at,omitempty"`
 
-	// DrainAt what was added until then waits for no more operations
+	// DrainAt operations added until then do not wait for more
 	DrainAt *time.Time `json:"drain_at,omitempty"`
 
 	// Keys that have operations
@@ -846,7 +829,7 @@ type CollectorView struct {
 	// OldestAt when the oldest that has not failed was added
 	OldestAt *time.Time `json:"oldest_at,omitempty"`
 
-	// NextDue when the next key is to be flushed that is not being flushed
+	// NextDue when the next key not yet in flight is due
 	NextDue *time.Time `json:"next_due,omitempty"`
 
 	// Failures flushes in a row, over all keys, that came to nothing
@@ -877,7 +860,7 @@ type CollectorView struct {
 type ComparedPlan struct {
 	Plan string `json:"plan"`
 
-	// Version absent: it is not on record
+	// Version absent: it is not saved
 	Version int      `json:"version,omitempty"`
 	Steps   []string `json:"steps"`
 }
@@ -907,7 +890,7 @@ type Condition struct {
 	// Subject of what: the id of a run, the name of an endpoint, a node, a stream, a host
 	Subject string `json:"subject"`
 
-	// Owner whose turn it is
+	// Owner what it waits on
 	Owner  Owner     `json:"owner"`
 	Title  string    `json:"title"`
 	Detail string    `json:"detail"`
@@ -956,7 +939,7 @@ type Content struct {
 }
 
 type ControlAll struct {
-	// Reason why, for whoever looks at the run and for the audit log
+	// Reason why, shown with the run and in the audit log
 	Reason string `json:"reason,omitempty"`
 
 	// All must be true: every run that is in progress is meant
@@ -964,7 +947,7 @@ type ControlAll struct {
 }
 
 type ControlSettings struct {
-	// Reason why, for whoever looks at the run and for the audit log
+	// Reason why, shown with the run and in the audit log
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -1004,7 +987,7 @@ type ControlledDocument struct {
 	// Waiting messages, due times or operations that wait, or are dropped
 	Waiting int64 `json:"waiting"`
 
-	// Parked operations of a collector beside them
+	// Parked operations of a collector, in addition
 	Parked int64 `json:"parked,omitempty"`
 }
 
@@ -1021,7 +1004,7 @@ type Corrected struct {
 	// Same that were given the payload they have; they are left as they are
 	Same int64 `json:"same"`
 
-	// Begun of items, those that are done again; the others were not begun
+	// Begun of items, those that are rerun; the rest had not begun
 	Begun int64 `json:"begun"`
 
 	// Examples the first keys of items
@@ -1149,7 +1132,7 @@ type DeleteSettings struct {
 	// DryRun change nothing, and say what would go
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Reason why, for whoever asks for the run and for the audit log
+	// Reason why, for those who request the run and the audit log
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -1157,7 +1140,7 @@ type Delta struct {
 	// Step its name; empty: over all steps
 	Step string `json:"step"`
 
-	// Changes ordinal, count, state, and again: so many items from there are now in that state
+	// Changes repeated ordinal, count, state: items from ordinal on, now in state
 	Changes []int32 `json:"changes"`
 }
 
@@ -1225,7 +1208,7 @@ type DryRun struct {
 	Name   string `json:"name,omitempty"`
 	Plan   string `json:"plan"`
 
-	// PlanVersion of a plan on record
+	// PlanVersion of a saved plan
 	PlanVersion int `json:"plan_version,omitempty"`
 
 	// Existing the run that the idempotency key has started
@@ -1235,7 +1218,7 @@ type DryRun struct {
 	// Skipped duplicates that would be left out
 	Skipped int64 `json:"skipped"`
 
-	// Invalid items that would fail at once: they do not fit the schema
+	// Invalid items that do not fit the schema, so would fail
 	Invalid int64 `json:"invalid,omitempty"`
 
 	// Bytes of the items' payloads
@@ -1260,7 +1243,7 @@ type DryRunStep struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
 
-	// Endpoint or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION
+	// Endpoint or another target: http:HOST, sql:SOURCE, local:FUNCTION
 	Endpoint string `json:"endpoint"`
 
 	// Needs steps that come first, item by item
@@ -1272,7 +1255,7 @@ type DryRunStep struct {
 	// ChunkAuto nodes find the size
 	ChunkAuto bool `json:"chunk_auto,omitempty"`
 
-	// InFlight requests out at once at most
+	// InFlight most requests in flight
 	InFlight int `json:"in_flight"`
 
 	// InFlightAuto nodes find the limit up to in_flight
@@ -1343,7 +1326,7 @@ type Endpoint struct {
 	// Scheduled items that wait to be retried
 	Scheduled int64 `json:"scheduled"`
 
-	// Backlog requests that no service has taken, but for calls_backlog
+	// Backlog requests that no service has taken, without calls_backlog
 	Backlog uint64 `json:"backlog"`
 
 	// Processing requests that a service has taken and not answered, also
@@ -1429,10 +1412,10 @@ type EndpointList struct {
 type EndpointSetting struct {
 	Endpoint string `json:"endpoint"`
 
-	// Concurrency chunks at once in each instance; 0 leaves it to the service
+	// Concurrency concurrent chunks in each instance; 0 leaves it to the service
 	Concurrency int `json:"concurrency"`
 
-	// MaxInFlight requests at once over all runs and nodes; 0: no limit of its own
+	// MaxInFlight requests in flight over all runs and nodes; 0: no separate limit
 	MaxInFlight int `json:"max_in_flight"`
 
 	// Rate items a second over all runs and nodes; 0: no limit
@@ -1457,7 +1440,7 @@ type EndpointSettings struct {
 	// RequestRate requests a second in all; 0: no limit
 	RequestRate *float64 `json:"request_rate,omitempty"`
 
-	// ChunkCap 0 forgets that chunks over some size fail as a whole
+	// ChunkCap 0 forgets above which size whole chunks fail
 	ChunkCap *int `json:"chunk_cap,omitempty"`
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
@@ -1468,7 +1451,7 @@ type Enrichment struct {
 	// SQL a query of a source, with the settings of a step of kind sql
 	SQL json.RawMessage `json:"sql,omitempty"`
 
-	// By the field whose value is asked for; absent: order_by's, or the key
+	// By the field to look up by; absent: order_by's, or the key
 	By string `json:"by,omitempty"`
 
 	// Optional what has no row is stored anyway, with null for it
@@ -1529,7 +1512,7 @@ type ErasedKey struct {
 	Runs   []string `json:"runs"`
 	Erased Erased   `json:"erased"`
 
-	// Unreached what is not reached, for people
+	// Unreached what erasure does not reach, human-readable
 	Unreached []string `json:"unreached"`
 }
 
@@ -1688,7 +1671,7 @@ type Explanation struct {
 	// Last the last thing that happened to the run
 	Last *LastEvent `json:"last,omitempty"`
 
-	// Advice about the run as a whole
+	// Advice about the entire run
 	Advice []Advice `json:"advice,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
 
@@ -1714,7 +1697,7 @@ type Fire struct {
 	// Reason why it is so
 	Reason string `json:"reason,omitempty"`
 
-	// AskedBy who wanted it at once
+	// AskedBy who started it with run-now
 	AskedBy string `json:"asked_by,omitempty"`
 
 	// StartAt it is not started before: jitter, a window, or a pause between two attempts
@@ -1723,8 +1706,8 @@ type Fire struct {
 	// StartBy nor after
 	StartBy *time.Time `json:"start_by,omitempty"`
 
-	// DoneBy when its run should have ended
-	DoneBy *time.Time `json:"done_by,omitempty"`
+	// EndDeadline when its run should have ended
+	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 
 	// LateAction what was done when it had not
 	LateAction string  `json:"late_action,omitempty"`
@@ -1759,16 +1742,8 @@ type Firing struct {
 	Local string `json:"local"`
 
 	// Start with jitter and window
-	Start  time.Time  `json:"start"`
-	DoneBy *time.Time `json:"done_by,omitempty"`
-}
-
-type Fix struct {
-	// Text like: budget of statement from 8 to 11
-	Text string `json:"text"`
-
-	// Command that makes it; absent: it is made elsewhere
-	Command string `json:"command,omitempty"`
+	Start       time.Time  `json:"start"`
+	EndDeadline *time.Time `json:"end_deadline,omitempty"`
 }
 
 type Forecast struct {
@@ -1821,7 +1796,7 @@ type Gate struct {
 	// Acts who has a part in what waits, newest first
 	Acts []GateAct `json:"acts"`
 
-	// Since since when it waits for someone as it is
+	// Since since when it waits for approval in this state
 	Since      *time.Time `json:"since,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
@@ -1857,7 +1832,7 @@ type GateDocument struct {
 	// Earlier the run of the plan that completed last before this one was made
 	Earlier *EarlierRun `json:"earlier,omitempty"`
 
-	// Refused why who asks may not approve it now
+	// Refused why the caller may not approve it now
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -1902,7 +1877,7 @@ type GenerationReport struct {
 	WaitingSeconds float64 `json:"waiting_seconds"`
 	WorkingSeconds float64 `json:"working_seconds"`
 
-	// PausedSeconds held, whatever else was going on
+	// PausedSeconds held, regardless of other states
 	PausedSeconds float64 `json:"paused_seconds"`
 
 	// ClosingSeconds from the last answer to the end
@@ -1993,7 +1968,7 @@ type Health struct {
 	// Counts of conditions; what is muted does not count, here and in status
 	Counts SeverityCounts `json:"counts"`
 
-	// Conditions what is to be seen to, the worst first
+	// Conditions active conditions, the worst first
 	Conditions []Condition `json:"conditions"`
 
 	// Muted what is muted, until it gets worse or the time is up
@@ -2012,7 +1987,7 @@ type HealthTopic struct {
 }
 
 type Hello struct {
-	// Epoch another one: what was seen before is to be read again
+	// Epoch if it changes, reread everything
 	Epoch string `json:"epoch"`
 
 	// Resumed it goes on after Last-Event-ID; nothing must be read again
@@ -2111,7 +2086,7 @@ type ItemStep struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
 
-	// Endpoint or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION
+	// Endpoint or another target: http:HOST, sql:SOURCE, local:FUNCTION
 	Endpoint string `json:"endpoint"`
 	Optional bool   `json:"optional,omitempty"`
 
@@ -2127,7 +2102,7 @@ type ItemStep struct {
 	// LeftOutBy when skipped: the steps that failed it
 	LeftOutBy []string `json:"left_out_by,omitempty"`
 
-	// Stale what it was made from is being made again
+	// Stale its inputs are being recomputed
 	Stale bool `json:"stale,omitempty"`
 
 	// Generation of the result or error
@@ -2146,7 +2121,7 @@ type ItemStep struct {
 	ResultBytes []byte `json:"result_bytes,omitempty"`
 	ContentType string `json:"content_type,omitempty"`
 
-	// Large it did not fit a message, and is to be had by itself
+	// Large it did not fit in a message; fetch it separately
 	Large bool `json:"large,omitempty"`
 
 	// Size bytes of the result
@@ -2165,7 +2140,7 @@ type ItemStep struct {
 	// Attempts every slice that held the item, oldest first
 	Attempts []Attempt `json:"attempts"`
 
-	// WaitsForApproval what the step needs has ended, and someone has to approve
+	// WaitsForApproval what the step needs ended; it waits for approval
 	WaitsForApproval bool `json:"waits_for_approval,omitempty"`
 }
 
@@ -2306,7 +2281,7 @@ type Listener struct {
 	// Reason why it waits
 	Reason string `json:"reason,omitempty"`
 
-	// Concurrency chunks or items at once
+	// Concurrency concurrent chunks or items
 	Concurrency int `json:"concurrency"`
 
 	// InFlight chunks it holds
@@ -2357,7 +2332,7 @@ type LiveSlices struct {
 	// Next value of after for the next page; absent on the last
 	Next *string `json:"next,omitempty"`
 
-	// Counts of all live slices of the run, whatever was asked for
+	// Counts of all live slices of the run, regardless of filters
 	Counts LiveCounts `json:"counts"`
 }
 
@@ -2427,7 +2402,7 @@ type MissingGroup struct {
 	Steps    []StepPart `json:"steps,omitempty"`
 	Endpoint string     `json:"endpoint,omitempty"`
 
-	// Owner whose turn it is
+	// Owner what it waits on
 	Owner Owner `json:"owner"`
 
 	// Who the owner by name
@@ -2446,7 +2421,7 @@ type MissingGroup struct {
 	// Next what will happen
 	Next string `json:"next"`
 
-	// When at the latest; absent: at once, or not by itself
+	// When at the latest; absent: immediately, or not automatically
 	When *time.Time `json:"when,omitempty"`
 
 	// Advice what an operator could do
@@ -2476,7 +2451,7 @@ type MuteSettings struct {
 	// UntilWorse instead of for: until it gets worse
 	UntilWorse bool `json:"until_worse,omitempty"`
 
-	// Reason why, for whoever looks
+	// Reason why, for other operators
 	Reason string `json:"reason"`
 }
 
@@ -2550,7 +2525,7 @@ type OpKeying struct {
 	// Values the only values that are taken
 	Values []string `json:"values,omitempty"`
 
-	// Partitions values are spread over so many keys; 0: each is a key
+	// Partitions hash values into N keys; 0: each value is a key
 	Partitions int `json:"partitions,omitempty"`
 }
 
@@ -2594,7 +2569,7 @@ type OpView struct {
 type OpenSettings struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// PlanRef a plan on record, like year-end or year-end@3
+	// PlanRef a saved plan, like year-end or year-end@3
 	PlanRef string `json:"plan_ref,omitempty"`
 
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
@@ -2610,7 +2585,7 @@ type OpenSettings struct {
 	// Examples: error
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Source where the items come from, for people
+	// Source where the items come from, human-readable
 	Source string `json:"source,omitempty"`
 
 	// SQL a query whose rows are the items, instead of a body
@@ -2646,22 +2621,12 @@ type OpenSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
-	//
-	// Examples: 06:00 Europe/Berlin
-	DoneBy *string `json:"done_by,omitempty"`
-
-	// Gentle with done_by: no more in flight than that needs
-	//
-	// Examples: true
-	Gentle *bool `json:"gentle,omitempty"`
-
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	//
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when N of a step's first M outcomes fail permanently with one code (200/400); or off
 	//
 	// Examples: 50/100
 	FailFast *string `json:"fail_fast,omitempty"`
@@ -2671,7 +2636,7 @@ type OpenSettings struct {
 	// Examples: 100
 	Canary *int `json:"canary,omitempty"`
 
-	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
+	// CanaryAutoApprove release the rest automatically if no more of the sample failed than max_failed allows
 	//
 	// Examples: true
 	CanaryAutoApprove *bool `json:"canary_auto_approve,omitempty"`
@@ -2681,7 +2646,7 @@ type OpenSettings struct {
 	// Examples: customer.id
 	OrderBy *string `json:"order_by,omitempty"`
 
-	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
+	// Partitions with an order: hash values into N lanes; 0: one lane per value
 	//
 	// Examples: 64
 	Partitions *int `json:"partitions,omitempty"`
@@ -2724,7 +2689,7 @@ type OpenSettings struct {
 	// Examples: ["balance=number"]
 	Types []string `json:"types,omitempty"`
 
-	// Sort the field that the items are ordered by, whatever their order in the input
+	// Sort the field to order items by, regardless of input order
 	//
 	// Examples: balance
 	Sort *string `json:"sort,omitempty"`
@@ -2808,7 +2773,7 @@ type OpenSettings struct {
 	// Examples: 6h
 	SealWithin string `json:"seal_within,omitempty"`
 
-	// OnOverdue beside reporting it: report (ends when idle 7 days), seal, cancel
+	// OnOverdue what then: report (ends when idle 7 days), seal, cancel
 	OnOverdue string `json:"on_overdue,omitempty"`
 }
 
@@ -2816,7 +2781,7 @@ type OpenView struct {
 	// SealDeadline when it should have been sealed
 	SealDeadline *time.Time `json:"seal_deadline,omitempty"`
 
-	// Overdue that time is over, and it was reported
+	// Overdue that time passed, and it was reported
 	Overdue bool `json:"overdue,omitempty"`
 
 	// OnOverdue what happens then: report, seal or cancel
@@ -2828,7 +2793,7 @@ type Opened struct {
 	Name string `json:"name,omitempty"`
 	Plan string `json:"plan"`
 
-	// PlanVersion of a plan on record
+	// PlanVersion of a saved plan
 	PlanVersion  int       `json:"plan_version,omitempty"`
 	SealDeadline time.Time `json:"seal_deadline"`
 	Existing     bool      `json:"existing"`
@@ -2863,7 +2828,7 @@ type OrderView struct {
 	// Values the only values there are
 	Values []string `json:"values,omitempty"`
 
-	// Partitions values share so many lines, by their hash
+	// Partitions values are hashed into this many lanes
 	Partitions int `json:"partitions,omitempty"`
 
 	// OnFailure what becomes of the items that follow a failed one; one of continue, stop
@@ -2880,7 +2845,7 @@ type PaceView struct {
 	// RequestsOut of all runs
 	RequestsOut int `json:"requests_out"`
 
-	// InFlight requests at once that it takes well, for automatic steps
+	// InFlight requests in flight that it handles well, for automatic steps
 	InFlight int `json:"in_flight"`
 
 	// Rate items a second that it takes; absent: it never said too much
@@ -2889,7 +2854,7 @@ type PaceView struct {
 	// Chunk items in a request that do best; absent: not known yet
 	Chunk *int `json:"chunk,omitempty"`
 
-	// ChunkCap larger requests fail as a whole
+	// ChunkCap larger requests fail entirely
 	ChunkCap      *int         `json:"chunk_cap,omitempty"`
 	ChunkCapUntil *time.Time   `json:"chunk_cap_until,omitempty"`
 	Breaker       BreakerState `json:"breaker"`
@@ -2908,7 +2873,7 @@ type PaceView struct {
 type PastPace struct {
 	At time.Time `json:"at"`
 
-	// What one of in_flight, rate, chunk, chunk_cap, breaker, cap, share
+	// What one of in_flight, rate, chunk, chunk_cap, breaker
 	What   string `json:"what"`
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
@@ -2919,7 +2884,7 @@ type PayloadGroup struct {
 	// Value its first 200 characters; null where there is no such field, or null in it
 	Value *string `json:"value"`
 
-	// Values how many values, of the others
+	// Values how many values the group of the rest has
 	Values int   `json:"values,omitempty"`
 	Items  int64 `json:"items"`
 	Done   int64 `json:"done"`
@@ -2960,7 +2925,7 @@ type PlanSummary struct {
 	// Steps their names, in order
 	Steps []string `json:"steps"`
 
-	// Endpoints those of the steps, in order; empty where there is none
+	// Endpoints those of the steps, in order; may be empty
 	Endpoints []string `json:"endpoints"`
 
 	// Needs the steps that each of the steps needs, in order
@@ -3009,7 +2974,7 @@ type Preview struct {
 	// Rows the first ones, 20 at most
 	Rows []PreviewRow `json:"rows"`
 
-	// Read rows of which nothing is amiss in what was sent
+	// Read rows read without a problem
 	Read int `json:"read"`
 
 	// Schema a JSON Schema that these rows fit, as a proposal
@@ -3120,7 +3085,7 @@ type ReportDocument struct {
 	// Corrected what was made of corrected payloads
 	Corrected *CorrectedReport `json:"corrected,omitempty"`
 
-	// Bisections of chunks that failed as a whole
+	// Bisections of chunks that failed entirely
 	Bisections Bisections `json:"bisections"`
 
 	// Services the slowest ten by time for an item
@@ -3242,7 +3207,7 @@ type RerunSettings struct {
 	// Groups failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
-	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
+	// Ranges items by ordinal, both ends included; with failed, codes or groups: only those in both
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
@@ -3288,7 +3253,7 @@ type RerunSettings struct {
 	// Canary items of a spread sample that run first; 0: none
 	Canary int `json:"canary,omitempty"`
 
-	// CanaryAutoApprove a sample within max_failed lets the others go
+	// CanaryAutoApprove a sample within max_failed releases the rest
 	CanaryAutoApprove bool `json:"canary_auto_approve,omitempty"`
 
 	// DryRun change nothing, and say what would be done
@@ -3315,7 +3280,7 @@ type Reset struct {
 	// Steps the one that was reset, and those after it
 	Steps []StepReset `json:"steps"`
 
-	// Notes what was selected and left as it is, and why
+	// Notes what was selected and left unchanged, and why
 	Notes []string `json:"notes"`
 
 	// Paused why the run is paused, and stays so
@@ -3342,7 +3307,7 @@ type ResetSettings struct {
 	// Groups failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
-	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
+	// Ranges items by ordinal, both ends included; with failed, codes or groups: only those in both
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
@@ -3383,7 +3348,7 @@ type ResetSettings struct {
 }
 
 type ResumeSettings struct {
-	// Reason why, for whoever looks at the run and for the audit log
+	// Reason why, shown with the run and in the audit log
 	Reason string `json:"reason,omitempty"`
 
 	// MaxFailed a new threshold: 500, 1%, or none
@@ -3434,7 +3399,7 @@ type RetentionSettings struct {
 	// Examples: 90d
 	Age string `json:"age,omitempty"`
 
-	// MaxCount so many are kept; absent: any number
+	// MaxCount how many are kept; absent: no limit
 	MaxCount int64 `json:"max_count,omitempty"`
 
 	// MaxBytes so much is kept, roughly; absent: any size
@@ -3468,12 +3433,6 @@ type RunChanges struct {
 
 	// Priority runs with a greater number go first
 	Priority *int `json:"priority,omitempty"`
-
-	// DoneBy when it is to have ended: 06:00, 06:00 Europe/Berlin, a time, or none
-	DoneBy *string `json:"done_by,omitempty"`
-
-	// Gentle with done_by: no more in flight than that needs
-	Gentle *bool `json:"gentle,omitempty"`
 
 	// MaxFailed more failures pause the run: 500, 1% or none
 	MaxFailed *string `json:"max_failed,omitempty"`
@@ -3631,7 +3590,7 @@ type RunNote struct {
 type RunSettings struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// PlanRef a plan on record, like year-end or year-end@3
+	// PlanRef a saved plan, like year-end or year-end@3
 	PlanRef string `json:"plan_ref,omitempty"`
 
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
@@ -3647,7 +3606,7 @@ type RunSettings struct {
 	// Examples: error
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Source where the items come from, for people
+	// Source where the items come from, human-readable
 	Source string `json:"source,omitempty"`
 
 	// SQL a query whose rows are the items, instead of a body
@@ -3683,22 +3642,12 @@ type RunSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
-	//
-	// Examples: 06:00 Europe/Berlin
-	DoneBy *string `json:"done_by,omitempty"`
-
-	// Gentle with done_by: no more in flight than that needs
-	//
-	// Examples: true
-	Gentle *bool `json:"gentle,omitempty"`
-
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	//
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when N of a step's first M outcomes fail permanently with one code (200/400); or off
 	//
 	// Examples: 50/100
 	FailFast *string `json:"fail_fast,omitempty"`
@@ -3708,7 +3657,7 @@ type RunSettings struct {
 	// Examples: 100
 	Canary *int `json:"canary,omitempty"`
 
-	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
+	// CanaryAutoApprove release the rest automatically if no more of the sample failed than max_failed allows
 	//
 	// Examples: true
 	CanaryAutoApprove *bool `json:"canary_auto_approve,omitempty"`
@@ -3718,7 +3667,7 @@ type RunSettings struct {
 	// Examples: customer.id
 	OrderBy *string `json:"order_by,omitempty"`
 
-	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
+	// Partitions with an order: hash values into N lanes; 0: one lane per value
 	//
 	// Examples: 64
 	Partitions *int `json:"partitions,omitempty"`
@@ -3761,7 +3710,7 @@ type RunSettings struct {
 	// Examples: ["balance=number"]
 	Types []string `json:"types,omitempty"`
 
-	// Sort the field that the items are ordered by, whatever their order in the input
+	// Sort the field to order items by, regardless of input order
 	//
 	// Examples: balance
 	Sort *string `json:"sort,omitempty"`
@@ -3846,7 +3795,7 @@ type RunSummary struct {
 	Name string `json:"name,omitempty"`
 	Plan string `json:"plan"`
 
-	// PlanVersion of a plan on record; absent when the plan came with the run
+	// PlanVersion of a saved plan; absent if the plan came with the run
 	PlanVersion int `json:"plan_version,omitempty"`
 
 	// State one of loading, running, paused, completed, cancelled
@@ -3881,15 +3830,6 @@ type RunSummary struct {
 
 	// Forecast when it will end; absent when it has
 	Forecast *Forecast `json:"forecast,omitempty"`
-
-	// DoneBy when it is to have ended; its pace follows from that
-	DoneBy *time.Time `json:"done_by,omitempty"`
-
-	// Gentle no more of it is in flight than that needs
-	Gentle bool `json:"gentle,omitempty"`
-
-	// AtRisk why it will not have ended by then; absent: it will, or no one knows
-	AtRisk *AtRisk `json:"at_risk,omitempty"`
 
 	// Sampling its canary is in progress
 	Sampling bool `json:"sampling,omitempty"`
@@ -3968,7 +3908,7 @@ type ScheduleSummary struct {
 	// Running runs of it in progress
 	Running int64 `json:"running"`
 
-	// Last what became of the last due time
+	// Last the outcome of the last due time
 	Last      *Fire     `json:"last,omitempty"`
 	CreatedBy string    `json:"created_by"`
 	CreatedAt time.Time `json:"created_at"`
@@ -4000,7 +3940,7 @@ type ScheduleView struct {
 }
 
 type SealSettings struct {
-	// Expect seal only if the run has so many items
+	// Expect seal only if the run has this many items
 	Expect *int64 `json:"expect,omitempty"`
 
 	// Reason why, for the audit log
@@ -4029,7 +3969,7 @@ type ServiceErrors struct {
 type SessionDocument struct {
 	Authenticated bool `json:"authenticated"`
 
-	// Auth off: no one is asked who they are, and all are admins; one of off, on
+	// Auth off: no login; every caller is an admin; one of off, on
 	Auth string `json:"auth"`
 
 	// OIDC there is a login by a provider of identities, at /auth/oidc/login
@@ -4180,7 +4120,7 @@ type Started struct {
 	Name string `json:"name,omitempty"`
 	Plan string `json:"plan"`
 
-	// PlanVersion of a plan on record
+	// PlanVersion of a saved plan
 	PlanVersion int   `json:"plan_version,omitempty"`
 	Items       int64 `json:"items"`
 	Skipped     int64 `json:"skipped"`
@@ -4322,10 +4262,10 @@ type StepReport struct {
 type StepReset struct {
 	Step string `json:"step"`
 
-	// Named the step that was reset; the others come after it
+	// Named the step that was reset; the others depend on it
 	Named bool `json:"named"`
 
-	// Reset to be done again here, of the step that was reset
+	// Reset to be rerun here, of the step that was reset
 	Reset int64 `json:"reset"`
 
 	// Ready of those, the ones that need not wait for a step before
@@ -4351,7 +4291,7 @@ type StepStanding struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
 
-	// Endpoint or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION
+	// Endpoint or another target, like http:HOST, sql:SOURCE or local:FUNCTION
 	Endpoint string   `json:"endpoint"`
 	Needs    []string `json:"needs,omitempty"`
 	Optional bool     `json:"optional,omitempty"`
@@ -4368,7 +4308,7 @@ type StepStanding struct {
 	// Missing the items of its groups and of groups without a step add up to it
 	Missing int64 `json:"missing"`
 
-	// LeftOut for the failure of which step items were left out
+	// LeftOut the step whose failure left items out
 	LeftOut []LeftOut `json:"left_out,omitempty"`
 }
 
@@ -4396,7 +4336,7 @@ type StepView struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
 
-	// Endpoint or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION
+	// Endpoint or another target: http:HOST, sql:SOURCE, local:FUNCTION
 	Endpoint string `json:"endpoint"`
 
 	// Needs steps that come first, item by item
@@ -4425,16 +4365,10 @@ type StepView struct {
 	Progress float64 `json:"progress"`
 
 	// Rate items answered a second, over the last ten seconds
-	Rate     float64      `json:"rate"`
-	Settings SettingsView `json:"settings"`
-
-	// Cap requests in flight at most: its run is gentle, and needs no more
-	Cap int `json:"cap,omitempty"`
-
-	// Share of what it shares it gets so many times as much as one of 1: its run would be late
-	Share      int   `json:"share"`
-	OpenBlocks int   `json:"open_blocks"`
-	Items      int64 `json:"items"`
+	Rate       float64      `json:"rate"`
+	Settings   SettingsView `json:"settings"`
+	OpenBlocks int          `json:"open_blocks"`
+	Items      int64        `json:"items"`
 
 	// Waiting items that need another step first, or that are held
 	Waiting int64 `json:"waiting"`
@@ -4496,7 +4430,7 @@ type StreamTrouble struct {
 type StreamView struct {
 	Name string `json:"name"`
 
-	// Missing there is none; nodes make it
+	// Missing it does not exist yet; nodes create it
 	Missing  bool  `json:"missing,omitempty"`
 	Replicas int   `json:"replicas"`
 	MaxBytes int64 `json:"max_bytes"`
@@ -4508,10 +4442,10 @@ type StreamView struct {
 	// Leader the server that leads it
 	Leader string `json:"leader,omitempty"`
 
-	// Behind servers whose copy is not there, or lags
+	// Behind servers whose copy is missing or lags
 	Behind []string `json:"behind"`
 
-	// Differs in what it is not as it is set
+	// Differs in what it differs from its settings
 	Differs []string `json:"differs"`
 
 	// Why why it is not
@@ -4632,7 +4566,7 @@ type Unprocessed struct {
 }
 
 type Variant struct {
-	// Changes none: as it is
+	// Changes empty: unchanged
 	Changes  []string `json:"changes"`
 	Forecast Forecast `json:"forecast"`
 
@@ -4906,28 +4840,22 @@ type StartRunParams struct {
 	// Priority runs with a greater number go first
 	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
-	DoneBy string `form:"done_by,omitempty" json:"done_by,omitempty"`
-
-	// Gentle with done_by: no more in flight than that needs
-	Gentle string `form:"gentle,omitempty" json:"gentle,omitempty"`
-
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
 
-	// FailFast pause when, of the first outcomes of a step, so many fail with one code permanently: 200/400 unless it says else; or off
+	// FailFast pause when N of a step's first M outcomes fail permanently with one code (200/400); or off
 	FailFast string `form:"fail_fast,omitempty" json:"fail_fast,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
 
-	// CanaryAutoApprove let the others go by itself when no more of the sample failed than max_failed allows
+	// CanaryAutoApprove release the rest automatically if no more of the sample failed than max_failed allows
 	CanaryAutoApprove string `form:"canary_auto_approve,omitempty" json:"canary_auto_approve,omitempty"`
 
 	// OrderBy items of the same value of this field go one at a time, in their order
 	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
 
-	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
+	// Partitions with an order: hash values into N lanes; 0: one lane per value
 	Partitions string `form:"partitions,omitempty" json:"partitions,omitempty"`
 
 	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
@@ -4954,7 +4882,7 @@ type StartRunParams struct {
 	// Types what a field becomes: number, text, bool or json
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 
-	// Sort the field that the items are ordered by, whatever their order in the input
+	// Sort the field to order items by, regardless of input order
 	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Desc with sort: the greatest first
@@ -5005,7 +4933,7 @@ type StartRunParams struct {
 	// Endpoint run this single endpoint instead of a plan
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
 
-	// PlanRef a plan on record, like year-end or year-end@3
+	// PlanRef a saved plan, like year-end or year-end@3
 	PlanRef string `form:"plan_ref,omitempty" json:"plan_ref,omitempty"`
 
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
@@ -5023,7 +4951,7 @@ type StartRunParams struct {
 	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
 	OnDuplicate string `form:"on_duplicate,omitempty" json:"on_duplicate,omitempty"`
 
-	// Source where the items come from, for people
+	// Source where the items come from, human-readable
 	Source string `form:"source,omitempty" json:"source,omitempty"`
 
 	// SQL a query whose rows are the items, instead of a body
@@ -5180,7 +5108,7 @@ type GetGateParams struct {
 	// Step absent: the one that waits, or the only one that has a gate
 	Step string `form:"step,omitempty" json:"step,omitempty"`
 
-	// Sample so many items, by chance
+	// Sample how many items, at random
 	Sample *int `form:"sample,omitempty" json:"sample,omitempty"`
 }
 
@@ -5367,7 +5295,7 @@ type ListTrackersParams struct {
 }
 
 type GetTrackerParams struct {
-	// Missing so many pending ranges, too
+	// Missing pending ranges to include
 	Missing int `form:"missing,omitempty" json:"missing,omitempty"`
 }
 
@@ -5466,8 +5394,8 @@ func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOpt
 
 // ResumeAlert: Resume an alert.
 //
-// It tells what holds then and was not told, and what is over. What only happened meanwhile, like a completion, it
-// does not tell.
+// It then reports what is active and was not reported, and what ended. What only happened meanwhile, like a
+// completion, it does not tell.
 //
 // It is POST /alerts/{name}/resume, for role operator.
 func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -5664,7 +5592,7 @@ func (c *Client) DropDeadLetters(ctx context.Context, body LetterSelection, opti
 
 // RequeueDeadLetters: Send dead letters again.
 //
-// What is refused is listed with its reason, and the others go.
+// Refused letters are listed with a reason; the rest are sent.
 //
 // It is POST /dead-letters/requeue, for role operator.
 func (c *Client) RequeueDeadLetters(ctx context.Context, body RequeueSettings, options ...CallOption) (Requeue, error) {
@@ -5717,7 +5645,7 @@ func (c *Client) ExplainEndpoint(ctx context.Context, name string, options ...Ca
 
 // SetEndpoint: Set an endpoint's concurrency, budget or rate, or close its breaker.
 //
-// Limits hold at once, on every node; instances take their concurrency over within seconds. The endpoint need not be
+// Limits apply immediately on every node; instances adopt their concurrency within seconds. The endpoint need not be
 // known yet.
 //
 // It is POST /endpoints/{name}/settings, for role operator.
@@ -5740,8 +5668,8 @@ func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallO
 
 // Watch: Follow the list of runs, or the system's health.
 //
-// A stream of server-sent events: each topic at once, and again whenever it has changed, at most once a second. Every
-// event is whole, so there is nothing to resume. A comment comes at least every 15 seconds.
+// A stream of server-sent events: each topic immediately, and after each change, at most once a second. Every event
+// is whole, so there is nothing to resume. A comment comes at least every 15 seconds.
 //
 // It is GET /events, for role viewer.
 func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallOption) iter.Seq2[Event, error] {
@@ -6000,8 +5928,6 @@ func (c *Client) AllRuns(ctx context.Context, params ListRunsParams, options ...
 func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (*Stream, error) {
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs"), contentType: contentType, body: body}
 	ask.add("priority", params.Priority, true)
-	ask.add("done_by", params.DoneBy, true)
-	ask.add("gentle", params.Gentle, true)
 	ask.add("max_failed", params.MaxFailed, true)
 	ask.add("fail_fast", params.FailFast, true)
 	ask.add("canary", params.Canary, true)
@@ -6106,8 +6032,8 @@ func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) 
 
 // Accept: Accept failures.
 //
-// They stay failed and are shown as accepted, and the health is quiet about them. What is run again, or reset, is
-// accepted no more. The body is 16 MiB at most; more keys go in several requests.
+// They stay failed and are shown as accepted, and the health is quiet about them. What is run again, or reset, is no
+// longer accepted. The body is 16 MiB at most; send more keys in several requests.
 //
 // It is POST /runs/{run}/accept, for role operator.
 func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, options ...CallOption) (Accepted, error) {
@@ -6173,8 +6099,8 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 
 // DeleteRun: Delete a finished run.
 //
-// From then on no one finds it; whoever asks for it by its id is told 410. The leader deletes its rows in small
-// pieces, for which the answer does not wait. A run that is in progress, or ended less than a minute ago, is refused.
+// From then on it is listed nowhere; its id answers 410. The leader deletes its rows in small pieces, for which the
+// answer does not wait. A run that is in progress, or ended less than a minute ago, is refused.
 //
 // It is POST /runs/{run}/delete, for role admin.
 func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings, options ...CallOption) (RunDeleted, error) {
@@ -6193,11 +6119,11 @@ func (c *Client) ListErrors(ctx context.Context, run string, params ListErrorsPa
 
 // WatchRun: Follow a run.
 //
-// A stream of server-sent events. It goes on after the run has ended, for it may be run again. To follow the items,
-// open it with planes=true, then read the planes, then apply all changes that came since it was opened, in order:
-// that leads to the truth. A comment comes at least every 15 seconds. Changes come up to four times a second,
-// documents twice; for who reads slowly they are put together. Who comes back with Last-Event-ID gets what it has
-// missed, or resync. It ends when its token is revoked, and when the server stops.
+// A stream of server-sent events. It continues after the run ends, as items may be rerun. To follow the items, open
+// it with planes=true, then read the planes, then apply all changes that came since it was opened, in order: that
+// leads to the truth. A comment comes at least every 15 seconds. Changes come up to four times a second, documents
+// twice; for who reads slowly they are put together. Who comes back with Last-Event-ID gets what it has missed, or
+// resync. It ends when its token is revoked, and when the server stops.
 //
 // It is GET /runs/{run}/events, for role viewer.
 func (c *Client) WatchRun(ctx context.Context, run string, params WatchRunParams, options ...CallOption) iter.Seq2[Event, error] {
@@ -6254,10 +6180,10 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 
 // GetForecast: Forecast the end of a run, unchanged and with changes.
 //
-// The first variant is the run as it is; then come each change alone, and all of them together. Nothing is changed.
-// The service is supposed to keep its speed when it is asked for more at once, unless requests wait for it already. A
-// change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its endpoint), STEP.instances=6 (of
-// its service), rate=50 (of each step), priority=5, or without=RUN.
+// The first variant is the run unchanged; then each change alone, and all of them together. Nothing is changed. The
+// service is assumed to keep its speed with more requests in flight, unless requests wait for it already. A change is
+// STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its endpoint), STEP.instances=6 (of its
+// service), rate=50 (of each step), priority=5, or without=RUN.
 //
 // It is GET /runs/{run}/forecast, for role viewer.
 func (c *Client) GetForecast(ctx context.Context, run string, params GetForecastParams, options ...CallOption) (Forecasts, error) {
@@ -6293,7 +6219,7 @@ func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsPara
 // GetGroupsMap: The group of each item, as bytes.
 //
 // One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of its value in the
-// groups of /runs/{run}/groups, from 0 on, and 50 for the others.
+// groups of /runs/{run}/groups, from 0, and 50 for the rest.
 //
 // It is GET /runs/{run}/groups/map, for role viewer.
 func (c *Client) GetGroupsMap(ctx context.Context, run string, params GetGroupsMapParams, options ...CallOption) (*Stream, error) {
@@ -6397,7 +6323,7 @@ func (c *Client) GetResult(ctx context.Context, run string, key string, params G
 
 // NoteRun: Add a note to a run.
 //
-// For all who look at the run. It stands in the audit log, as its entry's reason.
+// Shown with the run, and in the audit log as the reason of its entry.
 //
 // It is POST /runs/{run}/notes, for role operator.
 func (c *Client) NoteRun(ctx context.Context, run string, body RunNote, options ...CallOption) (RunHistory, error) {
@@ -6420,10 +6346,10 @@ func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings,
 // empty.
 //
 // - state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried later; 4
-// in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again. - attempts: how
-// often the item was asked for since it was last ready, up to 255. - latency: of the request that brought its
-// outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item last moved, in
-// seconds, in the same code.
+// in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed. - attempts: how often the
+// item was asked for since it was last ready, up to 255. - latency: of the request that brought its outcome: 0 for
+// none, else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item last moved, in seconds, in the
+// same code.
 //
 // Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its end
 // at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the age is
@@ -6645,7 +6571,7 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...Cal
 
 // RunScheduleNow: Start a run now.
 //
-// The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.
+// The leader starts it, in addition to the due times and also if paused; its overlap policy holds.
 //
 // It is POST /schedules/{name}/run-now, for role operator.
 func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Fire, error) {
@@ -6709,7 +6635,7 @@ func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Stream
 // SetStreams: Set replicas and sizes of the JetStream streams.
 //
 // The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is told by show-streams
-// and health, and is retried. What would delete messages is refused at once.
+// and health, and is retried. Changes that would delete messages are refused.
 //
 // It is POST /streams/settings, for role admin.
 func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...CallOption) (Streams, error) {
@@ -6793,7 +6719,7 @@ func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, opti
 
 }
 
-// DeleteTracker: Delete a batch, whatever its state.
+// DeleteTracker: Delete a batch in any state.
 //
 // No event is published and no webhook sent. Its ids are those of no batch from then on.
 //
@@ -6876,7 +6802,7 @@ func (c *Client) AllTrackerMissing(ctx context.Context, id string, params ListTr
 
 // SealTracker: Close a batch to new items.
 //
-// With nothing pending the batch is complete, and this call is told so. It may be made again.
+// With nothing pending the batch is complete, and the answer says so. The call can be repeated.
 //
 // It is POST /trackers/{id}/seal, for role operator.
 func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOption) (BatchSealed, error) {
@@ -6884,4 +6810,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 57de02db09f859db7fa44a81e12303f6, is 3a85f1dd8427612818241cba49496992c128983976ea4b412c5f123b65fe80ba.
+// Of 8a393f970a29d2d1491f38c79d630dab, is ab9c8b872b0511125f224024770f05280c4c0b4871db54b066d638ff916e7fba.

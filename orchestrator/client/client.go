@@ -16,35 +16,34 @@ import (
 	"time"
 )
 
-// APIVersion is the version of the API that the package speaks.
+// APIVersion is the version of the API that the package uses.
 const APIVersion = "v1"
 
-// DefaultURL is where tranche serve listens unless told otherwise.
+// DefaultURL is the URL of tranche serve by default.
 const DefaultURL = "http://127.0.0.1:8480"
 
 const (
 	prefix      = "/api/" + APIVersion
 	actorHeader = "Tranche-Actor"
-	// A connection to the server; then an error that names it.
+	// dialTimeout limits a connection attempt, which then fails with UnreachableError.
 	dialTimeout = 5 * time.Second
 )
 
-// Client talks to one server.
+// Client calls one installation.
 type Client struct {
-	bases   []*url.URL   // at least one
-	at      atomic.Int32 // which of them is called
+	bases   []*url.URL   // at least one; see New
+	at      atomic.Int32 // index of the server in use
 	token   string
 	actor   string
-	timeout time.Duration // 0: each operation's own
+	timeout time.Duration // 0: that of the operation
 	each    []CallOption
 	http    *http.Client
 }
 
-// Option is a choice at the making of a Client.
+// Option configures a Client.
 type Option func(*Client) error
 
-// WithToken has every request carry an API token. It goes to the server that the client was made for and nowhere else:
-// redirects are not followed.
+// WithToken sends an API token with every request. Redirects are not followed, so only the given servers get it.
 func WithToken(secret string) Option {
 	return func(c *Client) error {
 		if strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -55,7 +54,7 @@ func WithToken(secret string) Option {
 	}
 }
 
-// WithActor says who asks, for the audit log. A server with authentication goes by the token instead.
+// WithActor names the caller for the audit log. A server with authentication uses the token's name instead.
 func WithActor(name string) Option {
 	return func(c *Client) error {
 		c.actor = name
@@ -63,8 +62,8 @@ func WithActor(name string) Option {
 	}
 }
 
-// WithTimeout says how long an answer may take to begin, and to end if it is one document. Without it each operation
-// has its own time, which is more than the server takes at most.
+// WithTimeout limits the time until an answer begins, and for a single document until it ends. By default each
+// operation has its own timeout, longer than the server may take.
 func WithTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d < 0 {
@@ -75,7 +74,7 @@ func WithTimeout(d time.Duration) Option {
 	}
 }
 
-// WithEach makes choices for each request.
+// WithEach sets options for every request.
 func WithEach(options ...CallOption) Option {
 	return func(c *Client) error {
 		c.each = options
@@ -83,7 +82,7 @@ func WithEach(options ...CallOption) Option {
 	}
 }
 
-// WithTransport sets what carries the requests, like an http.Transport with certificates.
+// WithTransport sets the transport of requests, such as an http.Transport with certificates.
 func WithTransport(t http.RoundTripper) Option {
 	return func(c *Client) error {
 		c.http.Transport = t
@@ -102,7 +101,7 @@ func WithCA(file string) Option {
 	}
 }
 
-// Authorities are the system's and those of a PEM file.
+// Authorities returns the system's authorities and those of a PEM file.
 func Authorities(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -125,9 +124,9 @@ func transport(secure *tls.Config) *http.Transport {
 	}
 }
 
-// New returns a client of the server at base, like [DefaultURL]. The URL may have a path, of a proxy that serves
-// Tranche below it, and may be that of the API, as serve prints it: with /api/v1 at its end. Several, with commas
-// between, are the nodes of one installation: when one cannot be connected to, the next is called.
+// New returns a client of the server at base, like [DefaultURL]. The URL may have a path if a proxy serves Tranche
+// below it, and may end with /api/v1, as printed by serve. Several URLs, separated by commas, are nodes of one
+// installation: when one is unreachable, the next is called.
 func New(base string, options ...Option) (*Client, error) {
 	c := &Client{http: &http.Client{
 		Transport:     transport(nil),
@@ -148,10 +147,8 @@ func New(base string, options ...Option) (*Client, error) {
 	return c, nil
 }
 
-// base is the server that is called.
 func (c *Client) base() *url.URL { return c.bases[c.at.Load()] }
 
-// all are the servers, for people.
 func (c *Client) all() string {
 	var urls []string
 	for _, base := range c.bases {
@@ -160,10 +157,9 @@ func (c *Client) all() string {
 	return strings.Join(urls, ", ")
 }
 
-// Close closes connections that are idle. The client can still be used.
+// Close closes idle connections. The client can still be used.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is how one request differs from others.
 type call struct {
 	raw    *[]byte
 	header *http.Header
@@ -171,26 +167,25 @@ type call struct {
 	wait   time.Duration
 }
 
-// CallOption is a choice for one request.
+// CallOption configures one request.
 type CallOption func(*call)
 
-// Raw keeps the answer as it was sent, beside what it is decoded to. Of an answer that says no, nothing is kept.
+// Raw saves the answer's body as received, unless it is an error.
 func Raw(into *[]byte) CallOption { return func(c *call) { c.raw = into } }
 
-// ResponseHeader keeps the header of the answer: an ETag, or Idempotency-Replayed.
+// ResponseHeader saves the header of the answer, for example ETag or Idempotency-Replayed.
 func ResponseHeader(into *http.Header) CallOption { return func(c *call) { c.header = into } }
 
-// IfNoneMatch asks only for what is different from what had this ETag; what is not is [ErrNotModified].
+// IfNoneMatch returns [ErrNotModified] instead of an answer that still has this ETag.
 func IfNoneMatch(etag string) CallOption { return with("If-None-Match", etag) }
 
-// IdempotencyKey makes a change happen once, however often it is asked for with the same key within a day. A key used
-// for something else before is refused.
+// IdempotencyKey makes a change happen once within a day. A key used for another change is refused.
 func IdempotencyKey(key string) CallOption { return with("Idempotency-Key", key) }
 
-// LastEventID has a stream of events begin after one that was seen.
+// LastEventID resumes a stream of events after the one with this id.
 func LastEventID(id string) CallOption { return with(lastEventID, id) }
 
-// Within sets how long the answer to this request may take, as [WithTimeout] does for all.
+// Within limits the time of the answer to this request, as [WithTimeout] does for all.
 func Within(d time.Duration) CallOption { return func(c *call) { c.wait = d } }
 
 func with(name, value string) CallOption {
@@ -201,7 +196,6 @@ func with(name, value string) CallOption {
 	}
 }
 
-// called gathers the options of a request; usual is its time when no one chose one.
 func (c *Client) called(options []CallOption, usual time.Duration) *call {
 	out := &call{sent: http.Header{}}
 	for _, option := range slices.Concat(c.each, options) {

@@ -11,24 +11,23 @@ import (
 	"time"
 )
 
-// ErrNotModified is returned when what was asked for with [IfNoneMatch] is still the same.
+// ErrNotModified is returned when the answer still has the ETag of [IfNoneMatch].
 var ErrNotModified = errors.New("it is the same as before")
 
-// maxProblem bounds an answer that says no.
 const maxProblem = 1 << 20
 
-// Problem is what an answer that says no tells: RFC 9457.
+// Problem is the body of an error answer: RFC 9457.
 type Problem = ErrorModel
 
-// ProblemError is an answer that says no.
+// ProblemError is an error answer.
 type ProblemError struct {
 	Problem
 
-	// RetryAfter is when the server says to ask again: after a 429, or when it is busy. 0: it does not say.
+	// RetryAfter is the server's Retry-After, after a 429 or when it is busy. 0: none.
 	RetryAfter time.Duration
 }
 
-// Error says what the server said, and of input that is wrong in several places where.
+// Error returns the server's message, for invalid input with up to five places.
 func (p *ProblemError) Error() string {
 	text := p.Detail
 	if text == "" {
@@ -43,7 +42,7 @@ func (p *ProblemError) Error() string {
 	return text
 }
 
-// UnreachableError is returned when no one answers.
+// UnreachableError is returned when no connection can be made.
 type UnreachableError struct {
 	URL string
 	Err error
@@ -55,7 +54,7 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// NoResponseError is returned when someone took the connection and then said nothing.
+// NoResponseError is returned when a server accepted the connection but did not answer.
 type NoResponseError struct {
 	URL  string
 	Wait time.Duration
@@ -66,7 +65,7 @@ func (e *NoResponseError) Error() string {
 		"(its log, and %s/readyz), or wait longer", e.URL, e.Wait, e.URL)
 }
 
-// Timeout makes it an error of that kind.
+// Timeout marks it as a timeout, as in [net.Error].
 func (e *NoResponseError) Timeout() bool { return true }
 
 func readProblem(answer *http.Response) error {

@@ -20,21 +20,20 @@ import (
 
 const lastEventID = "Last-Event-Id"
 
-// How streams of events are held.
+// Timing of event streams.
 const (
 	eventsSilence = 45 * time.Second // three of the server's heartbeats
-	// Between two attempts to go on with a stream, doubled from one to the other, and half as much again at random.
+	// The pause between connection attempts doubles, plus up to half at random.
 	eventsBackoff = 500 * time.Millisecond
-	eventsMost    = 15 * time.Second // the longest back-off
+	eventsMost    = 15 * time.Second // the longest pause
 )
 
-// maxEvent bounds one event.
 const maxEvent = 16 << 20
 
 // Event is one event of a stream.
 type Event struct {
-	Name string // message, when the server does not give it one
-	ID   string // of the last event that has one: with it LastEventID goes on after this event
+	Name string // message if the server names none
+	ID   string // of the last event with one: LastEventID resumes after it
 	Data []byte // JSON
 }
 
@@ -46,9 +45,9 @@ func (e *Event) Decode(into any) error {
 	return nil
 }
 
-// events yields the events of a stream until ctx ends, which ends it without an error. A connection that breaks off, or
-// says nothing for three heartbeats, is made again, and the server goes on after the last event that came. What ends it
-// with an error is a first connection that cannot be made, and an answer that says no permanently.
+// events yields the events of a stream until ctx ends, which is not an error. A lost connection, or one silent for
+// three heartbeats, is replaced, and resumes after the last event. Errors end the stream if the first connection
+// fails, or if an error answer is permanent.
 func (c *Client) events(ctx context.Context, ask request, options []CallOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		f := follower{client: c, ask: ask, options: options,
@@ -69,21 +68,18 @@ func (c *Client) events(ctx context.Context, ask request, options []CallOption) 
 	}
 }
 
-// errEnough is what ends a stream whose reader has had enough.
 var errEnough = errors.New("enough")
 
-// follower holds a stream of events over its connections.
 type follower struct {
 	client  *Client
 	ask     request
 	options []CallOption
 	last    string // id of the last event
-	met     bool   // a connection has been made
+	met     bool   // a connection has succeeded
 	pauses  backoff.Exponential
-	server  time.Duration // what the server wants instead
+	server  time.Duration // minimum pause set by the server
 }
 
-// once follows one connection to its end.
 func (f *follower) once(ctx context.Context, take func(Event) bool) error {
 	options := slices.Concat(f.options, []CallOption{LastEventID(f.last)})
 	stream, err := f.client.stream(ctx, f.ask, options)
@@ -120,7 +116,6 @@ func (f *follower) once(ctx context.Context, take func(Event) bool) error {
 	return lines.Err()
 }
 
-// field reads a line of an event.
 func (f *follower) field(line []byte, event *Event, data *bytes.Buffer) {
 	name, value, _ := strings.Cut(string(line), ":")
 	value = strings.TrimPrefix(value, " ")
@@ -140,7 +135,7 @@ func (f *follower) field(line []byte, event *Event, data *bytes.Buffer) {
 	}
 }
 
-// worthAgain reports whether a connection that failed may succeed later.
+// worthAgain reports whether another connection may succeed.
 func (f *follower) worthAgain(err error) bool {
 	if no, ok := errors.AsType[*ProblemError](err); ok {
 		return f.met && (no.Status == http.StatusTooManyRequests || no.Status >= http.StatusInternalServerError)
@@ -148,17 +143,16 @@ func (f *follower) worthAgain(err error) bool {
 	return f.met
 }
 
-// rest waits before the next connection, longer each time that none can be made.
+// rest waits before the next connection. The pause grows with each failure.
 func (f *follower) rest(ctx context.Context, err error) bool {
 	pause := max(f.pauses.Next(), f.server)
 	if no, ok := errors.AsType[*ProblemError](err); ok {
 		pause = max(pause, no.RetryAfter)
 	}
-	pause += rand.N(pause/2 + 1) // so that not all come at once
+	pause += rand.N(pause/2 + 1) // so that clients do not reconnect together
 	return backoff.Sleep(ctx, pause) == nil
 }
 
-// heard starts the clock again with everything that comes.
 type heard struct {
 	from  io.Reader
 	quiet *time.Timer

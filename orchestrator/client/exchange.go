@@ -12,10 +12,8 @@ import (
 	"net/http"
 )
 
-// maxAnswer bounds one document.
 const maxAnswer = 64 << 20
 
-// exchange asks for one document.
 func exchange[T any](ctx context.Context, c *Client, ask request, options []CallOption) (out T, err error) {
 	o := c.called(options, usualWait(&ask))
 	p := c.patience(ctx, o.wait)
@@ -44,15 +42,15 @@ func exchange[T any](ctx context.Context, c *Client, ask request, options []Call
 	return out, nil
 }
 
-// Stream is an answer that flows. Whoever gets one closes it. A read fails when the stream broke off, so what was read
-// to its end is whole.
+// Stream is a streamed answer, to be closed by the caller. Reads fail if the connection is lost, so data read to the
+// end is complete.
 type Stream struct {
 	io.ReadCloser
 
 	Header http.Header
 }
 
-// stream asks for what may flow for hours: only its beginning is waited for.
+// stream requests an answer that may stream for hours: the timeout is for its beginning.
 func (c *Client) stream(ctx context.Context, ask request, options []CallOption) (*Stream, error) {
 	o := c.called(options, usualWait(&ask))
 	p := c.patience(ctx, o.wait)
@@ -62,7 +60,7 @@ func (c *Client) stream(ctx context.Context, ask request, options []CallOption) 
 		return nil, err
 	}
 	p.flow()
-	if gone := p.err(); gone != nil { // while the beginning was on its way
+	if gone := p.err(); gone != nil { // while the beginning was in transit
 		_ = answer.Body.Close()
 		p.end()
 		return nil, gone
@@ -70,7 +68,7 @@ func (c *Client) stream(ctx context.Context, ask request, options []CallOption) 
 	return &Stream{ReadCloser: &flowing{answer.Body, p}, Header: answer.Header}, nil
 }
 
-// do sends a request to the first server that can be connected to, and returns an answer that does not say no.
+// do sends a request to the first reachable server, and turns an error answer into an error.
 func (c *Client) do(p *patience, ask *request, o *call) (answer *http.Response, err error) {
 	for range c.bases {
 		at := c.at.Load()
@@ -85,7 +83,6 @@ func (c *Client) do(p *patience, ask *request, o *call) (answer *http.Response, 
 	return nil, err
 }
 
-// try is do with one server.
 func (c *Client) try(p *patience, ask *request, o *call) (*http.Response, error) {
 	req, err := c.request(p, ask)
 	if err != nil {

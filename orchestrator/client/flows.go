@@ -17,8 +17,8 @@ const (
 	partItems = "items" // the items
 )
 
-// Start sends items, as CSV, NDJSON or Parquet, plain or compressed, and starts a run of them. They flow: nothing is
-// kept here. Settings that name a query or a stream as the source of the items go with http.NoBody.
+// Start streams items, as CSV, NDJSON or Parquet, plain or compressed, and starts a run of them. For settings with a
+// query or a stream as the source, pass http.NoBody.
 func (c *Client) Start(
 	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
 ) (Started, error) {
@@ -29,7 +29,7 @@ func (c *Client) Start(
 	return exchange[Started](ctx, c, ask, options)
 }
 
-// DryRun reads items as Start does and says what would be started. Nothing is.
+// DryRun reads items as Start does and returns what would be started, without starting it.
 func (c *Client) DryRun(
 	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
 ) (DryRun, error) {
@@ -41,7 +41,6 @@ func (c *Client) DryRun(
 	return exchange[DryRun](ctx, c, ask, options)
 }
 
-// startOf makes a start whose body flows.
 func startOf(settings RunSettings, items io.Reader) (request, error) {
 	var head bytes.Buffer
 	form := multipart.NewWriter(&head)
@@ -60,14 +59,14 @@ func startOf(settings RunSettings, items io.Reader) (request, error) {
 		contentType: form.FormDataContentType(), body: io.MultiReader(&head, items, tail)}, nil
 }
 
-// Add sends items to an open run, all of them or none.
+// Add adds items to an open run, all or none.
 func (c *Client) Add(
 	ctx context.Context, run string, params AddItemsParams, items io.Reader, options ...CallOption,
 ) (AddedItems, error) {
 	return c.AddItems(ctx, run, params, "application/octet-stream", items, options...)
 }
 
-// FailedItems streams each failed item of a run as a line of JSON, an [ExportedItem].
+// FailedItems streams the failed items of a run as lines of JSON, each an [ExportedItem].
 func (c *Client) FailedItems(ctx context.Context, run string, options ...CallOption) (*Stream, error) {
 	ask := request{operation: "list-errors", method: http.MethodGet, path: path("/runs/%s/errors", run)}
 	ask.add("all", true, false)
@@ -81,7 +80,7 @@ type ExportedItem struct {
 	State       Outcome         `json:"state"`
 	Step        string          `json:"step,omitempty"`
 	Result      json.RawMessage `json:"result,omitempty"`
-	ResultBytes []byte          `json:"result_bytes,omitempty"` // what is no JSON
+	ResultBytes []byte          `json:"result_bytes,omitempty"` // if not JSON
 	ContentType string          `json:"content_type,omitempty"`
 	Error       *ItemError      `json:"error,omitempty"`
 }

@@ -5,8 +5,7 @@ import (
 	"reflect"
 )
 
-// all yields the entries of a list, page by page, and ends with the first error. A page is fetched when the one before
-// it has been yielded.
+// all yields the entries of a list up to the first error. It fetches a page after the previous one was yielded.
 func all[T any](page func() (entries []T, more bool, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {
@@ -28,7 +27,7 @@ func all[T any](page func() (entries []T, more bool, err error)) iter.Seq2[T, er
 	}
 }
 
-// goOn puts where the next page begins into the parameter that says so, and reports whether there is one.
+// goOn copies the start of the next page into the parameter, and reports whether there is a next page.
 func goOn(next, from any) bool {
 	begin, to := reflect.ValueOf(next), reflect.ValueOf(from).Elem()
 	if begin.IsZero() {

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// How long a server may be silent. Each is more than the server takes at most for what was asked: it answers that
-// it is slow before that.
+// How long a server may be silent: longer than the server's own limit, after which it reports that it is slow.
 const (
 	lookWait   = time.Minute
-	changeWait = 3 * time.Minute  // a large run is re-run or cancelled in one transaction
-	uploadWait = 10 * time.Minute // after each piece of the items, and after the last
+	changeWait = 3 * time.Minute  // a large run is rerun or cancelled in one transaction
+	uploadWait = 10 * time.Minute // after each part of the items, and after the last
 	doctorWait = 11 * time.Minute
 )
 
@@ -30,7 +29,7 @@ func usualWait(ask *request) time.Duration {
 	}
 }
 
-// patience ends a request when the server has been silent for too long.
+// patience ends a request when the server was silent for too long.
 type patience struct {
 	ctx    context.Context //nolint:containedctx // it is the request's, and lives as long
 	outer  context.Context //nolint:containedctx // the caller's
@@ -39,7 +38,7 @@ type patience struct {
 	timer  *time.Timer
 
 	mu    sync.Mutex
-	flows bool // the answer flows: the clock stands permanently
+	flows bool // the answer streams: the timer stays off
 }
 
 func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
@@ -55,7 +54,7 @@ func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
 	return p
 }
 
-// pause stops the clock, and again starts it again.
+// pause stops the timer, and again restarts it.
 func (p *patience) pause() { p.timer.Stop() }
 
 func (p *patience) again() {
@@ -66,7 +65,7 @@ func (p *patience) again() {
 	}
 }
 
-// flow stops the clock permanently, unless the time is over.
+// flow stops the timer permanently, unless it has fired.
 func (p *patience) flow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,13 +73,11 @@ func (p *patience) flow() {
 	p.timer.Stop()
 }
 
-// end gives the request up, if it has not ended.
 func (p *patience) end() {
 	p.timer.Stop()
 	p.cancel(nil)
 }
 
-// err says why the request was given up; nil when it was not.
 func (p *patience) err() error {
 	if p.outer.Err() != nil {
 		return p.outer.Err()
@@ -91,7 +88,7 @@ func (p *patience) err() error {
 	return nil
 }
 
-// sending is a body. The clock stands while the sender looks for the next bytes: they may come from a slow pipe.
+// sending is a body. The timer stops while the caller provides the next bytes: they may come from a slow pipe.
 type sending struct {
 	from io.Reader
 	p    *patience
@@ -103,7 +100,6 @@ func (s *sending) Read(b []byte) (int, error) {
 	return s.from.Read(b)
 }
 
-// flowing is an answer that flows.
 type flowing struct {
 	io.ReadCloser
 

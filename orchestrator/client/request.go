@@ -15,10 +15,10 @@ type request struct {
 	query       url.Values
 	document    any // the body, as JSON
 	contentType string
-	body        io.Reader // the body, as it is
+	body        io.Reader // the body, unchanged
 }
 
-// add puts a parameter into the query, unless it is its zero value. A list goes in one value, or in one each.
+// add adds a parameter to the query, unless it is zero. A list becomes one value, or one each.
 func (r *request) add(name string, value any, each bool) {
 	v := reflect.ValueOf(value)
 	if v.IsZero() {
@@ -52,7 +52,6 @@ func text(value any) string {
 	return fmt.Sprint(value)
 }
 
-// target is the path with the query.
 func (r *request) target() string {
 	if len(r.query) == 0 {
 		return r.path
@@ -60,7 +59,6 @@ func (r *request) target() string {
 	return r.path + "?" + r.query.Encode()
 }
 
-// path fills names into a path.
 func path(format string, names ...any) string {
 	segments := make([]any, 0, len(names))
 	for _, name := range names {
@@ -69,7 +67,7 @@ func path(format string, names ...any) string {
 	return fmt.Sprintf(format, segments...)
 }
 
-// segment is a name as part of a path. One of dots only would be taken for a way up.
+// segment escapes a name for a path. One of only dots would mean a parent directory.
 func segment(name string) string {
 	if name == "." || name == ".." {
 		return strings.ReplaceAll(name, ".", "%2E")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Sizing is a number, or auto: nodes find it while they work. In JSON it is 500 or "auto".
+// Sizing is a number, or auto: nodes find it at run time. In JSON it is 500 or "auto".
 type Sizing struct {
 	Value int
 	Auto  bool
@@ -32,7 +32,7 @@ func (s Sizing) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s.Value)
 }
 
-// UnmarshalJSON reads a number, or a text with a number or auto.
+// UnmarshalJSON reads a number, or a string with a number or auto.
 func (s *Sizing) UnmarshalJSON(b []byte) error {
 	*s = Sizing{}
 	text := string(b)

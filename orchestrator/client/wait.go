@@ -7,10 +7,10 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// How often a run is looked at that is waited for.
+// Pauses between polls of a run in Wait.
 const (
 	waitFirst = 50 * time.Millisecond
-	waitMost  = 2 * time.Second // doubled until then
+	waitMost  = 2 * time.Second // doubled up to this
 )
 
 // States of a run.
@@ -22,11 +22,11 @@ const (
 	RunCancelled = "cancelled"
 )
 
-// Ended reports whether nothing more happens to a run by itself.
+// Ended reports whether the run is completed or cancelled.
 func (r *RunDocument) Ended() bool { return r.State == RunCompleted || r.State == RunCancelled }
 
-// Wait looks at a run until it has ended: all its items have an outcome, or it was cancelled. A run that is paused has
-// not; whoever does not want to wait for an operator gives a context with an end.
+// Wait polls a run until it is completed or cancelled. A paused run is neither: to limit the wait for an operator,
+// pass a context with a deadline.
 func (c *Client) Wait(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
 	pauses := backoff.Exponential{First: waitFirst, Longest: waitMost}
 	for {

@@ -23,56 +23,54 @@ import (
 )
 
 const (
-	// stragglerTimeout is how long the rest of a reply may take after its final message: messages may overtake one
-	// another, and over core NATS one may be lost.
+	// stragglerTimeout is how long the rest of a reply may take after its final message, as messages may overtake it.
 	stragglerTimeout = 2 * time.Second
-	// ResendTimeout is how long services may take to come back, and to answer, when the connection was lost.
+	// ResendTimeout is how long services may take to reconnect and answer after a lost connection.
 	ResendTimeout = 2 * time.Second
 )
 
 // Error codes of requests over core NATS.
 const (
-	codeNoListeners = "no_listeners" // no service listens for the endpoint
-	codeBadReply    = "bad_reply"    // the reply cannot be read
+	codeNoListeners = "no_listeners" // the reply is invalid
+	codeBadReply    = "bad_reply"    // NATS denies the node's request
 	codePermission  = "permission"   // NATS does not let the node ask
 	CodeUnsent      = "unsent"       // the request could not be published
 )
 
-// Calls asks services over core NATS for steps of kind direct. Nothing is persisted: what is lost is asked for
-// again, by this node or by another. Requests and replies have the form of those in the streams.
+// Calls sends requests to services over core NATS for steps of kind direct. Nothing is persisted: what is lost is
+// sent again, by any node. Requests and replies have the same form as in the streams.
 type Calls struct {
 	node    *Core
 	limits  wire.Limits
 	asker   string
-	limit   int          // of backlog, and of what nats.go holds for it
-	backlog atomic.Int64 // bytes of replies that have come and are not taken yet
-	// renew, if any, is told before requests are sent again, and returns those that may be, now or perhaps later.
+	limit   int          // of backlog, and of the bytes that nats.go buffers
+	backlog atomic.Int64 // bytes of replies received and not yet processed
+	// Renew, if set, is called before requests are resent. It returns those to resend now, and those to ask about later.
 	Renew func(tokens []string) (again, later []string)
 
 	mu      sync.Mutex
 	sub     *nats.Subscription // nil until the first call
 	closed  func()
-	waiting map[string]*directCall // by the token of the subject that is answered to
+	waiting map[string]*directCall // by the token in the reply subject
 }
 
-// directCall is one request on its way.
 type directCall struct {
 	msg *nats.Msg
 
 	mu   sync.Mutex
 	come []*nats.Msg
-	lost bool // a message came for which there was no room
-	over bool // no one waits any more
+	lost bool // a message was dropped at the limit
+	over bool // the caller no longer waits
 	news chan struct{}
 }
 
-// NewCalls holds replies of so many bytes at most, until they are taken.
+// NewCalls returns calls that buffer at most backlog bytes of replies.
 func NewCalls(k *Core, limits wire.Limits, backlog int) *Calls {
 	return &Calls{node: k, limits: limits, asker: wire.NodeAsker(nuid.Next()), limit: backlog,
 		waiting: map[string]*directCall{}}
 }
 
-// Open subscribes to the replies, and sends again what was on its way when the connection was lost.
+// Open subscribes to the replies. When the connection recovers, open requests are resent.
 func (d *Calls) Open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,19 +110,18 @@ func (d *Calls) Close() {
 	}
 }
 
-// dropped is how many messages nats.go has let go because [directCalls.receive] could not keep up.
+// dropped returns how many messages nats.go dropped because [Calls.receive] was too slow.
 func (d *Calls) dropped() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sub == nil {
 		return 0
 	}
-	n, _ := d.sub.Dropped() // an error: it is closed
+	n, _ := d.sub.Dropped() // an error means it is closed
 	return n
 }
 
-// again publishes what is unanswered some time after the connection was lost, and with it perhaps the request or its
-// reply. Most services are back by then and have answered.
+// again resends unanswered requests after a lost connection. By then most services have reconnected and answered.
 func (d *Calls) again() {
 	d.mu.Lock()
 	lost := slices.Collect(maps.Keys(d.waiting))
@@ -150,13 +147,12 @@ func (d *Calls) resend(tokens []string) {
 		}
 		d.node.Stats.Republished.Add(1)
 		if err := d.node.NC.PublishMsg(call.msg); err != nil {
-			d.node.Log.Debug("ask again", zap.Error(err)) // its time ends it
+			d.node.Log.Debug("ask again", zap.Error(err)) // it ends at its timeout
 		}
 	}
 }
 
-// receive takes a message to the call that waits for it, when there is room for it. It must not wait: all calls of the
-// node come by here.
+// receive hands a message to its call, within the limit. It must not block: it serves all calls of the node.
 func (d *Calls) receive(msg *nats.Msg) {
 	to, err := wire.ParseReturn(msg.Subject)
 	if err != nil {
@@ -166,7 +162,7 @@ func (d *Calls) receive(msg *nats.Msg) {
 	call := d.waiting[to.Call]
 	d.mu.Unlock()
 	if call == nil {
-		d.node.Stats.Stale.Add(1) // it is late
+		d.node.Stats.Stale.Add(1) // too late
 		return
 	}
 	call.mu.Lock()
@@ -191,7 +187,7 @@ func (c *directCall) take() (come []*nats.Msg, lost bool) {
 	return come, c.lost
 }
 
-// end takes nothing more.
+// end drops unread messages and refuses more.
 func (d *Calls) end(c *directCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,43 +198,43 @@ func (d *Calls) end(c *directCall) {
 	c.come = nil
 }
 
-// Taker takes what replies bring. It is called by one goroutine.
+// Taker takes the slots of replies. It is called by one goroutine.
 type Taker interface {
 	Answered(reply *wire.Reply)
 	Take(slot fetch.Slot)
 }
 
-// Question is one request and what is left unanswered of it.
+// Question is one request, and the items still unanswered.
 type Question struct {
 	endpoint string
 	call     *directCall
 	Token    string
 	Slice    uuid.UUID
 	First    int         // ordinal of the block's first item
-	Places   map[int]int // instead of it, the bits of ordinals that are no block's
+	Places   map[int]int // replaces First where the items are of no block: the bits of their ordinals
 	Asked    bitfield.Set
 	left     bitfield.Set
 
-	dropped int // messages that nats.go had let go before, for want of room
+	dropped int // messages that nats.go had dropped before the request
 
-	Slots   int  // that came, of whatever items, each item once
-	Final   int  // that there are in all; -1 until that is known
-	Whole   bool // the final message held all of them
+	Slots   int  // received so far, for any items, each item once
+	Final   int  // number of slots announced; -1 until known
+	Whole   bool // the final message held all slots
 	Failure *wire.SlotError
 }
 
-// NewQuestion is one without a request. It is about a slice, or something like it.
+// NewQuestion returns a question without a request, about a slice or something similar.
 func NewQuestion(endpoint string, slice uuid.UUID) *Question {
 	return &Question{endpoint: endpoint, Token: nuid.Next(), Slice: slice, Final: -1,
 		call: &directCall{news: make(chan struct{}, 1)}}
 }
 
-// Returns is where the reply to a question goes.
+// Returns returns where the reply to a question goes.
 func (d *Calls) Returns(q *Question) wire.Return {
 	return wire.Return{Asker: d.asker, Call: q.Token, Callee: q.endpoint}
 }
 
-// Put has a request ask the question, which takes the headers that it returns along.
+// Put builds the question's request, and returns its headers.
 func (q *Question) Put(b *wire.RequestBuilder, to wire.Return) nats.Header {
 	q.left = q.Asked
 	q.call.msg = b.Msg()
@@ -246,7 +242,7 @@ func (q *Question) Put(b *wire.RequestBuilder, to wire.Return) nats.Header {
 	return q.call.msg.Header
 }
 
-// Ask publishes a request and takes its replies until nothing of them is missing, or ctx ends.
+// Ask publishes a request and takes its replies until none is missing, or ctx ends.
 func (d *Calls) Ask(ctx context.Context, q *Question, c Taker) error {
 	d.mu.Lock()
 	d.waiting[q.Token] = q.call
@@ -272,7 +268,6 @@ func (d *Calls) Ask(ctx context.Context, q *Question, c Taker) error {
 	return err
 }
 
-// await takes replies.
 func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 	var patience <-chan time.Time
 	look := time.NewTicker(stragglerTimeout)
@@ -283,16 +278,16 @@ func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 			return err
 		}
 		come, lost := q.call.take()
-		lost = lost || d.dropped() > q.dropped // maybe another's, which costs this one an issue and no attempt
+		lost = lost || d.dropped() > q.dropped // perhaps another call's, which costs this one a reissue but no attempt
 		err = d.readAll(q, come, c)
 		switch {
 		case err != nil || q.left.Empty():
 			return err
 		case lost:
 			return wire.Retry(wire.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
-				"have the step ask for fewer items at once", d.limit>>20)
+				"set a smaller chunk for the step", d.limit>>20)
 		case over:
-			return nil // what was lost is asked for again
+			return nil // lost slots are requested again
 		case q.Final >= 0 && (q.Whole || q.Slots >= q.Final):
 			if q.Failure != nil {
 				return q.Failure
@@ -304,7 +299,7 @@ func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 	}
 }
 
-// wait returns when there is news, or reason to look; over when there is no more patience.
+// wait returns at news or when a check is due; over when patience expired.
 func (q *Question) wait(ctx context.Context, look, patience <-chan time.Time) (over bool, err error) {
 	select {
 	case <-q.call.news:
@@ -317,7 +312,6 @@ func (q *Question) wait(ctx context.Context, look, patience <-chan time.Time) (o
 	return over, err
 }
 
-// readAll takes messages, and gives their room back.
 func (d *Calls) readAll(q *Question, come []*nats.Msg, c Taker) (err error) {
 	for _, msg := range come {
 		if err == nil {
@@ -328,7 +322,6 @@ func (d *Calls) readAll(q *Question, come []*nats.Msg, c Taker) (err error) {
 	return err
 }
 
-// read takes one message of a reply.
 func (d *Calls) read(q *Question, msg *nats.Msg, c Taker) error {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
 		return wire.Retry(codeNoListeners, "no service listens for endpoint %s; start one", q.endpoint)
@@ -339,7 +332,7 @@ func (d *Calls) read(q *Question, msg *nats.Msg, c Taker) error {
 		return wire.Retry(codeBadReply, "the reply of endpoint %s (service %.80q) cannot be read: %v", q.endpoint,
 			msg.Header.Get(wire.HeaderService), err)
 	case reply.Slice != q.Slice:
-		return nil // to something else
+		return nil // of another question
 	}
 	d.node.Stats.Replies.Add(1)
 	c.Answered(reply)
@@ -353,8 +346,7 @@ func (d *Calls) read(q *Question, msg *nats.Msg, c Taker) error {
 	return nil
 }
 
-// count counts a slot. A second one for an item may be of a second reply, to a request that was sent again: it does not
-// stand for one that is still to come.
+// count counts a slot, but no duplicate for an item: it may be from the reply to a resent request.
 func (q *Question) count(ordinal int) {
 	bit := ordinal - q.First
 	if q.Places != nil {
@@ -364,7 +356,7 @@ func (q *Question) count(ordinal int) {
 		}
 	}
 	if bit < 0 || bit >= bitfield.Size || !q.Asked.Has(bit) {
-		q.Slots++ // no one asked for it, and it is announced anyway
+		q.Slots++ // unrequested, but included in the announced number
 		return
 	}
 	if q.left.Has(bit) {

@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// Lanes are two queues, with workers of their own: what is small does not stand in line behind what is large, so that a
-// run of a few items goes by one of millions.
+// Lanes are two queues with their own workers, so that runs of a few items do not queue behind those of millions.
 type Lanes[T any] struct{ small, large chan T }
 
-// NewLanes has room for so many in each lane.
+// NewLanes returns lanes with the given capacity each.
 func NewLanes[T any](room int) Lanes[T] { return Lanes[T]{make(chan T, room), make(chan T, room)} }
 
-// Of is the lane of something.
+// Of returns the lane for small or large work.
 func (l Lanes[T]) Of(small bool) chan<- T {
 	if small {
 		return l.small
@@ -20,7 +19,7 @@ func (l Lanes[T]) Of(small bool) chan<- T {
 	return l.large
 }
 
-// Work has so many workers for each lane, until the lanes are closed and empty.
+// Work starts this many workers per lane. They end when the lanes are closed and empty.
 func (l Lanes[T]) Work(workers int, work func(<-chan T)) *sync.WaitGroup {
 	var working sync.WaitGroup
 	for range workers {
@@ -30,15 +29,15 @@ func (l Lanes[T]) Work(workers int, work func(<-chan T)) *sync.WaitGroup {
 	return &working
 }
 
-// Close ends both lanes.
+// Close closes both lanes.
 func (l Lanes[T]) Close() {
 	close(l.small)
 	close(l.large)
 }
 
-// Batch hands on what comes, in batches, until in is closed and all is done: one thing at once when there is one, many
-// together when they came while others were being done. One batch is at work beside others only when it is full, or has
-// waited out the patience: what hangs does not hold up the rest. There are never more than most.
+// Batch passes on what arrives, in batches, until in is closed and all is done. A single thing goes to an idle Batch
+// immediately; what arrives during a call of do forms the next batch. Only a full batch, or one older than patience,
+// runs concurrently with others, at most most: a call that hangs does not hold up the rest.
 func Batch[T any](in <-chan T, most int, patience time.Duration, full func([]T) bool, do func([]T)) {
 	ended, working := make(chan struct{}), 0
 	for {
@@ -61,7 +60,7 @@ func Batch[T any](in <-chan T, most int, patience time.Duration, full func([]T) 
 	}
 }
 
-// gather takes a batch, which is empty when in is closed, and returns how many of those at work have not ended.
+// gather collects a batch, empty when in is closed, and returns how many batches are still running.
 func gather[T any](
 	in <-chan T, ended <-chan struct{}, working int, patience time.Duration, full func([]T) bool,
 ) (batch []T, left int) {

@@ -15,15 +15,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Recording is an answer on its way into the database.
+// Recording is an answer to be recorded.
 type Recording struct {
 	settle.Answer
-	Run   uuid.UUID  // that it says it is of
-	Trace wire.Trace // that it belongs to; zero: none
+	Run   uuid.UUID  // according to the answer
+	Trace wire.Trace // of the answer; zero: none
 }
 
-// Record commits answers, traces that and counts what they brought. One with an error may be about a single answer of
-// several: apart reports that they are to be recorded one by one.
+// Record commits answers. apart means that only one of several may be at fault: the caller records one at a time.
 func (k *Core) Record(ctx context.Context, batch []Recording) (out settle.Recorded, apart bool, err error) {
 	k.Faults.Hit(fault.RecordBefore)
 	answers := make([]settle.Answer, len(batch))
@@ -54,7 +53,7 @@ func (k *Core) Record(ctx context.Context, batch []Recording) (out settle.Record
 		k.Stats.Duplicates.Add(int64(v.Duplicates))
 		if v.Stale {
 			k.Stats.Stale.Add(1)
-			k.Log.Debug("an answer for a slice that is over", zap.Stringer("slice", batch[i].Slice))
+			k.Log.Debug("an answer for an expired slice", zap.Stringer("slice", batch[i].Slice))
 		}
 	}
 	return out, false, nil

@@ -15,36 +15,35 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Presence says whether a request lies in the work stream.
+// Presence is whether a request is in the work stream.
 type Presence int
 
-// What is known of a request.
+// The presences.
 const (
-	RequestUnknown Presence = iota // JetStream did not say
+	RequestUnknown Presence = iota // JetStream did not answer
 	RequestThere
 	RequestGone
 )
 
 const (
-	// lookups bounds how often one look asks JetStream for requests, one by one; a large one counts again for each
-	// lookupBytes. The rest is left to the next.
+	// lookups limits the JetStream queries of one RequestLook; a large request counts once more per lookupBytes.
 	lookups     = 200
 	lookupBytes = 64 << 10
 )
 
-// removeTimeout bounds the removal of requests.
+// removeTimeout limits the removal of requests, which is best effort.
 const removeTimeout = 2 * time.Second
 
-// RequestLook tells of requests whether they lie in the work stream. It is for one goroutine.
+// RequestLook checks whether requests are in the work stream. It is for one goroutine.
 type RequestLook struct {
 	js     jetstream.JetStream
 	Stream jetstream.Stream
-	first  uint64 // a purge would have left the stream's beginning behind a request
+	first  uint64 // first sequence of the stream, which is past the requests that a purge removed
 	looked int
-	flows  map[string]Presence // whether an endpoint is one
+	flows  map[string]Presence // whether an endpoint is a flow
 }
 
-// NewRequestLook returns a look for the requests of slices.
+// NewRequestLook returns a look over the work stream.
 func NewRequestLook(ctx context.Context, k *Core) *RequestLook {
 	stream, err := k.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
@@ -54,8 +53,8 @@ func NewRequestLook(ctx context.Context, k *Core) *RequestLook {
 	return &RequestLook{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}
 }
 
-// Request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
-// a flow. Past the bounds of a look, what no one was handed is taken to be there still, and gets more time.
+// Request returns a request's presence. A delivered one counts as there while suspended in a flow. Beyond the limit
+// of lookups, undelivered ones are assumed to be there.
 func (l *RequestLook) Request(ctx context.Context, o settle.Overdue) Presence {
 	if l.Stream == nil {
 		return RequestUnknown
@@ -90,7 +89,7 @@ func (l *RequestLook) message(ctx context.Context, o settle.Overdue) Presence {
 	return RequestThere
 }
 
-// suspended looks for the state of a chunk of a flow, whose request is acknowledged when the state is stored.
+// suspended looks for the state of a flow's chunk: the request is acknowledged once the state is stored.
 func (l *RequestLook) suspended(ctx context.Context, o settle.Overdue) Presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {
@@ -117,7 +116,6 @@ func (l *RequestLook) suspended(ctx context.Context, o settle.Overdue) Presence 
 	return RequestGone
 }
 
-// whether reads an answer of JetStream's to a question for something that may not be there.
 func whether(err, missing error) Presence {
 	switch {
 	case err == nil:
@@ -129,9 +127,9 @@ func whether(err, missing error) Presence {
 	}
 }
 
-// RemoveRequests takes the requests of slices that have ended out of the work stream, so that no service works on them
-// in vain. It is a courtesy, of bounded length: a request that stays is answered with a stale reply. The message id is
-// compared first, since a sequence of an earlier stream may belong to another request now.
+// RemoveRequests removes the requests of closed slices from the work stream, to save services useless work. It is
+// best effort: one that stays gets a stale reply. It compares message ids, since a sequence may be reused in a new
+// stream.
 func RemoveRequests(ctx context.Context, k *Core, requests []workqueue.Sent) {
 	if len(requests) == 0 {
 		return
@@ -157,10 +155,10 @@ func RemoveRequests(ctx context.Context, k *Core, requests []workqueue.Sent) {
 	}
 }
 
-// Message is a reply or a dead letter in a node's hands.
+// Message is a reply or a dead letter being processed.
 type Message struct {
 	jetstream.Msg
-	Made time.Time // when the consumer that delivered it was made
+	Made time.Time // creation time of the consumer that delivered it
 }
 
 // SharedConsumer is a consumer that all nodes read from.
@@ -170,12 +168,12 @@ type SharedConsumer struct {
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error)
 }
 
-// NewShared is a consumer of a stream, which ensure creates or finds.
+// NewShared returns a shared consumer, which ensure creates or finds.
 func NewShared(k *Core, stream, name string,
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
 ) *SharedConsumer {
 	s := &SharedConsumer{node: k, ensure: ensure}
-	s.known.Ask = func(ctx context.Context) (time.Time, error) { // when was it made?
+	s.known.Ask = func(ctx context.Context) (time.Time, error) { // its creation time
 		consumer, err := k.JS.Consumer(ctx, stream, name)
 		if err != nil {
 			return time.Time{}, err
@@ -185,7 +183,7 @@ func NewShared(k *Core, stream, name string,
 	return s
 }
 
-// Bind creates or finds the consumer, and returns when it was made.
+// Bind creates or finds the consumer, and returns its creation time.
 func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
@@ -193,7 +191,7 @@ func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
 	if _, err := s.ensure(ctx, s.node.JS); err != nil {
 		return time.Time{}, err
 	}
-	// Asked for, not taken from the answer above: after a restart the server gives another time there.
+	// Queried again: after a restart the server gives another time in ensure's response.
 	if made, err = s.known.Ask(ctx); err != nil {
 		return time.Time{}, err
 	}
@@ -201,8 +199,8 @@ func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
 	return made, nil
 }
 
-// Settle acknowledges a message, or gives it back, unless the consumer that delivered it is no more: then the sequence
-// may belong to another one. What is not acknowledged is delivered again, which is harmless.
+// Settle acknowledges or releases a message, unless its consumer was replaced: the sequence may then be another
+// message's. An unacknowledged message is redelivered, which is harmless.
 func (s *SharedConsumer) Settle(f Message, how func(jetstream.Msg) error) {
 	if !s.known.Current().Equal(f.Made) {
 		s.node.Log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
@@ -213,8 +211,8 @@ func (s *SharedConsumer) Settle(f Message, how func(jetstream.Msg) error) {
 	}
 }
 
-// GiveBack lets a reply rest before any node may try again.
+// GiveBack releases a message for redelivery, to any node, after nakDelay.
 func GiveBack(msg jetstream.Msg) error { return msg.NakWithDelay(nakDelay) }
 
-// nakDelay is how long a message that could not be recorded rests before any node may try again.
+// nakDelay is how long a message that could not be recorded rests before any node may retry it.
 const nakDelay = time.Second

@@ -13,24 +13,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// busyWait is in how long a step is looked at again that someone else held.
+// busyWait is the time until a locked step is retried.
 const busyWait = 50 * time.Millisecond
 
-// claimRoom is how many claims' worth of slices one transaction may take when it takes them of many steps.
+// claimRoom is the number of claims' worth of slices that one transaction may take of many steps.
 const claimRoom = 2
 
-// round is once round the endpoints that have work.
+// round is one pass over the endpoints that have work.
 type round struct {
-	taken  int             // slices
-	wait   time.Duration   // until the first step that a rate or the like kept waiting may have more; 0: none did
-	shut   map[string]bool // endpoints that rest, or that were asked
-	noRoom map[string]bool // what paces steps that this node cannot work on now
+	taken  int             // number of slices
+	wait   time.Duration   // until the first step that is waiting, for example for a rate, may have more; 0: none is
+	shut   map[string]bool // endpoints that rest, or were claimed of in this round
+	noRoom map[string]bool // paces of steps that this node has no capacity for now
 }
 
-// round looks for steps that have work, a few of each endpoint, and claims of all of them at once, until something was
-// taken or no endpoint is left at which something can be. So a claim costs what it hands out: with thousands of runs,
-// who is at an endpoint's limit is found out once and not by each, and what cannot be claimed of keeps no other
-// waiting.
+// round claims of steps with work, a few per endpoint together, until slices were taken or no endpoint is left. So
+// with thousands of runs, an endpoint's limit is checked once, and steps at a limit hold up no others.
 func (c *claimer) round(ctx context.Context) (round, error) {
 	now := time.Now()
 	r := round{shut: map[string]bool{}, noRoom: map[string]bool{}}
@@ -52,7 +50,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 		for _, steps := range bundles(page.Steps) {
 			err := c.ask(ctx, &r, steps)
 			if errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil {
-				return r, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
+				return r, nil //nolint:nilerr // the heartbeat starts a new session and wakes the claimer
 			}
 			failed = errors.Join(failed, err)
 		}
@@ -88,8 +86,7 @@ func names(set map[string]bool) []string {
 	return list
 }
 
-// bundles puts together what is claimed at once: all steps that services do, and each of those that the node does
-// itself, of which it claims no more than it has room for.
+// bundles groups steps by transaction: all of services together, and each of the node itself alone, for its capacity.
 func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 	var together []dispatch.Runnable
 	for i := range page {
@@ -108,7 +105,6 @@ func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 	return all
 }
 
-// lacksRoom reports whether the step's work is the node's own, and it has no room for it.
 func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
 	if step.Kind == workqueue.KindEndpoint || c.own.Room(step.Kind, step.Endpoint) > 0 {
 		return false
@@ -117,7 +113,7 @@ func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
 	return true
 }
 
-// ask claims of some steps. An endpoint of which it brings nothing is not asked again in this round.
+// ask claims of some steps. Their endpoints are skipped for the rest of the round.
 func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) error {
 	if c.lacksRoom(r, &steps[0]) {
 		r.shut[steps[0].Place] = true
@@ -126,13 +122,13 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) 
 	c.node.Faults.Hit(fault.ClaimBefore)
 	claimed, err := c.claim(ctx, steps)
 	if errors.Is(err, workqueue.ErrBusy) {
-		c.node.Log.Debug("claim", zap.Error(err)) // its turn comes with the next round
+		c.node.Log.Debug("claim", zap.Error(err)) // retried in the next round
 		r.sooner(busyWait)
 		r.shut[steps[0].Place] = true
 		return nil
 	}
 	for i := range steps {
-		r.shut[steps[i].Place] = true // when something was taken, this round is over
+		r.shut[steps[i].Place] = true // once slices were taken, the round ends
 	}
 	if err != nil {
 		return err
@@ -143,7 +139,6 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) 
 	return nil
 }
 
-// note remembers what a claim said of a step.
 func (c *claimer) note(r *round, step *dispatch.Runnable, claimed *dispatch.Claimed) {
 	r.taken += len(claimed.Slices)
 	r.sooner(claimed.Wait)
@@ -165,7 +160,7 @@ func (r *round) sooner(wait time.Duration) {
 	}
 }
 
-// claim takes slices of steps and hands them to the publishers, or to those who fetch.
+// claim takes slices of steps and hands them to the publishers or the node's own work.
 func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispatch.Claimed, error) {
 	n := c.node
 	session := n.Session()
@@ -200,20 +195,19 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	n.Stats.Slices.Add(int64(taken))
 	for i := range claimed {
 		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {
-			break // the session's end hands them back
+			break // the end of the session releases them
 		}
 	}
 	return claimed, nil
 }
 
-// handing is what the slices of a claim have in common.
 type handing struct {
 	session workqueue.SessionID
 	asked   time.Time // when the claim began
-	params  bool      // it brought the run's parameters
+	params  bool      // the claim read the run's parameters
 }
 
-// hand gives what was claimed of a step to those who see to it, and reports whether all of it was.
+// hand passes on the slices of a step, and reports whether it passed on all.
 func (c *claimer) hand(ctx context.Context, h handing, step *dispatch.Runnable, claimed *dispatch.Claimed) bool {
 	if len(claimed.Slices) == 0 {
 		return true

@@ -15,21 +15,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// Assignment is a claimed slice on its way into the stream.
+// Assignment is a claimed slice to be published or processed.
 type Assignment struct {
 	workqueue.Slice
 	Session  workqueue.SessionID
 	Endpoint string
-	Params   []byte             // of the run, as JSON; nil without
+	Params   []byte             // of the run, as JSON; nil: none
 	Work     workqueue.StepWork // of the step
 	Claimed  time.Time
 }
 
-// smallItems is of how many items a request is published beside the large ones, and before them.
+// smallItems is the largest number of items of a request in the small lane.
 const smallItems = 256
 
-// Run is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
-// publishers, one confirmer, and those who fetch. When ctx ends the claimer stops, and the others finish what it took.
+// Run moves work into the stream, or to the node's own work. When ctx ends, the claimer stops and the rest finish.
 func (d *Dispatcher) Run(ctx, draining context.Context) {
 	assigned := core.NewLanes[Assignment](d.cfg.ClaimSlices)
 	published := make(chan publication, MaxPendingPublishes)
@@ -47,14 +46,13 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 	confirmer.Wait()
 }
 
-// claimer takes work for its node. It is used by one goroutine. What it remembers of past claims spares others and
-// decides nothing: limits are kept by the claims themselves.
+// claimer claims work. It is for one goroutine. Its memory only saves queries: claims themselves enforce all limits.
 type claimer struct {
 	*Dispatcher
 
 	reachable func(context.Context) bool
-	assigned  core.Lanes[Assignment] // what services do
-	fetch     func(Assignment)       // what the node does itself
+	assigned  core.Lanes[Assignment] // for services
+	fetch     func(Assignment)       // for the node's own work
 	resting   rests[dispatch.StepRef]
 	shut      rests[string] // endpoints
 	shutAuto  rests[string] // endpoints, for their automatic steps
@@ -70,11 +68,10 @@ func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assig
 		turns: turns{}, elsewhere: elsewhere{}}
 }
 
-// idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that no one wakes.
+// idlePolls is the longest pause of an idle node, as a multiple of Poll.
 const idlePolls = 4
 
-// run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
-// that this node has scheduled; those of others wake no one.
+// run polls when woken, every Poll, when a rate allows more, and when slices scheduled by this node come due.
 func (c *claimer) run(ctx context.Context) {
 	n, poll := c.node, c.cfg.Poll
 	for ctx.Err() == nil {
@@ -82,7 +79,7 @@ func (c *claimer) run(ctx context.Context) {
 		r, looked := round{}, time.Now()
 		var err error
 		reachable := c.reachable(ctx)
-		if reachable { // what cannot be published is not to be claimed
+		if reachable { // never claim what cannot be published
 			r, err = c.round(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -111,7 +108,7 @@ func (c *claimer) run(ctx context.Context) {
 	}
 }
 
-// pause is how long a node that waits for idle rests after a look, unless something comes due before.
+// pause returns the time to the next poll: idle, or less if something comes due.
 func (c *claimer) pause(idle time.Duration, looked time.Time, r round) time.Duration {
 	pause := idle
 	if r.wait > 0 {
@@ -123,14 +120,13 @@ func (c *claimer) pause(idle time.Duration, looked time.Time, r round) time.Dura
 	return pause
 }
 
-// maxRemembered bounds each of a claimer's memories. One that is full is emptied: what it spared is then done again.
+// maxRemembered limits each of a claimer's memories. A full one is emptied, which costs queries.
 const maxRemembered = 1000
 
-// maxRest bounds how long a step is not asked: its rate may be changed, or it may be held and go on.
+// maxRest limits how long a step is not tried: its rate may change, or a hold may end.
 const maxRest = 500 * time.Millisecond
 
-// rests holds what a rate keeps waiting, with when it may have more: steps that wait for their own rates, endpoints
-// that wait for theirs.
+// rests is when steps and endpoints that wait for a rate may have more.
 type rests[K comparable] map[K]time.Time
 
 func (r rests[K]) rest(who K, wait time.Duration) {
@@ -143,7 +139,7 @@ func (r rests[K]) rest(who K, wait time.Duration) {
 	r[who] = time.Now().Add(min(wait, maxRest))
 }
 
-// all returns those that rest still, and forgets the others.
+// all returns those still resting, and drops the rest.
 func (r rests[K]) all(now time.Time) []K {
 	var all []K
 	for who, until := range r {
@@ -156,7 +152,7 @@ func (r rests[K]) all(now time.Time) []K {
 	return all
 }
 
-// next returns how long until the first of them may have more, or 0 when none rests.
+// next returns how long until the first of them may have more, or 0 if none rests.
 func (r rests[K]) next(now time.Time) (wait time.Duration) {
 	for _, until := range r {
 		if left := until.Sub(now); left > 0 && (wait == 0 || left < wait) {
@@ -166,7 +162,7 @@ func (r rests[K]) next(now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// paramCache keeps the parameters of runs, which never change, from being read with every claim.
+// paramCache caches the parameters of runs, which never change.
 type paramCache map[workqueue.RunID][]byte
 
 func (p paramCache) put(run workqueue.RunID, params []byte) {
@@ -176,8 +172,8 @@ func (p paramCache) put(run workqueue.RunID, params []byte) {
 	p[run] = params
 }
 
-// turns remembers when a step was last given slices. Among steps that have equally few out, who waited longest comes
-// first: with a rate over all runs there are hardly ever slices out, and the oldest run would take all of it.
+// turns is when a step last got slices: among steps with equally few in flight, the longest waiting is first. Under a
+// rate over all runs hardly any are in flight, and the oldest run would take the whole rate.
 type turns map[dispatch.StepRef]time.Time
 
 func (t turns) took(step dispatch.StepRef) {
@@ -194,15 +190,13 @@ func (t turns) order(page []dispatch.Runnable) {
 	})
 }
 
-// elsewhereWait is for how long a step may be the first at an endpoint of another node before this one takes part: that
-// node is gone, or has more than it can take.
+// elsewhereWait is how long a step may be first at another node's endpoint before this node helps.
 const elsewhereWait = 250 * time.Millisecond
 
-// elsewhereBusy is how many times as long there may be work without a gap, one step after the other, until it does too.
+// elsewhereBusy times elsewhereWait is how long such an endpoint may have work without a gap before this node helps.
 const elsewhereBusy = 4
 
-// elsewhere remembers since when there has been work at an endpoint of another node, and since when a step has been the
-// first there.
+// elsewhere is since when another node's endpoint has had work, and since when its first step has been first.
 type elsewhere map[string]firstThere
 
 type firstThere struct {
@@ -210,7 +204,7 @@ type firstThere struct {
 	since, busy time.Time
 }
 
-// seen takes in what a look found that left out some endpoints, and forgets all else.
+// seen takes the result of a search that skipped leftOut. Other endpoints without work are dropped.
 func (e elsewhere) seen(now time.Time, found map[string]dispatch.StepRef, leftOut map[string]bool) {
 	for endpoint := range e {
 		if _, still := found[endpoint]; !still && !leftOut[endpoint] {
@@ -228,7 +222,6 @@ func (e elsewhere) seen(now time.Time, found map[string]dispatch.StepRef, leftOu
 	}
 }
 
-// late returns the endpoints at which this node takes part.
 func (e elsewhere) late(now time.Time) []string {
 	var late []string
 	for endpoint, first := range e {
@@ -239,7 +232,7 @@ func (e elsewhere) late(now time.Time) []string {
 	return late
 }
 
-// next returns how long until it takes part at the first of the others, or 0 when there is none.
+// next returns how long until this node helps at the first endpoint, or 0 if none.
 func (e elsewhere) next(now time.Time) (wait time.Duration) {
 	for _, first := range e {
 		if left := first.since.Add(elsewhereWait).Sub(now); left > 0 && (wait == 0 || left < wait) {

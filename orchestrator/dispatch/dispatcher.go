@@ -1,7 +1,4 @@
-// Package dispatch claims ready items in slices and publishes their requests, or gives them to what the node does
-// itself.
-//
-// One claimer, a few publishers, one that waits for acknowledgements: see [Dispatcher.Run].
+// Package dispatch claims ready items in slices, and publishes their requests or hands them to the node's own work.
 package dispatch
 
 import (
@@ -20,47 +17,44 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Config sets a dispatcher up. Nothing in it has a default.
+// Config configures a dispatcher. No field has a default.
 type Config struct {
-	Poll        time.Duration // between two looks for work when nothing wakes the node, at the least
-	ClaimSlices int           // slices of one claim
-	Publishers  int           // requests built at once
+	Poll        time.Duration // shortest time between polls for work when nothing wakes the node
+	ClaimSlices int           // maximum slices of one claim
+	Publishers  int           // concurrent builders of requests
 	Locals      []string      // names of the node's functions for steps of kind local; not nil
 }
 
-// ownWork is what the node works on itself.
 type ownWork interface {
 	ownRoom
 
-	// Start begins to record what comes of it. end ends it, when all that is in progress has.
+	// Start starts recording results. end stops it, once all that is in progress has finished.
 	Start(ctx context.Context) (end func())
-	// Tend gives back what has waited too long, and ends what was taken back.
+	// Tend releases what has waited too long, and cancels what was discarded.
 	Tend(ctx context.Context)
 	Take(ctx context.Context, a Assignment)
 }
 
-// ownRoom is the room for it.
+// ownRoom is the capacity for the node's own work.
 type ownRoom interface {
-	// Room is how many slices of a pace may be claimed now, and Full adds the paces without room to a list.
+	// Room returns how many slices of a pace may be claimed now. Full adds the paces without capacity to keys.
 	Room(kind workqueue.Kind, key string) int
 	Full(keys []string) []string
-	// Narrow has a claim bring no more than there is room for.
+	// Narrow limits a claim to the capacity.
 	Narrow(req *dispatch.ClaimRequest, step *dispatch.Runnable)
 }
 
-// streamWatch is what is known of the streams.
 type streamWatch interface {
 	core.Epochs
 
-	// Suspect has a stream tried that did not acknowledge a message.
+	// Suspect makes the leader probe a stream that did not acknowledge a message.
 	Suspect(stream string)
 }
 
-// follower sees to what commits brought.
 type follower interface {
 	core.OutcomeObserver
 
-	// NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
+	// NextDue returns the time until the first slice scheduled by this node comes due; 0: none.
 	NextDue(now time.Time) time.Duration
 }
 
@@ -71,7 +65,7 @@ type queue interface {
 	EachInput(ctx context.Context, want dispatch.InputRequest, f func(dispatch.Input) bool) error
 }
 
-// claims is what becomes of it. See [settle.Store].
+// claims updates claimed slices. See [settle.Store].
 type claims interface {
 	MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error)
 	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
@@ -81,7 +75,7 @@ type claims interface {
 	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
 }
 
-// Dispatcher brings work from PostgreSQL into the stream, or to what the node does itself.
+// Dispatcher moves work from PostgreSQL into the stream, or to the node's own work.
 type Dispatcher struct {
 	node      *core.Core
 	cfg       Config
@@ -92,10 +86,10 @@ type Dispatcher struct {
 	streams   streamWatch
 	after     follower
 	reach     reach
-	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
+	pending   *semaphore.Weighted // unacknowledged bytes of requests
 }
 
-// New returns what claims work and publishes it.
+// New returns a dispatcher.
 func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch, after follower,
 	cfg Config,
 ) *Dispatcher {
@@ -103,19 +97,16 @@ func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch,
 		endpoints: endpoints, streams: streams, after: after, pending: semaphore.NewWeighted(maxPendingBytes)}
 }
 
-// reachWait is how long a server that has left a publication unanswered has for its heartbeat, before more is
-// claimed.
+// reachWait is how long a server that did not acknowledge a message has to answer a ping before the node claims more.
 const reachWait = time.Second
 
-// reach is whether the NATS server is known to hear this node. A connection that stalls counts as connected until
-// nats.go's own pings are missed, minutes with its usual settings; what is claimed meanwhile would fail here, again and
-// again, instead of being published by a node that can.
+// reach is whether the NATS server is known to receive. nats.go detects a stalled connection only after minutes;
+// claims made meanwhile would repeatedly fail here instead of being published by another node.
 type reach struct{ doubted atomic.Bool }
 
-// doubt takes that a publication was not answered.
 func (r *reach) doubt() { r.doubted.Store(true) }
 
-// reachable reports whether the node may claim what it is to publish.
+// reachable reports whether the node may claim what it has to publish.
 func (d *Dispatcher) reachable(ctx context.Context) bool {
 	if !d.node.NC.IsConnected() {
 		return false
@@ -134,14 +125,14 @@ func (d *Dispatcher) reachable(ctx context.Context) bool {
 	return true
 }
 
-// LargeInputs are items of a slice that have a part which did not fit a message. No step sees those: not a service,
-// whose request could not carry them, and not a step of the node's own, many of which are worked on at once.
+// LargeInputs are items with a result too large for a message. No step sees them: a service's request could not carry
+// them, and a node's own step processes many items concurrently.
 type LargeInputs struct {
 	Items   bitfield.Set
 	refused []settle.Slot
 }
 
-// Take reports whether an item is one, and remembers it.
+// Take reports whether an item is too large, and remembers it.
 func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 	for i := range in.Parts {
 		part := &in.Parts[i]
@@ -161,7 +152,7 @@ func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 	return false
 }
 
-// Refuse fails the items of a slice whose parts are too large, and has the others claimed again.
+// Refuse fails the items of a slice with too large results, and makes the rest ready to be claimed.
 func (l *LargeInputs) Refuse(ctx context.Context, n *core.Core, after core.OutcomeObserver, a Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()

@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// AckTimeout is for JetStream's acknowledgement of a request. It is short because to publish it again under the same
-	// id is harmless, and a request that was lost with the leader of its stream is not to be waited for.
+	// AckTimeout is short: publishing again under the same id is harmless, and a request lost with its stream's leader
+	// is never acknowledged.
 	AckTimeout   = 2 * time.Second
-	publishStall = 10 * time.Second // for room among the pending ones
-	// MaxPendingPublishes is how many requests JetStream may not have acknowledged.
+	publishStall = 10 * time.Second // wait for a place among the pending publishes
+	// MaxPendingPublishes limits the unacknowledged requests.
 	MaxPendingPublishes = 64
-	// maxPendingBytes is a quarter of what a stream takes in before it refuses more.
+	// maxPendingBytes is a quarter of what a stream buffers before it refuses more.
 	maxPendingBytes = 32 << 20
-	// Postponement is how long a slice rests that could not be published.
+	// Postponement is the least time that a slice rests after a failed publish; the most is twice as long.
 	Postponement = time.Second
 )
 
-// publication is a request that was handed to the client and not acknowledged yet.
+// publication is a request published but not acknowledged.
 type publication struct {
 	Assignment
 	msg    *nats.Msg
 	future jetstream.PubAckFuture
-	epoch  int64 // of the streams, as known before publishing
-	// published is told once how the publication ended: nil when the request is in the stream.
+	epoch  int64 // of the streams, before publishing
+	// published is called once with the outcome: nil once the request is in the stream.
 	published func(error)
-	weight    int64 // of maxPendingBytes, held until the acknowledgement
+	weight    int64 // share of maxPendingBytes, held until the acknowledgement
 }
 
-// publishAssigned publishes what is claimed. What has waited for so long that it may soon be reissued is given up.
-// Once cut off it does nothing: what is left goes back with the session.
+// publishAssigned publishes claimed slices, and abandons claims that may soon be reissued. After ctx ends it does
+// nothing: the end of the session releases the rest.
 func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assignment, published chan<- publication) {
 	for a := range assigned {
 		switch {
@@ -60,8 +60,7 @@ func (d *Dispatcher) publishAssigned(ctx context.Context, assigned <-chan Assign
 	}
 }
 
-// publishOrPostpone publishes a slice, or gives it back for a while, so that one that cannot be published (its endpoint
-// may not be, or PostgreSQL is unavailable) does not keep others waiting.
+// publishOrPostpone publishes a slice, or postpones it so that it holds up no others.
 func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, published chan<- publication) {
 	err := d.publishOne(ctx, a, published)
 	if err == nil || ctx.Err() != nil {
@@ -76,13 +75,12 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 	postponing, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	if err := d.claims.Postpone(postponing, a.Session, a.ID, core.Jitter(2*Postponement), err); err != nil {
-		// It stays claimed until workqueue.DefaultClaimTTL has passed.
+		// It stays claimed until dispatch.DefaultClaimTTL has passed.
 		d.node.Log.Warn("postpone", zap.Error(err))
 	}
 }
 
-// publishOne builds the request of a slice and publishes it. A slice whose items do not fit in one request is cut in
-// pieces that do.
+// publishOne builds the request of a slice and publishes it. A slice too large for one request is cut into pieces.
 func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published chan<- publication) error {
 	request := wire.NewRequestBuilder(a.Endpoint, d.metaOf(a), int(d.node.NC.MaxPayload()))
 	request.SetParams(a.Params)
@@ -107,12 +105,12 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 		p.published(err)
 		return err
 	}
-	published <- p // read until the publishers are done, so that what is held is released
+	published <- p // read until the publishers end, so that its weight is released
 	return nil
 }
 
-// addInputs adds the items of a slice to its request, with the parts that the step sees, and reports whether all fit.
-// Items with parts that no step sees go to large instead.
+// addInputs adds a slice's items and the results that the step sees, and reports whether all fit. Items with too
+// large results go to large instead.
 func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment, large *LargeInputs,
 ) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
@@ -139,7 +137,7 @@ func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder
 	return fits, err
 }
 
-// metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
+// metaOf returns the headers of a slice's request. A slice that may have killed its services gets few deliveries.
 func (d *Dispatcher) metaOf(a Assignment) wire.Meta {
 	meta := wire.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
 		Generation: int(a.Generation), Mode: wire.ModeBatch, Origin: d.node.Name}
@@ -149,7 +147,7 @@ func (d *Dispatcher) metaOf(a Assignment) wire.Meta {
 	return meta
 }
 
-// send ensures that someone can be handed the request, and publishes it without waiting for the acknowledgement.
+// send ensures that the consumer exists, and publishes the request without waiting for the acknowledgement.
 func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 	epoch, err := d.endpoints.Ensure(ctx, p.Endpoint)
 	if err != nil {
@@ -163,8 +161,8 @@ func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 	return nil
 }
 
-// cut replaces a slice whose request would be larger than max_payload. The first fitting items fit in one, which is
-// published; the rest is claimed again. A single item that does not fit gets its error at once.
+// cut replaces a slice larger than max_payload. The first items, as many as fit, are published; the rest is claimed
+// again. A single item fails.
 func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, published chan<- publication) error {
 	if a.Mask.Count() == 1 {
 		return d.refuseItem(ctx, a)
@@ -201,8 +199,8 @@ func (d *Dispatcher) refuseItem(ctx context.Context, a Assignment) error {
 	return nil
 }
 
-// confirm waits for JetStream's acknowledgements, in the order of publishing, and marks slices as sent, as many at once
-// as are at hand. Those whose replies are being recorded are looked at again with the next ones, or a little later.
+// confirm awaits acknowledgements in order, and marks the acknowledged slices as sent together. Slices whose replies
+// are being recorded are retried with the next batch, or after markAgain.
 func (d *Dispatcher) confirm(ctx context.Context, published <-chan publication) {
 	var left []workqueue.Sent
 	for published != nil || len(left) > 0 {
@@ -219,7 +217,7 @@ func (d *Dispatcher) confirm(ctx context.Context, published <-chan publication) 
 		d.node.Faults.Hit(fault.PublishAcked)
 		var err error
 		if left, err = d.claims.MarkSent(ctx, batch); err != nil {
-			// They stay claimed. A reply is taken anyway; without one they are reissued at their deadline.
+			// They stay claimed. Replies are recorded anyway; without one they are reissued at their deadline.
 			if left = nil; ctx.Err() == nil {
 				d.node.Log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
 			}
@@ -227,10 +225,10 @@ func (d *Dispatcher) confirm(ctx context.Context, published <-chan publication) 
 	}
 }
 
-// markAgain is in how long a slice is marked as sent that was held when it was to be.
+// markAgain is the time until a locked slice is marked as sent again.
 const markAgain = 20 * time.Millisecond
 
-// nextPublication waits for the next one, or, when something is left over, for a little while: then there is none.
+// nextPublication waits for the next publication, or, with a leftover, for at most markAgain: then first is nil.
 func nextPublication(published <-chan publication, leftover bool) (first *publication, open bool) {
 	var later <-chan time.Time
 	if leftover {
@@ -241,12 +239,11 @@ func nextPublication(published <-chan publication, leftover bool) (first *public
 	select {
 	case p, open := <-published:
 		return &p, open
-	case <-later: // the only way on once there are no more
+	case <-later: // the only case once published is closed
 		return nil, true
 	}
 }
 
-// confirmMore adds to a batch the first publication, if there is one, and what else is at hand.
 func (d *Dispatcher) confirmMore(ctx context.Context, batch []workqueue.Sent, first *publication,
 	published <-chan publication,
 ) []workqueue.Sent {
@@ -271,12 +268,11 @@ more:
 	return batch
 }
 
-// confirmOne adds a publication to the batch once it is acknowledged. One whose outcome is unknown is published again
-// under the same id, which the stream takes only once. When that does not help either, the slice is given up: it is
-// reissued under a new id, since this one may be in the stream.
+// confirmOne adds a publication once acknowledged. It republishes an unacknowledged one under the same id, which the
+// stream stores once. At last it abandons the claim: the slice gets a new id, since this one may be in the stream.
 func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p publication) []workqueue.Sent {
 	defer d.pending.Release(p.weight)
-	for level := zap.WarnLevel; ; level = zap.DebugLevel { // that it goes on is not news
+	for level := zap.WarnLevel; ; level = zap.DebugLevel { // repetitions are not news
 		ack, err := d.await(ctx, &p)
 		if err == nil {
 			p.published(nil)
@@ -310,30 +306,29 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 			}
 			if again, pause = d.send(ctx, &p), republishPause; errors.Is(again, nats.ErrConnectionClosed) {
 				p.published(again)
-				return batch // the node ends, and what is left goes back with its session
+				return batch // the node stops, and the end of the session releases the rest
 			}
 		}
 	}
 }
 
-// giveUpClaim has the leader issue a slice again at once. Until JetStream takes requests again, each so comes to be
-// retried, and none waits for the end of its claim when it does.
+// giveUpClaim makes the leader reissue a slice, so that none waits for the end of its claim once JetStream recovers.
 func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	if ctx.Err() != nil {
-		return // what is left goes back with the session
+		return // the end of the session releases the rest
 	}
 	giving, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	if err := d.claims.GiveUpClaim(giving, a.Session, a.ID); err != nil {
-		// It stays claimed until workqueue.DefaultClaimTTL has passed.
+		// It stays claimed until dispatch.DefaultClaimTTL has passed.
 		d.node.Log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}
 }
 
-// Between two tries to publish; after half a claim's life the slice is left to the sweep.
+// republishPause is the time between attempts to publish, until half a claim's life has passed.
 const republishPause = 200 * time.Millisecond
 
-// errStreamsChanged ends the wait for an acknowledgement by a stream that may be gone.
+// errStreamsChanged ends the wait for an acknowledgement: the stream may be gone.
 var errStreamsChanged = errors.New("a new epoch of the streams has begun")
 
 func (d *Dispatcher) await(ctx context.Context, p *publication) (*jetstream.PubAck, error) {
@@ -358,7 +353,6 @@ func (d *Dispatcher) await(ctx context.Context, p *publication) (*jetstream.PubA
 	}
 }
 
-// tracePublishing begins the span of a publication and lets its request carry it.
 func (d *Dispatcher) tracePublishing(ctx context.Context, p *publication) {
 	p.published = func(error) {}
 	if d.node.Tracer == nil {

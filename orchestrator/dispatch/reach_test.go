@@ -161,7 +161,7 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	}
 	// What the service says of itself may be heard before the queue is seen to be long. On a machine that was stalled
 	// the queue is cut for another good reason.
-	reasons := []string{"services say that they work on 2", "in the queue", "no request was answered"}
+	reasons := []string{"services report room for 2", "in the queue", "no request was answered"}
 	if len(changes) == 0 || !slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(changes[0], r) }) {
 		t.Errorf("changes %q", changes)
 	}

@@ -1,5 +1,5 @@
-// Package embed has a node of Tranche run inside another program, and lets that program serve the API and the
-// dashboard. It does what `tranche serve` does by default; what it does not do stands at [Config].
+// Package embed runs a node of Tranche inside another program, optionally with the API and the dashboard. It does
+// what `tranche serve` does by default, except for what [Config] lists.
 package embed
 
 import (
@@ -27,44 +27,44 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// DefaultMaxConns is Config.MaxConns unless set.
+// DefaultMaxConns is the default of Config.MaxConns.
 const DefaultMaxConns = 8
 
-// grace is how long requests have to end.
+// grace is how long requests may take to finish at a stop.
 const grace = 10 * time.Second
 
-// Config says what a node is made of. Schedules, alerts, webhooks and the tracker service over NATS are left to
-// `tranche serve`, which leads as long as one is there; so are steps of the kinds http and sql, which need the
-// operator's connections.
+// Config configures a node. Schedules, alerts, webhooks and the tracker service over NATS are left to `tranche
+// serve`, which leads while one is running. So are steps of the kinds http and sql, which need the operator's
+// connections.
 type Config struct {
-	Database string     // URL of a database that `tranche migrate` or `tranche serve` has migrated
-	NATS     *nats.Conn // to the servers of the services; it stays the caller's
+	Database string     // URL of a database migrated by `tranche migrate` or `tranche serve`
+	NATS     *nats.Conn // to the same servers as the services; the caller closes it
 
-	// Locals are the functions of this program, by the names that plans have for them in `local: NAME`.
+	// Locals are this program's functions, by their names in plans: `local: NAME`.
 	Locals map[string]fetch.Fetcher
-	// LocalWorkers chunks are worked on at once for each function; 0: as many as there are processors.
+	// LocalWorkers limits the concurrent chunks per function; 0: the number of processors.
 	LocalWorkers int
 
-	MaxConns int         // to the database, beside six that are reserved
-	Version  string      // of the program, for whoever looks at nodes
-	Log      *zap.Logger // nil: none
-	API      *APIConfig  // of the API and the dashboard; nil: the program serves neither
+	MaxConns int         // database connections, in addition to six reserved ones
+	Version  string      // of the program, shown with the node
+	Log      *zap.Logger // nil: no logs
+	API      *APIConfig  // nil: no API and dashboard
 
-	// Metrics gets the node's metrics, for the program to show. nil: /metrics of the API has them, if there is one, with
-	// the process's and Go's own. Several nodes need a registerer each (prometheus.WrapRegistererWith).
+	// Metrics gets the node's metrics. nil: the API, if any, serves them at /metrics, with those of the process and Go.
+	// Several nodes need one registerer each (prometheus.WrapRegistererWith).
 	Metrics prometheus.Registerer
 }
 
-// APIConfig says where the API is, and who may use it.
+// APIConfig is the address of the API, and who may use it.
 type APIConfig struct {
-	// Listen is an address like 127.0.0.1:8090; port 0: any that is free. One that is not this machine's alone needs
-	// logins and encryption.
+	// Listen is an address like 127.0.0.1:8090; port 0: any free port. One reachable from other machines needs
+	// authentication and encryption.
 	Listen string
-	Hosts  []string // names, without a port, by which browsers call the server, beside those of this machine
-	// Anonymous lets everybody who reaches the API do everything. Without it, people and programs need a token
-	// (`tranche token create`).
+	Hosts  []string // names of the server in browsers, without a port, in addition to this machine's
+	// Anonymous gives full access to every client that can connect. Without it, clients need a token (`tranche token
+	// create`).
 	Anonymous bool
-	// TLSCert and TLSKey are files in PEM. TrustedProxies are instead the addresses of proxies in front that end TLS.
+	// TLSCert and TLSKey are PEM files. TrustedProxies are the addresses of proxies that terminate TLS instead.
 	TLSCert, TLSKey string
 	TrustedProxies  []netip.Prefix
 }
@@ -79,7 +79,7 @@ type Node struct {
 	server   *api.Server
 }
 
-// Open connects to the database and makes a node, which does nothing until [Node.Run]. Close it in the end.
+// Open connects to the database and makes a node, which does nothing until [Node.Run]. The caller closes it.
 func Open(ctx context.Context, config Config) (*Node, error) {
 	if config.Database == "" || config.NATS == nil {
 		return nil, errors.New("embed: Config.Database and Config.NATS are needed")
@@ -120,7 +120,7 @@ func (n *Node) open(ctx context.Context) error {
 	return n.openAPI(ctx, config.API, measured)
 }
 
-// build is the version of the program, and without one that of Tranche in it.
+// build returns the version of the program, or else that of Tranche in it.
 func (n *Node) build() buildinfo.Info {
 	return buildinfo.Linked(n.config.Version, "", "")
 }
@@ -147,8 +147,8 @@ func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics
 	return err
 }
 
-// Run takes part in the work of all nodes on the database, and serves the API, until ctx ends. The API ends first: an
-// upload is over before the session that it depends on.
+// Run takes part in the work of all nodes on the database, and serves the API, until ctx ends. The API stops first,
+// since uploads depend on the node's session.
 func (n *Node) Run(ctx context.Context) error {
 	if n.server == nil {
 		return n.node.Run(ctx)
@@ -164,10 +164,10 @@ func (n *Node) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Ready is closed once the node works.
+// Ready is closed once the node takes work.
 func (n *Node) Ready() <-chan struct{} { return n.node.Ready() }
 
-// Address is where the API is; nil: there is none.
+// Address returns the address of the API; nil: none.
 func (n *Node) Address() net.Addr {
 	if n.listener == nil {
 		return nil
@@ -175,10 +175,10 @@ func (n *Node) Address() net.Addr {
 	return n.listener.Addr()
 }
 
-// Close gives back what Open has taken, after Run has returned.
+// Close frees what Open has acquired, after Run has returned.
 func (n *Node) Close() {
 	if n.listener != nil {
-		_ = n.listener.Close() // Run has closed it, if there was one
+		_ = n.listener.Close() // Run has closed it, if it ran
 	}
 	n.release()
 }

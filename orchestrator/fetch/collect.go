@@ -20,62 +20,58 @@ import (
 )
 
 const (
-	// collectBytes is how much of a chunk's results is recorded while the rest is at work.
+	// collectBytes is the size from which results are recorded while the rest of the chunk is processed.
 	collectBytes = 1 << 20
-	// maxResult is the largest result of an item.
-	maxResult = 64 << 20
-	// slotOverhead is about what a slot takes beside its data.
+	maxResult    = 64 << 20
+	// slotOverhead is the approximate size of a slot without its data.
 	slotOverhead = 100
 )
 
-// collector takes the slots of one chunk, holds them against what was asked, and hands them on to be recorded: all at
-// the end, or what has piled up in between. It is safe for concurrent use.
+// collector takes the slots of one chunk and hands them to the recorders: at the end, or earlier at collectBytes. It
+// implements fetch.Sink, and is safe for concurrent use.
 type collector struct {
 	f       *Worker
 	job     *fetchJob
-	service string        // who answers
-	worked  time.Duration // that a service worked, by its own account; 0: it does not say
-	// requests is how long those to a host or source took.
+	service string        // that answered
+	worked  time.Duration // processing time reported by a service; 0: unknown
+	// requests is the time taken by requests to a host or source.
 	requests time.Duration
 	trace    wire.Trace
 	traced   func(error)
 	panics   atomic.Int64
 
 	ctx   context.Context //nolint:containedctx // of the job: Take has none
-	room  sync.Mutex      // held while results wait for room
+	room  sync.Mutex      // held while results wait to be handed over
 	mu    sync.Mutex
 	slots []settle.Slot
 	size  int64
-	asked bitfield.Set // for which no slot has come
-	taken int          // slots, in all
-	item  int          // ordinal that the fetcher is at; -1: it did not say
-	done  bool         // nothing more is taken
-	odd   int          // slots that were not asked for, or came twice
+	asked bitfield.Set // items without a slot
+	taken int          // number of slots
+	item  int          // ordinal that the fetcher is processing; -1: unknown
+	done  bool         // all further slots are dropped
+	odd   int          // slots for unrequested items, or duplicates
 
-	limited time.Duration // what the call may take
-	blocked time.Duration // of its time, how long it waited for room
-	waiting time.Time     // since when it waits for room
+	limited time.Duration // timeout of the call
+	blocked time.Duration // part of the call's time spent waiting to hand over results
+	waiting time.Time     // since when it waits for that
 }
 
 func newCollector(f *Worker, job *fetchJob) *collector {
 	return &collector{f: f, job: job, service: f.node.Name, asked: job.Mask, item: -1, traced: func(error) {}}
 }
 
-// Begin implements fetch.Sink.
 func (c *collector) Begin(ordinal int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.item = ordinal
 }
 
-// at returns the item that the fetcher is at, as far as it says.
 func (c *collector) at() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.item
 }
 
-// Take implements fetch.Sink.
 func (c *collector) Take(slot fetch.Slot) {
 	c.mu.Lock()
 	c.add(slot)
@@ -86,7 +82,7 @@ func (c *collector) Take(slot fetch.Slot) {
 	}
 }
 
-// add keeps a slot that was asked for. Called with mu held.
+// add keeps a requested slot, with mu held.
 func (c *collector) add(slot fetch.Slot) {
 	block, bit := workqueue.Ordinal(slot.Ordinal).Block()
 	switch {
@@ -109,7 +105,7 @@ func (c *collector) add(slot fetch.Slot) {
 	c.size += int64(len(kept.Result) + slotOverhead)
 }
 
-// checkResult holds a result to what can be stored and read again.
+// checkResult checks that a result can be stored and read again.
 func checkResult(slot fetch.Slot) *wire.SlotError {
 	switch {
 	case len(slot.Data) > maxResult:
@@ -128,7 +124,6 @@ func checkResult(slot fetch.Slot) *wire.SlotError {
 	return nil
 }
 
-// Answered notes who answers, and how long that took.
 func (c *collector) Answered(reply *wire.Reply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,15 +131,14 @@ func (c *collector) Answered(reply *wire.Reply) {
 	c.worked += reply.Took
 }
 
-// Worked implements fetch.Sink.
 func (c *collector) Worked(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requests += took
 }
 
-// flush hands what has piled up on, and waits until there is room for it. What finds none before the job ends is
-// dropped: those items are asked for again.
+// flush hands over the results so far once there is space for them. If the job ends first they are dropped, and
+// fetched again.
 func (c *collector) flush() {
 	c.room.Lock()
 	defer c.room.Unlock()
@@ -163,21 +157,19 @@ func (c *collector) flush() {
 	c.waiting = time.Time{}
 }
 
-// shut takes nothing more.
 func (c *collector) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.done = true
 }
 
-// late is the failure of a chunk whose time was over.
 func (c *collector) late() *workqueue.SlotError {
 	return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
 		Message: fmt.Sprintf("step %s did not end within %s", c.job.Work.Name, c.limited)}
 }
 
-// giveUp is the failure of a chunk whose call did not come back. The item that it was at has its own error, so that the
-// others need not be taken apart to find it.
+// giveUp returns the failure of a chunk whose call did not return. The item in progress gets its own error, so that
+// the chunk need not be split to find it.
 func (c *collector) giveUp() *workqueue.SlotError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +183,7 @@ func (c *collector) giveUp() *workqueue.SlotError {
 	return c.late()
 }
 
-// finish hands on what is left, as the end of the chunk. A failure speaks for the items without a slot.
+// finish hands over the remaining results and ends the chunk. failure applies to the items without a slot.
 func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, took time.Duration) {
 	c.mu.Lock()
 	c.done = true
@@ -220,7 +212,6 @@ func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, to
 	c.f.hand(ctx, fetchResult{job: c.job, answer: answer, size: size, trace: c.trace, ended: c.traced})
 }
 
-// panicked tells of the first panic of a chunk; the errors of all of them are kept with their items.
 func (c *collector) panicked(p fetch.Panic) {
 	if c.panics.Add(1) > 1 {
 		return
@@ -230,8 +221,7 @@ func (c *collector) panicked(p fetch.Panic) {
 		zap.ByteString("stack", p.Stack))
 }
 
-// limit returns the context of a call, which ends when its time is over. Time that it spent waiting for its results to
-// be recorded does not count. stop ends it.
+// limit returns the context of a call, which ends at its timeout, not counting time spent waiting for the recorders.
 func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed context.Context, stop func()) {
 	timed, cancel := context.WithCancelCause(ctx)
 	c.ctx, c.limited = ctx, timeout
@@ -239,12 +229,11 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	go func() {
 		for left := timeout; left > 0 && backoff.Sleep(timed, left) == nil; left = timeout + c.waited() - time.Since(begun) {
 		}
-		cancel(core.DeadlineError{Limit: timeout}) // or it has ended before
+		cancel(core.DeadlineError{Limit: timeout}) // without effect after its end
 	}()
 	return timed, func() { cancel(nil) }
 }
 
-// waited is how long the call has waited for room.
 func (c *collector) waited() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package fetch is the work that a node does itself: steps of functions, hosts, sources, and endpoints asked over core
-// NATS. Slices stay claimed until their outcome is recorded, so that they come back when the node's session ends.
+// Package fetch is the work that a node does itself: steps with functions, hosts, sources, and endpoints called over
+// core NATS. Slices stay claimed until recorded, so the end of the session releases them.
 package fetch
 
 import (
@@ -23,17 +23,16 @@ import (
 )
 
 const (
-	// fetchInputBytes bounds the items and parts of the chunks that a node works on itself.
+	// fetchInputBytes limits the bytes of items and inputs of the chunks being processed.
 	fetchInputBytes = 64 << 20
-	// fetchResultBytes bounds what came of them and is not recorded yet.
+	// fetchResultBytes limits the bytes of unrecorded results.
 	fetchResultBytes = 64 << 20
-	// fetchReaders is how many chunks are read at once, before it is known how large they are.
+	// fetchReaders limits the chunks read concurrently, whose size is not yet known.
 	fetchReaders = 4
-	// fetchChunkBytes is the wanted size of what a chunk must be worked with, fetchChunkLimit the most that a step may
-	// ask for: no message has to hold it.
+	// fetchChunkBytes and fetchChunkLimit are target and limit of a chunk's inputs, which need not fit a message.
 	fetchChunkBytes = 4 << 20
 	fetchChunkLimit = 32 << 20
-	// fetcherRest is how long a node leaves steps alone for which it has no fetcher: another may have one.
+	// fetcherRest is how long a node leaves steps without a fetcher to other nodes.
 	fetcherRest = 5 * time.Second
 	// queueTimeout is how long a slice may wait for a worker of this node.
 	queueTimeout = 5 * time.Second
@@ -41,57 +40,54 @@ const (
 
 var errWaited = errors.New("the node that had claimed the slice did not get to it")
 
-// Worker is what a node does itself: the slices of steps whose work no service takes from the stream. Its slices stay
-// claimed until their outcome is recorded, so that they come back when the node's session ends.
+// Worker is the work that a node does itself: slices of steps whose requests are not in the work stream.
 type Worker struct {
 	node      *core.Core
 	cfg       Config
 	after     core.OutcomeObserver
 	calls     *core.Calls
 	isolation *isolation
-	reading   *semaphore.Weighted // chunks that are being read
-	inputs    *semaphore.Weighted // bytes
-	held      *semaphore.Weighted // bytes
+	reading   *semaphore.Weighted // chunks being read
+	inputs    *semaphore.Weighted // bytes of inputs
+	held      *semaphore.Weighted // bytes of results
 	results   chan fetchResult
-	allHanded chan struct{} // closed once nothing more comes but from calls that were given up
+	allHanded chan struct{} // closed when only abandoned calls can still hand over results
 
 	mu      sync.Mutex
-	pools   map[string]*fetchPool // by what paces the step
+	pools   map[string]*fetchPool // by the step's pace
 	jobs    map[*fetchJob]struct{}
-	looked  time.Time // for slices that were taken back
+	looked  time.Time // when slices that were taken back were last checked
 	stopped bool
 	workers sync.WaitGroup
 }
 
-// fetchJob is a slice that a node works on.
 type fetchJob struct {
 	dispatch.Assignment
 	pool   *fetchPool
 	cancel context.CancelCauseFunc
-	begun  time.Time // its call; guarded by the mutex of its fetching
-	leave  func()    // lets others begin, once what came of it is recorded; nil: it had no turn
+	begun  time.Time // its call; guarded by Worker.mu
+	leave  func()    // ends its turn once its outcome is recorded; nil: it has none
 }
 
-// left ends the turn of a job. Not before it is recorded: a suspect that begins meanwhile may end the node, and then
-// what was not recorded is taken for what did.
+// left ends the turn of a recorded job. A suspect begins next and may kill the node: unrecorded jobs would be blamed.
 func (j *fetchJob) left() {
 	if j.leave != nil {
 		j.leave()
 	}
 }
 
-// Config sets fetching up. Nothing in it has a default.
+// Config configures a worker. No field has a default.
 type Config struct {
 	Locals       map[string]fetch.Fetcher
-	LocalWorkers int // chunks that a function works on at once
+	LocalWorkers int // chunks that a function processes concurrently
 	Fetchers     map[workqueue.Kind]Fetchers
-	Recorders    int         // commits in progress at once
-	RecordBatch  int         // chunks of one commit at most
-	ReplyBacklog int         // bytes of replies over core NATS that are held while they wait to be taken
-	Limits       wire.Limits // of the replies read
+	Recorders    int         // concurrent commits
+	RecordBatch  int         // maximum chunks of one commit
+	ReplyBacklog int         // bytes of buffered replies over core NATS
+	Limits       wire.Limits // of replies
 }
 
-// New returns what works on slices in this node.
+// New returns a worker.
 func New(k *core.Core, after core.OutcomeObserver, cfg Config) *Worker {
 	return &Worker{
 		node: k, cfg: cfg, after: after, calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
@@ -102,8 +98,7 @@ func New(k *core.Core, after core.OutcomeObserver, cfg Config) *Worker {
 	}
 }
 
-// Take begins to work on a slice, or lets it wait for a worker. What waits when the node stops goes back with the
-// session.
+// Take starts processing a slice, or queues it for a worker. When the node stops, the end of the session releases it.
 func (f *Worker) Take(ctx context.Context, a dispatch.Assignment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +120,7 @@ func (f *Worker) Take(ctx context.Context, a dispatch.Assignment) {
 	})
 }
 
-// next returns what a worker does next, or nil when it has nothing to do and is to end.
+// next returns a worker's next job; nil ends the worker.
 func (f *Worker) next(pool *fetchPool) *fetchJob {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,20 +136,19 @@ func (f *Worker) next(pool *fetchPool) *fetchJob {
 	return job
 }
 
-// Tend gives back what has waited too long for a worker, and ends what was taken back.
+// Tend releases what has waited too long for a worker, and cancels calls whose slices were taken back.
 func (f *Worker) Tend(ctx context.Context) {
 	f.nak(ctx)
 	f.endTaken(ctx)
 }
 
-// nak gives back what has waited for a worker longer than was to be expected, so that others may take it.
 func (f *Worker) nak(ctx context.Context) {
 	f.mu.Lock()
 	var late []*fetchJob
 	for _, pool := range f.pools {
 		for len(pool.queue) > 0 && time.Since(pool.queue[0].Claimed) > queueTimeout {
 			late, pool.queue = append(late, pool.queue[0]), pool.queue[1:]
-			pool.took = queueTimeout // no more are claimed ahead until chunks are quick again
+			pool.took = queueTimeout // stop claiming ahead until chunks are quick again
 		}
 	}
 	f.mu.Unlock()
@@ -163,7 +157,6 @@ func (f *Worker) nak(ctx context.Context) {
 	}
 }
 
-// stop lets nothing that waits begin.
 func (f *Worker) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +166,7 @@ func (f *Worker) stop() {
 	}
 }
 
-// Abandon ends what is in progress for a session that is over: the slices are someone else's by now.
+// Abandon cancels the jobs of an expired session: other nodes own the slices by now.
 func (f *Worker) Abandon(session workqueue.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,13 +192,13 @@ func (f *Worker) begin(ctx context.Context, job *fetchJob) (context.Context, fun
 	}
 }
 
-// work brings a slice to its end, or gives it back for a while when it cannot be worked on here and now.
+// work processes a slice, or postpones it if this node cannot process it now.
 func (f *Worker) work(ctx context.Context, job *fetchJob) {
 	n := f.node
 	ctx, end := f.begin(ctx, job)
 	defer end()
 	if ctx.Err() != nil || job.Session != n.Session() {
-		return // the session's end hands it back
+		return // the end of the session releases it
 	}
 	err := f.try(ctx, job)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errTaken) {
@@ -226,17 +219,16 @@ func (f *Worker) work(ctx context.Context, job *fetchJob) {
 	f.postpone(ctx, job, core.Jitter(delay), err)
 }
 
-// postpone gives a slice back for a while.
 func (f *Worker) postpone(ctx context.Context, job *fetchJob, delay time.Duration, why error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	if err := f.node.Settling.Postpone(ctx, job.Session, job.ID, delay, why); err != nil {
-		// It stays claimed until the session or its time ends.
+		// It stays claimed until the session or its claim expires.
 		f.node.Log.Warn("postpone", zap.Stringer("slice", job.ID), zap.Error(err))
 	}
 }
 
-// try works on a slice. An error means that nothing was begun.
+// try processes a slice. After an error it has not begun.
 func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	kills, err := f.killsNodes(ctx, job)
 	if err != nil {
@@ -263,8 +255,7 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	return nil
 }
 
-// Start records what comes of fetched slices. The function that it returns ends it: what is in progress may come to
-// its end until ctx does.
+// Start starts recording the results. end stops it: jobs in progress may finish until ctx ends.
 func (f *Worker) Start(ctx context.Context) (end func()) {
 	var recorders sync.WaitGroup
 	for range f.cfg.Recorders {
@@ -279,24 +270,20 @@ func (f *Worker) Start(ctx context.Context) (end func()) {
 	}
 }
 
-// Fetchers makes fetchers for steps of one kind. It is asked for each chunk, from several goroutines, and so keeps what
-// is costly to make.
+// Fetchers makes fetchers for steps of one kind. It is called for every chunk, concurrently, so it caches.
 type Fetchers interface {
-	// Fetcher returns what fetches for a step with the given settings, which are JSON. An error means that this node
-	// cannot: the chunk is left to others for a while.
+	// Fetcher returns the fetcher for a step's settings, as JSON. After an error other nodes get the chunk.
 	Fetcher(config []byte) (fetch.Fetcher, error)
 }
 
-// resting is implemented by Fetchers that are told by whom they ask to stay away for a while.
+// resting is implemented by Fetchers whose services may demand a pause.
 type resting interface {
-	// RestsUntil returns until when nothing is to be claimed of a pace; the zero time: it may be now.
+	// RestsUntil returns until when nothing may be claimed of a pace; zero: it may be now.
 	RestsUntil(paceKey string) time.Time
 }
 
-// fetchCall works on a chunk.
 type fetchCall func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error)
 
-// noFetcherError says that this node cannot work on a step.
 type noFetcherError struct {
 	work workqueue.StepWork
 	why  error
@@ -308,7 +295,6 @@ func (e *noFetcherError) Error() string {
 
 func (e *noFetcherError) Unwrap() error { return e.why }
 
-// offers reports whether this node works on steps of a kind at all.
 func (f *Worker) offers(kind workqueue.Kind) bool {
 	switch kind {
 	case workqueue.KindLocal:
@@ -320,7 +306,6 @@ func (f *Worker) offers(kind workqueue.Kind) bool {
 	}
 }
 
-// callOf returns what works on the chunks of a step.
 func (f *Worker) callOf(job *fetchJob) (fetchCall, error) {
 	fetcher, err := f.fetcherOf(job)
 	switch {
@@ -334,7 +319,7 @@ func (f *Worker) callOf(job *fetchJob) (fetchCall, error) {
 	}, nil
 }
 
-// fetcherOf returns nil for a step that asks an endpoint.
+// fetcherOf returns nil for a step that calls an endpoint.
 func (f *Worker) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 	switch kind := job.Work.Kind; kind {
 	case workqueue.KindDirect:
@@ -354,5 +339,4 @@ func (f *Worker) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 	}
 }
 
-// names of the functions for steps of kind local, in order.
 func (f *Worker) names() []string { return slices.Sorted(maps.Keys(f.cfg.Locals)) }

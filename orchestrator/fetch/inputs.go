@@ -17,11 +17,11 @@ import (
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// errTaken says that a slice is no longer this node's.
+// errTaken means that this node no longer owns the slice.
 var errTaken = errors.New("the slice is someone else's, or was taken back")
 
-// read brings what a chunk is worked with, and the bytes of it that it holds of the node's share. Chunks are cut for
-// the mean size of their block's parts; one that has far larger ones is cut again, when they are seen.
+// read returns a chunk's inputs, and their share of fetchInputBytes. Chunks are sized for the mean of their block, so
+// read cuts some again.
 func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	if err := f.reading.Acquire(ctx, 1); err != nil {
 		return nil, 0, err
@@ -31,7 +31,7 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	req, size, err := f.requestOf(ctx, job, &large)
 	if err == nil && !large.Items.Empty() {
 		if err = large.Refuse(ctx, f.node, f.after, job.Assignment); err == nil {
-			err = errTaken // others are claimed again
+			err = errTaken // the rest of the items is claimed again
 		}
 	}
 	for err == nil && len(req.Items) < job.Mask.Count() {
@@ -49,8 +49,7 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	return req, size, nil
 }
 
-// cut leaves a job the first items of its slice; the others are claimed again. What it read of them is read again, for
-// a reset may have taken some of them back.
+// cut keeps the first items of a job's slice. They must be read again: a reset may have taken some back.
 func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
@@ -69,8 +68,8 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	return nil
 }
 
-// requestOf reads the items of a slice and the parts that its step sees: the first ones, when all are too much. Items
-// with parts that no step sees go to large instead.
+// requestOf reads items and the results that the step sees, up to fetchChunkLimit. Items with too large results go to
+// large instead.
 func (f *Worker) requestOf(
 	ctx context.Context, job *fetchJob, large *dispatch.LargeInputs,
 ) (*fetch.Request, int64, error) {
@@ -113,7 +112,6 @@ func (f *Worker) requestOf(
 	return req, size, err
 }
 
-// sizeOf is how many bytes an item has with its parts.
 func sizeOf(in *dispatchstore.Input) int64 {
 	size := len(in.Key) + len(in.Payload)
 	for i := range in.Parts {
@@ -122,8 +120,7 @@ func sizeOf(in *dispatchstore.Input) int64 {
 	return int64(size)
 }
 
-// call returns what asks an endpoint. A chunk that does not fit one message is asked for in several, one after the
-// other.
+// asks returns a call to an endpoint. A chunk too large for one message is sent in several, one at a time.
 func (f *Worker) asks(endpoint string) fetchCall {
 	return func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error) {
 		if err := f.calls.Open(); err != nil {
@@ -143,12 +140,12 @@ func (f *Worker) asks(endpoint string) fetchCall {
 	}
 }
 
-// question writes a request for the items from one on, as many as fit, and returns the first that is not in it. It
-// answers an item that fits no message itself; q is nil when there is no other.
+// question builds a request for as many items as fit, and returns the index of the next. It fails an item that fits
+// no message; q is nil if that was the only one.
 func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *collector) (q *core.Question, next int) {
 	slice := req.Slice
 	if from > 0 {
-		slice = uuid.New() // of a request that is a part of the chunk
+		slice = uuid.New() // of a request for part of the chunk
 	}
 	q = core.NewQuestion(endpoint, slice)
 	q.First = int(c.job.Block.Ordinal(0))
@@ -177,7 +174,6 @@ func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *coll
 	return q, next
 }
 
-// addItem adds an item with the parts that the step sees.
 func addItem(b *wire.RequestBuilder, item *fetch.Item, c *collector) bool {
 	if len(c.job.Work.Inputs) == 0 && item.Payload != nil {
 		return b.Add(item.Ordinal, item.Key, item.Payload)

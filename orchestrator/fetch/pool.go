@@ -15,31 +15,27 @@ import (
 )
 
 const (
-	// requestWorkers is how many requests over core NATS a node has out for an endpoint.
 	requestWorkers = 32
-	// fetchWorkers is how many chunks of a step of another kind it works on when the step does not say.
-	fetchWorkers = 4
-	// quickChunk is how long chunks may take for a worker to have the next one waiting.
+	fetchWorkers   = 4
+	// quickChunk is the longest duration of chunks that are claimed ahead.
 	quickChunk = time.Second
-	// maxAhead is how many chunks may wait for each worker.
-	maxAhead = 4
-	// maxHung is how many calls of one function may never have come back before no more are made.
+	maxAhead   = 4
+	// maxHung hung calls of a function stop further claims.
 	maxHung = 64
 )
 
-// fetchPool bounds what a node works on at once of what has one pace: a function, a host, a source, an endpoint. All of
-// it is guarded by the mutex of its fetching.
+// fetchPool limits the concurrent work of one pace, such as a function or a host. It is guarded by Worker.mu.
 type fetchPool struct {
 	key     string
-	size    int           // workers
-	busy    int           // of them
+	size    int           // number of workers
+	busy    int           // number of busy workers
 	queue   []*fetchJob   // claimed ahead
-	hung    int           // calls that were given up and have not come back
-	took    time.Duration // by chunks, lately; 0: not known
+	hung    int           // abandoned calls that have not returned
+	took    time.Duration // mean duration of recent chunks; 0: unknown
 	resting time.Time     // until when nothing is claimed
 }
 
-// pool returns the pool of a pace. Called with mu held.
+// pool returns the pool of a pace, with mu held.
 func (f *Worker) pool(kind workqueue.Kind, key string) *fetchPool {
 	pool := f.pools[key]
 	if pool == nil {
@@ -49,7 +45,7 @@ func (f *Worker) pool(kind workqueue.Kind, key string) *fetchPool {
 	return pool
 }
 
-// Room is how many slices of a pace may be claimed now.
+// Room returns how many slices of a pace may be claimed now.
 func (f *Worker) Room(kind workqueue.Kind, key string) int {
 	if rests, ok := f.cfg.Fetchers[kind].(resting); ok && time.Now().Before(rests.RestsUntil(key)) {
 		return 0
@@ -67,8 +63,8 @@ func (f *Worker) Room(kind workqueue.Kind, key string) int {
 	}
 }
 
-// room is how many slices more the pool may have. A worker of quick chunks need not wait for a claim: some are claimed
-// ahead, and several at once. Called with the mutex held.
+// room returns how many more slices the pool may have, with mu held. Quick chunks are claimed ahead, several
+// together, so that workers need not wait for a claim.
 func (p *fetchPool) room() int {
 	if p.hung >= maxHung || time.Now().Before(p.resting) {
 		return 0
@@ -84,7 +80,7 @@ func (p *fetchPool) room() int {
 	return max(0, room)
 }
 
-// Narrow has a claim bring no more than there is room for, in chunks that need not fit a message.
+// Narrow limits a claim to the free capacity, in chunks that need not fit a message.
 func (f *Worker) Narrow(req *dispatchstore.ClaimRequest, step *dispatchstore.Runnable) {
 	req.MaxSlices = min(req.MaxSlices, f.Room(step.Kind, step.Endpoint))
 	if step.Kind != workqueue.KindDirect {
@@ -92,7 +88,7 @@ func (f *Worker) Narrow(req *dispatchstore.ClaimRequest, step *dispatchstore.Run
 	}
 }
 
-// Full adds the paces that have no room to a list.
+// Full adds the paces without free capacity to a list.
 func (f *Worker) Full(keys []string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +100,6 @@ func (f *Worker) Full(keys []string) []string {
 	return keys
 }
 
-// initialWorkers is how many workers there are before a claim has said what the step wants.
 func (f *Worker) initialWorkers(kind workqueue.Kind) int {
 	switch kind {
 	case workqueue.KindLocal:
@@ -116,7 +111,6 @@ func (f *Worker) initialWorkers(kind workqueue.Kind) int {
 	}
 }
 
-// workersFor is how many chunks of a step are worked on at once.
 func (f *Worker) workersFor(work workqueue.StepWork) int {
 	if work.Kind == workqueue.KindLocal || work.Kind == workqueue.KindDirect {
 		return f.initialWorkers(work.Kind)
@@ -129,13 +123,12 @@ func (f *Worker) workersFor(work workqueue.StepWork) int {
 	case json.Unmarshal(work.Config, &settings) != nil || settings.Concurrency < 1:
 		return fetchWorkers
 	case work.Kind == workqueue.KindHTTP && !settings.WholeChunk:
-		return min(2, settings.Concurrency) // each asks for several items at once; the second fills the gaps of the first
+		return min(2, settings.Concurrency) // each has several requests in flight; the second fills the gaps of the first
 	default:
 		return settings.Concurrency
 	}
 }
 
-// ended notes how long a chunk took.
 func (f *Worker) ended(pool *fetchPool, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,14 +138,13 @@ func (f *Worker) ended(pool *fetchPool, took time.Duration) {
 	pool.took += (took - pool.took) / 8
 }
 
-// rest leaves a pace to other nodes for a while.
 func (f *Worker) rest(pool *fetchPool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	pool.resting = time.Now().Add(fetcherRest)
 }
 
-// hang notes that a call was given up, or has come back after all. It returns how many of its pace are hung.
+// hang adds to the hung calls of a pace, and returns their number.
 func (f *Worker) hang(pool *fetchPool, calls int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,23 +153,22 @@ func (f *Worker) hang(pool *fetchPool, calls int) int {
 	return pool.hung
 }
 
-// AtWork counts the slices that are worked on.
+// AtWork returns the number of slices in progress.
 func (f *Worker) AtWork() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.jobs)
 }
 
-// hangTimeout is how long a call may take to come back after its context has ended. Then it is given up.
+// hangTimeout is how long a call may take to return after its context ended. Then it is abandoned.
 const hangTimeout = time.Second
 
-// callEnd is what a call came back with.
 type callEnd struct {
 	slots []fetch.Slot
 	err   error
 }
 
-// run calls a fetcher for a chunk, and records what comes of it.
+// run calls a fetcher for a chunk, and hands over the outcome.
 func (f *Worker) run(ctx context.Context, job *fetchJob, call fetchCall, req *fetch.Request) {
 	c := newCollector(f, job)
 	ctx = f.traceFetching(ctx, c)
@@ -201,7 +192,7 @@ func (f *Worker) run(ctx context.Context, job *fetchJob, call fetchCall, req *fe
 			f.leak(c, back)
 		}
 		job.left()
-		return // the slice is not ours any more, or is handed back
+		return // this node no longer owns the slice, or releases it
 	}
 	f.node.Faults.Hit(fault.FetchDone)
 	var failure *workqueue.SlotError
@@ -220,7 +211,7 @@ func (f *Worker) run(ctx context.Context, job *fetchJob, call fetchCall, req *fe
 	c.finish(ctx, failure, took)
 }
 
-// waitFor waits for a call, and a little beyond the end of its context.
+// waitFor waits for a call, at most until hangTimeout after its context ends.
 func waitFor(ctx context.Context, back <-chan callEnd) (end callEnd, came bool) {
 	select {
 	case end = <-back:
@@ -237,13 +228,13 @@ func waitFor(ctx context.Context, back <-chan callEnd) (end callEnd, came bool) 
 	}
 }
 
-// leak keeps count of a call that was given up, until it comes back after all. What it brings then is dropped.
+// leak counts an abandoned call until it returns. Its results are dropped.
 func (f *Worker) leak(c *collector, back <-chan callEnd) {
 	c.shut()
 	log := f.node.Log.With(zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint),
 		zap.Stringer("run", c.job.Run), zap.Stringer("slice", c.job.ID))
 	n := f.hang(c.job.pool, 1)
-	log.Error("a call does not come back although its context has ended; it is given up, and goes on in the background",
+	log.Error("a call does not return although its context ended; it is abandoned and continues in the background",
 		zap.Int("hung", n), zap.Int("at_most", maxHung), zap.Int("ordinal", c.at()))
 	go func() {
 		<-back

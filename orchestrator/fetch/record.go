@@ -17,24 +17,22 @@ import (
 )
 
 const (
-	// recordAgain is the first pause of a node that cannot record what it has fetched; it doubles up to recordAgainMax.
+	// recordAgain is the first pause after a failure to record results; it doubles up to recordAgainMax.
 	recordAgain    = 100 * time.Millisecond
 	recordAgainMax = time.Second
 )
 
-// codeRefused is the error code of results that PostgreSQL refuses.
 const codeRefused = "refused"
 
-// fetchResult is a part of what came of a chunk, on its way into the database.
 type fetchResult struct {
 	job    *fetchJob
 	answer settle.Answer
-	size   int64 // that it holds of the node's share
+	size   int64 // share of fetchResultBytes
 	trace  wire.Trace
-	ended  func(error) // of the last one: ends the span
+	ended  func(error) // ends the span; set on the chunk's last result
 }
 
-// hand gives a result to the recorders, when there is room for it. What finds none before ctx ends is dropped.
+// hand passes a result to the recorders once there is space for it. If ctx ends first, it is dropped.
 func (f *Worker) hand(ctx context.Context, r fetchResult) {
 	r.size = min(r.size, fetchResultBytes)
 	if f.held.Acquire(ctx, r.size) == nil {
@@ -48,7 +46,7 @@ func (f *Worker) hand(ctx context.Context, r fetchResult) {
 	r.over(context.Cause(ctx))
 }
 
-// over ends the span of a chunk, and its turn, with its last result.
+// over ends the chunk's span and turn, if this is its last result.
 func (r *fetchResult) over(err error) {
 	if r.ended != nil {
 		r.ended(err)
@@ -56,8 +54,8 @@ func (r *fetchResult) over(err error) {
 	}
 }
 
-// record takes results as they come, until all are taken after the end: one at once when there is one, many in a commit
-// when they queue up. The channel is never closed: a call that was given up may still be about to hand something over.
+// record records results until none is left after the end. The channel is never closed: an abandoned call may still
+// hand one over.
 func (f *Worker) record(ctx context.Context) {
 	for {
 		var first fetchResult
@@ -79,7 +77,6 @@ func (f *Worker) record(ctx context.Context) {
 	}
 }
 
-// queued adds to a result those that wait behind it, as many as fit in a commit.
 func (f *Worker) queued(first fetchResult) []fetchResult {
 	batch, size := []fetchResult{first}, first.size
 	for len(batch) < f.cfg.RecordBatch && size < core.RecordBytes {
@@ -93,9 +90,8 @@ func (f *Worker) queued(first fetchResult) []fetchResult {
 	return batch
 }
 
-// recordBatch commits results. While PostgreSQL is unavailable it tries again, as long as the slices are this node's:
-// no one else has what was fetched. When PostgreSQL refuses them, they are taken one by one, and one that it refuses
-// for what is in it fails.
+// recordBatch commits results. It retries as long as this node owns the slices, since the results exist nowhere else.
+// If PostgreSQL refuses a batch, it records one at a time; a refused result fails its chunk.
 func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 	n := f.node
 	again := backoff.Exponential{First: recordAgain, Longest: recordAgainMax}
@@ -128,12 +124,11 @@ func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 		n.Log.Warn("cannot record what was fetched; trying again", zap.Int("chunks", len(batch)), zap.Error(err))
 		n.Stats.RecordedAgain.Add(1)
 		if again.Wait(ctx) != nil {
-			return // the slices go back with the session
+			return // the end of the session releases the slices
 		}
 	}
 }
 
-// ours leaves out what belongs to a session that is over.
 func (f *Worker) ours(batch []fetchResult) []fetchResult {
 	kept := make([]fetchResult, 0, len(batch))
 	for _, r := range batch {
@@ -142,25 +137,24 @@ func (f *Worker) ours(batch []fetchResult) []fetchResult {
 			continue
 		}
 		f.node.Stats.Stale.Add(1)
-		f.node.Log.Debug("dropped what was fetched for a session that is over", zap.Stringer("slice", r.job.ID))
+		f.node.Log.Debug("dropped what was fetched for an expired session", zap.Stringer("slice", r.job.ID))
 	}
 	return kept
 }
 
-// refused turns an answer that PostgreSQL does not take into a failure of its chunk, once.
+// refused turns an answer that PostgreSQL refuses into a failure of its chunk, once.
 func (f *Worker) refused(r *fetchResult, err error) bool {
 	f.node.Log.Error("what was fetched cannot be stored", zap.Stringer("run", r.job.Run),
 		zap.Stringer("slice", r.job.ID), zap.String("step", r.job.Work.Name), zap.Error(err))
 	if r.answer.Unreadable {
-		return false // it comes back when its time is over
+		return false // the slice is released when its claim expires
 	}
 	r.answer = settle.Answer{Slice: r.job.ID, Endpoint: r.job.Endpoint, Service: r.answer.Service, Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeRefused, Message: "the result cannot be stored: " + err.Error()}}
 	return true
 }
 
-// traceFetching begins the span of a chunk that the node works on itself. What comes of it is recorded within it, and a
-// request that is sent for it carries it.
+// traceFetching starts the span of a chunk. Its recording, and requests sent for it, belong to that span.
 func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Context {
 	tracer := f.node.Tracer
 	if tracer == nil {
@@ -172,8 +166,7 @@ func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Contex
 	return ctx
 }
 
-// endTaken ends calls whose slices were taken from the node meanwhile: their run was cancelled, or their items were
-// reset. Nothing that they bring would count. Quick chunks are not asked about.
+// endTaken cancels long calls whose slices were taken back, by a cancelled run or a reset.
 func (f *Worker) endTaken(ctx context.Context) {
 	session := f.node.Session()
 	long := f.underWay(session)
@@ -188,7 +181,7 @@ func (f *Worker) endTaken(ctx context.Context) {
 	defer cancel()
 	claimed, err := dispatchstore.New(f.node.Store).StillClaimed(ctx, session, ids)
 	if err != nil {
-		f.node.Log.Debug("look for slices that were taken back", zap.Error(err)) // it is asked again
+		f.node.Log.Debug("look for slices that were taken back", zap.Error(err)) // retried at the next call
 		return
 	}
 	for _, job := range long {
@@ -200,7 +193,6 @@ func (f *Worker) endTaken(ctx context.Context) {
 	}
 }
 
-// underWay returns the jobs whose calls take long, at most once in quickChunk.
 func (f *Worker) underWay(session workqueue.SessionID) (long []*fetchJob) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,7 +208,7 @@ func (f *Worker) underWay(session workqueue.SessionID) (long []*fetchJob) {
 	return long
 }
 
-// called notes that a job's call begins: its slice stays the one that it is.
+// called notes that a job's call begins: from now on its slice stays the same.
 func (f *Worker) called(job *fetchJob) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -74,7 +74,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	b.Check(t)
 }
 
-// No one listens for a while. The breaker understands, no item loses an attempt, and the run goes on when a service is
+// No service listens for a while. The breaker understands, no item loses an attempt, and the run continues when one is
 // there.
 func TestRequestsWaitForAService(t *testing.T) {
 	t.Parallel()

@@ -15,28 +15,27 @@ import (
 )
 
 const (
-	// nodesLost is how many nodes may be lost with a chunk before it is taken for what kills them.
+	// nodesLost is the number of nodes lost with a chunk at which it becomes a suspect.
 	nodesLost = 3
-	// alonePause is how long a suspect rests while another has the node for itself.
+	// alonePause is how long a suspect is postponed while another runs alone.
 	alonePause = 200 * time.Millisecond
-	// aloneTimeout is how long a suspect waits for the other work of its node to end, and that for the suspect.
+	// aloneTimeout is how long a suspect waits for the node's other work to end, and that for the suspect.
 	aloneTimeout = 10 * time.Second
 )
 
-// errAlone gives a suspect back while another has its node for itself: were the node lost, it would be lost with it.
+// errAlone postpones a suspect while another runs alone: both would be lost with the node.
 var errAlone = errors.New("the node is trying another chunk alone that may kill it")
 
-// lost is how often a slice's items were reissued because their node was gone, about: with what else is no one's
-// fault.
+// lost returns about how often a slice was reissued with its node lost; it includes other reissues without penalty.
 func (j *fetchJob) lost() int { return j.Attempt - 1 - j.Failures }
 
-// suspect reports whether a slice is to be tried alone: it may kill its node.
+// suspect reports whether a slice may kill its node, and must run alone.
 func (j *fetchJob) suspect() bool {
 	return j.Suspect || j.Cause == workqueue.CauseSession && j.lost() >= nodesLost
 }
 
-// killsNodes reports whether a suspect has killed its node: it was tried alone and lost with it, or, as long as it can
-// be cut in pieces, it was lost often enough.
+// killsNodes reports whether a suspect has killed its node: it ran alone and was lost with it, or it can still be
+// split.
 func (f *Worker) killsNodes(ctx context.Context, job *fetchJob) (bool, error) {
 	switch {
 	case job.Cause != workqueue.CauseSession || !job.suspect():
@@ -49,7 +48,7 @@ func (f *Worker) killsNodes(ctx context.Context, job *fetchJob) (bool, error) {
 	return dispatchstore.New(f.node.Store).TriedAlone(ctx, job.ID)
 }
 
-// turn waits until a slice may begin, and notes that a suspect does. leave ends it.
+// turn waits until a slice may begin, and saves that a suspect does. leave ends the turn.
 func (f *Worker) turn(ctx context.Context, job *fetchJob) (leave func(), err error) {
 	leave, err = f.isolation.begin(ctx, job.suspect())
 	if err != nil || !job.suspect() {
@@ -68,7 +67,7 @@ func (f *Worker) turn(ctx context.Context, job *fetchJob) (leave func(), err err
 	return leave, nil
 }
 
-// giveUpOn fails a slice that may kill its nodes: it is cut in pieces, until what kills them stands alone.
+// giveUpOn fails a slice that may kill its nodes, so that it is split until its culprit is alone.
 func (f *Worker) giveUpOn(ctx context.Context, job *fetchJob) {
 	c := newCollector(f, job)
 	failure := workqueue.SlotError{Code: workqueue.CodeDeliveries, Retry: true, Message: fmt.Sprintf("its nodes were "+
@@ -78,13 +77,12 @@ func (f *Worker) giveUpOn(ctx context.Context, job *fetchJob) {
 	c.finish(ctx, &failure, 0)
 }
 
-// isolation lets a suspect have its node for itself, so that no one who did nothing is lost with it. It is safe for
-// concurrent use.
+// isolation runs a suspect alone on its node, so that no other work is lost with it. It is safe for concurrent use.
 type isolation struct {
 	mu      sync.Mutex
-	others  int           // at work
-	alone   bool          // a suspect is, or waits to be
-	changed chan struct{} // closed with each change
+	others  int           // other jobs in progress
+	alone   bool          // a suspect runs, or waits to
+	changed chan struct{} // closed at each change
 }
 
 func newIsolation() *isolation { return &isolation{changed: make(chan struct{})} }
@@ -97,8 +95,7 @@ func (s *isolation) change(how func()) {
 	s.changed = make(chan struct{})
 }
 
-// begin waits until a job may begin, within aloneTimeout. A suspect is refused while there is another one. leave ends
-// it.
+// begin waits until a job may begin, at most aloneTimeout. It refuses a second suspect. leave ends the job.
 func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err error) {
 	if suspect {
 		refused := false
@@ -109,7 +106,7 @@ func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err 
 		s.await(ctx, func() bool { return s.others == 0 })
 		return func() { s.change(func() { s.alone = false }) }, nil
 	}
-	entered := s.await(ctx, func() bool { // under the lock: no suspect comes in between
+	entered := s.await(ctx, func() bool { // under the lock, so that no suspect begins in between
 		if !s.alone {
 			s.others++
 		}
@@ -121,7 +118,7 @@ func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err 
 	return func() { s.change(func() { s.others-- }) }, nil
 }
 
-// await waits until a condition, which is looked at with mu held, is met. It returns false when that takes too long.
+// await waits until met, called with mu held, returns true. It returns false after aloneTimeout.
 func (s *isolation) await(ctx context.Context, met func() bool) bool {
 	timer := time.NewTimer(aloneTimeout)
 	defer timer.Stop()

@@ -1,5 +1,5 @@
-// Package flush does a node's work for collectors: it claims keys that are due, asks their endpoint with one list
-// request for each, and records what came of it.
+// Package flush does a node's work for collectors: it claims due keys, sends each key's operations in one list
+// request, and records the outcome.
 package flush
 
 import (
@@ -18,15 +18,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// flushRest is the longest that a node leaves a collector alone that may make no call yet.
+// flushRest is the longest time for which a node skips a collector at its rate limit.
 const flushRest = time.Second
 
-// WakeFlush goes with wakeSubject when keys are due that this node has no room for.
+// WakeFlush is the message that keys are due.
 const WakeFlush = "flush"
 
-// Flusher is what a node does for collectors: it looks for keys that are due, asks their endpoint with one list
-// request for each, and records what came of it. A key stays its flush's until that is recorded, so that it comes back
-// when the node's session ends.
+// Flusher flushes collectors. A flush owns its key until it is recorded, or the node's session ends.
 type Flusher struct {
 	node  *core.Core
 	cfg   Config
@@ -35,18 +33,17 @@ type Flusher struct {
 	calls *core.Calls
 	sent  *sentFlushes
 	wakes chan struct{}
-	ended chan collectorstore.FlushEnd // what waits to be recorded
+	ended chan collectorstore.FlushEnd // to be recorded
 
 	mu      sync.Mutex
-	busy    map[int32]int // keys that are being flushed, by their collectors
-	slow    map[int32]int // collectors whose operations were not read in time, with how many keys are tried at once
+	busy    map[int32]int // keys being flushed, by collector
+	slow    map[int32]int // collectors with slow reads, with their limit of concurrent keys
 	flights map[*flight]struct{}
-	resting map[int32]time.Time // collectors, until when a look at them is of no use
-	alarm   time.Time           // when the next timer goes off; zero: there is none
+	resting map[int32]time.Time // collectors, until when they are skipped
+	alarm   time.Time           // when the next timer fires; zero: none is set
 	working sync.WaitGroup
 }
 
-// flight is a claim whose keys are being flushed.
 type flight struct {
 	collector int32
 	claimed   collectorstore.ClaimedFlushes
@@ -55,16 +52,16 @@ type flight struct {
 	cancel    context.CancelCauseFunc
 }
 
-// Config sets flushing up. Nothing in it has a default.
+// Config configures a flusher. No field has a default.
 type Config struct {
-	Poll         time.Duration // between two looks for keys, at the least
+	Poll         time.Duration // shortest time between polls for keys
 	SessionTTL   time.Duration // life of a session beyond its last heartbeat
-	Recorders    int           // commits in progress at once
-	ReplyBacklog int           // bytes of replies that are held while they wait to be taken
-	Limits       wire.Limits   // of the replies read
+	Recorders    int           // concurrent commits
+	ReplyBacklog int           // bytes of buffered replies
+	Limits       wire.Limits   // of replies
 }
 
-// keyStore has the keys of collectors. See [collectorstore.Store].
+// keyStore is the part of [collectorstore.Store] used here.
 type keyStore interface {
 	DueCollectors(ctx context.Context) ([]collectorstore.DueCollector, error)
 	ClaimFlushes(ctx context.Context, req collectorstore.FlushRequest) (collectorstore.ClaimedFlushes, error)
@@ -74,10 +71,9 @@ type keyStore interface {
 	ProlongFlushes(ctx context.Context, flushes []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error)
 }
 
-// followUps is told what is to be looked at after a commit.
 type followUps interface{ Add(settle.FollowUp) }
 
-// New returns what flushes collectors.
+// New returns a flusher.
 func New(k *core.Core, watch followUps, cfg Config) *Flusher {
 	f := newFlusher(k, collectorstore.New(k.Store), watch, cfg)
 	f.calls = core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog)
@@ -91,7 +87,7 @@ func newFlusher(k *core.Core, keys keyStore, watch followUps, cfg Config) *Flush
 		slow: map[int32]int{}, flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 }
 
-// Run flushes until ctx ends, and brings what is in progress to its end.
+// Run flushes until ctx ends, and finishes what is in progress.
 func (f *Flusher) Run(ctx, draining context.Context) {
 	var recorders sync.WaitGroup
 	for range f.cfg.Recorders {
@@ -104,12 +100,12 @@ func (f *Flusher) Run(ctx, draining context.Context) {
 	f.calls.Close()
 }
 
-// look takes keys until ctx ends: when woken, when the next key is due, and every Poll.
+// look claims keys until ctx ends: when woken, when the next key is due, and every Poll.
 func (f *Flusher) look(ctx, draining context.Context) {
 	n := f.node
 	for ctx.Err() == nil {
 		wait := core.Jitter(f.cfg.Poll)
-		if n.NC.IsConnected() { // what cannot be asked for is not to be claimed
+		if n.NC.IsConnected() { // never claim what cannot be sent
 			next, err := f.round(ctx, draining)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {
 				n.Log.Warn("flush collectors", zap.Error(err))
@@ -126,8 +122,7 @@ func (f *Flusher) look(ctx, draining context.Context) {
 	}
 }
 
-// round claims for every collector that has keys due, each its share of the room that there is for it: the longest due
-// does not take what is kept for the others. It returns in how long it is worth looking again.
+// round claims keys of every due collector, each a share of the free capacity. It returns the time to the next round.
 func (f *Flusher) round(ctx, draining context.Context) (wait time.Duration, err error) {
 	due, err := f.due(ctx)
 	if err != nil {
@@ -143,7 +138,7 @@ func (f *Flusher) round(ctx, draining context.Context) (wait time.Duration, err 
 		}
 		room := f.room(c.ID)
 		if room <= 0 {
-			continue // a flush that ends looks again
+			continue // the end of a flush starts another round
 		}
 		again, err := f.claim(ctx, draining, c.ID, max(1, room/(len(due)-i)))
 		wait, failed = min(wait, again), errors.Join(failed, err)
@@ -157,7 +152,6 @@ func (f *Flusher) due(ctx context.Context) ([]collectorstore.DueCollector, error
 	return f.keys.DueCollectors(ctx)
 }
 
-// claim takes keys of a collector and begins to flush them.
 func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
 	session, begun := n.Session(), time.Now()
@@ -191,7 +185,6 @@ func (f *Flusher) claim(ctx, draining context.Context, collector int32, most int
 	return again, nil
 }
 
-// fly flushes the keys of a claim.
 func (f *Flusher) fly(ctx context.Context, w *flight) {
 	n := f.node
 	ops, err := f.read(ctx, w)
@@ -231,8 +224,8 @@ func (f *Flusher) read(ctx context.Context, w *flight) ([][]collectorstore.Flush
 	return ops, err
 }
 
-// pace has a collector whose operations were not read in time go with fewer keys at once, down to one, until reads
-// come to their end again: else the same keys would be tried indefinitely.
+// pace halves the concurrent keys of a collector with a slow read, down to one, until reads succeed: otherwise the
+// same keys would be retried indefinitely.
 func (f *Flusher) pace(w *flight, late bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,7 +239,7 @@ func (f *Flusher) pace(w *flight, late bool) {
 	}
 }
 
-// giveBack records that nothing came of flushes that were not begun.
+// giveBack records flushes that did not begin, without a result.
 func (f *Flusher) giveBack(ctx context.Context, w *flight) {
 	for i := range w.claimed.Flushes {
 		select {
@@ -257,7 +250,6 @@ func (f *Flusher) giveBack(ctx context.Context, w *flight) {
 	}
 }
 
-// land forgets a flight whose flushes have ended.
 func (f *Flusher) land(w *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,7 +257,7 @@ func (f *Flusher) land(w *flight) {
 	w.cancel(nil)
 }
 
-// Abandon ends what is in progress for a session that is over: its keys are someone else's by now.
+// Abandon cancels the flights of an expired session: other nodes own its keys by now.
 func (f *Flusher) Abandon(session workqueue.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,7 +268,6 @@ func (f *Flusher) Abandon(session workqueue.SessionID) {
 	}
 }
 
-// room is how many keys of a collector may be taken.
 func (f *Flusher) room(collector int32) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -291,7 +282,6 @@ func (f *Flusher) room(collector int32) int {
 	return room
 }
 
-// free makes room for other keys.
 func (f *Flusher) free(w *flight, keys int) {
 	f.mu.Lock()
 	if f.busy[w.collector] -= keys; f.busy[w.collector] == 0 {
@@ -301,14 +291,12 @@ func (f *Flusher) free(w *flight, keys int) {
 	core.Signal(f.wakes)
 }
 
-// leave does not look at a collector for a while.
 func (f *Flusher) leave(collector int32, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.resting[collector] = time.Now().Add(d)
 }
 
-// rest is for how much longer a collector is not looked at.
 func (f *Flusher) rest(collector int32) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -319,7 +307,7 @@ func (f *Flusher) rest(collector int32) time.Duration {
 	return left
 }
 
-// Wake looks for keys now, at collectors that rested too: something may have changed.
+// Wake polls for keys now, also of skipped collectors: something may have changed.
 func (f *Flusher) Wake() {
 	f.mu.Lock()
 	clear(f.resting)
@@ -327,14 +315,14 @@ func (f *Flusher) Wake() {
 	core.Signal(f.wakes)
 }
 
-// wakeIn looks for keys after a while. Only the first of several alarms is kept: a look finds when the next is due.
+// wakeIn polls for keys after d. Only the first of several timers is kept: a poll finds when the next key is due.
 func (f *Flusher) wakeIn(d time.Duration) {
 	if d <= 0 {
 		core.Signal(f.wakes)
 		return
 	}
 	if d >= f.cfg.Poll/2 {
-		return // some look comes before
+		return // another poll comes first
 	}
 	at := time.Now().Add(d)
 	f.mu.Lock()

@@ -16,10 +16,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// recordedOps bounds the operations of a commit that records flushes.
 const recordedOps = 8192
 
-// record writes what flushes came to, many of one collector in a commit, until no more come.
+// record records flushes, many of one collector in a commit, until ended is closed.
 func (f *Flusher) record(ctx context.Context) {
 	var next *collectorstore.FlushEnd
 	for {
@@ -36,7 +35,7 @@ func (f *Flusher) record(ctx context.Context) {
 	}
 }
 
-// more adds what has ended by now, up to a flush of another collector, which it returns.
+// more adds the flushes that have ended, up to one of another collector, which is next.
 func (f *Flusher) more(ends []collectorstore.FlushEnd) (all []collectorstore.FlushEnd, next *collectorstore.FlushEnd) {
 	ops := ends[0].Operations()
 	for len(ends) < collectorstore.NodeFlushes && ops < recordedOps {
@@ -44,7 +43,7 @@ func (f *Flusher) more(ends []collectorstore.FlushEnd) (all []collectorstore.Flu
 		case e, open := <-f.ended:
 			switch {
 			case !open:
-				return ends, nil // the next look finds it closed
+				return ends, nil // the next receive finds it closed
 			case e.Flush.Collector != ends[0].Flush.Collector:
 				return ends, &e
 			}
@@ -56,8 +55,8 @@ func (f *Flusher) more(ends []collectorstore.FlushEnd) (all []collectorstore.Flu
 	return ends, nil
 }
 
-// write records flushes, and tries again until it comes to know how that went or they are given up by everybody: only
-// then is anything asked for again.
+// write records flushes. It retries until the outcome is known or the claims expire: only then may operations be
+// resent.
 func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 	n, name := f.node, ends[0].Claim.Name
 	timed, cancel := context.WithTimeout(ctx, dispatch.DefaultClaimTTL)
@@ -89,10 +88,10 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 			n.WakeOthers()
 		}
 	}
-	core.Signal(f.wakes) // its keys are free
+	core.Signal(f.wakes) // the keys are free
 }
 
-// AddOps adds operations to a collector and has them flushed in time. See [collector.Store.AddOps].
+// AddOps adds operations to a collector and schedules their flush. See [collectorstore.Store.AddOps].
 func (f *Flusher) AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) (
 	[]collectorstore.AddedOps, error,
 ) {
@@ -103,7 +102,7 @@ func (f *Flusher) AddOps(ctx context.Context, name string, version int, batches 
 	return added, err
 }
 
-// ApplyCollector puts a collector on record, or changes it. See [collector.Store.ApplyCollector].
+// ApplyCollector creates or changes a collector. See [collectorstore.Store.ApplyCollector].
 func (f *Flusher) ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (
 	workqueue.AppliedDocument, error,
 ) {
@@ -111,7 +110,7 @@ func (f *Flusher) ApplyCollector(ctx context.Context, c collectorstore.Text, act
 	return out, f.flushAfter(err)
 }
 
-// SetCollector pauses a collector, resumes or deletes it. See [collector.Store.SetCollector].
+// SetCollector pauses, resumes or deletes a collector. See [collectorstore.Store.SetCollector].
 func (f *Flusher) SetCollector(
 	ctx context.Context, name, state string, force bool, actor string,
 ) (workqueue.ControlledDocument, error) {
@@ -119,13 +118,13 @@ func (f *Flusher) SetCollector(
 	return out, f.flushAfter(err)
 }
 
-// DrainCollector has everything flushed that waits. See [collector.Store.DrainCollector].
+// DrainCollector flushes all waiting operations. See [collectorstore.Store.DrainCollector].
 func (f *Flusher) DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error) {
 	out, err := collectorstore.New(f.node.Store).DrainCollector(ctx, name, actor)
 	return out, f.flushAfter(err)
 }
 
-// RequeueOps has operations retried. See [collector.Store.RequeueOps].
+// RequeueOps retries operations. See [collectorstore.Store.RequeueOps].
 func (f *Flusher) RequeueOps(
 	ctx context.Context, name string, sel collectorstore.OpsSelection, actor string,
 ) (int64, error) {
@@ -133,7 +132,7 @@ func (f *Flusher) RequeueOps(
 	return ops, f.flushAfter(err)
 }
 
-// flushAfter has all nodes look for keys to flush, unless what was to bring some has failed.
+// flushAfter makes all nodes poll for keys, unless err is set.
 func (f *Flusher) flushAfter(err error) error {
 	if err != nil {
 		return err
@@ -143,10 +142,10 @@ func (f *Flusher) flushAfter(err error) error {
 	return nil
 }
 
-// collectorsPause is the time between two rounds of the leader task for collectors.
+// collectorsPause is the time between two rounds of Tend.
 const collectorsPause = time.Second
 
-// Tend is that leader task.
+// Tend is the leader task for collectors.
 func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	for {
 		swept, err := collectorstore.New(f.node.Store).SweepCollectors(ctx, lease)
@@ -161,34 +160,33 @@ func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.D
 	}
 }
 
-// hold is until when it is known that the keys of a flight are its own. A node may are stalled between its claim and
-// its requests, or PostgreSQL may take long to read the operations: meanwhile the session ends, or the time for which
-// keys are kept, and someone else flushes them. What was claimed a while ago is therefore asked for only after another
-// look, which keeps the keys as if they were claimed then.
+// hold is how long a flight is known to own its keys. A node may stall between its claim and its requests, or
+// PostgreSQL may be slow to read the operations; meanwhile the session or the claim expires, and another node flushes
+// the keys. So requests long after the claim are sent only after the claim was renewed.
 type hold struct {
-	trust time.Duration // for how long after a look no one else can have the keys
+	trust time.Duration // for how long after a check no other node can own the keys
 
 	mu     sync.Mutex
-	last   time.Time // when the last look that had an answer was begun
+	last   time.Time // when the last successful check began
 	kept   []uuid.UUID
-	all    bool      // nothing is known but the claim, which has all
-	failed time.Time // when the last look ended that had none
-	err    error     // of that
+	all    bool      // no check yet: all keys of the claim
+	failed time.Time // when the last failed check ended
+	err    error     // of that check
 }
 
-// newHold is that of a claim which was begun at a time. A session lives on for most of its time after a claim, and keys
-// are kept for DefaultClaimTTL at least.
+// newHold returns the hold of a claim begun at a time. After a claim the session lives on for most of its TTL, and
+// keys are kept for at least DefaultClaimTTL.
 func newHold(begun time.Time, session time.Duration) *hold {
 	return &hold{trust: min(session, dispatch.DefaultClaimTTL) / 2, last: begun, all: true}
 }
 
-// has reports whether a flush still has its key. The error is one of the look.
+// has reports whether a flush still owns its key. The error is that of the check.
 func (h *hold) has(ctx context.Context, keys keyStore, w *flight, id uuid.UUID) (bool, error) {
 	came := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.failed.After(came) {
-		return false, h.err // PostgreSQL is slow: the flushes of a claim do not ask it one at a time
+		return false, h.err // PostgreSQL is slow: do not query it once per flush of a claim
 	}
 	if now := time.Now(); now.Sub(h.last) >= h.trust {
 		timed, cancel := context.WithTimeout(ctx, h.trust)

@@ -19,30 +19,27 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// ordinalBits is how much of an operation's number stands as the ordinal of its item. The rest stands as the generation
-// of the request, so that the two together, with the collector's id as the run, are the operation's indefinitely:
-// services can tell by them whether they have carried it out.
+// ordinalBits is the part of an operation's number used as its item's ordinal; the rest is the generation. With the
+// collector's id as the run, both identify the operation permanently, so that services can recognize repetitions.
 const ordinalBits = 31
 
-// codeIncomplete marks a reply of which messages were lost.
+// codeIncomplete marks a reply with lost messages.
 const codeIncomplete = "incomplete"
 
-// flushAnswer is what has come of a flush. It is safe for concurrent use.
+// flushAnswer takes the reply of a flush. It implements core.Taker, and is safe for concurrent use.
 type flushAnswer struct {
 	mu    sync.Mutex
-	place map[int]int // of an operation, by its ordinal
+	place map[int]int // index of an operation, by its ordinal
 	end   *collectorstore.FlushEnd
-	odd   int // slots that were not asked for, or came twice
+	odd   int // slots for unrequested items, or duplicates
 }
 
-// Answered implements core.Taker.
 func (a *flushAnswer) Answered(*wire.Reply) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.end.Replied = true
 }
 
-// Take implements core.Taker.
 func (a *flushAnswer) Take(slot fetch.Slot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,8 +55,8 @@ func (a *flushAnswer) Take(slot fetch.Slot) {
 	}
 }
 
-// flush asks for the operations of a key and notes what came of them in end. It returns false when nothing is to be
-// recorded: the node stops, or the key is someone else's by now.
+// flush sends a key's operations and notes the outcome in end. It returns false if there is nothing to record: the
+// node stops, or another node owns the key.
 func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.FlushEnd) bool {
 	n := f.node
 	if len(end.Ops) == 0 {
@@ -71,9 +68,9 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 	answer := &flushAnswer{place: map[int]int{}, end: end}
 	q := f.question(w, end, answer)
 	if q == nil {
-		return true // the first does not fit any message, and has its error
+		return true // the first operation fits no message, and has its error
 	}
-	if !n.NC.IsConnected() { // it would be sent when the connection is back, and no one may wait for it by then
+	if !n.NC.IsConnected() { // it would be sent after a reconnect, when its claim may have expired
 		end.Failure = &workqueue.SlotError{Code: core.CodeUnsent, Retry: true, Message: "there is no connection to NATS"}
 		return true
 	}
@@ -83,7 +80,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 		}
 		n.Log.Warn("whose a key is cannot be told; it is given back", zap.String("collector", w.claimed.Name),
 			zap.String("key", end.Flush.Key), zap.Error(err))
-		end.Ops, end.Slots = nil, nil // nothing came of it
+		end.Ops, end.Slots = nil, nil // it has no result
 		return true
 	}
 	limit := time.Duration(w.claimed.Spec.Timeout)
@@ -106,7 +103,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 	return true
 }
 
-// failureOf is what became of the operations for which no slot came; nil when the reply was complete.
+// failureOf returns the failure of the operations without a slot; nil if the reply was complete.
 func failureOf(timed context.Context, q *core.Question, err error, limit time.Duration) *workqueue.SlotError {
 	switch {
 	case err == nil && q.Final >= 0 && (q.Whole || q.Slots >= q.Final):
@@ -122,8 +119,7 @@ func failureOf(timed context.Context, q *core.Question, err error, limit time.Du
 	}
 }
 
-// question writes the request for as many operations as fit it: what is left over is for the next flush. It returns nil
-// when the first operation fits no message.
+// question builds a request with as many operations as fit. It returns nil if the first fits no message.
 func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flushAnswer) *core.Question {
 	n, endpoint := f.node, w.claimed.Spec.Endpoint
 	q := core.NewQuestion(endpoint, end.Flush.ID)
@@ -160,15 +156,14 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 	return q
 }
 
-// sentFlushes are those whose requests are out, by the tokens of their calls. A request may be sent again, after the
-// connection was lost; its service may then begin only now. So that no other flush of the key begins beside it, its
-// time begins again, and the key is kept for as long, before it is sent: up to twice the time in all, however often the
-// connection is lost, and not again within resendTimeout.
+// sentFlushes are the flushes in flight, by the token of their call. After a lost connection a request may be resent,
+// and its service may begin only then. So that no other flush of the key begins meanwhile, before a resend its
+// timeout starts again and the key is kept for as long: up to twice the timeout in all, and at most once per
+// core.ResendTimeout.
 //
-// What remains is that one and the same flush may be worked on twice side by side. A service that went on with it while
-// the connection was lost does not keep another from beginning with what is sent again; and what is published just when
-// the connection is lost lies in the client's buffer, goes out when it is back, and again then. After an outage of
-// NATS that was longer than the flush may take, what lay in that buffer may even meet the next flush of its key.
+// Still, a flush may be processed twice concurrently, by a service that continued during the outage, or since the
+// client also buffered the request when the connection was lost. After an outage longer than the flush may take, the
+// buffered request may even overlap with the key's next flush.
 type sentFlushes struct {
 	keys keyStore
 	log  *zap.Logger
@@ -177,12 +172,11 @@ type sentFlushes struct {
 	all map[string]*sentFlush
 }
 
-// sentFlush is one of them.
 type sentFlush struct {
 	id    uuid.UUID
 	limit time.Duration
-	last  time.Time   // its time is over by then, however often it begins again
-	tried time.Time   // when it was last to be sent again
+	last  time.Time   // the flush ends by then, regardless of resends
+	tried time.Time   // when it was last resent
 	end   *time.Timer // ends the wait
 }
 
@@ -190,7 +184,7 @@ func newSentFlushes(keys keyStore, log *zap.Logger) *sentFlushes {
 	return &sentFlushes{keys: keys, log: log, all: map[string]*sentFlush{}}
 }
 
-// limit returns a context that ends when the time of a flush is over. stop must be called.
+// limit returns a context that ends at the timeout of a flush. stop must be called.
 func (s *sentFlushes) limit(ctx context.Context, token string, id uuid.UUID, limit time.Duration) (
 	timed context.Context, stop func(),
 ) {
@@ -209,14 +203,12 @@ func (s *sentFlushes) limit(ctx context.Context, token string, id uuid.UUID, lim
 	}
 }
 
-// renewal is a flush that is to be sent again, and for how long it may take then.
 type renewal struct {
 	flush *sentFlush
 	limit time.Duration
 }
 
-// due are the flushes that are waited for and have not been tried just now. The connection may be lost again before it
-// was back for long: what was sent then is not to be sent twice for it.
+// due returns the flushes still awaited and not resent recently: two outages in a row must not resend one twice.
 func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	due, now := map[string]renewal{}, time.Now()
 	s.mu.Lock()
@@ -233,8 +225,8 @@ func (s *sentFlushes) due(tokens []string) map[string]renewal {
 	return due
 }
 
-// renew gives flushes their time again and returns the tokens of those that may be sent again: the others are given
-// up. While no one says whose their keys are, it returns those to ask about again: as long as they are waited for.
+// renew restarts timeouts and returns the tokens of the flushes to resend. later are those to ask about again,
+// because PostgreSQL did not answer; the rest is abandoned.
 func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	due := s.due(tokens)
 	if len(due) == 0 {

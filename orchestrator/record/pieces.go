@@ -18,27 +18,26 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Codes of the errors of items whose result came in pieces and cannot be taken.
+// Error codes of items whose result in pieces cannot be recorded.
 const (
 	codeResultDamaged = "result_damaged"
 	codeResultsOpen   = "too_many_open_results"
 )
 
-// piece is a piece of a result that was understood.
 type piece struct {
 	msg core.Message
 	*wire.Piece
 }
 
-// pieceTaker takes results that come in pieces.
+// pieceTaker stores results that come in pieces.
 type pieceTaker struct {
 	*Recorder
 
 	kept export.Store
 }
 
-// take keeps pieces and acknowledges them, and returns the answers that they complete: their messages are
-// acknowledged when those are recorded. A piece that is delivered again is harmless, also when its result is complete.
+// take stores and acknowledges pieces, and returns the answers that they complete, whose messages are acknowledged
+// after recording. A redelivered piece is harmless.
 func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []reading) {
 	if len(pieces) == 0 {
 		return nil
@@ -63,8 +62,8 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 	return complete
 }
 
-// refuse deals with pieces that PostgreSQL does not take. When it cannot be reached they are given back; otherwise
-// they are taken one by one, and what is in the way is put aside.
+// refuse handles pieces not stored. While PostgreSQL is unavailable they are released; otherwise the refused one is
+// quarantined.
 func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	if answered && len(pieces) > 1 {
@@ -96,7 +95,7 @@ func claimsOf(pieces []piece) []export.Piece {
 	return list
 }
 
-// judge returns the answer that a piece brings, if any; otherwise the piece has been handled.
+// judge returns the answer that a piece completes. Without one it has handled the piece.
 func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*settle.Answer, error) {
 	slice := workqueue.SliceID(p.Slice)
 	failed := func(code, format string, args ...any) *settle.Answer {
@@ -133,12 +132,11 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*set
 		return p.answer(settle.Slot{Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
 			Large: &settle.Large{ID: of.ID, Bytes: p.Bytes}}), nil
 	default:
-		t.replies.Settle(p.msg, jetstream.Msg.Ack) // after the commit that keeps it
+		t.replies.Settle(p.msg, jetstream.Msg.Ack) // after the commit that stores it
 	}
 	return nil, nil
 }
 
-// answer is the message of a reply that the pieces of one result stand for.
 func (p *piece) answer(slot settle.Slot) *settle.Answer {
 	slot.Ordinal = workqueue.Ordinal(p.Ordinal)
 	return &settle.Answer{Slice: workqueue.SliceID(p.Slice), Endpoint: p.Endpoint, Service: p.Service, Answered: -1,

@@ -1,4 +1,4 @@
-// Package record reads replies and records them, many in a transaction, and acknowledges them after its commit.
+// Package record reads replies, records many per transaction, and acknowledges them after its commit.
 package record
 
 import (
@@ -22,21 +22,21 @@ import (
 )
 
 const (
-	// smallBytes is the largest reply that is recorded beside the large ones, and before them.
+	// smallBytes is the size limit of replies in the small lane.
 	smallBytes = 16 << 10
-	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at most
-	// when it has not.
+	// quickCommit is the duration of a commit by an idle PostgreSQL, gatherTime the longest that replies gather
+	// otherwise.
 	quickCommit, gatherTime = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
-// Config sets a recorder up. Nothing in it has a default.
+// Config configures a recorder. No field has a default.
 type Config struct {
-	RecordBatch int         // replies of one commit at most
-	Recorders   int         // commits in progress at once
-	Limits      wire.Limits // of the replies read
+	RecordBatch int         // maximum replies of one commit
+	Recorders   int         // concurrent commits
+	Limits      wire.Limits // of replies
 }
 
-// givenUp keeps what services have given up.
+// givenUp stores requests that services abandoned as dead letters.
 type givenUp interface {
 	GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error
 }
@@ -48,18 +48,18 @@ type Recorder struct {
 	streams    core.Epochs
 	letters    givenUp
 	after      core.OutcomeObserver
-	replies    *core.SharedConsumer // the consumer
+	replies    *core.SharedConsumer // the shared reply consumer
 	unrecorded chan struct{}        // a reply could not be recorded
 }
 
-// New returns what records replies.
+// New returns a recorder.
 func New(k *core.Core, streams core.Epochs, letters givenUp, after core.OutcomeObserver, cfg Config) *Recorder {
 	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
 		replies:    core.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
 		unrecorded: make(chan struct{}, 1)}
 }
 
-// Run reads replies and records them until ctx ends, and then records what has been read.
+// Run reads and records replies until ctx ends, then records those already read.
 func (r *Recorder) Run(ctx, draining context.Context) {
 	replies := core.NewLanes[core.Message](r.cfg.RecordBatch)
 	recorders := replies.Work(1, func(lane <-chan core.Message) {
@@ -70,12 +70,11 @@ func (r *Recorder) Run(ctx, draining context.Context) {
 	recorders.Wait()
 }
 
-// isSmall reports whether a reply takes no time to record. A compressed one may hold anything.
+// isSmall reports whether a reply is quick to record. A compressed one may be large.
 func isSmall(reply jetstream.Msg) bool {
 	return len(reply.Data()) <= smallBytes && reply.Headers().Get(wire.HeaderEncoding) == ""
 }
 
-// full reports whether a commit has all that it may have.
 func (r *Recorder) full(batch []core.Message) bool {
 	size := 0
 	for _, msg := range batch {
@@ -84,7 +83,7 @@ func (r *Recorder) full(batch []core.Message) bool {
 	return len(batch) >= r.cfg.RecordBatch || size >= core.RecordBytes
 }
 
-// commit records replies. The more there is to do, the more of it goes into the next commit.
+// commit records replies. The slower commits are, the longer replies gather for the next one.
 func (r *Recorder) commit(ctx context.Context, batch []core.Message) {
 	begun := time.Now()
 	r.recordBatch(ctx, batch)
@@ -93,14 +92,12 @@ func (r *Recorder) commit(ctx context.Context, batch []core.Message) {
 	}
 }
 
-// reading is a reply that was understood.
 type reading struct {
 	msg    core.Message
 	answer settle.Answer
 }
 
-// recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
-// small compressed message may hold a large reply.
+// recordBatch parses replies and records them, in several commits if their uncompressed size demands it.
 func (r *Recorder) recordBatch(ctx context.Context, batch []core.Message) {
 	read := make([]reading, 0, len(batch))
 	var unread []unreadable
@@ -134,7 +131,7 @@ func (r *Recorder) recordBatch(ctx context.Context, batch []core.Message) {
 	if read = append(read, (pieceTaker{r, export.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
 		r.recordRead(ctx, read)
 	}
-	for _, u := range unread { // after the others: they may be about the same slices, which end with this
+	for _, u := range unread { // last: they may be about the same slices, which end with this
 		r.takeUnreadable(ctx, u)
 	}
 }
@@ -151,14 +148,13 @@ func answerOf(r *wire.Reply) settle.Answer {
 	return a
 }
 
-// recordRead commits replies and acknowledges them. When PostgreSQL refuses them, they are taken one by one, and one
-// that it refuses for what is in it is put aside. When PostgreSQL cannot be reached they are given back, for another
-// node to record, and this one reads no more until it can.
+// recordRead commits replies and acknowledges them. If PostgreSQL refuses a batch, it records one at a time, and
+// quarantines a refused one. While PostgreSQL is unavailable it releases them for other nodes, and stops reading.
 func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 	batch := make([]core.Recording, len(read))
 	for i := range read {
 		h := read[i].msg.Headers()
-		run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
+		run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // parsed before, so it is valid
 		batch[i] = core.Recording{Answer: read[i].answer, Run: run, Trace: wire.TraceOfHeader(h)}
 	}
 	out, apart, err := r.node.Record(ctx, batch)
@@ -180,7 +176,6 @@ func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 	}
 }
 
-// recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
 func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Recorded) {
 	r.node.Stats.Replies.Add(int64(len(read)))
 	for i, v := range out.Verdicts {
@@ -196,25 +191,25 @@ func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Reco
 			r.replies.Settle(read[i].msg, core.GiveBack)
 			continue
 		}
-		r.replies.Settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
+		r.replies.Settle(read[i].msg, jetstream.Msg.Ack) // only after the commit: after a crash in between it is redelivered
 	}
 	r.node.Faults.Hit(fault.ReplyAcked)
 	r.after.Seen(out, cameAt(read))
 }
 
-// keepGivenUp leaves a dead letter of a slice that a service has given up after too many deliveries, for people to see:
-// its items go on in smaller slices. A reply that comes again after a crash leaves the same one.
+// keepGivenUp stores a dead letter of a slice that a service abandoned after too many deliveries. Its items continue
+// in smaller slices. A redelivered reply stores the same letter.
 func (r *Recorder) keepGivenUp(ctx context.Context, of *reading) error {
 	if of.answer.Failure == nil || of.answer.Failure.Code != workqueue.CodeDeliveries {
 		return nil
 	}
-	run, _ := uuid.Parse(of.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
+	run, _ := uuid.Parse(of.msg.Headers().Get(wire.HeaderRun)) // parsed before, so it is valid
 	return r.letters.GivenUp(ctx, &of.answer, run)
 }
 
 type complaint struct{ reason, text string }
 
-// objection says what of an answer could not be taken, if that is worth a person's look.
+// objection returns what was wrong with an answer, if a person should see it.
 func objection(v settle.Verdict, from string) complaint {
 	switch {
 	case v.Endpoint != "":
@@ -222,14 +217,13 @@ func objection(v settle.Verdict, from string) complaint {
 			fmt.Sprintf("the reply came from endpoint %s; the slice was sent to %s", from, v.Endpoint)}
 	case len(v.Foreign) > 0:
 		return complaint{"foreign_ordinal",
-			fmt.Sprintf("%d slots for items that were not asked for, the first is ordinal %d; the others were taken",
+			fmt.Sprintf("%d slots for items that were not requested, the first is ordinal %d; the rest were taken",
 				len(v.Foreign), v.Foreign[0])}
 	default:
 		return complaint{}
 	}
 }
 
-// quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
 func (r *Recorder) quarantine(
 	ctx context.Context, msg core.Message, reason, detail string, slice workqueue.SliceID,
 ) {
@@ -239,7 +233,7 @@ func (r *Recorder) quarantine(
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero when it does not say
+	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero if missing
 	err := deadletter.New(r.node.Store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
 		Subject: msg.Subject(),
 		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
@@ -248,10 +242,10 @@ func (r *Recorder) quarantine(
 		r.replies.Settle(msg, core.GiveBack)
 		return
 	}
-	r.replies.Settle(msg, jetstream.Msg.Ack) // after the commit that keeps it
+	r.replies.Settle(msg, jetstream.Msg.Ack) // after the commit that stores it
 }
 
-// cameAt is when the newest of some replies came into its stream, as its server's clock has it, but not after now.
+// cameAt returns when the newest reply came into its stream, by the server's clock, at most now.
 func cameAt(read []reading) (at time.Time) {
 	for i := range read {
 		if about, err := read[i].msg.Metadata(); err == nil && about.Timestamp.After(at) {

@@ -20,23 +20,22 @@ import (
 )
 
 const (
-	// repliesAhead bounds the replies that a node fetches ahead; most are small.
+	// repliesAhead limits the replies that a node prefetches; most are small.
 	repliesAhead = 1024
-	// rebindPause is the least time between two bindings of the reply consumer.
+	// rebindPause is the least time between bindings of the reply consumer.
 	rebindPause = 200 * time.Millisecond
 )
 
-// errCannotRecord ends the reading of replies while they cannot be recorded.
 var errCannotRecord = errors.New("replies cannot be recorded")
 
-// feed reads replies until ctx ends, and binds again whenever the stream or its consumer is lost.
+// feed reads replies until ctx ends. It binds again when the stream or its consumer is lost.
 func (r *Recorder) feed(ctx context.Context, replies core.Lanes[core.Message]) {
 	told, silent := time.Time{}, ""
 	for ctx.Err() == nil {
 		err := r.readReplies(ctx, replies)
 		switch {
 		case errors.Is(err, errCannotRecord):
-			// It fails only when ctx has ended.
+			// Retry fails only once ctx is done.
 			_ = r.node.Retry(ctx, "reach PostgreSQL to record replies", inspect.New(r.node.Store).Ping)
 		case err != nil && ctx.Err() == nil:
 			next := pull.Subject(r.node.JS, wire.StreamReply, wire.RecorderConsumer)
@@ -51,8 +50,7 @@ func (r *Recorder) feed(ctx context.Context, replies core.Lanes[core.Message]) {
 	}
 }
 
-// readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change. What was read
-// ahead is then left to another node, which may have it at once.
+// readReplies feeds the recorders until ctx ends or the streams change. Then it releases prefetched replies.
 func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Message]) error {
 	_, changed := r.streams.Now()
 	made, err := r.replies.Bind(ctx)
@@ -86,14 +84,12 @@ func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Mess
 	return err
 }
 
-// codeUnreadable is the error code of a chunk whose reply could not be read.
 const codeUnreadable = "unreadable"
 
-// unreadable is a reply that cannot be taken, whatever is done with it.
 type unreadable struct {
 	msg            core.Message
 	reason, detail string
-	slice          workqueue.SliceID // zero when it does not say
+	slice          workqueue.SliceID // zero if unknown
 }
 
 func asUnreadable(msg core.Message, err error) unreadable {
@@ -104,8 +100,8 @@ func asUnreadable(msg core.Message, err error) unreadable {
 	return unreadable{msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice)}
 }
 
-// takeUnreadable ends the slice that the message is about, so that its items go on at once in smaller ones, and then
-// puts the message aside: a crash in between has the first done again, which changes nothing.
+// takeUnreadable fails the slice, so that its items continue in smaller ones, then quarantines the message. Repeating
+// this after a crash is harmless.
 func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
 	if err := r.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
 		r.node.Log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
@@ -116,8 +112,7 @@ func (r *Recorder) takeUnreadable(ctx context.Context, u unreadable) {
 	r.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
 }
 
-// failUnreadable records the failure of a slice, provided that the message came on the subject of the endpoint that the
-// slice was sent to. Anything else is no more than a message to put aside.
+// failUnreadable records the failure of a slice, if the message came on the subject of the slice's endpoint.
 func (r *Recorder) failUnreadable(ctx context.Context, u unreadable) error {
 	if u.slice == (workqueue.SliceID{}) {
 		return nil

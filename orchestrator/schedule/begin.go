@@ -16,34 +16,31 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// maxTakeovers is how often a start is taken up from a leader that is gone, beyond its attempts: one that ends its
-// nodes must come to an end itself.
+// maxTakeovers limits takeovers of a start whose node was lost, beyond its attempts: the start may be the cause.
 const maxTakeovers = 20
 
-// round is one look at the fires that wait.
 type round struct {
 	*LeaderTask
 	lease workqueue.Lease
-	// busy are schedules of which a run is being started. The store sees runs in progress once they have their items.
+	// busy are schedules with a run being started. The store counts a run as in progress once it has its items.
 	busy map[string]store.FireKey
-	// queued are the fires that this look has put into the queues of their schedules. The list does not know of them.
+	// queued is the number of fires queued in this round, which the list does not count.
 	queued map[string]int
-	// crowded are the fires that would be started if there were free hands, in the order of their turns.
+	// crowded are the fires that wait for capacity to load items, in order.
 	crowded []*store.WaitingFire
 	notes   []store.FireNote
 }
 
-// begin begins to start runs whose time has come.
 func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
 	r := round{LeaderTask: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
-	// The map is older than the list: a start that has ended in between shows as a run in progress in the list.
+	// The map is older than the list: a start that ends in between is a run in progress in the list.
 	fires, err := d.store.WaitingFires(ctx, maxWaiting)
 	if err != nil {
 		return false, err
 	}
 	for i := range fires {
 		if f := &fires[i]; f.State == store.FireStarting && r.busy[f.Schedule] == (store.FireKey{}) {
-			r.busy[f.Schedule] = f.FireKey // of a leader that is gone: it goes before others
+			r.busy[f.Schedule] = f.FireKey // of a lost leader: it precedes the rest
 		}
 	}
 	for i := range fires {
@@ -57,7 +54,6 @@ func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bo
 	return began, errors.Join(err, r.saveReasons(ctx, fires))
 }
 
-// atWork returns what is being started under the lease.
 func (d *LeaderTask) atWork(lease workqueue.Lease) map[string]store.FireKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +66,7 @@ func (d *LeaderTask) atWork(lease workqueue.Lease) map[string]store.FireKey {
 	return busy
 }
 
-// look decides about one fire, and reports whether anything came of it.
+// look decides about one fire, and reports whether it acted.
 func (r *round) look(ctx context.Context, f *store.WaitingFire) (did bool, err error) {
 	if r.mine(f.FireKey) {
 		return false, nil
@@ -94,7 +90,7 @@ func (r *round) look(ctx context.Context, f *store.WaitingFire) (did bool, err e
 	return r.set(ctx, f, spec)
 }
 
-// mine reports whether a goroutine of this leader task is starting the run, under whatever lease.
+// mine reports whether this leader task is starting the run under this lease.
 func (r *round) mine(key store.FireKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,13 +98,12 @@ func (r *round) mine(key store.FireKey) bool {
 	return mine && load.lease == r.lease
 }
 
-// waits reports whether a fire has to wait for another start of its schedule.
 func (r *round) waits(f *store.WaitingFire) bool {
 	other, busy := r.busy[f.Schedule]
 	return busy && other != f.FireKey
 }
 
-// decide returns what becomes of a fire without a start. Nil: it is to be started, or still waits.
+// decide returns the outcome of a fire without a start. Nil: it must be started, or still waits.
 func (r *round) decide(
 	ctx context.Context, f *store.WaitingFire, spec *Spec,
 ) (*store.FireEnd, error) {
@@ -118,7 +113,7 @@ func (r *round) decide(
 	return r.overlap(ctx, f, spec)
 }
 
-// outOfTime returns what becomes of a fire that may not be started now. Nil: it may.
+// outOfTime returns the outcome of a fire that may not start now. Nil: it may.
 func outOfTime(f *store.WaitingFire, spec *Spec) *store.FireEnd {
 	if f.StartBy != nil && f.Now.After(*f.StartBy) {
 		return &store.FireEnd{State: store.FireMissed,
@@ -144,7 +139,6 @@ func because(reason string) string {
 	return "; " + reason
 }
 
-// overlap applies the policy for a run that would start beside others of the schedule.
 func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
 	*store.FireEnd, error,
 ) {
@@ -161,7 +155,7 @@ func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
 	}
 }
 
-// queue has a fire wait, and with it the later ones of its schedule. Nil: it is in the queue.
+// queue queues a fire, and with it the later ones of its schedule. Nil: it is queued already.
 func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 	others := r.others(f)
 	if _, busy := r.busy[f.Schedule]; !busy {
@@ -170,7 +164,7 @@ func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 	reason := "it waits in the queue; " + others + " was in progress"
 	switch {
 	case f.State == store.FireQueued:
-		if strings.HasPrefix(f.Reason, turnBegins) { // its turn had nearly come
+		if strings.HasPrefix(f.Reason, turnBegins) { // it was about to start
 			r.note(f, reason)
 		}
 		return nil
@@ -182,7 +176,6 @@ func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
 	return &store.FireEnd{State: store.FireQueued, Reason: reason}
 }
 
-// others names what is in progress, for people.
 func (r *round) others(f *store.WaitingFire) string {
 	if n := len(f.UnderWay); n > 0 {
 		if n == 1 {
@@ -196,7 +189,7 @@ func (r *round) others(f *store.WaitingFire) string {
 	return "an earlier run"
 }
 
-// cancelOld cancels the runs in progress. One that is being started is waited for, and cancelled then.
+// cancelOld cancels the runs in progress. A run being started is cancelled once it has its items.
 func (r *round) cancelOld(ctx context.Context, f *store.WaitingFire) error {
 	for _, run := range f.UnderWay {
 		_, err := r.runs.Cancel(ctx, control.Control{Run: run, Actor: actor(f.Schedule),
@@ -210,7 +203,7 @@ func (r *round) cancelOld(ctx context.Context, f *store.WaitingFire) error {
 	return nil
 }
 
-// over reports whether an error says that a run has ended, or is gone.
+// over reports whether an error means that a run has ended or was deleted.
 func over(err error) bool {
 	_, state := errors.AsType[*workqueue.StateError](err)
 	return state || errors.Is(err, workqueue.ErrNotFound)
@@ -218,9 +211,8 @@ func over(err error) bool {
 
 func actor(name string) string { return "schedule " + name }
 
-// set begins to start a run, whose items are loaded beside the leader task.
 func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did bool, err error) {
-	// Hands that come free in the midst of a look are for the next one: no one overtakes those who found none.
+	// Capacity freed during a round is left to the next one, so that no fire overtakes those that found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
 		r.crowded = append(r.crowded, f)
 		return false, nil
@@ -229,7 +221,7 @@ func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did 
 	if err != nil || !ok {
 		return false, err
 	}
-	if f.State == store.FireStarting { // of a leader that is gone: who knows for how long no one led
+	if f.State == store.FireStarting { // of a lost leader: there may have been none for long
 		if end := outOfTime(f, spec); end != nil {
 			return r.store.EndFire(ctx, claim, *end)
 		}
@@ -247,11 +239,10 @@ func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did 
 	return true, nil
 }
 
-// load starts the run of a fire, and notes why when it cannot.
 func (d *LeaderTask) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
 	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
 		zap.Int("attempt", claim.Attempt))
-	defer d.runs.WakeLeaderTask(TaskName) // a run may wait for this one, or for free hands
+	defer d.runs.WakeLeaderTask(TaskName) // a run may wait for this one, or for capacity
 	defer d.drop(claim)
 	started, err := d.startSafely(ctx, Job{Claim: claim, Spec: spec})
 	switch {
@@ -279,7 +270,7 @@ func (d *LeaderTask) drop(claim store.FireClaim) {
 	}
 }
 
-// startSafely makes an error of a panic: it must not end the node, and with it the leader after it, and the next.
+// startSafely returns a panic as an error: otherwise it would end this node, and every later leader.
 func (d *LeaderTask) startSafely(ctx context.Context, job Job) (started Started, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -290,7 +281,6 @@ func (d *LeaderTask) startSafely(ctx context.Context, job Job) (started Started,
 	return d.start.StartFire(ctx, job)
 }
 
-// afterFailure decides whether a start is retried.
 func (d *LeaderTask) afterFailure(claim *store.FireClaim, spec *Spec, err error) store.FireEnd {
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
 		return store.FireEnd{State: store.FireWaiting, Again: loadingPause,

@@ -11,8 +11,7 @@ import (
 	_ "time/tzdata" // a machine may have no time zones, or others than its neighbour
 )
 
-// clock is what people of a zone see on the wall. A time on it, called wall, is kept as a time in UTC with the same
-// fields.
+// clock is the local time of a zone. A local time, called wall, is a time in UTC with the same fields.
 type clock struct{ zone *time.Location }
 
 // openZone returns the clock of an IANA zone.
@@ -27,7 +26,7 @@ func openZone(name string) (clock, error) {
 	return clock{zone}, nil
 }
 
-// span is a time in which the clock goes evenly. A zero start or end means that there is none.
+// span is a period with a constant offset. Zero start or end: unlimited.
 type span struct {
 	start, end time.Time
 	offset     time.Duration // from UTC to the clock
@@ -42,15 +41,15 @@ func (c clock) span(t time.Time) span {
 
 func (s span) wall(t time.Time) time.Time { return t.UTC().Add(s.offset) }
 
-// instant returns when the clock shows a wall time, which may be before the span or after it.
+// instant returns when the clock shows a wall time, possibly outside the span.
 func (s span) instant(wall time.Time) time.Time { return wall.Add(-s.offset) }
 
 func (s span) ended(t time.Time) bool { return !s.end.IsZero() && !t.Before(s.end) }
 
-// repeat is more than any clock was ever put back: the date line was moved by a day.
+// repeat exceeds the largest step back of any clock: the date line was moved by a day.
 const repeat = 48 * time.Hour
 
-// reached returns the latest time that the clock has shown until t, which is not the one at t after it was put back.
+// reached returns the latest wall time shown until t, which is not that at t after a step back.
 func (c clock) reached(t time.Time) time.Time {
 	at := c.span(t)
 	latest := at.wall(t)
@@ -64,7 +63,7 @@ func (c clock) reached(t time.Time) time.Time {
 	return latest
 }
 
-// first returns when the clock shows a wall time or a later one for the first time. It has not done so before since.
+// first returns when the clock first shows a wall time or a later one. It must not have done so before since.
 func (c clock) first(wall, since time.Time) time.Time {
 	begin := wall.Add(-repeat)
 	if since.After(begin) {
@@ -73,7 +72,7 @@ func (c clock) first(wall, since time.Time) time.Time {
 	for at := c.span(begin); ; at = c.span(at.end) {
 		t := at.instant(wall)
 		if !at.start.IsZero() && t.Before(at.start) {
-			t = at.start // it was left out
+			t = at.start // the clock skipped it
 		}
 		if !at.ended(t) {
 			return t
@@ -81,7 +80,6 @@ func (c clock) first(wall, since time.Time) time.Time {
 	}
 }
 
-// byWall is the rule of expressions with fixed hours.
 type byWall struct {
 	expression
 	clock
@@ -95,7 +93,6 @@ func (r byWall) next(after time.Time) time.Time {
 	return r.first(wall, after)
 }
 
-// byElapsed is the rule of expressions for all hours.
 type byElapsed struct {
 	expression
 	clock
@@ -122,7 +119,7 @@ type Window struct {
 	DoneBy    *TimeOfDay `json:"done_by,omitempty"`    // of the same night
 }
 
-// TimeOfDay is minutes since midnight, as a clock shows them: 22:00.
+// TimeOfDay is minutes since midnight on the clock: 22:00.
 type TimeOfDay int
 
 // String returns it as 22:00.
@@ -146,22 +143,20 @@ func (t *TimeOfDay) UnmarshalText(text []byte) error {
 	return errNoTimeOfDay
 }
 
-// on returns when the clock reaches the time of day on the day of a wall time, moved by some days.
+// on returns when the clock reaches the time of day on the day of a wall time, plus some days.
 func (t TimeOfDay) on(c clock, wall time.Time, days int) time.Time {
 	at := time.Date(wall.Year(), wall.Month(), wall.Day()+days, int(t)/60, int(t)%60, 0, 0, time.UTC)
 	return c.first(at, at.Add(-repeat))
 }
 
-// after returns the first instant after t at which it is that time of day.
 func (t TimeOfDay) after(c clock, at time.Time) time.Time {
 	wall := c.span(at).wall(at)
-	days := -2 // the clock may have been put back by a day
+	days := -2 // the clock may have been set back by a day
 	for ; !t.on(c, wall, days).After(at); days++ {
 	}
 	return t.on(c, wall, days)
 }
 
-// until returns the last instant until t at which it was that time of day.
 func (t TimeOfDay) until(c clock, at time.Time) time.Time {
 	wall := c.span(at).wall(at)
 	days := 2
@@ -170,8 +165,7 @@ func (t TimeOfDay) until(c clock, at time.Time) time.Time {
 	return t.on(c, wall, days)
 }
 
-// open returns t when the window is open, or else when it opens next; and when it closes then, or the zero time when it
-// does not.
+// open returns t if the window is open, or else when it opens next; and when it closes, zero for never.
 func (w Window) open(c clock, t time.Time) (from, to time.Time) {
 	if w.NotBefore == nil {
 		return t, time.Time{}
@@ -187,8 +181,8 @@ func (w Window) open(c clock, t time.Time) (from, to time.Time) {
 	return from, closing.after(c, from)
 }
 
-// Planned returns when the run of a due time is to start: then or when the window opens, and so much later as the
-// jitter of this due time is. The jitter does not lead out of the window.
+// Planned returns the planned start of a due time: when the window is open, plus the due time's jitter, which stays
+// within the window.
 func (s *Spec) Planned(due time.Time) time.Time {
 	from, to := s.Window.open(s.clock, due)
 	late := s.jitter(due)
@@ -198,18 +192,18 @@ func (s *Spec) Planned(due time.Time) time.Time {
 	return from.Add(late).UTC()
 }
 
-// jitter is the same for a due time on every node and after every restart, and spread evenly over due times and names.
+// jitter is the same for a due time on every node and after every restart, and evenly distributed.
 func (s *Spec) jitter(due time.Time) time.Duration {
 	if s.Jitter <= 0 {
 		return 0
 	}
 	sum := sha256.Sum256([]byte(s.Name + "/" + due.UTC().Format(time.RFC3339)))
-	const grain = time.Millisecond // finer than that a database's clock does not have to be
+	const grain = time.Millisecond // a database's clock may be no finer
 	grains := uint64(time.Duration(s.Jitter) / grain)
 	return time.Duration(binary.BigEndian.Uint64(sum[:8])%max(grains, 1)) * grain
 }
 
-// StartAt returns when a run that is planned for a time may start, seen from now: now, unless its window is shut.
+// StartAt returns when a planned run may start, as of now: now, unless its window is closed.
 func (s *Spec) StartAt(planned, now time.Time) time.Time {
 	if planned.After(now) {
 		return planned
@@ -218,7 +212,7 @@ func (s *Spec) StartAt(planned, now time.Time) time.Time {
 	return from.UTC()
 }
 
-// StartBy returns when a run that is planned for a time is not to start any more.
+// StartBy returns the deadline of a planned start.
 func (s *Spec) StartBy(planned time.Time) (by time.Time, limited bool) {
 	if s.StartDeadline <= 0 {
 		return time.Time{}, false
@@ -234,7 +228,7 @@ func (s *Spec) DoneBy(start time.Time) (by time.Time, limited bool) {
 	return s.Window.DoneBy.after(s.clock, start).UTC(), true
 }
 
-// Firing is a due time, and what follows from it.
+// Firing is a due time and what follows from it.
 type Firing struct {
 	Due    time.Time  `json:"due"`
 	Local  string     `json:"local" doc:"the due time in the zone of the schedule"`
@@ -242,7 +236,7 @@ type Firing struct {
 	DoneBy *time.Time `json:"done_by,omitempty"`
 }
 
-// Preview returns what the next n due times after another one are like.
+// Preview returns the next n firings.
 func (s *Spec) Preview(after time.Time, n int) []Firing {
 	out := make([]Firing, 0, n)
 	for _, due := range s.NextN(after, n) {

@@ -11,11 +11,9 @@ import (
 	"github.com/robfig/cron/v3" //nolint:depguard // this is the guard
 )
 
-// maxCronBytes is more than any expression that says something needs.
 const maxCronBytes = 300
 
-// expression is what robfig/cron makes of an expression. It is only ever asked in UTC: in a zone it leaves out what the
-// clock does, and doubles what the clock repeats.
+// expression wraps robfig/cron for UTC: in a zone it skips what the clock skips, and repeats what it repeats.
 type expression struct {
 	*cron.SpecSchedule
 	allHours bool // the hour begins with *
@@ -25,7 +23,6 @@ type expression struct {
 var errCronFields = errors.New("want five fields: minute hour day-of-month month day-of-week, like 30 2 * * 1-5; " +
 	"or one of @hourly, @daily, @weekly, @monthly, @yearly")
 
-// parseCron reads an expression, or an interval when it is @every.
 func parseCron(text string) (*expression, time.Duration, error) {
 	text = strings.TrimSpace(text)
 	if len(text) > maxCronBytes {
@@ -75,12 +72,11 @@ func newExpression(text string) (*expression, error) {
 	return e, nil
 }
 
-// anyOf reports whether a field begins with *, or with ? which is the same.
+// anyOf reports whether a field begins with *, or ?, which means the same.
 func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
 
-// checkFields refuses what the parser lets through with a meaning that no one had in mind: parts of lists that are
-// empty, ranges that begin with *, and steps that lead out of the field, of which only the first value would be left.
-// It also explains what other programs allow.
+// checkFields rejects what the parser accepts with an unexpected meaning: empty parts of lists, ranges that begin
+// with *, and steps beyond the field. It also explains what only other programs support.
 func checkFields(fields []string) error {
 	part := regexp.MustCompile(`^([*?]|[0-9]{1,4}(-[0-9]{1,4})?|[A-Za-z]{3}(-[A-Za-z]{3})?)(/[0-9]{1,4})?$`)
 	values := []int{60, 24, 31, 12, 7}
@@ -103,7 +99,7 @@ func checkFields(fields []string) error {
 	return nil
 }
 
-// withSunday writes a day of the week so that the library knows 7: it is Sunday in crons, also at the end of a range.
+// withSunday replaces 7, which means Sunday in crons, also as the end of a range, by what the library supports.
 func withSunday(field string) string {
 	parts := strings.Split(field, ",")
 	for i, text := range parts {
@@ -121,7 +117,7 @@ func withSunday(field string) string {
 			every, _ = strconv.Atoi(step)
 		}
 		if from > to || to > 7 || every == 0 {
-			continue // the library says what is wrong
+			continue // the library reports the error
 		}
 		var all []string
 		for ; from <= to; from += every {
@@ -132,7 +128,6 @@ func withSunday(field string) string {
 	return strings.Join(parts, ",")
 }
 
-// guarded has the library parse: it panics on some texts.
 func guarded(text string) (parsed *cron.SpecSchedule, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -151,8 +146,8 @@ func guarded(text string) (parsed *cron.SpecSchedule, err error) {
 	return parsed, nil
 }
 
-// after returns the first wall time after another, or the zero time. The library gives up after five years, and from
-// 2096 to 2104 there is no 29th of February.
+// after returns the first later wall time, or zero. The library stops after five years, but from 2096 to 2104 there
+// is no 29th of February.
 func (e *expression) after(wall time.Time) time.Time {
 	for range 3 {
 		if next := e.Next(wall); !next.IsZero() {
@@ -163,7 +158,6 @@ func (e *expression) after(wall time.Time) time.Time {
 	return time.Time{}
 }
 
-// parseEvery reads an interval.
 func parseEvery(text string) (time.Duration, error) {
 	every, err := time.ParseDuration(text)
 	if err != nil {

@@ -52,23 +52,21 @@ func Parse(name string, text []byte) (*Spec, error) {
 	return s, s.check(doc)
 }
 
-// Wrong returns the error that Parse would, at the place of a field: for what only others can know, like that there is
-// no such plan.
+// Wrong returns an error like Parse's, at a field, for problems that only others detect, such as an unknown plan.
 func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
-// check compiles the rule, and refuses what does not go together.
 func (s *Spec) check(doc *strictyaml.Document) error {
 	if err := gather.CheckName(s.Name); err != nil {
 		return doc.Fail("name", "%s", problemOf(err))
 	}
-	if doc.Given("every") && s.Every == 0 { // which else is not said
+	if doc.Given("every") && s.Every == 0 { // otherwise a missing value
 		return doc.Fail("every", "%v", checkEvery(0))
 	}
 	if field, err := s.compile(); err != nil {
 		return doc.Fail(field, "%v", err)
 	}
 	if (s.Plan == "") == (s.Endpoint == "") {
-		return doc.Fail("plan", "give one of plan, a plan on record, and endpoint")
+		return doc.Fail("plan", "give one of plan (a saved plan) and endpoint")
 	}
 	name, _, _ := strings.Cut(s.Plan+s.Endpoint, "@")
 	if err := gather.CheckName(name); err != nil && s.Plan != "" {
@@ -91,7 +89,7 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 	return s.checkItems(doc)
 }
 
-// checkPolicies refuses settings of policies that are not in force.
+// checkPolicies rejects settings of policies not in use.
 func (s *Spec) checkPolicies(doc *strictyaml.Document) error {
 	if doc.Given("misfire_limit") && s.Misfire != MisfireAll {
 		return doc.Fail("misfire_limit", "it goes with misfire: all")
@@ -115,7 +113,6 @@ func problemOf(err error) string {
 	return err.Error()
 }
 
-// compile makes what due times are computed with, or says which field does not allow it.
 func (s *Spec) compile() (field string, err error) {
 	if s.clock, err = openZone(s.Zone); err != nil {
 		return "zone", err
@@ -143,7 +140,7 @@ func (s *Spec) compile() (field string, err error) {
 	return "", nil
 }
 
-// checkItems also tries the variables: whether they are known does not depend on the due time.
+// checkItems also tries the variables: whether they exist does not depend on the due time.
 func (s *Spec) checkItems(doc *strictyaml.Document) error {
 	sources := []bool{s.Items.File != "", s.Items.URL != "", s.Items.SQL != nil}
 	if len(slices.DeleteFunc(sources, func(given bool) bool { return !given })) != 1 {

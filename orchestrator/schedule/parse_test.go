@@ -142,7 +142,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"every: 5m\njitter: 25h":                           "or 1h30m, within 0s to 24h",
 		"every: 5m\noverlap: kill":                         "overlap: want one of skip, queue, cancel_old",
 		"every: 5m\nrun_name: '{due.dat}'":                 "s:2:11: run_name: there is no variable {due.dat}",
-		"every: 5m\nrun_name: 'a}'":                        "a brace by itself",
+		"every: 5m\nrun_name: 'a}'":                        "a single brace",
 		"every: 5m\nrun_name: '{params.x}'":                "there is no variable {params.x}",
 		"every: 5m\nparams: {a: '{params.b}', b: x}":       "there is no variable {params.b}",
 		"every: 5m\nsettings: {speed: 3}":                  "s:2:19: settings.speed: there is no such setting",

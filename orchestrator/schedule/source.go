@@ -18,22 +18,22 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// Bounds of items that come from a URL.
+// Limits of items from a URL.
 const (
-	MaxURLBytes = 4 << 30 // as it comes, before anything is unpacked
+	MaxURLBytes = 4 << 30 // as received, before decompression
 
 	urlHeader  = 30 * time.Second // until the response begins
-	urlSilence = time.Minute      // between two pieces of it
-	urlMost    = 30 * time.Minute // for all of it
+	urlSilence = time.Minute      // between two reads
+	urlMost    = 30 * time.Minute // for the whole response
 )
 
-// Web takes items from URLs.
+// Web reads items from URLs.
 type Web struct {
 	client                *http.Client
-	header, silence, most time.Duration // as the constants have them, but in tests
+	header, silence, most time.Duration // the constants, except in tests
 }
 
-// NewWeb returns what takes items from URLs by a transport that reaches only what it should.
+// NewWeb returns a reader of URLs, whose transport restricts what it can reach.
 func NewWeb(transport http.RoundTripper) *Web {
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
@@ -41,7 +41,7 @@ func NewWeb(transport http.RoundTripper) *Web {
 	return &Web{client, urlHeader, urlSilence, urlMost}
 }
 
-// CheckURL returns a *SourceError for what is no URL to take items from.
+// CheckURL returns a *SourceError for a URL that cannot be a source of items.
 func CheckURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -55,8 +55,7 @@ func CheckURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Open asks for a URL and returns the response's body. It ends with an error unless it is whole. Errors are
-// *SourceError, also those of reads.
+// Open returns a URL's body, which ends with an error if incomplete. All errors are *SourceError.
 func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	u, err := CheckURL(text)
 	if err != nil {
@@ -79,12 +78,10 @@ func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	return b, nil
 }
 
-// slowError says what has ended a request.
 type slowError string
 
 func (e slowError) Error() string { return string(e) }
 
-// spell writes a time without seconds that are none.
 func spell(d time.Duration) string {
 	if minutes, whole := strings.CutSuffix(d.String(), "m0s"); whole {
 		return minutes + "m"
@@ -92,7 +89,6 @@ func spell(d time.Duration) string {
 	return d.String()
 }
 
-// urlBody is the body of a response.
 type urlBody struct {
 	ctx     context.Context //nolint:containedctx // it is the request's, and ends with it
 	cancel  context.CancelCauseFunc
@@ -103,7 +99,6 @@ type urlBody struct {
 	body    io.ReadCloser
 }
 
-// patience ends the request after a while, and says why, unless it is stopped before.
 func (b *urlBody) patience(limit time.Duration, why string) *time.Timer {
 	return time.AfterFunc(limit, func() { b.cancel(slowError(fmt.Sprintf(why, spell(limit)))) })
 }
@@ -114,7 +109,7 @@ func (b *urlBody) open(client *http.Client, u *url.URL) error {
 		return refused("url: %s: the request cannot be made", b.host)
 	}
 	r.Header.Set("Accept", "text/csv, application/x-ndjson, application/vnd.apache.parquet, */*;q=0.1")
-	r.Header.Set("Accept-Encoding", "gzip") // said by us, so that intake unpacks it, which knows bombs
+	r.Header.Set("Accept-Encoding", "gzip") // set here, so that intake decompresses it and limits the result
 	response, err := client.Do(r)           //nolint:bodyclose // Close does it
 	if err != nil {
 		return b.failed(err)
@@ -142,12 +137,12 @@ func (b *urlBody) check(r *http.Response) error {
 			"it must send a Content-Length, or chunks", b.host)
 	}
 	if kind := r.Header.Get("Content-Type"); strings.HasPrefix(kind, "text/html") {
-		return refused("url: %s answers with a page for people (text/html), and not with items", b.host)
+		return refused("url: %s answers with a web page (text/html), not with items", b.host)
 	}
 	return nil
 }
 
-// Read implements io.Reader. The time that its caller takes between two reads is not the server's.
+// Read implements io.Reader. The caller's own time between two reads does not count as the server's.
 func (b *urlBody) Read(p []byte) (int, error) {
 	quiet := b.patience(b.silence, "nothing came for %s")
 	defer quiet.Stop()
@@ -166,7 +161,6 @@ func (b *urlBody) tooLarge() error {
 		MaxURLBytes>>30)
 }
 
-// failed says why nothing, or nothing more, has come.
 func (b *urlBody) failed(err error) error {
 	why, passes := httpfetch.Explain(err)
 	slow, late := errors.AsType[slowError](context.Cause(b.ctx))
@@ -191,10 +185,10 @@ func (b *urlBody) Close() error {
 	return b.body.Close()
 }
 
-// SourceError says why the items of a run cannot be had.
+// SourceError is why a run's items cannot be read.
 type SourceError struct {
 	Problem string
-	Passes  bool // it may be otherwise later: a file that is not there yet, a service that is down
+	Passes  bool // a retry may succeed: the file is missing, the service is down
 }
 
 func (e *SourceError) Error() string { return e.Problem }
@@ -207,15 +201,15 @@ func later(format string, args ...any) error {
 	return &SourceError{Problem: fmt.Sprintf(format, args...), Passes: true}
 }
 
-// NoItemsError says that there are no items: there is nothing to run, and nothing is wrong.
+// NoItemsError means that there are no items to run, which is not a failure.
 type NoItemsError struct{ Source string }
 
 func (e *NoItemsError) Error() string { return "there are no items: " + e.Source + " has none" }
 
-// Files is the directory that schedules take files of items from.
+// Files is the directory of schedules' files.
 type Files struct{ root *os.Root }
 
-// OpenFiles opens the directory. Nothing outside of it can be read by it, whatever links lead there.
+// OpenFiles opens the directory. Links cannot lead out of it.
 func OpenFiles(directory string) (*Files, error) {
 	root, err := os.OpenRoot(directory)
 	if err != nil {
@@ -224,10 +218,10 @@ func OpenFiles(directory string) (*Files, error) {
 	return &Files{root}, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (f *Files) Close() error { return f.root.Close() }
 
-// CheckPath returns a *SourceError for a path that could not be one of a file below a directory.
+// CheckPath returns a *SourceError for a path that cannot be below a directory.
 func CheckPath(path string) error {
 	if !filepath.IsLocal(path) {
 		return refused("file %q is no path below the directory of schedules' files; give one like daily/customers.csv, "+
@@ -236,7 +230,7 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// Open opens a file below the directory. An error is a *SourceError; a file that is not there may come later.
+// Open opens a file below the directory. Errors are *SourceError; a missing file may appear later.
 func (f *Files) Open(path string) (io.ReadCloser, error) {
 	if f == nil {
 		return nil, refused("file %q: this node has no directory of schedules' files; start nodes with: tranche serve "+
@@ -245,7 +239,7 @@ func (f *Files) Open(path string) (io.ReadCloser, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
-	// Without waiting: a pipe would have no end, and no one at the other one.
+	// Non-blocking: a pipe might block forever.
 	file, err := f.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fileProblem(path, err)
@@ -260,7 +254,7 @@ func (f *Files) Open(path string) (io.ReadCloser, error) {
 	return file, nil
 }
 
-// fileProblem says why a file cannot be read, without the place of the directory.
+// fileProblem returns the reason why a file cannot be read, without the path of the directory.
 func fileProblem(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

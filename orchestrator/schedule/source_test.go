@@ -143,7 +143,7 @@ func TestItemsFromURLs(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	for path, want := range map[string]string{
-		"/away": "sends elsewhere (302)", "/html": "a page for people", "/closed": "answers 403", "/huge": "more than 4 GiB",
+		"/away": "sends elsewhere (302)", "/html": "a web page", "/closed": "answers 403", "/huge": "more than 4 GiB",
 		"/endless": "does not say where its answer ends",
 	} {
 		_, err := from.Open(t.Context(), server.URL+path)

@@ -1,33 +1,27 @@
-// Package schedule is schedules: it reads their YAML, computes due times, and starts the run of each while its node
-// leads. It also reads items from where schedules take them: files below the operator's directory, and URLs.
+// Package schedule parses schedules from YAML, computes due times, and starts the run of each while its node leads. It
+// also reads items from files below the operator's directory, and from URLs.
 //
 // A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
 // is to start, with jitter and window; [Spec.DoneBy] is when it should have ended; [Spec.Due] divides the due
 // times that have passed by the misfire policy; [Spec.Resolve] fills a due time into params, file names, URLs and
 // queries.
 //
-// Expressions are read and stepped by robfig/cron, which is asked in UTC only, where every day has 24 hours. What a
-// zone's clock makes of it is decided here:
+// Expressions are parsed and stepped by robfig/cron, only in UTC, where every day has 24 hours. This package applies
+// the zone's clock:
 //
-//   - With fixed hours a due time is the first instant at which the zone's clock shows that time or a later one. So a
-//     time that the clock leaves out is due when the clock jumps over it, and a time that it shows twice is due at the
-//     first.
-//   - With an hour that begins with * it is every instant at which the clock shows a time that matches: hours count as
-//     they pass, and none is doubled or lost.
-//   - An interval (every) counts from 1970-01-01T00:00Z, whatever clocks show, and does not begin again when a schedule
-//     is applied again.
+//   - With fixed hours, a due time is the first instant at which the clock shows that time or a later one. So a skipped
+//     time is due when the clock jumps over it, and a repeated one the first time.
+//   - With an hour that begins with *, it is every instant at which the clock shows a matching time: none is repeated
+//     or lost.
+//   - An interval (every) counts from 1970-01-01T00:00Z, and does not restart when a schedule is applied again.
 //
-// Guarantees: whatever the text, Parse neither panics nor takes long, and an expression that never fires is an error.
-// There is one run for a due time, whichever node takes it, starts it, dies over it or comes back to it: the fire's key
-// is unique in PostgreSQL, the run has it as its idempotency key, and the run begins in the transaction that notes the
-// fire as started under the leader's lease. Due times are compared with the database's time only. Nothing outside the
-// operator's directory is read, and only URLs that steps may call are called. What a URL answers is taken whole or not
-// at all.
+// Parse neither panics nor takes long on any text, and an expression that never fires is an error. A due time has one
+// run, even if nodes fail: the fire's key is unique in PostgreSQL and the run's idempotency key, and the run begins in
+// the transaction that marks the fire as started under the leader's lease. Due times are only compared with the
+// database's time. Files are only read below the operator's directory, and URLs only requested if steps may call them.
+// An incomplete answer of a URL is refused.
 //
-// Not its job: what is stored, which is workqueue/schedule's; how a run is started, which the API does for people and
-// for schedules alike.
-//
-// Concurrency: Spec, Files and Web may be used by any number of goroutines.
+// workqueue/schedule stores schedules, and the API starts runs. Spec, Files and Web are safe for concurrent use.
 package schedule
 
 import (
@@ -45,7 +39,7 @@ import (
 const (
 	MaxBytes = 64 << 10 // of the YAML
 
-	MinEvery = time.Minute // the finest that cron knows, too
+	MinEvery = time.Minute // also the finest of cron
 	MaxEvery = 366 * 24 * time.Hour
 
 	maxParamBytes = 4 << 10
@@ -55,32 +49,32 @@ const (
 	DefaultStartAttempts = 5
 )
 
-// Overlap says what happens at a due time while a run of the schedule is in progress.
+// Overlap is the policy for a due time while a run of the schedule is in progress.
 type Overlap string
 
-// What happens then.
+// Overlap policies.
 const (
-	OverlapSkip      Overlap = "skip"       // the due time is skipped
-	OverlapQueue     Overlap = "queue"      // its run starts when those before it have ended
-	OverlapCancelOld Overlap = "cancel_old" // the others are cancelled
+	OverlapSkip      Overlap = "skip"       // skip the due time
+	OverlapQueue     Overlap = "queue"      // start its run after the earlier ones end
+	OverlapCancelOld Overlap = "cancel_old" // cancel the earlier runs
 )
 
-// Misfire says what happens with due times that passed while no one could start anything.
+// Misfire is the policy for due times that passed without a leader.
 type Misfire string
 
-// What happens with them.
+// Misfire policies.
 const (
 	MisfireOnce Misfire = "once" // one run, for the newest
 	MisfireAll  Misfire = "all"  // a run for each of the newest, up to a limit
-	MisfireNone Misfire = "none" // nothing
+	MisfireNone Misfire = "none" // no run
 )
 
-// OnLate says what happens with a run that has not ended at the end of its window.
+// OnLate is the policy for a run still in progress at the end of its window.
 type OnLate string
 
-// What happens with it, beside an event.
+// OnLate policies, in addition to an event.
 const (
-	LateReport OnLate = "report" // nothing
+	LateReport OnLate = "report" // no action
 	LatePause  OnLate = "pause"
 	LateCancel OnLate = "cancel"
 )
@@ -88,15 +82,15 @@ const (
 // Spec is a schedule.
 type Spec struct {
 	Name  string             `json:"name"`
-	Cron  string             `json:"cron,omitempty"`                       // one of both
+	Cron  string             `json:"cron,omitempty"`                       // or Every
 	Every workqueue.Duration `json:"every,omitempty" min:"1m" max:"8784h"` // counted from 1970-01-01T00:00Z
 	Zone  string             `json:"zone"`                                 // of IANA
 
-	Plan     string            `json:"plan,omitempty"`                // NAME or NAME@VERSION, of the record; or
+	Plan     string            `json:"plan,omitempty"`                // NAME or NAME@VERSION of a saved plan; or
 	Endpoint string            `json:"endpoint,omitempty"`            // of a run with one step
-	Settings gather.Overrides  `json:"settings,omitzero"`             // laid over the plan
-	RunName  string            `json:"run_name,omitempty" max:"4096"` // of the runs; may have variables
-	Params   map[string]string `json:"params,omitempty" max:"100"`    // of the runs; may have variables
+	Settings gather.Overrides  `json:"settings,omitzero"`             // override the plan
+	RunName  string            `json:"run_name,omitempty" max:"4096"` // of runs; may have variables
+	Params   map[string]string `json:"params,omitempty" max:"100"`    // of runs; may have variables
 	Items    Items             `json:"items"`
 
 	Overlap      Overlap            `json:"overlap" enum:"skip,queue,cancel_old"`
@@ -111,18 +105,18 @@ type Spec struct {
 
 	rule  rule
 	clock clock
-	doc   *strictyaml.Document // nil: it was not read from YAML
+	doc   *strictyaml.Document // nil: not parsed from YAML
 }
 
-// Items says where the items of a run come from. One of File, URL and SQL is set.
+// Items is the source of a run's items: one of File, URL and SQL.
 type Items struct {
-	// File is below the directory that nodes are given; it may have variables.
+	// File is below the nodes' directory of files; it may have variables.
 	File string `json:"file,omitempty" max:"4096"`
 	URL  string `json:"url,omitempty" max:"4096"` // may have variables
 	SQL  *SQL   `json:"sql,omitempty"`
 
-	Format      string `json:"format,omitempty" enum:"csv,ndjson,parquet"` // empty: recognised
-	Key         string `json:"key,omitempty" max:"4096"`                   // the column or field that is the key
+	Format      string `json:"format,omitempty" enum:"csv,ndjson,parquet"` // empty: detected
+	Key         string `json:"key,omitempty" max:"4096"`                   // column or field of the key
 	OnDuplicate string `json:"on_duplicate,omitempty" enum:"error,skip,allow"`
 }
 
@@ -132,7 +126,7 @@ type SQL struct {
 	Query  string `json:"query" max:"65536"` // may have variables, but no params
 }
 
-// UnmarshalJSON reads a schedule that was stored. Parse has checked it.
+// UnmarshalJSON reads a stored schedule, which Parse has checked.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	type stored Spec
 	if err := json.Unmarshal(text, (*stored)(s)); err != nil {
@@ -144,16 +138,15 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// rule yields due times.
 type rule interface {
-	// next returns the first due time after another, or the zero time when there is none.
+	// next returns the first due time after another, or zero.
 	next(after time.Time) time.Time
 }
 
-// farthest is the last year that is looked into: later ones cannot be written as JSON.
+// farthest is the last year considered: later ones have no JSON form.
 const farthest = 9000
 
-// Next returns the first due time after another one. There is none once the calendar ends.
+// Next returns the first due time after another one, if there is one before the calendar ends.
 func (s *Spec) Next(after time.Time) (due time.Time, ok bool) {
 	if after.Year() > farthest {
 		return time.Time{}, false
@@ -175,7 +168,6 @@ func (s *Spec) NextN(after time.Time, n int) []time.Time {
 	return out
 }
 
-// interval is the rule of schedules with every.
 type interval time.Duration
 
 func (r interval) next(after time.Time) time.Time {
@@ -188,26 +180,24 @@ func (r interval) next(after time.Time) time.Time {
 	return time.Unix(at-past+step, 0)
 }
 
-// OnTime is how long after its planned start a due time still counts as met. A new leader, and a slow round of it, take
-// less.
+// OnTime is how late a start still counts as on time. A new leader with a slow round takes less.
 const OnTime = time.Minute
 
-// MaxMissed is how many due times that are not fired are returned one by one.
+// MaxMissed limits the missed due times returned.
 const MaxMissed = 100
 
-// horizon is how far back due times are looked for.
+// horizon is how far back due times are considered.
 const horizon = 20 * 366 * 24 * time.Hour
 
-// Passed is what becomes of due times that have passed.
+// Passed sorts the due times that have passed.
 type Passed struct {
-	Fire   []time.Time // to be fired, the oldest first
-	Missed []time.Time // not to be fired, the oldest first; no more than the newest MaxMissed
-	More   bool        // still older ones were missed too
-	Next   time.Time   // the first due time after them; zero: there is none
+	Fire   []time.Time // to be fired, oldest first
+	Missed []time.Time // oldest first; only the newest MaxMissed
+	More   bool        // still older ones were missed
+	Next   time.Time   // the next due time; zero: none
 }
 
-// Due divides the due times after last until now. Those whose planned start is long past were missed: the misfire
-// policy says which of them are fired nevertheless.
+// Due sorts the due times after last until now: the misfire policy applies to those long past their planned start.
 func (s *Spec) Due(last, now time.Time) Passed {
 	var out Passed
 	out.Next, _ = s.Next(now)
@@ -216,7 +206,7 @@ func (s *Spec) Due(last, now time.Time) Passed {
 	for late > 0 && now.Sub(s.Planned(dues[late-1])) <= OnTime {
 		late--
 	}
-	fire := late // the first that is fired
+	fire := late // index of the first to fire
 	switch {
 	case s.Misfire == MisfireAll:
 		fire = max(0, late-s.MisfireLimit)
@@ -230,8 +220,7 @@ func (s *Spec) Due(last, now time.Time) Passed {
 	return out
 }
 
-// newest returns the last n due times after last until now, and whether there are more. It looks back in steps that
-// double, since rules only go forward, and a minute's schedule may have slept for a year.
+// newest returns the last n due times after last until now. Rules only go forward: it looks back in doubling steps.
 func (s *Spec) newest(last, now time.Time, n int) (dues []time.Time, more bool) {
 	if oldest := now.Add(-horizon); last.Before(oldest) {
 		last = oldest
@@ -252,7 +241,6 @@ func (s *Spec) newest(last, now time.Time, n int) (dues []time.Time, more bool) 
 	}
 }
 
-// between returns the due times after from until to.
 func (s *Spec) between(from, to time.Time) (dues []time.Time) {
 	for due, ok := s.Next(from); ok && !due.After(to); due, ok = s.Next(due) {
 		dues = append(dues, due)
@@ -260,7 +248,7 @@ func (s *Spec) between(from, to time.Time) (dues []time.Time) {
 	return dues
 }
 
-// Warnings says what is allowed, and may not be what was meant.
+// Warnings returns settings that are valid but possibly unintended.
 func (s *Spec) Warnings(now time.Time) []string {
 	out := []string{}
 	if e := s.expression(); e != nil {
@@ -277,7 +265,6 @@ func (s *Spec) Warnings(now time.Time) []string {
 	return out
 }
 
-// shortest returns the shortest time between the next due times.
 func (s *Spec) shortest(now time.Time) (shortest time.Duration) {
 	dues := s.NextN(now, 10)
 	for i := 1; i < len(dues); i++ {
@@ -298,7 +285,7 @@ func (s *Spec) expression() *expression {
 	return nil
 }
 
-// warnings explains what both kinds of days together mean. Programs differ in it for */2.
+// warnings explains the meaning of both kinds of days together, which differs among programs for */2.
 func (e *expression) warnings() []string {
 	month, week := e.days[0], e.days[1]
 	all := func(field string) bool { return field == "*" || field == "?" || field == "*/1" || field == "?/1" }

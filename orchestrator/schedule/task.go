@@ -19,41 +19,41 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// TaskName is what the leader task is called.
+// TaskName is the name of the leader task.
 const TaskName = "schedules"
 
-// How the leader task goes about it.
+// Limits and pauses of the leader task.
 const (
-	DefaultStarts = 4 // runs whose items are loaded at once, but for those that take long
-	slowStarts    = 4 // so many times as many with those
+	DefaultStarts = 4 // concurrent loads of items, not counting slow ones
+	slowStarts    = 4 // factor of the limit that includes slow loads
 
-	slowLoad  = time.Minute      // from then on a load takes long, and its place is another's
-	savePause = 10 * time.Second // between two times at which fires are noted to wait for their turn
+	slowLoad  = time.Minute      // duration from which a load is slow, and frees its place
+	savePause = 10 * time.Second // between saves of the reasons why fires wait
 
-	startBackoff    = 5 * time.Second // after the first attempt that failed; doubled later
+	startBackoff    = 5 * time.Second // after the first failed attempt; then doubled
 	maxStartBackoff = 5 * time.Minute
-	loadingPause    = 2 * time.Second // while what a dead leader had loaded of the run is cleared away
+	loadingPause    = 2 * time.Second // while the partial load of a dead leader is removed
 
-	maxPause  = 5 * time.Second // between two looks, for changes that no one told of
-	idlePause = time.Second     // while something waits for what only time can tell
+	maxPause  = 5 * time.Second // between rounds, for changes without a notification
+	idlePause = time.Second     // while something waits for a condition without a known time
 	goOn      = 10 * time.Millisecond
 
-	page       = 100 // due schedules, and late runs, in one look
+	page       = 100 // due schedules, and late runs, per round
 	maxWaiting = 1000
-	maxQueued  = 100 // of one schedule
+	maxQueued  = 100 // per schedule
 )
 
-// Runs is what the leader task does with runs that are there. A node can.
+// Runs controls existing runs, as a node does.
 type Runs interface {
 	Pause(ctx context.Context, c control.Control) (control.Controlled, error)
 	Cancel(ctx context.Context, c control.Control) (control.Cancelled, error)
 	WakeLeaderTask(name string)
 }
 
-// Config sets a LeaderTask up. A zero field means its default.
+// Config configures a LeaderTask. A zero field means its default.
 type Config struct {
-	Log    *zap.Logger // nil: none
-	Starts int         // runs whose items are loaded at once; those that take long make room for others
+	Log    *zap.Logger // nil: no logs
+	Starts int         // concurrent loads of items, not counting slow ones
 }
 
 // LeaderTask starts the runs of schedules while its node leads.
@@ -66,11 +66,10 @@ type LeaderTask struct {
 
 	mu      sync.Mutex
 	loading map[store.FireKey]loading // by goroutines of this leader task
-	saved   time.Time                 // when fires were last noted to wait for their turn
+	saved   time.Time                 // when reasons why fires wait were last saved
 	loads   sync.WaitGroup
 }
 
-// loading is a run whose items are being loaded.
 type loading struct {
 	lease workqueue.Lease
 	since time.Time // the database's time
@@ -94,16 +93,15 @@ func New(db *database.DB, runs Runs, start Starter, cfg Config) (*LeaderTask, er
 		loading: map[store.FireKey]loading{}}, nil
 }
 
-// LeaderTask returns it as the node takes it.
+// LeaderTask returns it in the node's form.
 func (d *LeaderTask) LeaderTask() orchestrator.LeaderTask {
 	return orchestrator.LeaderTask{Name: TaskName, Run: d.Run}
 }
 
-// Wait waits for loads that were in progress when the lease was lost. Their context has ended by then.
+// Wait waits for the loads in progress when the lease was lost. Their context is done by then.
 func (d *LeaderTask) Wait() { d.loads.Wait() }
 
-// Run takes due times, begins to start runs, and looks after those that are late. It does not wait for the items of
-// runs: they are loaded beside it, until ctx ends. What it cannot do for one schedule keeps no other waiting.
+// Run takes due times, starts runs, and handles late ones. Items are loaded in other goroutines, until ctx ends.
 func (d *LeaderTask) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	taken, err := d.take(ctx, lease)
 	began, err2 := d.begin(ctx, lease)
@@ -121,13 +119,12 @@ func (d *LeaderTask) Run(ctx context.Context, lease workqueue.Lease) (again time
 		return goOn, nil
 	case !ok:
 		return maxPause, nil
-	case wait == 0: // a run in the queue, or no hands free for another
+	case wait == 0: // a queued run, or no capacity
 		return idlePause, nil
 	}
 	return min(wait, maxPause), nil
 }
 
-// read makes a schedule of what is on record.
 func read(name string, text json.RawMessage) (*Spec, error) {
 	spec := &Spec{}
 	if err := json.Unmarshal(text, spec); err != nil {
@@ -146,18 +143,18 @@ type Job struct {
 type Started struct {
 	Run      workqueue.RunID
 	Items    int64
-	Existing bool // it was started before, by a leader that is gone
+	Existing bool // started before, by a lost leader
 }
 
-// Starter starts the runs of schedules, in the way in which people start them. The run begins in the transaction that
-// notes its fire as started, and not at all once another leader has taken the fire up. After an error there is no run.
+// Starter starts runs like the API does. The run begins in the transaction that marks its fire as started, and not if
+// another leader has taken over the fire. After an error there is no run.
 type Starter interface {
 	StartFire(ctx context.Context, job Job) (Started, error)
-	// Permanent reports whether an error of StartFire stays the same however often it is tried.
+	// Permanent reports whether an error of StartFire cannot be fixed by a retry.
 	Permanent(err error) bool
 }
 
-// take makes fires of due times that have come.
+// take makes fires of the due times that have come.
 func (d *LeaderTask) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
 	due, err := d.store.DueSchedules(ctx, page)
 	if err != nil {
@@ -200,7 +197,6 @@ func (d *LeaderTask) takeOne(
 	return taken, err
 }
 
-// firesOf returns what the due times that have passed become, the oldest first.
 func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
 	fires := make([]store.NewFire, 0, len(passed.Missed)+len(passed.Fire))
 	for i, due := range passed.Missed {
@@ -224,9 +220,8 @@ func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
 	return fires
 }
 
-// handsFree reports whether the items of another run may be loaded. Sources that are slow, of which a few may last for
-// half an hour, do not have all others wait for them: there is an end to that, too, since each has a connection and may
-// have a file.
+// handsFree reports whether another run's items may be loaded. Slow sources do not make the rest wait, within a
+// limit: each has a connection and possibly a file.
 func (d *LeaderTask) handsFree(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -239,16 +234,15 @@ func (d *LeaderTask) handsFree(now time.Time) bool {
 	return quick < d.cfg.Starts && len(d.loading) < d.cfg.Starts*slowStarts
 }
 
-// How the reasons of fires begin and go on that are told apart by them.
+// Prefixes by which reasons of fires are recognized.
 const (
 	attemptBegins = "attempt "
 	turnBegins    = "its turn has not come: "
 	turnGoesOn    = "; before that: "
 )
 
-// behindAStart notes that a fire which cancels what is in progress waits for a run that cannot be cancelled yet.
 func (r *round) behindAStart(f *store.WaitingFire) {
-	if f.State == store.FireWaiting { // one in a queue says so already
+	if f.State == store.FireWaiting { // a queued one already reports it
 		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
 			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
 	}
@@ -260,12 +254,11 @@ func (r *round) note(f *store.WaitingFire, reason string) {
 	}
 }
 
-// saveReasons writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It
-// changes with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
+// saveReasons saves why fires wait, but not each time: reasons of a thousand fires may change with each loaded run.
 func (r *round) saveReasons(ctx context.Context, fires []store.WaitingFire) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {
-			if f.State != store.FireStarting { // it was begun, and says when
+			if f.State != store.FireStarting { // a started one reports when
 				r.note(f, turn(f.Reason, crowd, before))
 			}
 		}
@@ -286,7 +279,7 @@ func (d *LeaderTask) maySave(now time.Time) bool {
 	return true
 }
 
-// crowd names the runs that are being loaded. Empty: there are none by now.
+// crowd names the runs being loaded. Empty: none.
 func (d *LeaderTask) crowd() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -301,7 +294,7 @@ func (d *LeaderTask) crowd() string {
 	return fmt.Sprintf("%d runs of schedules are being loaded (%s)", len(names), strings.Join(names, ", "))
 }
 
-// turn says why a fire waits that has others before it, and what had come of it earlier.
+// turn returns why a fire waits for others, and its earlier outcome.
 func turn(was, crowd string, before int) string {
 	reason := turnBegins + crowd
 	switch before {
@@ -321,7 +314,6 @@ func turn(was, crowd string, before int) string {
 	return reason
 }
 
-// late looks after runs that have not ended at the end of their window.
 func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
 	fires, err := d.store.LateFires(ctx, lease, page)
 	if err != nil {
@@ -338,10 +330,9 @@ func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool,
 	return did, err
 }
 
-// lateOne acts before it notes: a leader that dies in between leaves the rest to the next one, who finds the run paused
-// or cancelled already.
+// lateOne acts before it saves that: if the leader dies in between, the next one finds the run paused or cancelled.
 func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *store.LateFire) (did bool, err error) {
-	policy := LateReport // when the schedule cannot be read any more
+	policy := LateReport // if the schedule is unreadable
 	if spec, err := read(f.Schedule, f.Spec); err == nil {
 		policy = spec.OnLate
 	}
@@ -358,7 +349,7 @@ func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *stor
 	}
 	switch {
 	case err != nil && over(err):
-		note = "reported; it has ended late, or is held already"
+		note = "reported; it ended late, or is already held"
 	case err != nil:
 		return false, err
 	}

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Resolved is what a run of a due time is started with.
+// Resolved is the settings of the run of a due time.
 type Resolved struct {
 	RunName string
 	Params  map[string]string
 	Items   Items // without variables
 }
 
-// dueLayout is how a due time is written as {due}: in UTC, since two instants may show the same time on a wall.
+// dueLayout is the format of {due}: in UTC, since two instants may have the same local time.
 const dueLayout = "2006-01-02T15:04:05Z"
 
-// Resolve fills in a due time.
+// Resolve inserts a due time.
 func (s *Spec) Resolve(due time.Time) (Resolved, error) {
 	in := &values{spec: s, due: due.In(s.clock.zone), params: map[string]string{}}
 	out := Resolved{Params: map[string]string{}, Items: s.Items}
-	for name, text := range s.Params { // of due times only, so that they do not wait for one another
+	for name, text := range s.Params { // params may use due times only, so their order does not matter
 		value, err := in.fill("params."+name, text, plain)
 		if err != nil {
 			return Resolved{}, err
@@ -39,7 +39,7 @@ func (s *Spec) Resolve(due time.Time) (Resolved, error) {
 	}
 	if err == nil && s.Items.SQL != nil {
 		query := *s.Items.SQL
-		in.params = nil // their values come from people, and would be SQL
+		in.params = nil // params may come from clients, and would become SQL
 		err = in.into(&query.Query, "items.sql.query", query.Query, plain)
 		out.Items.SQL = &query
 	}
@@ -48,18 +48,16 @@ func (s *Spec) Resolve(due time.Time) (Resolved, error) {
 
 func plain(value string) string { return value }
 
-// escaped makes a value part of a URL's path or of its query: it ends neither, and begins no other parameter. A plus
-// would be a space in a query only.
+// escaped escapes a value for a URL's path or query. A plus would mean a space only in a query.
 func escaped(value string) string { return strings.ReplaceAll(url.QueryEscape(value), "+", "%20") }
 
-// values are what variables stand for.
 type values struct {
 	spec   *Spec
 	due    time.Time
 	params map[string]string // nil: not allowed here
 }
 
-// VariableError is a text with a variable that there is not.
+// VariableError is a text with an unknown variable.
 type VariableError struct {
 	Field, Problem string
 }
@@ -71,7 +69,7 @@ func (in *values) into(out *string, field, text string, escape func(string) stri
 	return err
 }
 
-// fill replaces what stands in braces; {{ and }} are braces.
+// fill replaces variables in braces; {{ and }} are braces.
 func (in *values) fill(field, text string, escape func(string) string) (string, error) {
 	var out strings.Builder
 	for text != "" {
@@ -88,7 +86,7 @@ func (in *values) fill(field, text string, escape func(string) string) (string, 
 		}
 		name, after, closed := strings.Cut(rest, "}")
 		if text[at] == '}' || !closed {
-			return "", &VariableError{field, "a brace by itself; write {{ or }} for one that is part of the text"}
+			return "", &VariableError{field, "a single brace; write {{ or }} for a literal brace"}
 		}
 		value, known := in.value(name)
 		if !known {
@@ -101,7 +99,6 @@ func (in *values) fill(field, text string, escape func(string) string) (string, 
 	return out.String(), nil
 }
 
-// value returns what a variable stands for.
 func (in *values) value(name string) (value string, known bool) {
 	if param, ok := strings.CutPrefix(name, "params."); ok {
 		value, known = in.params[param]

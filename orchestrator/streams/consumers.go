@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// endpointSet is the endpoints whose consumers are known to exist in the present epoch.
 type endpointSet struct {
 	making singleflight.Group
 
@@ -46,33 +45,32 @@ func (s *endpointSet) add(epoch int64, endpoint string) {
 	}
 }
 
-// exhaustedSweeper sees to messages that are delivered no more.
+// exhaustedSweeper removes messages that their consumers no longer deliver.
 type exhaustedSweeper interface {
-	// Sweep gives up those that two sweeps in a row find left in the streams.
+	// Sweep removes those found by two consecutive sweeps.
 	Sweep(ctx context.Context, all []ConsumersOf) error
-	// Forget begins again.
+	// Forget drops what earlier sweeps found.
 	Forget()
 }
 
-// Consumers are those of endpoints: what services are handed their requests by.
+// Consumers manages the endpoints' consumers, from which services pull requests.
 type Consumers struct {
 	node     *core.Core
 	streams  core.Epochs
-	interval time.Duration // between two looks, by the leader
+	interval time.Duration // between reconciliations, by the leader
 	made     endpointSet
-	places   places // of services
+	places   places // concurrency of services
 }
 
-// NewConsumers returns what looks after consumers, at an interval.
+// NewConsumers returns consumers that the leader reconciles at an interval.
 func NewConsumers(k *core.Core, streams core.Epochs, interval time.Duration) *Consumers {
 	return &Consumers{node: k, streams: streams, interval: interval, made: endpointSet{known: map[string]bool{}}}
 }
 
-// Forget has the next who asks for an endpoint's consumer look whether it is there.
+// Forget makes the next Ensure check an endpoint's consumer.
 func (e *Consumers) Forget(endpoint string) { e.made.forget(endpoint) }
 
-// Ensure sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does. One
-// that cannot be made keeps no other endpoint waiting.
+// Ensure creates a missing consumer, and returns the epoch in which it exists. A failure delays no other endpoint.
 func (e *Consumers) Ensure(ctx context.Context, endpoint string) (int64, error) {
 	epoch, _ := e.streams.Now()
 	if e.made.has(epoch, endpoint) {
@@ -94,16 +92,14 @@ func (e *Consumers) Ensure(ctx context.Context, endpoint string) (int64, error) 
 	return epoch, err
 }
 
-// forget makes the next publication to an endpoint ensure its consumer again.
 func (s *endpointSet) forget(endpoint string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.known, endpoint)
 }
 
-// ChangeEndpoint changes settings of an endpoint, leaves the others as they are and returns all of them. Limits hold at
-// once; the concurrency is brought to its consumer, where its services see it, by the leader when that fails here.
-// See [pace.Store.ChangeEndpoint].
+// ChangeEndpoint changes settings and returns all of them. Limits apply immediately. The concurrency is written to
+// the consumer, for services to read, by the leader if that fails here. See [pace.Store.ChangeEndpoint].
 func (e *Consumers) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -116,30 +112,30 @@ func (e *Consumers) ChangeEndpoint(
 	if err != nil {
 		return set, err
 	}
-	e.node.WakeOthers() // what a limit kept back may go now
+	e.node.WakeOthers() // the change may raise a limit
 	if change.Concurrency == nil {
 		return set, nil
 	}
 	timed, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
 	if err := e.applySetting(timed, set); err != nil {
-		e.node.Log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
+		e.node.Log.Debug("set an endpoint's consumer; the leader will retry", zap.Error(err))
 	}
 	return set, nil
 }
 
-// ConsumersOf is one stream and its consumers, as of about one moment.
+// ConsumersOf is a stream and its consumers, read at about the same time.
 type ConsumersOf struct {
 	Name      string
 	Stream    jetstream.Stream
 	Made      time.Time
 	First     uint64            // sequence
-	Held      map[string]uint64 // messages in the stream, by the name of the consumer that they are for
+	Held      map[string]uint64 // messages in the stream, by the consumer that they are for
 	Consumers map[string]*jetstream.ConsumerInfo
 }
 
-// look reads the consumers of ours that a stream has. Its messages are counted first: those that come in between are
-// pending then, and do not look like left ones.
+// look reads a stream and our consumers on it. Messages are counted first: those in between count as pending, not as
+// left behind.
 func (e *Consumers) look(ctx context.Context, name, subjects string, consumerOf func(subject string) string,
 ) (ConsumersOf, error) {
 	of := ConsumersOf{Name: name, Held: map[string]uint64{}}
@@ -159,7 +155,7 @@ func (e *Consumers) look(ctx context.Context, name, subjects string, consumerOf 
 	return of, err
 }
 
-// In reads the consumers of ours that a stream has, by their names. With an error it returns what it has read.
+// In returns our consumers of a stream by name. With an error it returns those read so far.
 func In(ctx context.Context, stream jetstream.Stream, consumerOf func(subject string) string,
 ) (map[string]*jetstream.ConsumerInfo, error) {
 	of := map[string]*jetstream.ConsumerInfo{}
@@ -181,13 +177,13 @@ func OfWork(subject string) string {
 	return strings.TrimPrefix(subject, wire.WorkSubject(""))
 }
 
-// OfConsumer returns the endpoint that a consumer of the work stream is for.
+// OfConsumer returns the endpoint of a consumer of the work stream.
 func OfConsumer(consumer string) string {
 	endpoint, _ := wire.EndpointOf(consumer)
 	return endpoint
 }
 
-// OfStage returns that for a subject of the stream of stages.
+// OfStage returns the name of the consumer that a subject of the stage stream is for.
 func OfStage(subject string) string {
 	prefix, _ := strings.CutSuffix(wire.StageSubjects(""), ".>")
 	name, _, _ := strings.Cut(strings.TrimPrefix(subject, prefix), ".")
@@ -195,19 +191,17 @@ func OfStage(subject string) string {
 }
 
 const (
-	// discoverWait is how long services may take to say that they are there.
+	// discoverWait is how long services may take to announce themselves.
 	discoverWait = time.Second
-	// discoverEvery is how many rounds of the caretaker pass between two questions who listens.
+	// discoverEvery is the number of rounds per discovery of listeners.
 	discoverEvery = 2
-	// maxMadeConsumers bounds the consumers of one stream up to which a node makes more because someone says that he
-	// listens: anybody may say that.
+	// maxMadeConsumers limits a stream's consumers made for listeners: any client can claim to listen.
 	maxMadeConsumers = 1000
 )
 
-// Reconciling is the leader task for what no one waits for and what may take its time: it makes the consumers of
-// services that may not make their own, brings the limit of deliveries and the settings of endpoints to their
-// consumers, and removes messages that are delivered no more. All of it is in JetStream, which knows of no lease:
-// whoever does it twice, or late, does what the next round would do.
+// Reconciling is the leader task for endpoints. It makes the consumers that services may not make themselves, applies
+// the delivery limit and settings, and removes messages no longer delivered. JetStream knows no lease, but all of it
+// is idempotent.
 func (e *Consumers) Reconciling(
 	exhausted exhaustedSweeper,
 ) func(context.Context, workqueue.Lease) (time.Duration, error) {
@@ -244,8 +238,7 @@ func (e *Consumers) reconcileOnce(ctx context.Context, exhausted exhaustedSweepe
 	return errors.Join(err, exhausted.Sweep(timed, []ConsumersOf{work, stage}))
 }
 
-// ensureListeners makes the consumers of endpoints that someone listens on: a service with the least of permissions
-// may not make its own.
+// ensureListeners makes the consumers of services that may not make their own.
 func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf) error {
 	listeners, err := wire.Discover(ctx, e.node.NC, discoverWait)
 	if err != nil {
@@ -267,7 +260,7 @@ func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf
 			continue
 		}
 		seen[l.Endpoint] = true
-		e.made.forget(l.Endpoint) // it was known to be there, and is not
+		e.made.forget(l.Endpoint) // its consumer may have been deleted
 		if _, err := e.Ensure(ctx, l.Endpoint); err != nil {
 			failed = errors.Join(failed, err)
 		}
@@ -275,19 +268,17 @@ func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf
 	return failed
 }
 
-// mayMake reports whether a consumer is missing and there is room for it.
 func mayMake(of ConsumersOf, endpoint string) bool {
 	return of.Consumers[endpoint] == nil && len(of.Consumers) < maxMadeConsumers
 }
 
-// limitDeliveries brings back consumers without our limit of deliveries: a node of a version that knew of none makes
-// them so whenever it meets an endpoint, beside this one in a rolling upgrade too.
+// limitDeliveries restores the delivery limit, which nodes of versions without it remove, also in a rolling upgrade.
 func (e *Consumers) limitDeliveries(ctx context.Context, work, stage ConsumersOf) (failed error) {
 	for name, info := range work.Consumers {
 		if endpoint, lane := wire.EndpointOf(name); lane && info.Config.MaxDeliver != wire.MaxDeliver {
 			failed = errors.Join(failed, stream.EnsureLane(ctx, e.node.JS, endpoint))
 		} else if info.Config.MaxDeliver != wire.MaxDeliver {
-			e.made.forget(name) // what was known of it holds no more
+			e.made.forget(name) // it is outdated
 			_, err := e.Ensure(ctx, name)
 			failed = errors.Join(failed, err)
 		}
@@ -300,7 +291,7 @@ func (e *Consumers) limitDeliveries(ctx context.Context, work, stage ConsumersOf
 	return failed
 }
 
-// applySettings brings what operators have set to the consumers, where the services look.
+// applySettings writes the operators' settings to the consumers, where services read them.
 func (e *Consumers) applySettings(ctx context.Context, work ConsumersOf) error {
 	settings, err := pace.New(e.node.Store).EndpointSettings(ctx)
 	if err != nil {
@@ -317,7 +308,7 @@ func (e *Consumers) applySettings(ctx context.Context, work ConsumersOf) error {
 	return failed
 }
 
-// applySetting brings one endpoint's settings to its consumer, if it has one: whoever makes it later finds them.
+// applySetting writes one endpoint's settings to its consumer. A consumer made later gets them from the store.
 func (e *Consumers) applySetting(ctx context.Context, s pace.EndpointSetting) error {
 	consumer, err := e.node.JS.Consumer(ctx, wire.StreamWork, wire.ConsumerName(s.Endpoint))
 	if err != nil {
@@ -330,7 +321,6 @@ func (e *Consumers) applySetting(ctx context.Context, s pace.EndpointSetting) er
 	return nil
 }
 
-// settings returns what operators have set for an endpoint.
 func (e *Consumers) settings(ctx context.Context, endpoint string) (stream.ConsumerSettings, error) {
 	all, err := pace.New(e.node.Store).EndpointSettings(ctx)
 	if err != nil {
@@ -348,14 +338,13 @@ func settingsOf(s pace.EndpointSetting) stream.ConsumerSettings {
 	return stream.ConsumerSettings{Concurrency: s.Concurrency}
 }
 
-// places knows how much services say they work on at once, as of the last look at who listens. It is safe for
-// concurrent use.
+// places is the concurrency that services reported at the last discovery. It is safe for concurrent use.
 type places struct {
 	mu sync.Mutex
 	of map[string][]wire.Listener
 }
 
-// heard takes what a look has brought. One that says that it has ended, or waits for something, has no place.
+// heard stores the result of a discovery. Draining and waiting services do not count.
 func (p *places) heard(listeners []wire.Listener) {
 	of := map[string][]wire.Listener{}
 	for i := range listeners {
@@ -368,8 +357,7 @@ func (p *places) heard(listeners []wire.Listener) {
 	p.of = of
 }
 
-// Places is how many requests of so many items all instances of an endpoint say they work on at once; 0 when one does
-// not say.
+// Places returns how many requests of this many items the instances of an endpoint process concurrently; 0: unknown.
 func (e *Consumers) Places(endpoint string, items int) (n int) {
 	p := &e.places
 	p.mu.Lock()

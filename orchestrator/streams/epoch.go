@@ -1,7 +1,6 @@
-// Package streams makes a node's JetStream streams, keeps them as they are set, finds out when one has lost messages or
-// takes none, and knows their epoch.
-//
-// Looks are each node's, changes the leader's: see [Keeper.Tending] and [Keeper.Trying]. Safe for concurrent use.
+// Package streams creates a node's JetStream streams, keeps their settings, detects lost messages and broken streams,
+// and knows their epoch. Every node checks the streams; only the leader changes them: see [Keeper.Tending] and
+// [Keeper.Trying]. Safe for concurrent use.
 package streams
 
 import (
@@ -21,26 +20,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sliceStreams are the streams that carry slices: what one of them loses is reissued.
+// sliceStreams are the streams that carry slices, which are reissued if lost.
 func sliceStreams() [4]string {
 	return [...]string{wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow}
 }
 
-// sequences are the last ones of sliceStreams.
 type sequences [4]uint64
 
-// streamsState is what the node knows of the streams.
 type streamsState struct {
 	mu      sync.Mutex
 	epoch   int64
 	lastSeq sequences     // highest sequences seen within the epoch
-	changed chan struct{} // closed when the epoch grows: readers bind again
+	changed chan struct{} // closed when the epoch advances: readers bind again
 
-	wellSince  time.Time // since when each look has succeeded, over one connection; zero: the last one did not
-	reconnects uint64    // of the connection, at the last look
+	wellSince  time.Time // since when all checks have succeeded over one connection; zero: the last one failed
+	reconnects uint64    // of the connection, at the last check
 }
 
-// looked notes whether a look succeeded, and how often the connection had been made again by then.
+// looked notes the result of a check, and the connection's number of reconnects then.
 func (p *streamsState) looked(well bool, reconnects uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +50,7 @@ func (p *streamsState) looked(well bool, reconnects uint64) {
 	p.reconnects = reconnects
 }
 
-// wellFor returns for how long JetStream has been there, as far as this node knows.
+// wellFor returns for how long JetStream has been available to this node.
 func (p *streamsState) wellFor(reconnects uint64) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,14 +66,13 @@ func (p *streamsState) now() (epoch int64, changed <-chan struct{}) {
 	return p.epoch, p.changed
 }
 
-// sequences returns the streams' last sequences, as of the last look at them.
 func (p *streamsState) sequences() sequences {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lastSeq
 }
 
-// advance takes over a later epoch, in which a request is known to have had the place lastSent in the work stream.
+// advance enters a later epoch. lastSent is the highest known sequence of its requests in the work stream.
 func (p *streamsState) advance(epoch int64, lastSent uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +84,7 @@ func (p *streamsState) advance(epoch int64, lastSent uint64) {
 	p.changed = make(chan struct{})
 }
 
-// rewound notes the streams' last sequences and reports whether one is lower than it was before in the epoch.
+// rewound saves the streams' last sequences, and reports whether one decreased within the epoch.
 func (p *streamsState) rewound(seqs sequences) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,48 +97,48 @@ func (p *streamsState) rewound(seqs sequences) bool {
 	return false
 }
 
-// Config sets a keeper up. Nothing in it has a default.
+// Config configures a keeper. No field has a default.
 type Config struct {
-	Interval  time.Duration // between two looks at the streams
-	Reconcile time.Duration // between two looks at how they are set
-	Streams   stream.Config // what they are to be like when nothing is set yet in the database
-	// Entered is told that a later epoch has begun, and Try has the leader try the streams now.
+	Interval  time.Duration // between checks of the streams
+	Reconcile time.Duration // between checks of their settings
+	Streams   stream.Config // initial settings, unless the database has some
+	// Entered is called when a later epoch begins. Try makes the leader probe the streams now.
 	Entered, Try func()
-	// Stranger is told that the streams have become those of another installation: the node must not serve them.
+	// Stranger is called when the streams belong to another installation: the node must not serve them.
 	Stranger func(error)
 }
 
-// Keeper makes the streams, keeps them as they are set, and knows their epoch.
+// Keeper creates the streams, keeps their settings, and knows their epoch.
 type Keeper struct {
 	node      *core.Core
 	cfg       Config
 	state     streamsState
-	single    single    // of the server
-	differing sync.Once // what the program says of the streams has been compared
+	single    single    // name of the server's cluster, if JetStream is not clustered
+	differing sync.Once // the node's own settings were compared with the saved ones
 	suspects  suspects
 	stalled   stalling
 }
 
-// NewKeeper returns what looks after the streams.
+// NewKeeper returns a keeper of the streams.
 func NewKeeper(n *core.Core, cfg Config) *Keeper {
 	k := &Keeper{node: n, cfg: cfg}
 	k.state.changed = make(chan struct{})
 	return k
 }
 
-// Now returns the epoch, and what is closed when a later one begins.
+// Now returns the epoch, and a channel that is closed when a later one begins.
 func (k *Keeper) Now() (epoch int64, changed <-chan struct{}) { return k.state.now() }
 
-// WellFor returns for how long JetStream has been there, as far as this node knows.
+// WellFor returns for how long JetStream has been available to this node.
 func (k *Keeper) WellFor() time.Duration { return k.state.wellFor(k.node.NC.Stats().Reconnects) }
 
-// Stalled is what there is to say of streams that do not answer; nil: they do.
+// Stalled returns nil while the streams answer.
 func (k *Keeper) Stalled() *StalledStreams { return k.stalled.pulse() }
 
-// lookPause comes after a look that failed, however many ask for another.
+// lookPause follows a failed check, regardless of requests for another.
 const lookPause = 500 * time.Millisecond
 
-// Watch looks at the streams again and again, and at once when told to, until ctx ends.
+// Watch checks the streams at the interval, and when requested, until ctx ends.
 func (k *Keeper) Watch(ctx context.Context) {
 	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
@@ -154,7 +150,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 		case <-k.node.Looks:
 		}
 		if !k.node.NC.IsConnected() {
-			continue // whose end has been told
+			continue // the disconnect has been logged
 		}
 		err := k.LookAtEpoch(ctx)
 		k.state.looked(err == nil, k.node.NC.Stats().Reconnects)
@@ -164,14 +160,13 @@ func (k *Keeper) Watch(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			k.node.Log.Warn("look at the streams", zap.Error(err))
-			_ = backoff.Sleep(ctx, lookPause) // everybody who waits for JetStream asks for the next one
+			_ = backoff.Sleep(ctx, lookPause) // everything that waits for JetStream requests the next check
 		}
 	}
 }
 
-// LookAtEpoch creates streams that are missing and tells PostgreSQL since when they exist. When they are not the ones
-// known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
-// again what was sent before.
+// LookAtEpoch creates missing streams. A new epoch begins when they were recreated or lost messages at their end:
+// readers bind again, and the leader reissues what was sent before.
 func (k *Keeper) LookAtEpoch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
 	defer cancel()
@@ -209,7 +204,7 @@ func (k *Keeper) lookAtStreams(ctx context.Context) error {
 	return k.lookForRewind(ctx, current)
 }
 
-// enter takes over the epoch that PostgreSQL knows, when it is a later one.
+// enter takes over the epoch saved in PostgreSQL, if it is later.
 func (k *Keeper) enter(ctx context.Context, current session.Epoch) error {
 	if epoch, _ := k.state.now(); current.Epoch <= epoch {
 		return nil
@@ -224,7 +219,7 @@ func (k *Keeper) enter(ctx context.Context, current session.Epoch) error {
 	return nil
 }
 
-// lookForRewind notices a server that came back without the last messages it had acknowledged.
+// lookForRewind detects a server that restarted without its last acknowledged messages.
 func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error {
 	var seqs sequences
 	for i, name := range sliceStreams() {
@@ -245,9 +240,8 @@ func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error
 	return nil
 }
 
-// replaceStream deletes a stream of ours that someone made with settings under which it cannot serve, so that the next
-// look makes it again. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know,
-// the events and the dead letters, are left alone.
+// replaceStream deletes an unusable stream of ours; the next check recreates it. PostgreSQL knows what it held. The
+// event and dead-letter streams stay: their messages are stored nowhere else.
 func (k *Keeper) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {
 		return conflict

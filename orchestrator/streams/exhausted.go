@@ -19,17 +19,15 @@ import (
 )
 
 const (
-	// advisories is the subject on which the server tells of a message that it delivers no more; the stream and the
-	// consumer follow.
+	// advisories is the prefix of advisories on messages no longer delivered; stream and consumer follow.
 	advisories = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES."
-	// advisoryQueue has one node hear of each.
+	// advisoryQueue is the queue group in which one node gets each advisory.
 	advisoryQueue = "tranche"
-	// advisoryRoom bounds those that wait; the leader's sweep finds what was not heard.
+	// advisoryRoom limits queued advisories. The leader's sweep finds the rest.
 	advisoryRoom = 256
 )
 
-// exhaustion is a message that was delivered as often as its consumer allows and never acknowledged. The server leaves
-// it in the stream and delivers it no more.
+// exhaustion is a message that reached its delivery limit unacknowledged. The server leaves it in the stream.
 type exhaustion struct {
 	Stream     string    `json:"stream"`
 	Consumer   string    `json:"consumer"`
@@ -38,8 +36,7 @@ type exhaustion struct {
 	Timestamp  time.Time `json:"timestamp"`
 }
 
-// HearAdvisories returns subscriptions whose advisories go to l.exhausted. What finds no room there is left to the
-// leader's sweep.
+// HearAdvisories subscribes for [Letters.RemoveExhausted]. Beyond its queue, the leader's sweep handles the rest.
 func (l *Letters) HearAdvisories() (subs []*nats.Subscription, err error) {
 	for _, stream := range []string{wire.StreamWork, wire.StreamStage} {
 		sub, err := l.node.NC.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
@@ -60,7 +57,7 @@ func (l *Letters) HearAdvisories() (subs []*nats.Subscription, err error) {
 	return subs, nil
 }
 
-// RemoveExhausted sees to the messages that l.exhausted names until ctx ends.
+// RemoveExhausted removes messages named by advisories until ctx ends.
 func (l *Letters) RemoveExhausted(ctx context.Context) {
 	for {
 		select {
@@ -68,15 +65,15 @@ func (l *Letters) RemoveExhausted(ctx context.Context) {
 			return
 		case x := <-l.exhausted:
 			if err := l.giveUp(ctx, x); err != nil && ctx.Err() == nil {
-				l.node.Log.Warn("remove a message that is delivered no more; the leader will see to it again",
+				l.node.Log.Warn("remove a message that is no longer delivered; the leader will retry",
 					zap.String("stream", x.Stream), zap.Uint64("sequence", x.Sequence), zap.Error(err))
 			}
 		}
 	}
 }
 
-// giveUp takes a message out of its stream that is delivered no more. First it is buried, then whoever waits for its
-// answer is told, then it is deleted: a crash in between has all of it done again, which changes nothing.
+// giveUp removes a message no longer delivered. It stores the dead letter, then notifies the requester, then deletes
+// it: repeating this after a crash is harmless.
 func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
@@ -86,11 +83,11 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	}
 	made := stream.CachedInfo().Created
 	if made.After(x.Timestamp) {
-		return nil // the sequence belongs to another message by now
+		return nil // the sequence now belongs to another message
 	}
 	msg, err := stream.GetMsg(ctx, x.Sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil // someone has seen to it
+		return nil // it was removed already
 	}
 	if err != nil {
 		return fmt.Errorf("read message %d: %w", x.Sequence, err)
@@ -112,8 +109,8 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	return nil
 }
 
-// wasDelivered reports whether an exhaustion can be true of a message: its own consumer has delivered it. Whoever may
-// publish can make an advisory up, and another consumer that someone has put on the stream takes nothing from ours.
+// wasDelivered checks that the message's own consumer delivered it: any publisher can forge an advisory, and other
+// consumers take nothing from ours.
 func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
 	of := OfWork
 	if x.Stream == wire.StreamStage {
@@ -124,7 +121,7 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 	}
 	consumer, err := l.node.JS.Consumer(ctx, x.Stream, x.Consumer)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrInvalidConsumerName) {
-		return false, nil // a new one will deliver it again
+		return false, nil // a new consumer delivers the message again
 	}
 	if err != nil {
 		return false, fmt.Errorf("look at consumer %s: %w", x.Consumer, err)
@@ -132,10 +129,9 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
 
-// Burying one message that was handed out too often; the sweep tries again.
+// giveUpTimeout limits the removal of one message; the sweep retries it.
 const giveUpTimeout = 15 * time.Second
 
-// store stores a message that is delivered no more, and tells whoever waits for its answer.
 func (l *Letters) store(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
 	letter, notify := l.exhaustedRequest(x, msg)
 	if x.Stream == wire.StreamStage {
@@ -150,7 +146,7 @@ func (l *Letters) store(ctx context.Context, x exhaustion, msg *jetstream.RawStr
 	return notify(ctx)
 }
 
-// exhaustedRequest is a request that was delivered too often, as a letter, and what notifies the caller.
+// exhaustedRequest returns the dead letter of a request that was delivered too often, and what notifies the caller.
 func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, notify func(context.Context) error) {
 	of := OfConsumer(OfWork(msg.Subject))
@@ -158,7 +154,7 @@ func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {
 		letter.Message = fmt.Sprintf("%s; %v", letter.Message, err)
-		return letter, nil // no one can be told
+		return letter, nil // the requester is unknown
 	}
 	if meta.Mode == wire.ModeBatch && meta.ReplyTo.Call == "" {
 		letter.State = deadletter.LetterReissued
@@ -166,8 +162,8 @@ func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 	return letter, func(ctx context.Context) error { return l.failCaller(ctx, msg.Header, of, letter.Message) }
 }
 
-// exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what notifies
-// whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
+// exhaustedAnswer returns the dead letter of a reply that was delivered too often to a flow, and what notifies the
+// requester of the waiting chunk. It cannot be resent: it is not a request.
 func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, notify func(context.Context) error) {
 	of := OfStage(msg.Subject)
@@ -183,14 +179,14 @@ func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstr
 		return letter, func(context.Context) error { return err }
 	}
 	if state == nil {
-		return letter, nil // the chunk has gone on, or was given up
+		return letter, nil // the chunk has continued, or was abandoned
 	}
 	letter.Stack = state.Get(wire.HeaderStack)
 	letter.Origin = state.Get(wire.HeaderOrigin)
 	return letter, func(ctx context.Context) error { return l.failCaller(ctx, state, of, letter.Message) }
 }
 
-// flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
+// flowState returns the headers of the state of the chunk that waits for an answer, nil if none does.
 func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Meta) (nats.Header, error) {
 	flows, err := l.node.JS.Stream(ctx, wire.StreamFlow)
 	if err != nil {
@@ -204,13 +200,12 @@ func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Me
 		return nil, fmt.Errorf("read the state of flow %s: %w", answer.Slice, err)
 	}
 	if msg.Header.Get(wire.HeaderSlice) == "" {
-		return nil, nil // it has ended, and is about to go
+		return nil, nil // the flow is finished
 	}
 	return msg.Header, nil
 }
 
-// failCaller answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
-// subject that the request names, or, when a node asked, by giving its slice back.
+// failCaller answers a request with the failure CodeDeliveries, or releases the slice of a node's request.
 func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint, message string) error {
 	meta, err := wire.ReadMeta(request)
 	if err != nil {
@@ -228,7 +223,7 @@ func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint,
 		return nil
 	}
 	msg := wire.FailureMsg(request, meta.ReplyTo, l.node.Name, failure)
-	if meta.ReplyTo.Call != "" { // no one stores what goes to a caller
+	if meta.ReplyTo.Call != "" { // replies to a caller are not stored
 		return l.node.NC.PublishMsg(msg)
 	}
 	if _, err := l.node.JS.PublishMsg(ctx, msg); err != nil {
@@ -237,8 +232,7 @@ func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint,
 	return nil
 }
 
-// giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
-// left as it is, and slots that were sent before are waited for.
+// giveSliceBack records a failure of a slice, as if its service had sent it. Slots sent earlier are still awaited.
 func (l *Letters) giveSliceBack(ctx context.Context, failed settle.Answer) error {
 	out, err := l.node.Settling.Record(ctx, []settle.Answer{failed})
 	if err != nil {
@@ -249,32 +243,30 @@ func (l *Letters) giveSliceBack(ctx context.Context, failed settle.Answer) error
 	return nil
 }
 
-// sweepBatch bounds the messages that one sweep removes for one consumer.
 const sweepBatch = 100
 
-// settledMark says up to where a consumer had nothing left to deliver or to wait for, and of which incarnation of it.
+// settledMark is the sequence up to which a consumer had nothing left to deliver or await, with its incarnation.
 type settledMark struct {
-	stream, consumer time.Time // when they were made
+	stream, consumer time.Time // creation times
 	upTo             uint64
 }
 
-// ExhaustedSweep finds messages that are delivered no more and of which no advisory was heard. It is for one goroutine.
+// ExhaustedSweep removes messages whose advisory was missed. It is for one goroutine.
 type ExhaustedSweep struct {
 	*Letters
 
-	marks map[string]settledMark // by stream and consumer, of the sweep before
+	marks map[string]settledMark // by stream and consumer, of the previous sweep
 }
 
-// Sweeping returns one that begins.
+// Sweeping returns a sweep that starts afresh.
 func (l *Letters) Sweeping() *ExhaustedSweep { return &ExhaustedSweep{Letters: l} }
 
-// Forget begins again.
+// Forget drops what earlier sweeps found.
 func (s *ExhaustedSweep) Forget() { s.marks = nil }
 
-// Sweep looks for messages that lie in a stream although its consumer is done with them. A consumer is done
-// with what lies at or below its acknowledgement floor and, when it waits for no acknowledgement, with everything that
-// it has delivered; what is acknowledged leaves the stream. Messages count only when they are there still at the sweep
-// after: an acknowledgement and its removal are not one step.
+// Sweep removes messages left although their consumer is done with them: those up to its acknowledgement floor and,
+// when no acknowledgement is pending, up to its last delivery. Only those also left at the previous sweep count,
+// since an acknowledgement and the removal of its message are not one step.
 func (s *ExhaustedSweep) Sweep(ctx context.Context, all []ConsumersOf) error {
 	marks := make(map[string]settledMark, len(s.marks))
 	var failed error
@@ -298,7 +290,6 @@ func (s *ExhaustedSweep) Sweep(ctx context.Context, all []ConsumersOf) error {
 	return failed
 }
 
-// sweepConsumer gives up what lies in a stream for a consumer up to a place.
 func (l *Letters) sweepConsumer(
 	ctx context.Context, of ConsumersOf, info *jetstream.ConsumerInfo, upTo uint64,
 ) error {
@@ -314,7 +305,7 @@ func (l *Letters) sweepConsumer(
 			return nil
 		}
 		next = msg.Sequence + 1
-		l.node.Log.Debug("found a message that is delivered no more", zap.String("stream", of.Name),
+		l.node.Log.Debug("found a message that is no longer delivered", zap.String("stream", of.Name),
 			zap.Uint64("sequence", msg.Sequence))
 		err = l.giveUp(ctx, exhaustion{Stream: of.Name, Consumer: info.Name, Sequence: msg.Sequence,
 			Deliveries: info.Config.MaxDeliver, Timestamp: msg.Time})

@@ -26,30 +26,29 @@ import (
 )
 
 const (
-	// deadLettersAhead bounds the dead letters that a node fetches ahead.
 	deadLettersAhead = 8
-	// deadLettersPause is the least time between two bindings of the consumer.
+	// deadLettersPause is the least time between bindings of the consumer.
 	deadLettersPause = time.Second
 )
 
-// Letters keeps what no service could deal with, and sends it again.
+// Letters stores and resends dead letters.
 type Letters struct {
 	node      *core.Core
 	endpoints core.Ensurer
 	after     core.OutcomeObserver
-	reader    *core.SharedConsumer // of what services have put aside
-	requeued  chan struct{}        // requeued dead letters wait to be sent
+	reader    *core.SharedConsumer // of the stream of dead letters
+	requeued  chan struct{}        // signalled when requeued dead letters wait to be sent
 	exhausted chan exhaustion
 }
 
-// NewLetters returns what takes in dead letters, and sends them again.
+// NewLetters returns a store of dead letters.
 func NewLetters(k *core.Core, endpoints core.Ensurer, after core.OutcomeObserver) *Letters {
 	return &Letters{node: k, endpoints: endpoints, after: after,
 		reader:   core.NewShared(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
 		requeued: make(chan struct{}, 1), exhausted: make(chan exhaustion, advisoryRoom)}
 }
 
-// keep stores a dead letter, unless it is there already, and tells of one that is new.
+// keep stores a dead letter unless it is stored already, and logs a new one.
 func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error {
 	isNew, err := deadletter.New(l.node.Store).Add(ctx, *letter)
 	if isNew {
@@ -61,7 +60,7 @@ func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error
 	return err
 }
 
-// GivenUp keeps what a service has given up after too many deliveries.
+// GivenUp stores a request that a service abandoned after too many deliveries.
 func (l *Letters) GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error {
 	timed, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
@@ -69,8 +68,7 @@ func (l *Letters) GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) 
 	return l.keep(timed, &letter)
 }
 
-// ReadDeadLetters takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its
-// consumer is lost.
+// ReadDeadLetters stores dead letters in PostgreSQL until ctx ends. It rebinds to lost streams and consumers.
 func (l *Letters) ReadDeadLetters(ctx, draining context.Context) {
 	for ctx.Err() == nil {
 		if err := l.readDeadLettersBound(ctx, draining); err != nil && ctx.Err() == nil {
@@ -80,8 +78,7 @@ func (l *Letters) ReadDeadLetters(ctx, draining context.Context) {
 	}
 }
 
-// readDeadLettersBound binds to the consumer and takes dead letters in until ctx ends or the binding is lost. What was
-// fetched ahead is taken in, too, unless PostgreSQL cannot be reached.
+// readDeadLettersBound stores dead letters until ctx ends or the binding is lost, including prefetched ones.
 func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 	made, err := l.reader.Bind(ctx)
 	if err != nil {
@@ -103,15 +100,15 @@ func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 		}
 	})
 	if failed != nil {
-		// It fails only when ctx has ended.
+		// Retry fails only once ctx is done.
 		_ = l.node.Retry(ctx, "reach PostgreSQL to keep dead letters", inspect.New(l.node.Store).Ping)
 		return failed
 	}
 	return err
 }
 
-// buryDeadLetter buries a dead letter and acknowledges it. One that PostgreSQL refuses for what is in it is kept
-// without its contents, so that it does not come again indefinitely.
+// buryDeadLetter stores and acknowledges a dead letter. PostgreSQL may refuse its contents: then they are omitted, or
+// it would be redelivered indefinitely.
 func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
 	if stream.IsProbe(msg.Subject()) {
 		l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
@@ -128,7 +125,7 @@ func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made ti
 	if err != nil {
 		return err
 	}
-	// After the commit: a crash in between brings it again.
+	// Only after the commit: after a crash in between it is redelivered.
 	l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
 	return nil
 }
@@ -137,22 +134,21 @@ func (l *Letters) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
 	l.reader.Settle(core.Message{Msg: msg, Made: made}, core.GiveBack)
 }
 
-// causeUnreadable is the cause of a dead letter that does not even say which endpoint it was for.
+// causeUnreadable is the cause of a dead letter without a readable endpoint.
 const causeUnreadable = "unreadable"
 
-// deadLetterIn is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a dead
-// letter: a message that cannot be understood is for a person to look at, and must not come again indefinitely.
+// deadLetterIn converts a message. An invalid one also becomes a dead letter, or it would be redelivered
+// indefinitely.
 func deadLetterIn(msg jetstream.Msg) deadletter.DeadLetter {
 	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	letter := deadLetterOf(&d)
 	if err != nil {
-		letter.Endpoint, letter.Cause = "", causeUnreadable // it can be sent nowhere
+		letter.Endpoint, letter.Cause = "", causeUnreadable // it cannot be resent
 		letter.Message = fmt.Sprintf("%v; its cause was %s: %s", err, d.Cause, d.Message)
 	}
 	return letter
 }
 
-// deadLetterOf is a dead letter as the store keeps it.
 func deadLetterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 	letter := deadletter.DeadLetter{
 		MsgID: d.MsgID, Endpoint: d.Endpoint, Cause: d.Cause, Message: d.Message, Mode: string(d.Mode),
@@ -167,24 +163,23 @@ func deadLetterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 	return letter
 }
 
-// exhaustedDeadLetter is a message that was delivered too often, as the store keeps it.
 func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
 	d, _ := wire.ParseDeadLetter(wire.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
 	letter := deadLetterOf(&d)
 	letter.MsgID = wire.DeadMsgID(msg.Header)
-	if letter.MsgID == "" { // its place stands for it
+	if letter.MsgID == "" { // use its place in the stream
 		letter.MsgID = fmt.Sprintf("dead.%s.%d.%d", x.Stream, msg.Sequence, msg.Time.UnixNano())
 	}
 	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, wire.CodeDeliveries, x.Deliveries
 	letter.Message = fmt.Sprintf("delivered %d times and never acknowledged", x.Deliveries)
-	if x.Deliveries < 1 { // someone took the limit from its consumer
-		letter.Message = "delivered no more, and never acknowledged"
+	if x.Deliveries < 1 { // the consumer's limit was removed
+		letter.Message = "no longer delivered, and never acknowledged"
 	}
 	return letter
 }
 
-// givenUpDeadLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives
-// it when it is the one to give the request up. The request is gone by now.
+// givenUpDeadLetter returns the dead letter of a slice that a service abandoned, with the id that a node would give
+// it. The request no longer exists.
 func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
 	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
 	return deadletter.DeadLetter{
@@ -194,7 +189,6 @@ func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
 	}
 }
 
-// known is nil for the zero id.
 func known[T ~[16]byte](id uuid.UUID) *T {
 	if id == uuid.Nil {
 		return nil
@@ -203,19 +197,15 @@ func known[T ~[16]byte](id uuid.UUID) *T {
 	return &known
 }
 
-// sane reports whether a time from outside is one that PostgreSQL can hold and a person believe.
+// sane reports whether a time from outside is plausible, and valid in PostgreSQL.
 func sane(at time.Time) bool {
 	return at.Year() >= 2000 && at.Before(time.Now().Add(24*time.Hour))
 }
 
-// deadLetterBatch bounds the requeued dead letters of one reading.
 const deadLetterBatch = 100
 
-// PublishDeadLetters sends requeued dead letters to their endpoints, whenever told to, until ctx ends. One is published
-// under an id of its own for each time that it is requeued, so that two nodes that publish the same one store it once.
-//
-// Once it is in the stream it is a request like any other of a single item: should JetStream lose it, no one issues it
-// again.
+// PublishDeadLetters sends requeued dead letters whenever signalled, until ctx ends. The id differs per requeue and
+// is the same on every node, so JetStream stores each once. If JetStream then loses it, it is not reissued.
 func (l *Letters) PublishDeadLetters(ctx context.Context) {
 	for {
 		select {
@@ -224,16 +214,15 @@ func (l *Letters) PublishDeadLetters(ctx context.Context) {
 		case <-l.requeued:
 		}
 		if err := l.publishUnsent(ctx); err != nil && ctx.Err() == nil {
-			l.node.Log.Warn("send requeued dead letters; the leader will see to it again", zap.Error(err))
+			l.node.Log.Warn("send requeued dead letters; the leader will retry", zap.Error(err))
 		}
 	}
 }
 
-// Resend has this node look for requeued dead letters that are not sent.
+// Resend makes this node send requeued dead letters now.
 func (l *Letters) Resend() { core.Signal(l.requeued) }
 
-// publishUnsent sends what was requeued and is not known to be sent. An endpoint that cannot be sent to holds up no
-// other.
+// publishUnsent sends requeued dead letters. A failing endpoint does not hold up the rest.
 func (l *Letters) publishUnsent(ctx context.Context) (failed error) {
 	skip := []string{}
 	for {
@@ -269,7 +258,6 @@ func (l *Letters) publishUnsent(ctx context.Context) (failed error) {
 	}
 }
 
-// unsendable tells the errors that another try meets again.
 func unsendable(err error) bool {
 	_, name := errors.AsType[*wire.NameError](err)
 	return name || errors.Is(err, nats.ErrMaxPayload)
@@ -285,8 +273,7 @@ func (l *Letters) publishDeadLetter(ctx context.Context, of *deadletter.UnsentLe
 	return err
 }
 
-// requeued is the request of a dead letter, to be sent again: as it came, without what JetStream and the letter's end
-// have put on it.
+// requeued returns the request of a dead letter without the headers added since.
 func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 	msg := &nats.Msg{Subject: wire.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
 	for name, values := range l.Headers {
@@ -302,13 +289,13 @@ func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 }
 
 const (
-	// deadHeaders begins the names of the headers that a request gets when it dies.
+	// deadHeaders is the prefix of headers that dead letters get.
 	deadHeaders = "Tranche-Dead-"
-	// natsHeaders begins the names of those by which a NATS server is told what to do.
+	// natsHeaders is the prefix of headers that instruct a NATS server.
 	natsHeaders = "Nats-"
 )
 
-// Requeue has dead letters sent to their endpoints again. See [deadletter.Store.Requeue].
+// Requeue sends dead letters to their endpoints again. See [deadletter.Store.Requeue].
 func (l *Letters) Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error) {
 	requeue, err := deadletter.New(l.node.Store).Requeue(ctx, sel, actor)
 	if err == nil {

@@ -19,30 +19,28 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// What JetStream has refused is retried after a pause that doubles.
+// Settings that JetStream refused are retried after a pause that doubles.
 const (
 	refusedFirst = 5 * time.Second
 	refusedPause = 5 * time.Minute
 )
 
-// ErrNoNATS is for what would be decided by a server, while there is none.
+// ErrNoNATS is returned when a decision needs the server, but NATS is not connected.
 var ErrNoNATS = errors.New("NATS is not connected")
 
-// single is the name of the cluster of whose JetStream it is known that it is none: a server may bear a name of a
-// cluster and keep its streams alone.
+// single is the name of a cluster whose JetStream is not clustered, as a cluster name alone may be set.
 type single struct{ name atomic.Pointer[string] }
 
-// firstStreams are the settings that the node's program gives the streams, if it is the first of all.
 func (c *Config) firstStreams() session.StreamValues { return StreamValues(&c.Streams) }
 
-// StreamValues are the settings as the store has them.
+// StreamValues returns settings in the store's form.
 func StreamValues(s *stream.Config) session.StreamValues {
 	return session.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
 		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,
 		EventAge: s.EventMaxAge}
 }
 
-// StreamConfig is what settings of the streams come to, with all defaults but that of the replicas.
+// StreamConfig returns the configuration for settings, with all defaults except that of the replicas.
 func StreamConfig(v *session.StreamValues) stream.Config {
 	cfg := stream.Config{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
 		FlowMaxBytes: v.FlowBytes, EventMaxBytes: v.EventBytes, DeadMaxBytes: v.DeadBytes, EventMaxAge: v.EventAge,
@@ -51,14 +49,13 @@ func StreamConfig(v *session.StreamValues) stream.Config {
 	return cfg
 }
 
-// streamConfig is what values of settings come to on the server that the node is connected to.
 func (k *Keeper) streamConfig(set *session.StreamSettings, v *session.StreamValues) (stream.Config, error) {
 	cfg := StreamConfig(v)
 	cfg.Memory, cfg.Installation = k.cfg.Streams.Memory, set.Installation.String()
 	if v.Replicas != 0 {
 		return cfg, nil
 	}
-	// It goes by the server that is there when it is needed, and never takes a copy away.
+	// The default depends on the current server, and never removes a replica.
 	cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(k.node.NC), true
 	if name := k.single.name.Load(); name != nil && *name == k.node.NC.ConnectedClusterName() {
 		cfg.Replicas = stream.DefaultReplicas
@@ -69,7 +66,7 @@ func (k *Keeper) streamConfig(set *session.StreamSettings, v *session.StreamValu
 	return cfg, nil
 }
 
-// createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
+// createStreams creates missing streams. While JetStream refuses the settings, it uses those last applied.
 func (k *Keeper) createStreams(ctx context.Context) (stream.States, error) {
 	set, err := session.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
 	if err != nil {
@@ -100,7 +97,6 @@ func (k *Keeper) createAs(ctx context.Context, set *session.StreamSettings, v *s
 	return states, err
 }
 
-// logDiffering says that what the program gives the streams is not what they get.
 func (k *Keeper) logDiffering(set *session.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := k.cfg.firstStreams(), StreamValues(&filled)
@@ -111,15 +107,14 @@ func (k *Keeper) logDiffering(set *session.StreamSettings) {
 	}
 }
 
-// refusal is what JetStream did not take of some settings, and when they are retried.
 type refusal struct {
 	revision int64
 	until    time.Time
 	pauses   backoff.Exponential
 }
 
-// Tending is the leader task that makes the streams as they are set. What it does in JetStream, which knows of no
-// lease, is what the next leader would do; what became of it is noted under the lease.
+// Tending is the leader task that applies the settings. JetStream knows no lease, but the next leader would do the
+// same; the outcome is saved under the lease.
 func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	var last refusal
@@ -157,7 +152,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 	}
 }
 
-// updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
+// updateStreams applies the settings to the existing streams. A failure does not hold up the rest.
 func (k *Keeper) updateStreams(ctx context.Context, set *session.StreamSettings) error {
 	cfg, err := k.streamConfig(set, &set.StreamValues)
 	if err != nil {
@@ -171,7 +166,7 @@ func (k *Keeper) updateStreams(ctx context.Context, set *session.StreamSettings)
 	for i := range streams {
 		s := &streams[i]
 		differs := s.Differs()
-		if s.Have == nil { // it is made within half a second
+		if s.Have == nil { // it will be created within half a second
 			return fmt.Errorf("stream %s: %w", s.Want.Name, jetstream.ErrStreamNotFound)
 		}
 		if len(differs) == 0 {
@@ -186,7 +181,7 @@ func (k *Keeper) updateStreams(ctx context.Context, set *session.StreamSettings)
 	return joint(failed)
 }
 
-// joint is one error for several streams, of which the most have failed alike: a refusal before all others.
+// joint combines the errors of several streams, mostly alike, into one: a refusal if there is one.
 func joint(failed []error) error {
 	if len(failed) == 0 {
 		return nil
@@ -198,7 +193,7 @@ func joint(failed []error) error {
 	return first
 }
 
-// refused reports whether it is certain that streams cannot be as they are set, as long as nothing else changes.
+// refused reports whether the settings cannot be applied unless something else changes.
 func refused(err error) bool {
 	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok {
 		return Keeps(conflict.Stream)
@@ -209,25 +204,25 @@ func refused(err error) bool {
 	return stream.Refused(err)
 }
 
-// Keeps reports whether a stream has what nothing else has. The others are replaced when they cannot serve.
+// Keeps reports whether a stream has messages stored nowhere else. Other streams are replaced when unusable.
 func Keeps(stream string) bool {
 	carries := sliceStreams()
 	return !slices.Contains(carries[:], stream)
 }
 
-// stalledAfter is how long JetStream has not answered until the node says so. A server that hands over what it leads is
-// silent for less.
+// stalledAfter is how long JetStream may be silent unreported. A server that transfers leaderships is silent for
+// less.
 const stalledAfter = 3 * time.Second
 
-// stalling is for how long the streams have not answered, although the connection stands: there is no quorum of their
-// servers, or they have not elected a leader yet.
+// stalling is for how long the streams have not answered over a working connection: their servers lack a quorum or a
+// leader.
 type stalling struct {
 	mu    sync.Mutex
 	since time.Time // zero: they answer
-	last  string    // what the last look said
+	last  string    // error of the last check
 }
 
-// note takes how a look at the streams ended. An error of which they are not the reason changes nothing.
+// note takes the result of a check. An error from elsewhere changes nothing.
 func (m *stalling) note(asked time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,13 +238,12 @@ func (m *stalling) note(asked time.Time, err error) {
 	}
 }
 
-// StalledStreams is what a heartbeat says of streams that do not answer; explanations and health read it.
+// StalledStreams is the part of a heartbeat on streams that do not answer; explanations and health read it.
 type StalledStreams struct {
 	Seconds float64 `json:"seconds"`
 	Why     string  `json:"why"`
 }
 
-// pulse is nil while the streams answer.
 func (m *stalling) pulse() *StalledStreams {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -20,29 +20,28 @@ import (
 )
 
 const (
-	// probeTimeout is how long JetStream may take to acknowledge a probe, or to make a stream for a moment. One that is
-	// only slow is not taken for broken: see streamReconciler.
+	// probeTimeout limits a probe, and the test with a scratch stream. Slow streams do not count as broken: see
+	// streamReconciler.
 	probeTimeout = 3 * time.Second
-	// probeQuiet is how long a stream may take nothing, while requests are in progress, until it is tried; probeIdle is
-	// the same while none are.
+	// probeQuiet is how long a stream may be silent before it is probed while requests are in progress, probeIdle
+	// otherwise.
 	probeQuiet = 5 * time.Second
 	probeIdle  = time.Minute
-	// probePause is the time between two looks at what is to be tried.
 	probePause = time.Second
-	// replicatedTimeout is how long a replicated stream has to take nothing until it is replaced: a server whose disk is
-	// full leaves the stream to the others.
+	// replicatedTimeout is how long a replicated stream may accept nothing: a server with a full disk hands it over to
+	// others.
 	replicatedTimeout = 30 * time.Second
-	// eventsLately is how far back events are published again when their stream had to be replaced.
+	// eventsLately is how far back events are republished when their stream was replaced.
 	eventsLately = 10 * time.Minute
 )
 
-// ourStreams are all of them; of the last two PostgreSQL does not know what is in them.
+// ourStreams returns all streams; the messages of the last two are not in PostgreSQL.
 func ourStreams() []string {
 	carry := sliceStreams()
 	return append(carry[:], wire.StreamDead, wire.StreamEvent)
 }
 
-// suspects are the streams that did not acknowledge what this node published.
+// suspects are the streams that did not acknowledge a message of this node.
 type suspects struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -65,13 +64,13 @@ func (s *suspects) take() map[string]bool {
 	return taken
 }
 
-// Suspect has the leader try a stream that did not acknowledge a message.
+// Suspect makes the leader probe a stream that did not acknowledge a message.
 func (k *Keeper) Suspect(stream string) {
 	k.suspects.add(stream)
 	k.cfg.Try()
 }
 
-// Trying is the leader task that tries streams of which nothing was heard, and replaces those that are broken.
+// Trying is the leader task that probes silent streams, and replaces broken ones.
 func (k *Keeper) Trying() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	c := &streamReconciler{Keeper: k}
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
@@ -85,20 +84,17 @@ func (k *Keeper) Trying() func(context.Context, workqueue.Lease) (time.Duration,
 	}
 }
 
-// streamReconciler finds streams that take no messages although their server answers, which is what nats-server leaves
-// of a file store that could not be written once. A stream is replaced when three things are so: it has not
-// acknowledged a probe; then JetStream has taken a message into a stream made for that moment, so that neither the disk
-// nor the server nor a cluster without quorum is what it waits for; and then it has not acknowledged another probe. A
-// server that is slow, stopped or away fails the second.
-//
-// It is for one goroutine.
+// streamReconciler finds streams that accept no messages although their server answers: nats-server leaves a file
+// store so after one failed write. It replaces a stream that first did not acknowledge a probe, and then not another
+// one, after JetStream stored a message in a scratch stream in between. That rules out the disk, the server and a
+// missing quorum; a server that is slow, stopped or unavailable fails it. It is for one goroutine.
 type streamReconciler struct {
 	*Keeper
 
 	lease  workqueue.Lease
-	heard  map[string]time.Time // when each was last seen to take a message
+	heard  map[string]time.Time // when each last accepted a message
 	last   map[string]uint64    // sequences
-	faults map[string]time.Time // those that take none, and since when; nil: not read yet
+	faults map[string]time.Time // broken streams, and since when; nil: not read yet
 }
 
 func (c *streamReconciler) round(ctx context.Context) error {
@@ -109,7 +105,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 		}
 		c.faults = map[string]time.Time{}
 		for _, f := range known {
-			c.faults[f.Stream] = time.Now() // by this clock; it is counted again
+			c.faults[f.Stream] = time.Now() // on this node's clock, from now on
 		}
 	}
 	due, err := c.due(ctx)
@@ -125,8 +121,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 	return c.try(ctx, due, proven)
 }
 
-// due returns the streams to try: all of them when one takes nothing, those that did not acknowledge what this node
-// published, and those that took nothing for a while.
+// due returns the streams to probe: all of them while one is broken, otherwise suspected and silent ones.
 func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	suspected := c.suspects.take()
 	if len(c.faults) > 0 {
@@ -148,7 +143,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 		}
 		silent := time.Since(c.heard[name])
 		carries := waiting && slices.Contains(carry[:], name)
-		// What is published to the events, all their readers see: they are tried on suspicion only.
+		// Readers of the events see probes, so that stream is probed only on suspicion.
 		if suspected[name] || carries && silent >= probeQuiet || silent >= probeIdle && name != wire.StreamEvent {
 			due = append(due, name)
 		}
@@ -156,7 +151,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	return due, nil
 }
 
-// room finds out whether JetStream takes a message at all, as it keeps the first stream that takes none.
+// room checks that JetStream stores messages, with the configuration of the first broken stream.
 func (c *streamReconciler) room(ctx context.Context) error {
 	like := jetstream.StreamConfig{Storage: jetstream.FileStorage, Replicas: 1}
 	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
@@ -168,7 +163,7 @@ func (c *streamReconciler) room(ctx context.Context) error {
 	return stream.TryScratch(ctx, c.node.NC, c.node.JS, like, probeTimeout)
 }
 
-// noRoom tells everybody what keeps JetStream from taking messages, when that is its store.
+// noRoom records why JetStream stores no messages, if the cause is its store.
 func (c *streamReconciler) noRoom(ctx context.Context, why error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // then the reason may be that
@@ -177,14 +172,14 @@ func (c *streamReconciler) noRoom(ctx context.Context, why error) error {
 	for name := range c.faults {
 		if errors.Is(why, stream.ErrNotStored) {
 			failed = errors.Join(failed, session.New(c.node.Store).NoteStreamFault(ctx, c.lease, name, core.Readable(why)))
-		} else { // it is not there: whatever was the matter with the stream is seen again when it is
+		} else { // JetStream is unavailable: a broken stream is found again later
 			failed = errors.Join(failed, c.clear(ctx, name))
 		}
 	}
 	return failed
 }
 
-// try probes streams, at the same time, and acts on what that says.
+// try probes streams concurrently, and acts on the results.
 func (c *streamReconciler) try(ctx context.Context, due []string, room bool) error {
 	answers, failed := make([]bool, len(due)), make([]error, len(due))
 	made := make([]time.Time, len(due))
@@ -207,7 +202,7 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 			c.heard[name] = time.Now()
 			failed[i] = errors.Join(failed[i], c.clear(ctx, name))
 			c.node.Log.Debug("a stream takes messages", zap.String("stream", name))
-		case failed[i] != nil: // it is not there, or this node may not publish to it
+		case failed[i] != nil: // it does not exist, or this node lacks the permission to publish to it
 		default:
 			failed[i] = c.silent(ctx, name, room, made[i])
 		}
@@ -215,7 +210,7 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 	return errors.Join(failed...)
 }
 
-// led looks at a stream. What a server says that does not lead it, or has lost the others, is no answer.
+// led reads a stream. Information from a server that does not lead it is an error.
 func (c *streamReconciler) led(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	found, err := c.node.JS.Stream(ctx, name)
 	if err != nil {
@@ -236,16 +231,15 @@ func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// silent acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is
-// room; when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one
-// epoch.
+// silent handles a stream that failed a probe. It notes the fault, and the next round checks for room. With room the
+// stream is replaced, as are others that fail a probe then, all in one epoch.
 func (c *streamReconciler) silent(ctx context.Context, name string, room bool, made time.Time) error {
 	info, err := c.led(ctx, name)
 	if err != nil {
 		return fmt.Errorf("stream %s took no message, and nothing is heard of it: %w", name, err)
 	}
 	if !info.Created.Equal(made) {
-		return nil // the probe may have gone to the one before
+		return nil // the probe may have gone to the previous stream
 	}
 	if _, known := c.faults[name]; !known {
 		c.node.Log.Warn("a stream takes no messages, although its server answers", zap.String("stream", name))
@@ -264,9 +258,8 @@ func (c *streamReconciler) silent(ctx context.Context, name string, room bool, m
 	return c.replace(ctx, name)
 }
 
-// replace deletes a broken stream, so that nodes make it again. What carries slices is reissued then, since the
-// stream's new time of making begins an epoch. Before that, letters are taken in, and events that were told lately are
-// noted as not told: whoever dies in between, or cannot write that down, leaves a stream that is still to be replaced.
+// replace deletes a broken stream, so that nodes recreate it, in a new epoch: slices are reissued. Before that, dead
+// letters are stored, and recent events marked as unpublished, so that a crash in between loses none.
 func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	switch name {
 	case wire.StreamDead:
@@ -287,13 +280,12 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	if name != wire.StreamEvent {
 		return nil
 	}
-	// The stream knew the ids of what it had, and may have taken them for told in between.
+	// The old stream may have deduplicated events published in between.
 	err := session.New(c.node.Store).PublishAgain(ctx, c.lease, eventsLately)
 	core.Signal(c.node.Publish)
 	return err
 }
 
-// lettersLeft reports whether dead letters lie in their stream that no node has taken in yet.
 func (k *Keeper) lettersLeft(ctx context.Context) (bool, error) {
 	consumer, err := k.node.JS.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
 	if err != nil {

@@ -21,39 +21,36 @@ import (
 )
 
 const (
-	// lostGrace is how long ago a slice was sent at the least until its request is looked for.
+	// lostGrace is the least age of a sent slice whose request is looked up.
 	lostGrace = 5 * time.Second
-	// lostSettle is how long a request must be gone until its slice counts as lost. What is shown of a slice needs no
-	// such time; what a purge takes from under the hands of a recorder, or of a service, may come yet.
+	// lostSettle is how long a request must be gone. The proof does not need it, but after a purge a recorder or a
+	// service may still be processing what was removed.
 	lostSettle = 3 * time.Second
-	// lostEvery is the time between two looks, lostAgain the least between two looks for the same request.
+	// lostEvery is the time between rounds, lostAgain the least time between lookups of the same request.
 	lostEvery, lostAgain = 2 * time.Second, 5 * time.Second
-	// lostBatch bounds the slices that one look finds to lie before the stream's beginning, lostLookups the requests that
-	// it looks for one by one, lostMarks the slices that are watched because their requests are gone, lostReleased those
-	// that it issues again.
+	// Limits of a round: slices before the stream's first sequence, requests looked up one by one, marks, reissues.
 	lostBatch, lostLookups, lostMarks, lostReleased = 2000, 50, 4 * 2000, 1000
 )
 
-// lostSweep finds slices of which neither the request nor a reply is there any more: someone has purged a stream, or a
-// disk has lost what was acknowledged, in a stream that looks whole. They are reissued and need not wait for their
-// deadlines.
+// lostSweep finds slices with neither a request nor a reply left in the streams: a stream was purged, or a disk lost
+// acknowledged messages in a stream that seems complete. They are reissued before their deadlines.
 //
-// Nothing else is taken for lost, and that rests on the order of things, not on times:
+// Nothing else counts as lost. The proof uses the order of events, not times:
 //
-//  1. A service acknowledges a request only after the last message of its reply was acknowledged by the reply stream
-//     (or, when it is a flow, after the state of the suspended chunk was acknowledged by the flow stream).
-//  2. A node acknowledges a reply only after the commit that records it, or that puts it aside.
-//  3. So when a request is not in the work stream, its reply was stored at a place that is not behind the last
-//     sequence of the reply stream that is read after that (or it is suspended, see suspensions). When later the
-//     recorders' consumer has nothing left up to there, neither to deliver nor to be acknowledged, and the slice is
-//     then, under its lock, still not answered in full and nothing of it was put aside, no reply to it is anywhere.
+//  1. A service acknowledges a request only after the reply stream has acknowledged the last message of its reply
+//     (or, for a flow, after the flow stream has acknowledged the state of the suspended chunk).
+//  2. A node acknowledges a reply only after the commit that records or quarantines it.
+//  3. So when a request is gone from the work stream, its reply is at or before the last sequence of the reply stream
+//     read after that (or the chunk is suspended, see suspensions). Suppose the recorders' consumer later has nothing
+//     up to there left to deliver or be acknowledged. If the slice, under its lock, is then still not fully answered
+//     and has nothing in quarantine, no reply to it exists.
 //
-// A reply in the hands of a recorder on any node is one that is not acknowledged. A request that is delivered again is
-// in the work stream. What is published to a stream that was made again has another epoch, and is none of this. A reply
-// that comes anyway, after a purge, finds its slice ended: it is stale and changes nothing.
+// A reply that a recorder is processing is not acknowledged yet. A redelivered request is in the work stream.
+// Messages in a recreated stream have another epoch. A reply that arrives anyway, after a purge, is stale and changes
+// nothing.
 //
-// Between the two looks time passes: marks remember the first. Requests are looked for in laps, by their places in the
-// stream, some in each look, so that those that wait long keep no other from its turn. It is for one goroutine.
+// Marks carry the first finding over to later rounds. Requests are looked up in laps over the stream, some per round,
+// so that old ones do not hold up the rest. It is for one goroutine.
 type lostSweep struct {
 	*Sweeper
 
@@ -61,13 +58,13 @@ type lostSweep struct {
 	lease   workqueue.Lease
 	epoch   int64
 	marks   map[workqueue.SliceID]*lostMark
-	lap     time.Time // when the present one began
-	waiting bool      // it found something
-	at, end int64     // behind which place it goes on, 0: it is over; and before which it ends
-	before  int64     // the same of what lies before the stream's beginning
+	lap     time.Time // when the current lap began
+	waiting bool      // the lap found unanswered slices
+	at, end int64     // sequences: where the lap continues, 0 at its end; and where it ends
+	before  int64     // like at, for requests before the stream's first sequence
 }
 
-// lostStore knows the slices without an answer, and issues lost ones again. See [settle.Store].
+// lostStore finds slices without an answer, and reissues lost ones. See [settle.Store].
 type lostStore interface {
 	Unanswered(ctx context.Context, epoch int64, longer time.Duration, behind, before int64,
 		limit int) ([]settle.Unanswered, error)
@@ -75,10 +72,9 @@ type lostStore interface {
 	ReleaseLost(ctx context.Context, lease workqueue.Lease, lost []workqueue.SliceID, epoch int64) (int, error)
 }
 
-// lostMark is what was seen of a slice whose request is gone.
 type lostMark struct {
-	since   time.Time // when its request was found gone
-	replies uint64    // the last sequence of the reply stream after that; 0: it is not known to be in no other stream
+	since   time.Time // when the request was found to be gone
+	replies uint64    // last sequence of the reply stream after that; 0: the chunk may be suspended
 	flow    suspension
 }
 
@@ -86,7 +82,7 @@ func newLostSweep(w *Sweeper, store lostStore, lease workqueue.Lease, epoch int6
 	return &lostSweep{Sweeper: w, store: store, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
 }
 
-// FindingLost is the leader task that looks for them.
+// FindingLost is the leader task that reissues lost slices.
 func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	s := newLostSweep(w, w.node.Settling, workqueue.Lease{}, 0)
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
@@ -127,8 +123,8 @@ func (s *lostSweep) round(ctx context.Context) (int, error) {
 	return released, errors.Join(unseen, unknown, err)
 }
 
-// page returns the unanswered slices that are next on the lap. It begins another one when that is over, which goes to
-// the end that the stream has then: what comes meanwhile would keep it from ending.
+// page returns the next slices of the lap, or of a new one, which ends at the stream's present end: otherwise new
+// requests would prolong it.
 func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 	begins := s.at == 0
 	if begins && s.waiting && time.Since(s.lap) < lostAgain {
@@ -150,8 +146,8 @@ func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 	return page, nil
 }
 
-// markGone marks slices whose requests are not in the work stream any more: of those that lie before the stream's
-// beginning that is known, the ones of a page are looked for. Where it breaks off, the lap goes on.
+// markGone marks slices whose requests are gone: all before the stream's first sequence, and those of the page. After
+// an error the lap continues there.
 func (s *lostSweep) markGone(ctx context.Context, page []settle.Unanswered) error {
 	stream, err := s.node.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
@@ -189,14 +185,14 @@ func (s *lostSweep) markGone(ctx context.Context, page []settle.Unanswered) erro
 	return nil
 }
 
-// mark remembers since when a request is gone. One for which there is no room is found again on another lap.
+// mark notes since when a request is gone. Beyond lostMarks it is left to another lap.
 func (s *lostSweep) mark(u settle.Unanswered) {
 	if s.marks[u.ID] == nil && len(s.marks) < lostMarks {
 		s.marks[u.ID] = &lostMark{since: time.Now()}
 	}
 }
 
-// gone returns the marked slices that are not answered yet, in no order, and forgets the others.
+// gone returns the marked slices that are still unanswered, in random order, and drops the other marks.
 func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 	gone, err := s.store.StillUnanswered(ctx, s.epoch, slices.Collect(maps.Keys(s.marks)))
 	if err != nil {
@@ -211,7 +207,6 @@ func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 	return gone, nil
 }
 
-// requestIs reports whether the request of a slice lies where it was put.
 func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered) (bool, error) {
 	msg, err := stream.GetMsg(ctx, uint64(u.StreamSeq))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -223,9 +218,8 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 	return msg.Header.Get(wire.HeaderMsgID) == u.ID.String(), nil
 }
 
-// lost returns those of the marked slices of which nothing is left. What is read here is read after the requests were
-// found gone; where the reply stream ends, after it was found that a chunk is not suspended. What it has found counts
-// also when it cannot look further.
+// lost returns the marked slices that are lost. The order matters: the consumer is read after the requests were found
+// to be gone, the end of the reply stream after a chunk was found not to be suspended.
 func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err error) {
 	gone, err := s.gone(ctx)
 	if err != nil || len(gone) == 0 {
@@ -255,7 +249,7 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	return lost, unknown
 }
 
-// ended returns the marks of slices that wait for nothing but their reply, since now. It leaves time for who asks.
+// ended returns the marks of slices that from now on can only wait for their reply. It leaves time for the caller.
 func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended []*lostMark, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/8)
 	defer cancel()
@@ -267,7 +261,7 @@ func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended 
 		}
 		state, err := flows.stateOf(ctx, u.Endpoint, uuid.UUID(u.ID))
 		over := state == ""
-		if err == nil && !over { // what lies there may be left over from a stage that ran twice
+		if err == nil && !over { // the state may be left over from a stage that ran twice
 			over, err = flows.stuck(ctx, u.Endpoint, state, &mark.flow)
 		}
 		if err != nil {
@@ -280,37 +274,35 @@ func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended 
 	return ended, nil
 }
 
-// recordedUpTo reports whether all replies up to a sequence were acknowledged.
 func recordedUpTo(recorder *jetstream.ConsumerInfo, sequence uint64) bool {
 	return recorder.AckFloor.Stream >= sequence ||
 		recorder.NumAckPending == 0 && (recorder.Delivered.Stream >= sequence || recorder.NumPending == 0)
 }
 
-// stuckLaps is how many laps a suspended chunk has to stay where it is until it counts as stuck.
+// stuckLaps is the number of laps without change after which a suspended chunk counts as stuck.
 const stuckLaps = 3
 
-// suspension is what was seen of a suspended chunk. It goes on when a reply comes to what its flow has asked, and is
-// stuck permanently when the question or the answer was lost.
+// suspension is what is known of a suspended chunk. It continues when a nested request is answered, and is stuck
+// permanently if a nested request or its answer was lost.
 //
-// A question or an answer is always a message: what brought the chunk to its present stage, in the stage stream (or the
-// work stream), is acknowledged after its questions were stored in the work stream; a question is acknowledged after
-// its answer was stored in the stage stream; an answer is acknowledged after it was parked, or after the stage has
-// ended, which takes the state away. So each message of the chunk makes a step forward, or ends, when it is
-// acknowledged. A lap is over when the consumers of the flow and of all whom it has asked have acknowledged what was
-// there at its beginning: what brought it, then questions, then answers. A chunk whose state is the same one after
-// three laps has no message left. An endpoint that was asked may be a flow itself, whose chunks lie suspended in
-// between: laps begin only while it has none.
+// A nested request or answer always exists as a message. The message that brought the chunk to its stage, in the
+// stage or work stream, is acknowledged after its nested requests were stored in the work stream; a nested request
+// after its answer was stored in the stage stream; an answer after it was parked, or after the stage ended, which
+// removes the state. So every acknowledged message is a step forward, or the end. A lap ends when the consumers of
+// the flow and of all endpoints it called have acknowledged what existed at its beginning: first the message that
+// brought the chunk, then nested requests, then answers. A chunk whose state is unchanged after three laps has no
+// message left. A called endpoint may itself be a flow with suspended chunks: laps begin only while it has none.
 type suspension struct {
 	state    string // subject
 	sequence uint64
 	asked    []string
 	laps     int
-	begun    bool   // a lap
-	work     uint64 // the last sequences at its beginning
+	begun    bool   // whether a lap has begun
+	work     uint64 // last sequences at its beginning
 	stage    uint64
 }
 
-// suspensions looks at suspended chunks, each stream and consumer once.
+// suspensions reads suspended chunks, and each stream and consumer once.
 type suspensions struct {
 	js       jetstream.JetStream
 	of       map[string]stream.Suspended
@@ -318,14 +310,13 @@ type suspensions struct {
 	last     map[string]uint64 // sequences of streams
 }
 
-// progress is how far a consumer is; nil: it is not there.
+// progress is a consumer's progress; info is nil if it does not exist.
 type progress struct{ info *jetstream.ConsumerInfo }
 
 func (p *progress) passed(sequence uint64) bool {
 	return p.info != nil && (p.info.AckFloor.Stream >= sequence || p.info.NumPending == 0 && p.info.NumAckPending == 0)
 }
 
-// stateOf returns the subject of the state of a chunk, or "" when it is not suspended.
 func (f *suspensions) stateOf(ctx context.Context, endpoint string, slice uuid.UUID) (string, error) {
 	s, err := f.suspended(ctx, endpoint)
 	if err != nil {
@@ -344,7 +335,7 @@ func (f *suspensions) suspended(ctx context.Context, endpoint string) (s stream.
 	return s, err
 }
 
-// stuck takes the chunk a step further on its laps, and reports whether it has made all of them without having moved.
+// stuck advances a chunk's laps, and reports whether it completed all of them without a change.
 func (f *suspensions) stuck(ctx context.Context, endpoint, state string, was *suspension) (bool, error) {
 	waits, err := stream.WaitsFor(ctx, f.js, state)
 	if err != nil {
@@ -355,7 +346,7 @@ func (f *suspensions) stuck(ctx context.Context, endpoint, state string, was *su
 		return false, f.begin(ctx, was)
 	}
 	if was.laps >= stuckLaps {
-		return true, nil // its state was read after the last lap was over
+		return true, nil // its state was read after the last lap ended
 	}
 	over, err := f.over(ctx, endpoint, was)
 	if err != nil || !over {
@@ -367,7 +358,7 @@ func (f *suspensions) stuck(ctx context.Context, endpoint, state string, was *su
 	return false, f.begin(ctx, was)
 }
 
-// begin begins a lap. While one of those asked has suspended chunks of its own, none begins.
+// begin begins a lap, unless a called endpoint has suspended chunks.
 func (f *suspensions) begin(ctx context.Context, s *suspension) error {
 	s.begun = false
 	for _, name := range s.asked {
@@ -395,7 +386,7 @@ func (f *suspensions) begin(ctx context.Context, s *suspension) error {
 	return nil
 }
 
-// over reports whether all of whom the chunk may be waiting for are done with what there was when the lap began.
+// over reports whether the consumers that the chunk may wait for have acknowledged what existed when the lap began.
 func (f *suspensions) over(ctx context.Context, endpoint string, s *suspension) (bool, error) {
 	stage, err := f.consumer(ctx, wire.StreamStage, endpoint)
 	if err != nil || !stage.passed(s.stage) {

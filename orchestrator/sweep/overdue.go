@@ -13,21 +13,18 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// overdueBatch bounds the slices that one sweep deals with.
 const overdueBatch = 500
 
-// sweepOverdue deals with slices past their deadline. The time of a slice counts from when its request was handed to a
-// service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
-// that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
-// there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that no one
-// works on it in vain. While JetStream is silent its time is over anyway, at no cost. What else cannot be told
-// now is left to the next sweep.
+// sweepOverdue handles slices past their deadline, which counts from the delivery to a service. An undelivered
+// request gets a new deadline. An acknowledged one has lost its reply. One that a service keeps is a failed attempt
+// if its items are to blame ([settle.Store.Blamed]), and is removed from the stream; while JetStream is silent, it
+// expires without penalty. Unknown cases are left to the next sweep.
 func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := w.node.Settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
 		return 0, err
 	}
-	asking, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL/2) // the rest is for what is known without JetStream
+	asking, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL/2) // the rest is for what needs no JetStream
 	s := w.sortOverdue(asking, overdue)
 	cancel()
 	w.node.Stats.Extended.Add(int64(len(s.waiting)))
@@ -38,7 +35,6 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
 }
 
-// expire ends slices whose services kept silent.
 func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
 	blamed, err := w.node.Settling.Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
@@ -62,11 +58,11 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 	return late + passed, errors.Join(failed, again)
 }
 
-// handedAgain is when JetStream is asked again about many endpoints of which none had moved. With the time between two
-// sweeps it is well within what [settle.Overdue] tells of HandedFor.
+// handedAgain is the pause after a check of many endpoints without progress, within the accuracy of HandedFor in
+// [settle.Overdue].
 const handedAgain = 3 * time.Second
 
-// noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
+// noteHandedOut saves how far the consumers of endpoints with undelivered requests have delivered.
 func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(w.unmoved) < handedAgain {
 		return nil
@@ -89,7 +85,7 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 			continue
 		}
 		if queue == nil {
-			w.endpoints.Forget(u.Endpoint) // someone deleted it; whoever publishes next makes it again
+			w.endpoints.Forget(u.Endpoint) // its consumer was deleted; the next publisher creates it again
 			_, err := w.endpoints.Ensure(ctx, u.Endpoint)
 			failed = errors.Join(failed, err)
 			continue
@@ -107,13 +103,12 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 	return errors.Join(failed, w.node.Settling.HandedOut(ctx, lease, at, epoch))
 }
 
-// sorted says what becomes of overdue slices.
 type sorted struct {
-	gone     []workqueue.SliceID // never in the stream, or taken out of it by someone: reissued
-	waiting  []workqueue.SliceID // in the stream, in no one's hands
+	gone     []workqueue.SliceID // never in the stream, or removed from it: reissued
+	waiting  []workqueue.SliceID // in the stream, not delivered
 	lost     []workqueue.SliceID // acknowledged by a service: its reply was lost
-	spent    []workqueue.SliceID // also, and too often
-	silent   []workqueue.SliceID // in a service's hands
+	spent    []workqueue.SliceID // the same, too often
+	silent   []workqueue.SliceID // delivered to a service, no answer
 	doubted  map[workqueue.SliceID]bool
 	requests []workqueue.Sent // of the silent ones
 }
@@ -129,7 +124,7 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 		}
 		switch found := looking.Request(ctx, o); {
 		case found == core.RequestUnknown && o.Handed && looking.Stream == nil:
-			// Whatever became of it, its time is over; and no one is to blame while JetStream is silent.
+			// It has timed out regardless of its outcome; its items are not to blame while JetStream is silent.
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = true
 		case found == core.RequestUnknown:

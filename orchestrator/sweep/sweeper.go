@@ -1,5 +1,5 @@
-// Package sweep issues again what cannot come to an end by itself: of dead sessions, lost streams, silent services, and
-// requests that are gone. All of it is done by the leader.
+// Package sweep reissues slices that cannot end otherwise: of dead sessions, lost streams, silent services, and lost
+// requests. Only the leader runs it.
 package sweep
 
 import (
@@ -20,47 +20,42 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Config sets a Sweeper up. Nothing in it has a default.
+// Config configures a Sweeper. No field has a default.
 type Config struct {
-	LeaseTTL time.Duration // life of the leader's lease beyond its last prolonging
-	// Queues asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing
-	// is known are not in it. More than FewQueues are read together.
+	LeaseTTL time.Duration // of the leader's lease, from its last renewal
+	// Queues returns the consumers of endpoints: nil if missing, absent if unknown. More than FewQueues are listed.
 	Queues    func(ctx context.Context, endpoints []string) map[string]*jetstream.ConsumerInfo
 	FewQueues int
 }
 
-// streamsSeen is what is known of the streams.
 type streamsSeen interface {
 	core.Epochs
 
-	// WellFor returns for how long JetStream has been there, as far as this node knows.
+	// WellFor returns for how long JetStream has been available to this node.
 	WellFor() time.Duration
 }
 
-// madeConsumers are the consumers of endpoints.
 type madeConsumers interface {
 	core.Ensurer
 
-	// Forget has the next who asks for it look whether it is there.
+	// Forget makes the next Ensure check the endpoint's consumer.
 	Forget(endpoint string)
 }
 
-// missed is what any node may have missed.
 type missed interface {
 	SweepHolds(ctx context.Context) error
 	SweepWatched(ctx context.Context) error
 }
 
-// resender sends requeued dead letters that a dead node left behind.
+// resender sends requeued dead letters left by a dead node.
 type resender interface{ Resend() }
 
-// ender ends open runs.
 type ender interface {
 	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
 	Cancel(ctx context.Context, c control.Control) (control.Cancelled, error)
 }
 
-// Sweeper issues again what cannot come to an end by itself. All of it is the leader's.
+// Sweeper reissues slices that cannot end otherwise. It is for the leader's tasks.
 type Sweeper struct {
 	node      *core.Core
 	cfg       Config
@@ -69,21 +64,20 @@ type Sweeper struct {
 	watch     missed
 	letters   resender
 	runs      ender
-	healed    time.Time // when lines were looked at last; sweepLines'
-	unmoved   time.Time // when no service had moved at many endpoints; noteHandedOut's
+	healed    time.Time // when lanes were last repaired; for sweepLines
+	unmoved   time.Time // when no service of many endpoints had progressed; for noteHandedOut
 }
 
-// New returns what sweeps after others, for the leader.
+// New returns a sweeper.
 func New(k *core.Core, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
 	cfg Config,
 ) *Sweeper {
 	return &Sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}
 }
 
-// swept counts what a sweep found to do.
 type swept struct{ dead, lost, standing, late int }
 
-// Sweeping is the leader task that sweeps, at every beat of the lease.
+// Sweeping is the leader task that sweeps, at every renewal of the lease.
 func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	var s swept
 	err := w.sweep(ctx, lease, &s)
@@ -98,8 +92,8 @@ func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, err
 }
 
-// EndingStalled is the leader task that ends transactions of processes which have stopped in the middle of them, at
-// every beat of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
+// EndingStalled is the leader task that ends transactions of stalled processes, whose locks can block parts of a
+// sweep.
 func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
 	defer cancel()
@@ -111,9 +105,8 @@ func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (tim
 	return 0, err
 }
 
-// sweep issues again what cannot come to an end by itself. Each part has a time of its own, the life of a lease, and
-// one that fails or takes all of it keeps no other from its turn; what it did not get done is left to the next sweep.
-// Each write checks the lease, or stands in itself for what it changes being so: see the methods.
+// sweep runs its parts, each for at most the lease's life. One that fails or times out continues in the next sweep.
+// Each write checks the lease, or is conditional on the state that it changes: see the methods.
 func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error {
 	count := func(into *int, part func(context.Context, workqueue.Lease) (int, error)) func(context.Context) error {
 		return func(ctx context.Context) (err error) {
@@ -132,12 +125,12 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 			_, err := session.New(w.node.Store).SweepRequests(ctx, lease)
 			return err
 		},
-		// What asks NATS comes last: when that is silent, it takes all of its time.
+		// Parts that query NATS come last: when it is silent, they use up their time.
 		func(ctx context.Context) error { return w.noteHandedOut(ctx, lease) },
 		count(&s.late, w.sweepOverdue))
 }
 
-// inTurn does parts of a sweep, each for a time at most, until ctx ends or another node leads.
+// inTurn runs parts of a sweep, each with a time limit, until ctx ends or another node leads.
 func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Context) error) (failed error) {
 	for _, part := range parts {
 		timed, cancel := context.WithTimeout(ctx, limit)
@@ -151,7 +144,7 @@ func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Cont
 	return failed
 }
 
-// Clearing is that leader task, at every beat of the lease.
+// Clearing is the leader task that removes abandoned loads and unneeded large results, at every renewal of the lease.
 func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	cleared, err := start.New(w.node.Store).ClearAbandonedLoads(ctx, lease)
 	if len(cleared) > 0 {
@@ -164,12 +157,11 @@ func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, errors.Join(err, failed)
 }
 
-// healEvery is the time between two looks for lines that no one moved on: there should be none, and a look is for all
-// runs in progress.
+// healEvery is the time between repairs of lanes, which should find none, and read all runs in progress.
 const healEvery = 5 * time.Second
 
-// sweepLines sees to the lines of runs whose items go one at a time: what follows an item that failed is ended
-// where the plan says so, and lines that no one moved on are moved on. It returns how many those were.
+// sweepLines ends what follows a failed item of a lane where the plan demands it, and returns how many stalled lanes
+// it repaired.
 func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
 	ended, err := w.node.Settling.EndStopped(ctx, lease)
 	if ended > 0 {
@@ -189,8 +181,8 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 	return standing, errors.Join(err, failed)
 }
 
-// sweepUnsealed reports open runs that were not sealed in time, and seals or cancels those that are to end so. Leader
-// work. What fails is retried with the next sweep.
+// sweepUnsealed reports open runs past their seal deadline, and seals or cancels those set to end so. It retries
+// failures.
 func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
 	due, err := start.New(w.node.Store).ReportOverdue(ctx, lease)
 	if err != nil {
@@ -198,13 +190,13 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 	}
 	for i := range due {
 		if o := &due[i]; o.Reported {
-			w.node.Log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run),
+			w.node.Log.Warn("an open run was not sealed before its deadline", zap.Stringer("run", o.Run),
 				zap.Time("seal_deadline", o.SealDeadline), zap.Int64("items", o.Items),
 				zap.String("on_overdue", string(o.OnOverdue)))
 			w.node.NotifyChange()
 		}
 		if err := w.endUnsealed(ctx, &due[i]); err != nil {
-			w.node.Log.Warn("end a run that was not sealed in time; trying again", zap.Stringer("run", due[i].Run),
+			w.node.Log.Warn("end a run that was not sealed before its deadline; trying again", zap.Stringer("run", due[i].Run),
 				zap.Error(err))
 		}
 	}
@@ -212,7 +204,7 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 }
 
 func (w *Sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
-	reason := "it was not sealed in time"
+	reason := "it was not sealed before its deadline"
 	if o.Abandoned {
 		reason += fmt.Sprintf(", and for %d days no one did anything with it, nor was an item of it worked on",
 			start.AbandonedAfter/(24*time.Hour))

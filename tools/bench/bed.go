@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers have grown,
-	// as in a server that has been up for a while.
+	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers have grown, as
+	// after some uptime.
 	bedWarmItems = 20_000
 )
 
-// bed is a node and an echo service, each a process of its own, on a database of their own.
+// bed is a node and an echo service, separate processes with their own database.
 type bed struct {
 	pg       *cluster
 	name     string // of the database
@@ -38,20 +38,20 @@ type bed struct {
 	api      string
 	node     *demokit.Child
 	service  *demokit.Child
-	nodes    []*demokit.Child // further ones
-	others   []*demokit.Child // further services
+	nodes    []*demokit.Child // more nodes
+	others   []*demokit.Child // more services
 	nc       *nats.Conn
 	finished chan finish
 }
 
-// finish is a completion event and when it reached us.
+// finish is a completion event and its arrival time.
 type finish struct {
 	run    string
-	loaded time.Time // when the API had answered the start
+	loaded time.Time // when the API answered the start
 	at     time.Time
 }
 
-// checkProgram fails before the clock starts rather than minutes later.
+// checkProgram fails before the measurement, not minutes later.
 func checkProgram(cfg config) error {
 	if !slices.ContainsFunc(cfg.only, func(part string) bool {
 		return !slices.Contains([]string{"floor", "floor-raw", "floor-gather", "river"}, part)
@@ -64,7 +64,7 @@ func checkProgram(cfg config) error {
 	return nil
 }
 
-// openBed starts everything with the settings that it has by default, and sends a first run through it.
+// openBed starts everything with default settings and completes a warm-up run.
 func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	if b, err = openNode(ctx, cfg, pg, "tranche"); err != nil {
 		return b, err
@@ -85,7 +85,7 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	return b, pg.checkpoint(ctx)
 }
 
-// openNode starts a node with the settings that it has by default, and no service. name is of its database.
+// openNode starts a node with default settings and no service. name is for its database.
 func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed, err error) {
 	b = &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
 	defer func() {
@@ -103,7 +103,7 @@ func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed
 		return b, err
 	}
 	b.api = at.API
-	login, err := os.ReadFile(filepath.Join(b.dir, wire.NATSURLName)) // with the password of the private server
+	login, err := os.ReadFile(filepath.Join(b.dir, wire.NATSURLName)) // includes the private server's password
 	if err != nil {
 		return b, fmt.Errorf("read where the node's NATS is: %w", err)
 	}
@@ -113,7 +113,7 @@ func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed
 	return b, b.subscribe()
 }
 
-// startNode starts a node with a data directory of its own, and returns when it says that it is ready.
+// startNode starts a node with a new data directory and waits until it is ready.
 func (b *bed) startNode(
 	ctx context.Context, name string, into any, args ...string,
 ) (c *demokit.Child, dir string, err error) {
@@ -127,7 +127,7 @@ func (b *bed) startNode(
 	return c, dir, err
 }
 
-// another starts a further node on the database and the NATS server of the first.
+// another starts one more node with the database and NATS server of the first.
 func (b *bed) another(ctx context.Context) error {
 	c, _, err := b.startNode(ctx, "another tranche serve", &struct{}{}, "--nats", b.nc.ConnectedUrl())
 	if c != nil {
@@ -156,7 +156,8 @@ func (b *bed) subscribe() error {
 	return onCompletion(b.nc, func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
 }
 
-// onCompletion listens to completions as any client can: what is published to a stream reaches plain subscribers too.
+// onCompletion subscribes to completions like any client: messages published to a stream also reach plain
+// subscribers.
 func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
 	_, err := nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()
@@ -173,10 +174,9 @@ func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
 	return nc.Flush()
 }
 
-// storeDir is where the node's NATS server keeps its streams.
 func (b *bed) storeDir() string { return filepath.Join(b.dir, "nats") }
 
-// close ends the processes and removes what they left, whatever state they are in.
+// close ends the processes and removes their data, in any state.
 func (b *bed) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -203,19 +203,18 @@ func (b *bed) String() string {
 		b.nc.ConnectedServerVersion() + " in the node"
 }
 
-// A run is given up after runBase and runPerItem for each item, which is a twentieth of the rate to expect.
+// A run is abandoned after runBase plus runPerItem for each item: a twentieth of the expected rate.
 const (
 	runBase    = time.Minute
 	runPerItem = 200 * time.Microsecond
 )
 
-// started is the API's answer to a start.
 type started struct {
 	Run   string `json:"run"`
 	Items int64  `json:"items"`
 }
 
-// work is what a run does: that of an endpoint, or of a plan on record.
+// work is what a run does: an endpoint or a saved plan.
 type work struct {
 	endpoint, plan string
 }
@@ -228,7 +227,7 @@ func (w work) query(query url.Values) {
 	query.Set("endpoint", w.endpoint)
 }
 
-// start streams the items to the API as CSV and returns when the run is in progress.
+// start streams the items to the API as CSV and returns when the run has started.
 func (b *bed) start(ctx context.Context, of work, input items) (run started, err error) {
 	query := url.Values{"key": {"id"}, "format": {"csv"}}
 	of.query(query)
@@ -258,7 +257,7 @@ func (b *bed) start(ctx context.Context, of work, input items) (run started, err
 	return run, nil
 }
 
-// complete runs the items to their end and returns the run and when the completion event came.
+// complete runs the items to their end and returns the time of the completion event.
 func (b *bed) complete(ctx context.Context, of work, input items) (done finish, err error) {
 	ctx, cancel := context.WithTimeout(ctx, runBase+time.Duration(input.n)*runPerItem)
 	defer cancel()
@@ -272,7 +271,6 @@ func (b *bed) complete(ctx context.Context, of work, input items) (done finish, 
 	return done, err
 }
 
-// completion waits for the event of a run that completes.
 func (b *bed) completion(ctx context.Context, run string) (done finish, err error) {
 	for {
 		select {
@@ -290,15 +288,14 @@ func (b *bed) completion(ctx context.Context, run string) (done finish, err erro
 	}
 }
 
-// runProof counts the parts of the first steps that equal the stored payload of their item, which is what was sent, as
-// far as SQL can tell.
+// runProof counts the results of the first steps that equal their item's stored payload, which is what was sent.
 const runProof = `SELECT count(*) FROM batchrun r
 JOIN work_queue q ON q.run_id = r.id
 JOIN work_result p ON p.run_id = q.run_id AND p.ordinal = q.ordinal AND p.step < $2 AND p.generation = 1
 WHERE r.id = $1 AND r.state = 'completed' AND r.done = r.items AND r.failed = 0
   AND convert_from(p.result, 'UTF8') = q.payload AND q.payload::jsonb ->> 'id' = q.item_key`
 
-// check asks the database, not the node, whether each of n items has its parts of so many steps.
+// check asks the database, not the node, whether each of n items has a result of each step.
 func (b *bed) check(ctx context.Context, run string, steps, n int) (err error) {
 	conn, err := pgx.Connect(ctx, b.database)
 	if err != nil {

@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// contestant does all the work of one way, once, in a fresh database.
+// contestant is one way to do the work, measured in a fresh database.
 type contestant interface {
 	name() string
 	size() int // items of a round
 	measure(context.Context) (sample, error)
 }
 
-// result holds a contestant's samples, a round each.
 type result struct {
 	Name    string
-	Setup   string // what was chosen for it
+	Setup   string // its settings
 	Samples []sample
 }
 
@@ -39,12 +38,12 @@ func (r result) rates() (rates []float64) {
 	return rates
 }
 
-// tuner is a contestant that looks for its best settings first, outside the clock.
+// tuner is a contestant that first finds its best settings, before measurement.
 type tuner interface {
 	tune(context.Context) error
 }
 
-// settled is a contestant that can say, once it was measured, how it was set up.
+// settled is a contestant that reports its settings after measurement.
 type settled interface{ setup() string }
 
 func chooseContestants(cfg config, pg *cluster) []contestant {
@@ -55,8 +54,8 @@ func chooseContestants(cfg config, pg *cluster) []contestant {
 	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })
 }
 
-// race measures all contestants in turn, round after round. A first round is thrown away: it makes the WAL files and
-// touches the memory that later rounds find ready.
+// race measures all contestants in turn, round by round. It discards a warm-up round, which creates the WAL files and
+// touches memory.
 func race(ctx context.Context, pg *cluster, rounds int, list []contestant) ([]result, error) {
 	results := make([]result, len(list))
 	most := 0
@@ -85,10 +84,9 @@ func race(ctx context.Context, pg *cluster, rounds int, list []contestant) ([]re
 	return results, nil
 }
 
-// warmItems are enough to make the WAL files.
+// warmItems suffice to create the WAL files.
 const warmItems = 1_000_000
 
-// prepare lets each contestant find its settings, and warms the cluster up.
 func prepare(ctx context.Context, pg *cluster, list []contestant, warm int) error {
 	for _, c := range list {
 		if t, ok := c.(tuner); ok {
@@ -106,7 +104,7 @@ func prepare(ctx context.Context, pg *cluster, list []contestant, warm int) erro
 	return nil
 }
 
-// find returns the result of a contestant, nil when it did not run.
+// find returns a contestant's result, or nil.
 func find(results []result, name string) *result {
 	i := slices.IndexFunc(results, func(r result) bool { return r.Name == name })
 	if i < 0 {
@@ -115,22 +113,22 @@ func find(results []result, name string) *result {
 	return &results[i]
 }
 
-// tranche measures the real program from outside: a node with the NATS server in it, and the echo service, each a
-// process. The clock runs from the first byte of a CSV stream sent to the HTTP API until the completion event is here.
-// What is in it, and not in the floor: parsing CSV, an index on the items' keys, state, attempts and fences, two hops
-// through JetStream's file store, JSON decoded and encoded by the service, the tracker.
+// tranche measures the real program from outside: a node with its NATS server, and the echo service, as separate
+// processes. The clock runs from the first byte of a CSV stream sent to the HTTP API until the completion event
+// arrives. Unlike the floor, this includes parsing CSV, an index of keys, state, attempts and fences, two hops
+// through JetStream's file store, JSON in the service, and the tracker.
 type tranche struct {
 	label string
 	of    work
-	plan  string // put on record first
+	plan  string // saved first
 	parts int    // of each item
-	how   string // empty: as the node says
+	how   string // empty: as the node reports
 	cfg   config
 	pg    *cluster
 	input items
 }
 
-// tranches are the plain endpoint; a flow of three stages; and a plan of three steps that do not need each other.
+// tranches are a plain endpoint, a flow of three stages, and a plan of three independent steps.
 func tranches(cfg config, pg *cluster, input items) []contestant {
 	return []contestant{
 		&tranche{label: "tranche", of: work{endpoint: echoEndpoint}, parts: 1, cfg: cfg, pg: pg, input: input},
@@ -181,10 +179,10 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 	return s, b.check(ctx, done.run, t.parts, t.input.n)
 }
 
-// gatherEndpoints answer like the echo, each as a service of its own would.
+// gatherEndpoints are echo endpoints.
 func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
 
-// gatherPlan asks the three for a part of each item, all at once.
+// gatherPlan gets a part of each item from three endpoints, concurrently.
 const gatherPlan = `name: gather
 steps:
 - endpoint: accounts
@@ -192,7 +190,6 @@ steps:
 - endpoint: branches
 `
 
-// putPlan puts a plan on record.
 func (b *bed) putPlan(ctx context.Context, plan string) error {
 	_, err := b.command(ctx, strings.NewReader(plan), "plan", "apply", "-")
 	return err

@@ -15,20 +15,19 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// stopTimeout bounds the end of a process that we started.
+// stopTimeout bounds stopping a child process.
 const stopTimeout = 30 * time.Second
 
-// cluster is the private PostgreSQL that all contestants share.
 type cluster struct {
 	*embedded.Postgres
 
 	admin *pgx.Conn
 	dir   string
-	own   bool   // the directory was made for this
-	logs  string // of the processes; they stay when something fails
+	own   bool   // the directory was created for this
+	logs  string // of the processes; kept on failure
 }
 
-// openCluster starts it with the settings that `tranche serve` gives its own.
+// openCluster starts a cluster with the settings of `tranche serve`.
 func openCluster(ctx context.Context, cfg config) (pg *cluster, err error) {
 	pg = &cluster{dir: cfg.dir}
 	defer func() {
@@ -54,7 +53,6 @@ func openCluster(ctx context.Context, cfg config) (pg *cluster, err error) {
 	return pg, pg.refuseUnsafe(ctx)
 }
 
-// log is where a process logs.
 func (pg *cluster) log(name string) string {
 	return filepath.Join(pg.logs, strings.ReplaceAll(name, " ", "-")+".log")
 }
@@ -67,24 +65,24 @@ func (pg *cluster) makeDir() (err error) {
 		return fmt.Errorf("make a directory for the cluster: %w", err)
 	}
 	pg.own = true
-	// PostgreSQL may run as another user and has to pass through.
+	// PostgreSQL may run as another user and needs access.
 	if err := os.Chmod(pg.dir, 0o755); err != nil {
 		return fmt.Errorf("open %s to the cluster's user: %w", pg.dir, err)
 	}
 	return nil
 }
 
-// diskDir is where temporary files are on a disk. /tmp is memory on many systems, where an fsync costs nothing and ten
-// million items do not fit.
+// diskDir returns a directory for temporary files on a disk. /tmp is often in memory, where fsync costs nothing and
+// ten million items do not fit.
 func diskDir() string {
-	const kept = "/var/tmp" // survives a restart, so it is never memory
+	const kept = "/var/tmp" // it survives a restart, so it is not in memory
 	if info, err := os.Stat(kept); err == nil && info.IsDir() {
 		return kept
 	}
 	return os.TempDir()
 }
 
-// refuseUnsafe keeps numbers of a cluster that may lose commits out of the table.
+// refuseUnsafe rejects clusters that may lose commits.
 func (pg *cluster) refuseUnsafe(ctx context.Context) error {
 	for _, setting := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
 		var value string
@@ -98,7 +96,7 @@ func (pg *cluster) refuseUnsafe(ctx context.Context) error {
 	return nil
 }
 
-// close ends it, and keeps the logs unless all went well.
+// close stops the cluster and keeps the logs on failure.
 func (pg *cluster) close(well bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -118,8 +116,8 @@ func (pg *cluster) close(well bool) error {
 	return err
 }
 
-// freshDatabase makes an empty database, takes a checkpoint so that every sample starts from the same state, and
-// returns the database's name and URL. The caller drops it, as soon as the name is not empty.
+// freshDatabase creates an empty database and takes a checkpoint, so that all samples start alike. It returns name
+// and URL. The caller drops the database unless the name is empty.
 func (pg *cluster) freshDatabase(ctx context.Context, contestant string) (name, at string, err error) {
 	name = "tranche_bench_" + contestant
 	quoted := pgx.Identifier{name}.Sanitize()
@@ -138,7 +136,7 @@ func (pg *cluster) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// dropDatabase works after the end of ctx too: a Ctrl-C must leave no database behind.
+// dropDatabase also works after the end of ctx: Ctrl-C must not leave a database behind.
 func (pg *cluster) dropDatabase(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
@@ -149,7 +147,7 @@ func (pg *cluster) dropDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// onConnection runs work on one connection to a fresh database with the schema in it, and measures it.
+// onConnection measures work on one connection to a fresh database with the schema.
 func (pg *cluster) onConnection(ctx context.Context, contestant, schema string, n int,
 	work func(*pgx.Conn, uuid.UUID) error,
 ) (s sample, err error) {
@@ -179,7 +177,7 @@ func (pg *cluster) onConnection(ctx context.Context, contestant, schema string, 
 	return s, checkFloor(ctx, conn, n)
 }
 
-// floorProof counts the results that are what they should be.
+// floorProof counts the correct results.
 const floorProof = `SELECT count(*) FROM item JOIN part USING (run_id, ordinal) WHERE payload = result`
 
 func checkFloor(ctx context.Context, conn *pgx.Conn, n int) error {

@@ -16,7 +16,7 @@ import (
 const (
 	poisonItems    = 5_000
 	poisonChunk    = 500 // the default
-	poisonAttempts = 3   // also
+	poisonAttempts = 3   // likewise
 	isolateWithin  = 90 * time.Second
 
 	countExtra = `SELECT count(*)::float8 FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`
@@ -43,8 +43,8 @@ func poisonCases() []poisonCase {
 	}
 }
 
-// measureIsolation says what it takes to find the items that fail every chunk they are in: a run for each case, all at
-// the same time, with default settings.
+// measureIsolation measures finding items that fail every chunk they are in: one run per case, all concurrent, with
+// default settings.
 func measureIsolation(ctx context.Context, l *lab, t *table) error {
 	cases := poisonCases()
 	runs := make([]string, len(cases))
@@ -94,7 +94,6 @@ const (
 	countProbes = `SELECT count(*)::float8 FROM work_slice WHERE run_id = $1 AND cause = 'probe'`
 )
 
-// outages are the runs that were started.
 type outages struct {
 	ways []faultyservice.Way
 	runs []string
@@ -102,8 +101,8 @@ type outages struct {
 
 func outageEndpoint(way faultyservice.Way) string { return "outage-" + string(way) }
 
-// beginOutages starts a run for each way, all at the same time, with default settings but for the chunks, which are
-// small enough for a rate to show, and for the deadline of those that are never answered.
+// beginOutages starts a run for each way, all concurrent. Settings are defaults, except chunks small enough to
+// measure a rate, and the timeout of requests that are never answered.
 func beginOutages(ctx context.Context, l *lab) (*outages, error) {
 	o := &outages{ways: []faultyservice.Way{faultyservice.WayError, faultyservice.WaySlots, faultyservice.WayHang}}
 	for _, way := range o.ways {
@@ -126,7 +125,6 @@ func beginOutages(ctx context.Context, l *lab) (*outages, error) {
 	return o, nil
 }
 
-// await waits for the runs' ends and says what became of them.
 func (o *outages) await(ctx context.Context, l *lab, t *table) error {
 	says := map[faultyservice.Way]string{faultyservice.WayError: "each chunk fails",
 		faultyservice.WaySlots: "each item fails, in a way that may pass",
@@ -151,10 +149,10 @@ func (o *outages) await(ctx context.Context, l *lab, t *table) error {
 	return nil
 }
 
-// outageRates finds in what the service has noted the items a second before and after, and the seconds from the end of
-// the outage to the first chunk that was answered. An entry is written when a chunk begins.
+// outageRates returns from the ledger the items per second before and after an outage, and the seconds from its end
+// to the first answered chunk. Entries are written when chunks start.
 func outageRates(entries []faultyservice.Entry) (before, back, after float64) {
-	var down, up, last time.Time // the first chunk in vain, the first that is answered after it, the last one
+	var down, up, last time.Time // first failed chunk, first answered one after it, last one
 	for _, e := range entries {
 		switch {
 		case e.Fault == faultyservice.FaultOutage:
@@ -175,13 +173,13 @@ func outageRates(entries []faultyservice.Entry) (before, back, after float64) {
 		after / last.Sub(up).Seconds()
 }
 
-// otherCase is what came of a service that misbehaves in another way.
+// otherCase is the result for a service that fails in another way.
 type otherCase struct {
 	scenario, note               string
 	items, seconds, failed, lost float64
 }
 
-// measureMisbehaviour runs everything beside the outages, whose time passes anyway.
+// measureMisbehaviour measures all cases, the others during the outages.
 func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
 	poison := rep.table("poison in 5,000 items, chunks of 500", "extra slices", "a poison item", "at most",
 		"seconds to isolate", "innocents lost")
@@ -211,7 +209,7 @@ func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
 
 const otherWithin = 90 * time.Second
 
-// through takes a run to its end and counts what became of its items.
+// through completes a run and counts its items' outcomes.
 func (l *lab) through(ctx context.Context, c *otherCase, endpoint string, n int, flags ...string) error {
 	begun := time.Now()
 	run, err := l.begin(ctx, endpoint, n, flags...)
@@ -221,7 +219,7 @@ func (l *lab) through(ctx context.Context, c *otherCase, endpoint string, n int,
 	return l.ended(ctx, run, begun, c)
 }
 
-// ended waits for a run and counts what became of its items.
+// ended waits for a run and counts its items' outcomes.
 func (l *lab) ended(ctx context.Context, run string, begun time.Time, c *otherCase) error {
 	if err := l.until(ctx, otherWithin, "run "+run+" completes", hasCompleted, run); err != nil {
 		return fmt.Errorf("%s: %w", c.scenario, err)
@@ -239,11 +237,11 @@ func (l *lab) ended(ctx context.Context, run string, begun time.Time, c *otherCa
 
 const countItems = `SELECT items::float8 FROM batchrun WHERE id = $1`
 
-// countRight counts the items that have the right result, which is their payload.
+// countRight counts correct results, which equal their payload.
 const countRight = `SELECT count(*)::float8 FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 WHERE run_id = $1 AND convert_from(p.result, 'UTF8') = q.payload`
 
-// memoryKiller is a service that fails on chunks of over 100 items. Two runs: what the first taught helps the second.
+// memoryKiller fails on chunks of over 100 items. There are two runs: the second benefits from the first.
 func memoryKiller(ctx context.Context, l *lab) (c otherCase, err error) {
 	const endpoint, most = "memory", 100
 	c.scenario = fmt.Sprintf("chunks over %d items fail", most)
@@ -270,7 +268,7 @@ func memoryKiller(ctx context.Context, l *lab) (c otherCase, err error) {
 	return c, err
 }
 
-// throttled is a service that takes so many items a second.
+// throttled limits its items per second.
 func throttled(ctx context.Context, l *lab) (c otherCase, err error) {
 	const endpoint, rate, n = "throttled", 2000, 16_000
 	c.scenario = fmt.Sprintf("refuses over %s items/s", thousands(rate))
@@ -294,7 +292,7 @@ func throttled(ctx context.Context, l *lab) (c otherCase, err error) {
 	return c, nil
 }
 
-// slowInstance is one that takes fifty times as long as two others.
+// slowInstance is one instance fifty times slower than two others.
 func slowInstance(ctx context.Context, l *lab) (c otherCase, err error) {
 	const endpoint = "uneven"
 	c.scenario = "one instance of three is 50 times slower"
@@ -309,7 +307,7 @@ func slowInstance(ctx context.Context, l *lab) (c otherCase, err error) {
 	return c, err
 }
 
-// liars answer what does not fit, each in a way of its own, at the first attempt of each chunk.
+// liars send invalid replies, each of another kind, at the first attempt of each chunk.
 func liars(ctx context.Context, l *lab) (c otherCase, err error) {
 	lies := faultyservice.Lies()
 	c.scenario = fmt.Sprintf("%d liars", len(lies))

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	floorCommit = 500   // results a commit
-	floorPage   = 8_000 // items a read; a multiple of floorCommit
+	floorCommit = 500   // results per commit
+	floorPage   = 8_000 // items per read; a multiple of floorCommit
 )
 
-// The floor's tables: work_queue and work_result with what any solution needs, and nothing else.
+// floorSchema has tables like work_queue and work_result, with the minimum that any solution needs.
 const floorSchema = `
 CREATE TABLE item (
     run_id   uuid    NOT NULL,
@@ -33,17 +33,15 @@ CREATE TABLE part (
 const floorRead = `SELECT ordinal, item_key, payload FROM item
 WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3 ORDER BY ordinal`
 
-// floor is the yardstick: what an engineer writes with pgx who needs no coordination at all. One connection, one
-// goroutine.
+// floor is the yardstick: plain pgx code without any coordination. One connection, one goroutine.
 //
 //  1. One CopyFrom (one commit) puts n items into a table with a primary key (run, ordinal) and no other index.
 //  2. They are read in order, 8,000 by primary key at a time, by CollectRows into structs.
 //  3. Each read's payloads go, as the results, into a second table with a primary key (run, ordinal), by CopyFrom in
 //     commits of 500.
 //
-// What it leaves out is what a batch system is for: finding an item by key, claiming, retries, errors, several
-// workers, progress, and a service outside the database. CopyFrom asks for the columns' types at every commit; see
-// [floorRaw] for a client without such costs.
+// It lacks what a batch system is for: finding an item by key, claiming, retries, errors, several workers, progress,
+// and an external service. CopyFrom queries the column types at every commit; [floorRaw] avoids such costs.
 type floor struct {
 	pg    *cluster
 	input items
@@ -56,7 +54,7 @@ func (f floor) measure(ctx context.Context) (sample, error) {
 	return f.pg.onFloor(ctx, "floor", floorSchema, f.input.n, f.load, f.work)
 }
 
-// onFloor loads items on one connection and works on them, from lo to hi-1, page by page.
+// onFloor loads items on one connection and processes them page by page.
 func (pg *cluster) onFloor(ctx context.Context, name, schema string, n int,
 	load func(context.Context, *pgx.Conn, uuid.UUID) error,
 	work func(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error,
@@ -91,7 +89,6 @@ func (f floor) load(ctx context.Context, conn *pgx.Conn, run uuid.UUID) error {
 	return nil
 }
 
-// pgxItem is a row of floorRead.
 type pgxItem struct {
 	Ordinal      int32
 	Key, Payload string
@@ -110,7 +107,6 @@ func (f floor) work(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi i
 	return nil
 }
 
-// readFloor reads the items lo to hi-1.
 func readFloor(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) ([]pgxItem, error) {
 	rows, err := conn.Query(ctx, floorRead, run, lo, hi)
 	if err != nil {
@@ -126,7 +122,7 @@ func readFloor(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) (
 	return page, nil
 }
 
-// copyResults writes the payloads of items as their results, in one commit.
+// copyResults writes the payloads of items as results, in one commit.
 func copyResults(ctx context.Context, conn *pgx.Conn, run uuid.UUID, table string, of []pgxItem) error {
 	_, err := conn.CopyFrom(ctx, pgx.Identifier{table}, []string{"run_id", "ordinal", "result"},
 		pgx.CopyFromSlice(len(of), func(i int) ([]any, error) {
@@ -143,16 +139,15 @@ const (
 	rawCopyParts = `COPY part (run_id, ordinal, result) FROM STDIN (FORMAT binary)`
 )
 
-// floorRaw is the stricter bar: what [floor] does, written to be as fast as a client can be. One connection, one
-// goroutine, no coordination.
+// floorRaw is a stricter bar: [floor] as fast as a client can be. One connection, one goroutine, no coordination.
 //
 //  1. One COPY (one commit) puts n items into a table with a primary key (run, ordinal) and no other index.
 //  2. They are read in order, 8,000 by primary key at a time, as raw bytes.
 //  3. Each read's payloads go, as the results, into a second table with a primary key (run, ordinal), by COPY in
 //     commits of 500.
 //
-// Binary COPY is encoded by hand on pgconn, rows are taken without decoding, one statement is prepared, buffers are
-// reused. The items are made by the same code that makes Tranche's input.
+// Binary COPY is encoded by hand on pgconn, rows are not decoded, one statement is prepared, and buffers are reused.
+// The code that generates items is that of Tranche's input.
 type floorRaw struct {
 	pg    *cluster
 	input items
@@ -161,7 +156,6 @@ type floorRaw struct {
 func (f floorRaw) name() string { return "floor-raw" }
 func (f floorRaw) size() int    { return f.input.n }
 
-// measure runs the floor once in a fresh database.
 func (f floorRaw) measure(ctx context.Context) (sample, error) {
 	return f.pg.onFloor(ctx, "floor_raw", floorSchema, f.input.n, f.load, f.work)
 }
@@ -179,7 +173,6 @@ func (f floorRaw) load(ctx context.Context, conn *pgx.Conn, run uuid.UUID) error
 	})
 }
 
-// work reads the items lo to hi-1 and writes their results.
 func (f floorRaw) work(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error {
 	page, ends, err := readPage(ctx, conn, run, lo, hi)
 	if err != nil {
@@ -201,7 +194,7 @@ func (f floorRaw) work(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, h
 	return nil
 }
 
-// readPage returns the payloads of the items lo to hi-1 in one piece; the k-th ends at ends[k+1].
+// readPage returns the payloads of items lo to hi-1 concatenated; the k-th ends at ends[k+1].
 func readPage(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) (page []byte, ends []int, err error) {
 	rows, err := conn.Query(ctx, floorRead, run, lo, hi)
 	if err != nil {
@@ -226,13 +219,12 @@ func readPage(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) (p
 	return page, ends, nil
 }
 
-// floorGatherSchema has a table for the parts of each of three services.
 const floorGatherSchema = floorSchema + `;
 CREATE TABLE part_2 (LIKE part INCLUDING ALL);
 CREATE TABLE part_3 (LIKE part INCLUDING ALL)`
 
-// floorGather is the yardstick for gathering: what [floor] does, with three parts for each item. The items are copied
-// in and read once, and then each part of them goes into its table, in commits of 500.
+// floorGather is the yardstick for gathering: [floor] with three parts per item. Items are copied in and read once;
+// then each part is written to its table in commits of 500.
 type floorGather struct{ floor }
 
 func (f floorGather) name() string { return "floor-gather" }
@@ -241,7 +233,6 @@ func (f floorGather) measure(ctx context.Context) (sample, error) {
 	return f.pg.onFloor(ctx, "floor_gather", floorGatherSchema, f.input.n, f.load, f.gather)
 }
 
-// gather reads the items lo to hi-1 and writes their parts.
 func (f floorGather) gather(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error {
 	page, err := readFloor(ctx, conn, run, lo, hi)
 	if err != nil {
@@ -263,7 +254,7 @@ var (
 	copyTrailer = []byte{0xff, 0xff}
 )
 
-// copyRows sends rows lo to hi-1 by one COPY statement. appendRow appends a row in the binary format.
+// copyRows sends rows lo to hi-1 in one COPY. appendRow encodes a row in binary format.
 func copyRows(ctx context.Context, conn *pgx.Conn, sql string, lo, hi int, appendRow func([]byte, int) []byte) error {
 	next := lo
 	rows := &stream{head: copyHeader, fill: func(b []byte) ([]byte, bool) {

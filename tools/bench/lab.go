@@ -16,14 +16,14 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// lab is a node whose runs are started by the command line, as a person would, and watched in its database.
+// lab is a node whose runs are started with the CLI and watched in the database.
 type lab struct {
 	*bed
 	db    *pgx.Conn
 	items int // of a large run
 }
 
-// inLab has something measured in a lab of its own.
+// inLab runs a measurement in a new lab.
 func inLab(
 	measure func(context.Context, *lab, *report) error,
 ) func(context.Context, config, *cluster, *report) error {
@@ -46,7 +46,7 @@ func withLab(ctx context.Context, cfg config, pg *cluster, database string, work
 	return work(l)
 }
 
-// command runs a command of tranche and returns what it says.
+// command runs a tranche command and returns its output.
 func (b *bed) command(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, b.program, append([]string{"--url", b.api, "--json"}, args...)...)
 	var out, said bytes.Buffer
@@ -58,7 +58,6 @@ func (b *bed) command(ctx context.Context, in io.Reader, args ...string) ([]byte
 	return out.Bytes(), nil
 }
 
-// begin starts a run of n items with further flags.
 func (l *lab) begin(ctx context.Context, endpoint string, n int, flags ...string) (run string, err error) {
 	args := append([]string{"run", "start", "--endpoint", endpoint, "--items", "-", "--key", "id"}, flags...)
 	out, err := l.command(ctx, items{n: n}.csv(), args...)
@@ -77,7 +76,6 @@ func (l *lab) cancel(ctx context.Context, run string) error {
 	return err
 }
 
-// number asks the database.
 func (l *lab) number(ctx context.Context, sql string, args ...any) (n float64, err error) {
 	if err := l.db.QueryRow(ctx, sql, args...).Scan(&n); err != nil {
 		return 0, fmt.Errorf("ask the node's database: %w", err)
@@ -85,7 +83,6 @@ func (l *lab) number(ctx context.Context, sql string, args ...any) (n float64, e
 	return n, nil
 }
 
-// numbers asks the database several things about a run.
 func (l *lab) numbers(ctx context.Context, run string, statements ...string) (all []float64, err error) {
 	for _, sql := range statements {
 		n, err := l.number(ctx, sql, run)
@@ -97,10 +94,10 @@ func (l *lab) numbers(ctx context.Context, run string, statements ...string) (al
 	return all, nil
 }
 
-// labPoll is how often the database is asked whether something has happened.
+// labPoll is the interval for polling the database.
 const labPoll = 20 * time.Millisecond
 
-// until waits for a condition in SQL, at most for a while.
+// until waits for an SQL condition, at most for atMost.
 func (l *lab) until(ctx context.Context, atMost time.Duration, what, sql string, args ...any) error {
 	timed, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
@@ -125,7 +122,7 @@ const (
 	hasBegun     = `EXISTS (SELECT FROM work_block WHERE run_id = $1 AND bit_count(done) > 0)`
 )
 
-// rate is how many items a second of a run are done in a while from now.
+// rate returns a run's completed items per second over a window from now.
 func (l *lab) rate(ctx context.Context, run string, window time.Duration) (float64, error) {
 	before, err := l.number(ctx, countDone, run)
 	if err != nil {

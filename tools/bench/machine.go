@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// machine names what the numbers were taken on.
+// machine describes the hardware and software.
 type machine struct {
 	CPU        string
 	Cores      int
@@ -24,9 +24,9 @@ type machine struct {
 	Kernel     string
 	Go         string
 	PostgreSQL string
-	Fsync      time.Duration // the median of one 8 KB write and its fsync
+	Fsync      time.Duration // median of an 8 KB write with fsync
 	Date       string
-	Load       string // the load average over a minute, before we began
+	Load       string // one-minute load average before the measurement
 }
 
 func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
@@ -59,7 +59,7 @@ func oneMinute(loadavg string) string {
 	return first
 }
 
-// firstField returns the value of the first "name : value" line, "unknown" where there is none.
+// firstField returns the value of the first "name : value" line, or "unknown".
 func firstField(file, name string) string {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -81,10 +81,10 @@ func readLine(file string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// fsyncProbes is enough for a median and takes well under a second on an SSD.
+// fsyncProbes suffice for a median and take well under a second on an SSD.
 const fsyncProbes = 200
 
-// probeFsync appends pages to a file in dir, as PostgreSQL does at a commit.
+// probeFsync measures appending pages to a file, as PostgreSQL does at a commit.
 func probeFsync(dir string) (median time.Duration, err error) {
 	path := filepath.Join(dir, "fsync-probe")
 	f, err := os.Create(path)
@@ -92,7 +92,7 @@ func probeFsync(dir string) (median time.Duration, err error) {
 		return 0, fmt.Errorf("probe fsync: %w", err)
 	}
 	defer func() {
-		f.Close() // it is removed next
+		f.Close() // removed next
 		err = errors.Join(err, os.Remove(path))
 	}()
 	page := make([]byte, 8<<10)
@@ -111,23 +111,23 @@ func probeFsync(dir string) (median time.Duration, err error) {
 	return took[len(took)/2], nil
 }
 
-// ticks is the unit of the times in /proc: USER_HZ, which is 100 on every Linux platform that Go knows.
+// ticks is USER_HZ, the unit of times in /proc: 100 on all Linux platforms of Go.
 const ticks = 100
 
-// procStat is what we read of /proc/<pid>/stat.
+// procStat is a subset of /proc/<pid>/stat.
 type procStat struct {
 	parent int
 	own    float64 // CPU seconds of the process
-	reaped float64 // of its children that ended
+	reaped float64 // of its ended children
 }
 
-// readStat returns false for a process that is gone.
+// readStat returns false if the process is gone.
 func readStat(pid int) (procStat, bool) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return procStat{}, false
 	}
-	// The name in brackets may hold anything; the fields after it count from 3.
+	// The name in parentheses may contain anything; fields after it count from 3.
 	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 	if len(fields) < 15 {
 		return procStat{}, false
@@ -143,13 +143,13 @@ func readStat(pid int) (procStat, bool) {
 	}, true
 }
 
-// processCPU returns the CPU seconds that a process has used, 0 when it is gone.
+// processCPU returns a process's CPU seconds, or 0 if it is gone.
 func processCPU(pid int) float64 {
 	stat, _ := readStat(pid)
 	return stat.own
 }
 
-// treeCPU returns the CPU seconds of a process, of its children, and of the children that ended.
+// treeCPU returns the CPU seconds of a process and its children, including ended ones.
 func treeCPU(root int) float64 {
 	stat, _ := readStat(root)
 	sum := stat.own + stat.reaped
@@ -163,33 +163,33 @@ func treeCPU(root int) float64 {
 	return sum
 }
 
-// peakRSS returns the most memory that a process ever had resident, in bytes, 0 when it is gone.
+// peakRSS returns a process's peak resident memory in bytes, or 0 if it is gone.
 func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
 
-// statusBytes returns a size in /proc/<pid>/status, 0 where there is none.
+// statusBytes returns a size in /proc/<pid>/status, or 0.
 func statusBytes(pid int, name string) int64 {
 	value := firstField(filepath.Join("/proc", strconv.Itoa(pid), "status"), name)
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64) // 0 for "unknown"
 	return kib << 10
 }
 
-// sample is one measurement of one contestant.
+// sample is one measurement of a contestant.
 type sample struct {
 	Items      int
 	Seconds    float64
-	Intake     float64 // until the run had its items; 0 where that is no stage
+	Intake     float64 // until the run had its items; 0 if not applicable
 	Rate       float64
 	WALPerItem float64
-	CPU        map[string]float64 // by process; "postgres" is all of the cluster
-	PeakRSS    int64              // of the node since its start; 0 where there is none
-	PeakAnon   int64              // the part of it that is no file's
+	CPU        map[string]float64 // by process; "postgres" is the whole cluster
+	PeakRSS    int64              // of the node since its start; 0 without one
+	PeakAnon   int64              // anonymous part of it
 	PeakStore  int64              // files of JetStream
 }
 
-// processes are the process ids that a sample watches, by name.
+// processes maps names to the IDs of measured processes.
 type processes map[string]int
 
-// watch is a sample in the making.
+// watch is a running measurement.
 type watch struct {
 	pg    *cluster
 	procs processes
@@ -200,7 +200,7 @@ type watch struct {
 
 const walPosition = `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
 
-// startWatch notes where everything stands and starts the clock.
+// startWatch reads all counters and starts the clock.
 func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, error) {
 	w := &watch{pg: pg, procs: procs}
 	var err error
@@ -212,7 +212,7 @@ func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, err
 	return w, nil
 }
 
-// stop stops the clock: n items are through.
+// stop ends the measurement of n items.
 func (w *watch) stop(ctx context.Context, n int) (sample, error) {
 	s := sample{Items: n, Seconds: time.Since(w.begun).Seconds(), CPU: w.readCPU()}
 	for name, before := range w.cpu {
@@ -246,10 +246,10 @@ func (pg *cluster) walPosition(ctx context.Context) (at int64, err error) {
 	return at, nil
 }
 
-// peakTick is how often peaks that the kernel does not keep are looked at. A look costs well under a millisecond.
+// peakTick is the interval for sampling peaks that the kernel does not record. A sample takes well under a
+// millisecond.
 const peakTick = 200 * time.Millisecond
 
-// peaks watches what a node uses.
 type peaks struct {
 	end  chan struct{}
 	done chan struct{}
@@ -258,7 +258,7 @@ type peaks struct {
 	store int64
 }
 
-// watchPeaks looks at a process's own memory and at the size of a directory until stop is called.
+// watchPeaks samples a process's anonymous memory and a directory's size until stop is called.
 func watchPeaks(pid int, dir string) *peaks {
 	p := &peaks{end: make(chan struct{}), done: make(chan struct{})}
 	go func() {
@@ -278,18 +278,17 @@ func watchPeaks(pid int, dir string) *peaks {
 	return p
 }
 
-// stop returns the peaks.
 func (p *peaks) stop() (anon, store int64) {
 	close(p.end)
 	<-p.done
 	return p.anon, p.store
 }
 
-// dirBytes sums the sizes of the files that are there; they come and go under our eyes.
+// dirBytes sums the sizes of existing files; they may change concurrently.
 func dirBytes(dir string) (sum int64) {
 	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
-			return nil //nolint:nilerr // what is gone has no size
+			return nil //nolint:nilerr // a removed file has no size
 		}
 		if info, err := entry.Info(); err == nil {
 			sum += info.Size()

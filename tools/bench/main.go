@@ -1,30 +1,30 @@
-// Command bench measures Tranche beside things that a reader knows, in one run on one private PostgreSQL cluster.
+// Command bench compares Tranche with familiar alternatives, in one run on one private PostgreSQL cluster.
 //
 // The contestants:
 //
-//   - floor: what an engineer writes with pgx who only has to move the same bytes in and out of PostgreSQL over one
-//     connection, with no coordination at all. It is the yardstick; see [floor] for its exact definition.
+//   - floor: plain pgx code that moves the same bytes in and out of PostgreSQL over one connection, without
+//     coordination. It is the yardstick; see [floor].
 //   - floor-raw: the same with COPY encoded by hand, a stricter bar; see [floorRaw].
-//   - tranche: one `tranche serve` and one echo service, each a process of its own; a CSV stream goes in by HTTP, the
-//     clock stops when the run is completed and every result is stored; see [tranche].
-//   - river: River with one job an item and its output recorded; see [riverQueue].
+//   - tranche: one `tranche serve` and one echo service as separate processes. A CSV stream is sent over HTTP; the
+//     clock stops when the run is completed and all results are stored; see [tranche].
+//   - river: River with one job per item and recorded output; see [riverQueue].
 //   - latency: runs of one item, and of a few thousand, on an idle node.
-//   - floor-gather: what the floor does, with three parts for each item; see [floorGather].
-//   - gather: Tranche with a plan of three steps, a part of each for every item; see [gather].
-//   - holes: a run that gathers and composes, and parts of it done again; see [holes].
-//   - many: thousands of small runs over two hundred endpoints beside a large one, with one node and with several; and
-//     what an idle node takes while as many wait; see [many].
-//   - old: a run on a database in which millions of items of finished runs lie, beside the same on one that has had a
-//     single run, and the deletion of a run; only when it is named, since thirty million take 17 GB; see [old].
-//   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].
+//   - floor-gather: the floor with three parts per item; see [floorGather].
+//   - gather: Tranche with a plan of three steps, one part per item from each; see [gather].
+//   - holes: a run that gathers and composes, and reruns of parts of it; see [holes].
+//   - many: thousands of small runs over two hundred endpoints next to a large one, with one node and with several, and
+//     the cost of an idle node while as many wait; see [many].
+//   - old: a run on a database with millions of items of finished runs, compared with one that has had a single run,
+//     and the deletion of a run. It runs only when named, since thirty million items take 17 GB; see [old].
+//   - misbehave: faulty services; see [isolation], [outageCase] and [otherCase].
 //
-// Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and
-// every round starts with a fresh database and a checkpoint. Ratios are taken within a round. Tables show medians and
-// ranges. Results are compared with the input after the clock, in SQL. Nothing here turns fsync or synchronous_commit
-// off.
+// Rounds are interleaved (floor, tranche, river, floor, …), so that disturbances of the machine affect all alike.
+// Every round starts with a fresh database and a checkpoint. Ratios are taken within a round; tables show medians and
+// ranges. Results are compared with the input after the clock has stopped, in SQL. fsync and synchronous_commit are
+// never turned off.
 //
-// It is no load generator and no tuning tool, and its numbers mean nothing across machines: only the ratios in one
-// run do.
+// It is neither a load generator nor a tuning tool. Its numbers do not compare across machines, only the ratios in
+// one run do.
 package main
 
 import (
@@ -53,7 +53,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second Ctrl-C ends us at once; the kernel then ends our children.
+	// A second Ctrl-C ends this process immediately; the kernel then ends its children.
 	context.AfterFunc(ctx, stop)
 	err = run(ctx, cfg)
 	if ctx.Err() != nil && err != nil {
@@ -70,7 +70,6 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// run measures what cfg asks for and prints it.
 func run(ctx context.Context, cfg config) (err error) {
 	var target *page
 	if cfg.write != "" {
@@ -117,7 +116,6 @@ func run(ctx context.Context, cfg config) (err error) {
 	return err
 }
 
-// config is what the flags say.
 type config struct {
 	items      int
 	riverItems int
@@ -183,13 +181,13 @@ func (c config) validate() error {
 	return nil
 }
 
-// What stands between these lines of a page is the bench's to write.
+// The tables go between these lines of a page.
 const (
 	pageBegin = "<!-- written by: make bench -->\n"
 	pageEnd   = "<!-- end -->\n"
 )
 
-// page is a Markdown file with a place for the tables, read before anything is measured.
+// page is a Markdown file with a place for the tables, read before the measurement.
 type page struct {
 	path         string
 	before, rest string
@@ -207,7 +205,7 @@ func openPage(path string) (*page, error) {
 	return &page{path, before, rest}, nil
 }
 
-// cutPage returns what stands before and after the place for the tables, with its two lines.
+// cutPage returns the text before and after the tables, with the marker lines.
 func cutPage(text string) (before, rest string, err error) {
 	before, after, begun := strings.Cut(text, pageBegin)
 	_, rest, ended := strings.Cut(after, pageEnd)

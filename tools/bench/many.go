@@ -13,35 +13,34 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// many is what thousands of small runs and a large one take beside each other, on so many nodes that share a machine.
+// many is the cost of thousands of small runs and a large one together, on nodes that share a machine.
 type many struct {
 	nodes   int
-	alone   float64            // items/s of the large run alone
-	beside  spread             // of its seconds beside the small ones
-	rate    float64            // small runs/s, from the first POST to the last event
+	alone   float64            // items per second of the large run alone
+	beside  spread             // of its rate next to the small ones
+	rate    float64            // small runs per second, from the first POST to the last event
 	times   percentiles        // of a small run, from the POST to the event
-	cpu     map[string]float64 // seconds while they ran, large run included
-	idle    float64            // cores of nodes and PostgreSQL, before there is anything
-	waiting float64            // the same with runs waiting whose endpoints no one serves; 0: not measured
+	cpu     map[string]float64 // seconds while they ran, including the large run
+	idle    float64            // cores used by nodes and PostgreSQL, before any run
+	waiting float64            // the same while runs without services wait; 0: not measured
 }
 
 const (
 	manySmall     = 10     // items of a small run
-	manyWaiting   = 10_000 // runs whose endpoints no one serves
+	manyWaiting   = 10_000 // runs whose endpoints have no service
 	manyEndpoints = 200
 	manyClients   = 64
-	manyAlone     = 6 * time.Second // the large run is measured alone
+	manyAlone     = 6 * time.Second // of measuring the large run alone
 	manyLook      = 10 * time.Second
 	manyLooks     = 5
 	manySettle    = 5 * time.Second
-	manyCost      = 3_000 // small runs at most whose processor time is measured
+	manyCost      = 3_000 // maximum of small runs for measuring CPU time
 	manyWithin    = 10 * time.Minute
 	manyTick      = time.Second
 	beginWithin   = 30 * time.Second
 	unserved      = "unserved"
 )
 
-// measureMany measures many small runs beside a large one, with one node and with several.
 func measureMany(ctx context.Context, cfg config, pg *cluster, rep *report) error {
 	t := rep.table("nodes", "small runs/s", "p50, p99 ms", "large run, items/s: alone", "beside: median, least", "CPU s",
 		"idle, of a core", "with runs that wait")
@@ -87,7 +86,7 @@ func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) 
 	if err != nil {
 		return err
 	}
-	for i := range manyEndpoints { // warm: each endpoint once
+	for i := range manyEndpoints { // warm up each endpoint
 		if _, err := l.small(ctx, events, manyEndpoint(i)); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}
@@ -118,8 +117,7 @@ func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) 
 	return err
 }
 
-// cost measures what small runs take of the processor with nothing beside them. Unlike times, that hardly depends on
-// what else is done on the machine.
+// cost measures the CPU time of small runs alone, which hardly depends on other load of the machine.
 func (l *lab) cost(ctx context.Context, cfg config, events *completions, nodes int) error {
 	n := min(cfg.manyRuns, manyCost)
 	before, begun := l.cpu(), time.Now()
@@ -142,7 +140,7 @@ func (l *lab) cost(ctx context.Context, cfg config, events *completions, nodes i
 	return nil
 }
 
-// besideLarge starts the large run, measures it alone, and then the small runs beside it.
+// besideLarge starts the large run, measures it alone, and then with the small runs.
 func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, m *many) error {
 	large, err := l.start(ctx, work{endpoint: echoEndpoint}, items{n: cfg.manyLarge})
 	if err != nil {
@@ -195,13 +193,13 @@ func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, 
 	return l.cancel(ctx, large.Run)
 }
 
-// sampleRate looks every second how fast a run is until ctx ends, and then returns the rates.
+// sampleRate samples a run's rate every second until ctx ends, and then returns the rates.
 func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	sampled := make(chan []float64, 1)
 	go func() {
 		var rates []float64
 		for {
-			rate, err := l.rate(context.WithoutCancel(ctx), run, manyTick) // a query that is given up closes the connection
+			rate, err := l.rate(context.WithoutCancel(ctx), run, manyTick) // cancelling a query would close the connection
 			if err != nil || ctx.Err() != nil {
 				sampled <- rates
 				return
@@ -212,7 +210,7 @@ func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	return sampled
 }
 
-// post does n things by a bounded number of clients, and returns the first error.
+// post runs n jobs with a bounded number of clients and returns the first error.
 func (l *lab) post(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, manyWithin, errors.New("the small runs take too long"))
 	defer cancel()
@@ -240,7 +238,7 @@ func (l *lab) post(ctx context.Context, n int, one func(ctx context.Context, i i
 	return context.Cause(ctx)
 }
 
-// small takes a small run from its POST to its completion event.
+// small times a small run from its POST to its completion event.
 func (l *lab) small(ctx context.Context, events *completions, endpoint string) (time.Duration, error) {
 	begun := time.Now()
 	run, err := l.start(ctx, work{endpoint: endpoint}, items{n: manySmall})
@@ -251,7 +249,7 @@ func (l *lab) small(ctx context.Context, events *completions, endpoint string) (
 	return at.Sub(begun), err
 }
 
-// completions are the events that have come and those that someone waits for.
+// completions holds the events received and awaited.
 type completions struct {
 	mu   sync.Mutex
 	came map[string]chan time.Time
@@ -262,7 +260,7 @@ func (l *lab) watchCompletions() (*completions, error) {
 	err := onCompletion(l.nc, func(run string, at time.Time) {
 		select {
 		case c.of(run) <- at:
-		default: // it was told again
+		default: // repeated
 		}
 	})
 	return c, err
@@ -289,7 +287,7 @@ func (c *completions) wait(ctx context.Context, run string) (at time.Time, err e
 	return at, nil
 }
 
-// cpu is what nodes, PostgreSQL, services and this program have used so far, in seconds.
+// cpu returns the CPU seconds used so far by nodes, PostgreSQL, services and this program.
 func (l *lab) cpu() map[string]float64 {
 	used := map[string]float64{"nodes": processCPU(l.node.PID()), "bench": processCPU(os.Getpid()),
 		"postgres": treeCPU(l.pg.PID())}
@@ -302,8 +300,8 @@ func (l *lab) cpu() map[string]float64 {
 	return used
 }
 
-// cores is how many cores the nodes and PostgreSQL use while no one asks anything of them, in the mean of the nodes:
-// the median of some looks, of which one in six or so meets PostgreSQL's autovacuum.
+// cores returns how many cores the idle nodes and PostgreSQL use, per node: the median of several samples, of which
+// about one in six meets autovacuum.
 func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
 	if err := backoff.Sleep(ctx, manySettle); err != nil {
 		return 0, err

@@ -9,23 +9,21 @@ import (
 	"time"
 )
 
-// report is all that one run found out.
 type report struct {
 	machine machine
 	rounds  int
 	keys    string
 	results []result
-	scenes  []*table // of the parts that are no contestants
+	scenes  []*table // tables besides those of contestants
 }
 
-// table adds a table of a scene.
 func (r *report) table(heading ...string) *table {
 	t := &table{heading: heading}
 	r.scenes = append(r.scenes, t)
 	return t
 }
 
-// String is the report as Markdown: notes, and the tables that have rows.
+// String returns the report as Markdown: notes and non-empty tables.
 func (r *report) String() string {
 	ratios, missing := ratios(r.results)
 	var text strings.Builder
@@ -90,7 +88,7 @@ func (p percentiles) row(name string, runs int) []string {
 	return []string{name, fmt.Sprint(runs), ms(p.p50), ms(p.p99), ms(p.max)}
 }
 
-// cpu returns the median by process.
+// cpu returns the median per process.
 func (r result) cpu() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Samples[0].CPU)) {
@@ -100,7 +98,6 @@ func (r result) cpu() string {
 	return strings.Join(parts, ", ")
 }
 
-// notes say what the numbers come from.
 func (r *report) notes(missing []string) []string {
 	notes := []string{r.machine.String()}
 	if len(r.results) > 0 {
@@ -117,7 +114,6 @@ func (r *report) notes(missing []string) []string {
 	return notes
 }
 
-// table is rows of cells under a heading.
 type table struct {
 	heading []string
 	rows    [][]string
@@ -125,7 +121,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// thousands writes a whole number in groups of three.
+// thousands formats an integer with separators.
 func thousands(v float64) string {
 	digits := fmt.Sprintf("%.0f", v)
 	var grouped strings.Builder
@@ -138,7 +134,7 @@ func thousands(v float64) string {
 	return grouped.String()
 }
 
-// mebibytes writes a size, a dash for none.
+// mebibytes formats a size, with a dash for zero.
 func mebibytes(bytes float64) string {
 	if bytes == 0 {
 		return "–"
@@ -146,7 +142,7 @@ func mebibytes(bytes float64) string {
 	return fmt.Sprintf("%.0f MiB", bytes/(1<<20))
 }
 
-// share writes a part of 1, a dash for none.
+// share formats a fraction as percentage, with a dash for zero.
 func share(of float64) string {
 	if of == 0 {
 		return "–"
@@ -157,8 +153,8 @@ func share(of float64) string {
 // goal is a ratio of rates that Tranche should reach.
 type goal struct {
 	ours, against string
-	runs          float64 // of the other, for one of ours
-	least         float64 // 0: published as it is
+	runs          float64 // runs of the other per run of ours
+	least         float64 // 0: published without a goal
 }
 
 func (g goal) String() string {
@@ -168,7 +164,7 @@ func (g goal) String() string {
 	return g.ours + " / " + g.against
 }
 
-// goals are the comparisons that docs/benchmarks.md makes. A flow of three stages stands beside three runs of one.
+// goals are the comparisons in docs/benchmarks.md. A flow of three stages is compared with three runs of one.
 func goals() []goal {
 	return []goal{
 		{"tranche", "floor", 1, 1}, {"tranche", "floor-raw", 1, 0}, {"tranche", "river", 1, 5}, {"flow", "tranche", 3, 0},
@@ -176,8 +172,8 @@ func goals() []goal {
 	}
 }
 
-// ratio is how many times the items a second of another contestant one of ours does, round by round: what disturbs the
-// machine for longer than a round disturbs both.
+// ratio compares our items per second with another contestant's, round by round, since longer disturbances of the
+// machine affect both.
 type ratio struct {
 	spread
 
@@ -185,7 +181,7 @@ type ratio struct {
 	goal float64 // 0: none
 }
 
-// ratios compares whatever was measured, and says of the rest what is missing.
+// ratios compares all measured contestants and lists the missing ones.
 func ratios(results []result) (found []ratio, missing []string) {
 	for _, g := range goals() {
 		ours, theirs := find(results, g.ours), find(results, g.against)
@@ -199,7 +195,7 @@ func ratios(results []result) (found []ratio, missing []string) {
 	return found, missing
 }
 
-// roundRatios divides the numbers of the same rounds, the others counted so many times. Both have as many rounds.
+// roundRatios divides the numbers of the same rounds, scaled by runs. Both have equally many rounds.
 func roundRatios(ours, theirs []float64, runs float64) []float64 {
 	out := make([]float64, len(ours))
 	for i := range ours {
@@ -208,10 +204,9 @@ func roundRatios(ours, theirs []float64, runs float64) []float64 {
 	return out
 }
 
-// spread is a median with its range.
 type spread struct{ median, low, high float64 }
 
-// spreadOf needs at least one value.
+// spreadOf requires at least one value.
 func spreadOf(values []float64) spread {
 	values = slices.Sorted(slices.Values(values))
 	mid := len(values) / 2
@@ -222,7 +217,7 @@ func spreadOf(values []float64) spread {
 	return spread{median, values[0], values[len(values)-1]}
 }
 
-// percentilesOf needs at least one time. A percentile is the smallest time that so many of them do not exceed.
+// percentilesOf requires at least one time. A percentile is the smallest time that this share does not exceed.
 func percentilesOf(times []time.Duration) percentiles {
 	times = slices.Sorted(slices.Values(times))
 	rank := func(share float64) time.Duration {

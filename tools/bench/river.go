@@ -18,13 +18,12 @@ import (
 )
 
 const (
-	riverPoll       = 10 * time.Millisecond // how often we look for the end, once every job has been worked
-	riverTuneShare  = 5                     // tuning works a fifth of the jobs
+	riverPoll       = 10 * time.Millisecond // interval for polling the end, once all jobs are done
+	riverTuneShare  = 5                     // tuning uses a fifth of the jobs
 	riverTuneFewest = 2_000
 	riverPool       = 10 // connections
 )
 
-// echoArgs is a River job for one item.
 type echoArgs struct {
 	Key     string          `json:"k"`
 	Payload json.RawMessage `json:"d"`
@@ -33,12 +32,12 @@ type echoArgs struct {
 // Kind names the job for River.
 func (echoArgs) Kind() string { return "echo" }
 
-// echoWorker records its input as its output, as the echo service does.
+// echoWorker records its input as output, like the echo service.
 type echoWorker struct {
 	river.WorkerDefaults[echoArgs]
 
 	left *atomic.Int64
-	done chan<- struct{} // told when left reaches 0
+	done chan<- struct{} // receives a value when left reaches 0
 }
 
 // Work does one job.
@@ -52,14 +51,13 @@ func (w *echoWorker) Work(ctx context.Context, job *river.Job[echoArgs]) error {
 	return nil
 }
 
-// riverClient is River's client on pgx.
 type riverClient = river.Client[pgx.Tx]
 
-// riverSetup is what tuning chooses.
+// riverSetup is the result of tuning.
 type riverSetup struct {
 	workers int
-	insert  int  // jobs a call of InsertManyFast
-	ahead   bool // all jobs stand in the table before the first is worked
+	insert  int  // jobs per call of InsertManyFast
+	ahead   bool // insert all jobs before starting the workers
 }
 
 func (s riverSetup) String() string {
@@ -70,9 +68,9 @@ func (s riverSetup) String() string {
 	return fmt.Sprintf("MaxWorkers %d, InsertManyFast of %d, %s", s.workers, s.insert, when)
 }
 
-// riverQueue runs a job an item on River: its fastest insert (COPY), fetches as often as River allows to be of use, no
-// job time-outs, output recorded with the completion, which River writes in batches. tune tries settings and keeps the
-// best. The worker is in this process, so River pays no hop to a service.
+// riverQueue runs one job per item on River: with its fastest insert (COPY), fetches as frequent as is useful, no job
+// timeouts, and output recorded with the completion, in batches. tune selects the best of several settings. The
+// worker is in this process, so there is no hop to a service.
 type riverQueue struct {
 	pg     *cluster
 	input  items
@@ -83,7 +81,6 @@ func (r *riverQueue) name() string  { return "river" }
 func (r *riverQueue) size() int     { return r.input.n }
 func (r *riverQueue) setup() string { return r.chosen.String() }
 
-// tune tries River's settings on fewer jobs.
 func (r *riverQueue) tune(ctx context.Context) error {
 	trial := *r
 	trial.input.n = min(max(r.input.n/riverTuneShare, riverTuneFewest), r.input.n)
@@ -176,7 +173,6 @@ func (r *riverQueue) client(driver *riverpgxv5.Driver, done chan<- struct{}) (*r
 	return client, nil
 }
 
-// work inserts the jobs and waits until all are completed in the database.
 func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *riverClient, done <-chan struct{}) error {
 	if r.chosen.ahead {
 		if err := r.insert(ctx, client); err != nil {
@@ -215,7 +211,7 @@ func (r *riverQueue) insert(ctx context.Context, client *riverClient) error {
 	return nil
 }
 
-// riverUnfinished is answered from River's own index over states.
+// riverUnfinished uses River's index on states.
 const riverUnfinished = `SELECT EXISTS (SELECT FROM river_job WHERE state IN
 ('available', 'pending', 'retryable', 'running', 'scheduled'))`
 

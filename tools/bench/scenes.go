@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	latencyWarm    = 20    // single runs thrown away
+	latencyWarm    = 20    // single runs discarded
 	latencySingles = 200   // runs of one item
-	latencyItems   = 5_000 // of the bigger runs
-	latencyRuns    = 50    // bigger runs
+	latencyItems   = 5_000 // of the larger runs
+	latencyRuns    = 50    // larger runs
 )
 
-// percentiles are of times.
 type percentiles struct{ p50, p99, max time.Duration }
 
-// measureLatency starts runs one at a time, on one node that is idle before each. Both ends of a reply's way are
-// seen by a plain subscriber: NATS delivers to it when a message arrives at the server, before JetStream has stored it.
+// measureLatency starts runs one at a time on an idle node. A plain subscriber sees replies: NATS delivers them on
+// arrival, before JetStream has stored them.
 func measureLatency(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
 	b, err := openBed(ctx, cfg, pg)
 	if err != nil {
@@ -57,7 +56,7 @@ func measureLatency(ctx context.Context, cfg config, pg *cluster, rep *report) (
 	return nil
 }
 
-// timeRuns returns how long each of the runs took, and how long its completion event came after its last reply.
+// timeRuns returns each run's duration, and the time from its last reply to its completion event.
 func (b *bed) timeRuns(
 	ctx context.Context, replies *lastReplies, runs, n int,
 ) (whole, last []time.Duration, err error) {
@@ -76,7 +75,7 @@ func (b *bed) timeRuns(
 	return whole, last, nil
 }
 
-// lastReplies notes when the last reply of each run came.
+// lastReplies records when each run's last reply arrived.
 type lastReplies struct {
 	mu sync.Mutex
 	at map[string]time.Time
@@ -104,7 +103,7 @@ func (r *lastReplies) take(run string) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// composeEndpoint puts the three parts of an item together.
+// composeEndpoint combines an item's three parts.
 const composeEndpoint = "compose"
 
 const composePlan = gatherPlan + `- endpoint: compose
@@ -112,7 +111,7 @@ const composePlan = gatherPlan + `- endpoint: compose
   inputs: [accounts, transactions, branches]
 `
 
-// composed is what a composition brings.
+// composed is the result of a composition.
 type composed struct {
 	Account, Transactions, Branch customer
 }
@@ -134,11 +133,11 @@ func compose(_ context.Context, chunk *endpoints.Chunk[endpoints.None, composed]
 	return nil
 }
 
-// scattered is how many keys are reset, spread over the whole run.
+// scattered is the number of keys reset, spread over the run.
 const scattered = 1000
 
-// measureHoles gathers and composes a run, and then does parts of it again: all compositions, the parts of a thousand
-// items that turn out unchanged, and the same with what depends on them.
+// measureHoles gathers and composes a run and then reruns parts of it: all compositions, a thousand items whose parts
+// turn out unchanged, and the same with their dependents.
 func measureHoles(ctx context.Context, l *lab, rep *report) error {
 	t := rep.table("what is done again", "items", "reset s", "completed after s", "items/s", "parts fetched", "composed")
 	if err := l.startService(); err != nil {
@@ -181,7 +180,7 @@ func measureHoles(ctx context.Context, l *lab, rep *report) error {
 	return nil
 }
 
-// refill resets what the arguments name and waits until the run has completed again.
+// refill resets items and waits until the run has completed again.
 func (l *lab) refill(
 	ctx context.Context, run string, keys []byte, args []string,
 ) (reset, again time.Duration, err error) {
@@ -199,7 +198,7 @@ func (l *lab) refill(
 const countParts = `SELECT count(*)::float8 FROM work_result p JOIN run_step s USING (run_id, step)
 WHERE p.run_id = $1 AND p.generation = $2 AND (s.name = $3) = $4 AND p.result IS NOT NULL`
 
-// count asks the database what a generation of the run has brought, by the steps before the composition and by it.
+// count counts a generation's results, by the steps before the composition and by it.
 func (l *lab) count(
 	ctx context.Context, t *table, run string, generation int, what string, n int, reset, again time.Duration,
 ) error {
@@ -213,7 +212,7 @@ func (l *lab) count(
 	return err
 }
 
-// keys returns n keys spread over the items, one a line.
+// keys returns n keys spread over the items, one per line.
 func (in items) keys(n int) []byte {
 	var text []byte
 	for k := range n {
@@ -222,24 +221,22 @@ func (in items) keys(n int) []byte {
 	return text
 }
 
-// old is what a run takes while so many items of finished runs lie in the database, beside the same run on a database
-// of its own that has those of one.
+// old compares a run on a database with many items of finished runs with the same run on a database that has had one.
 type old struct {
-	seconds []float64 // round by round
-	empty   []float64 // of the same rounds, in the database that has had one run
+	seconds []float64 // per round
+	empty   []float64 // per round, in the database that has had one run
 }
 
 const (
 	deletedWithin = 5 * time.Minute
-	// restedFor is how long a run has to have ended until it can be deleted.
+	// restedFor is how long a run must have ended before it can be deleted.
 	restedFor = 61 * time.Second
 
 	isGone  = `(SELECT purged_at IS NOT NULL FROM deleted_run WHERE run_id = $1)`
 	hasSize = `SELECT pg_database_size(current_database())`
 )
 
-// measureOld lets runs lie in a database, and measures when there are 1, 3, 10 and 30 of them.
-// Both nodes are up all the time, and take turns.
+// measureOld measures with 1, 3, 10 and 30 finished runs in a database. Both nodes stay up and take turns.
 func measureOld(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
 	t := rep.table("old items", "database, GB", "a run, s", "after one run only, s",
 		"ratio, round by round: median, min–max", "one run of them deleted, s")
@@ -266,7 +263,7 @@ func measureOld(ctx context.Context, cfg config, pg *cluster, rep *report) (err 
 	})
 }
 
-// measureOld measures with the runs that have ended, and returns those that are there then: it deletes one.
+// measureOld measures with the given finished runs and returns those remaining: it deletes one.
 func (l *lab) measureOld(ctx context.Context, cfg config, t *table, ended []finish) ([]finish, error) {
 	there, o := len(ended)*cfg.items, old{}
 	for round := range cfg.rounds {
@@ -292,14 +289,14 @@ func (l *lab) measureOld(ctx context.Context, cfg config, t *table, ended []fini
 	return ended[1:], nil
 }
 
-// besideEmpty runs the items here and in a database of its own, one at a time, and returns the run here.
+// besideEmpty runs the items here and in a separate database, in turn, and returns the run here.
 func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, first bool) (own finish, err error) {
 	empty, err := openBed(ctx, cfg, l.pg)
 	if err != nil {
 		return own, err
 	}
 	defer func() { err = errors.Join(err, empty.close()) }()
-	// The first large run of a database finds no files yet, and takes a fifth longer.
+	// A database's first large run must create files and takes a fifth longer.
 	if _, err := empty.complete(ctx, work{endpoint: echoEndpoint}, items{n: cfg.items}); err != nil {
 		return own, err
 	}
@@ -324,7 +321,7 @@ func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, first bool) (
 	return own, nil
 }
 
-// delete deletes a run as a person would, and returns how long its rows were there.
+// delete deletes a run with the CLI and returns how long its rows remained.
 func (l *lab) delete(ctx context.Context, run finish) (seconds float64, err error) {
 	if err := backoff.Sleep(ctx, restedFor-time.Since(run.at)); err != nil {
 		return 0, err

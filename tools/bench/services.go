@@ -21,14 +21,14 @@ const (
 	echoEndpoint = "echo"
 	flowEndpoint = "echo-thrice"
 
-	// These, with a NATS URL behind them, make this program a service: the echo service; so many echoing endpoints, by a
-	// number; one that misbehaves, by a configuration as JSON and the path of a ledger, or "".
+	// With a NATS URL after it, each makes this program a service: the echo service; many echo endpoints, by number; or
+	// a faulty one, by JSON configuration and ledger path (or "").
 	echoArgument        = "-serve-echo"
 	manyArgument        = "-serve-many"
 	misbehavingArgument = "-serve-misbehaving"
 )
 
-// serveAs is what this program does when it is called as a service; otherwise it is not.
+// serveAs runs this program as a service if its arguments say so.
 func serveAs(args []string) (called bool, err error) {
 	switch {
 	case len(args) == 2 && args[0] == echoArgument:
@@ -43,7 +43,7 @@ func serveAs(args []string) (called bool, err error) {
 	return false, nil
 }
 
-// serving serves until it is told to stop.
+// serving serves until SIGTERM.
 func serving(natsURL string, run func(context.Context, *nats.Conn) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -58,7 +58,7 @@ func serving(natsURL string, run func(context.Context, *nats.Conn) error) error 
 	return nil
 }
 
-// customer is the items' payload. The service decodes and encodes each field, as a real one would.
+// customer is an item's payload. The service decodes and encodes each field, like a real one.
 type customer struct {
 	ID      string `json:"id"`
 	Name    string `json:"name"`
@@ -66,7 +66,7 @@ type customer struct {
 	Since   string `json:"since"`
 }
 
-// runEcho is an ordinary service, with every setting at its default.
+// runEcho is an ordinary service with default settings.
 func runEcho(ctx context.Context, nc *nats.Conn) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: echoEndpoint, Version: "1.0.0"})
 	if err != nil {
@@ -95,7 +95,8 @@ func echo(_ context.Context, chunk *endpoints.Chunk[customer, customer]) error {
 
 type stage = endpoints.Stage[customer, customer, endpoints.None, endpoints.None]
 
-// thrice is a flow of three stages. Each asks the plain endpoint for what the one before has brought; the last answers.
+// thrice is a flow of three stages. The first two query the plain endpoint with the previous result; the last
+// answers.
 func thrice() []func(context.Context, *stage) error {
 	again := endpoints.To[customer, customer](echoEndpoint)
 	return []func(context.Context, *stage) error{
@@ -120,7 +121,7 @@ func thrice() []func(context.Context, *stage) error {
 	}
 }
 
-// manyEndpoint is the name of one of the endpoints of the service of the part many.
+// manyEndpoint names an endpoint for [many].
 func manyEndpoint(i int) string { return fmt.Sprintf("many-%03d", i) }
 
 func runMany(ctx context.Context, nc *nats.Conn, count string) error {
@@ -160,7 +161,7 @@ func runMisbehaving(ctx context.Context, nc *nats.Conn, config, ledger string) (
 	return svc.Run(ctx)
 }
 
-// misbehave starts a service, a process of its own, which ends with the bed. Its ledger is a file when asked for.
+// misbehave starts a faulty service as a process, which ends with the bed. With ledger it writes to a file.
 func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
 	text, err := json.Marshal(cfg)
 	if err != nil {
@@ -180,13 +181,13 @@ func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
 
 func (b *bed) ledgerPath(endpoint string) string { return filepath.Join(b.dir, "ledger-"+endpoint) }
 
-// ledger reads what the services of an endpoint have noted so far. The fault that they are about must have struck.
+// ledger reads what the services of an endpoint have recorded. The fault must have occurred.
 func (b *bed) ledger(endpoint string, fault faultyservice.Fault) (*faultyservice.Ledger, error) {
 	file, err := os.Open(b.ledgerPath(endpoint))
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger of %s: %w", endpoint, err)
 	}
-	defer func() { _ = file.Close() }() // it was read only
+	defer func() { _ = file.Close() }() // opened for reading
 	ledger, err := faultyservice.ReadLedger(file)
 	if err == nil && ledger.Fired(fault) == 0 {
 		err = errors.New("the fault did not fire")

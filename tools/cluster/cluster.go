@@ -23,14 +23,13 @@ const (
 	planFile  = "year-end.yaml"
 )
 
-// cluster is one in progress.
 type cluster struct {
 	settings settings
 	story    *demokit.Story
 	shell    *demokit.Shell
 	dir      *demokit.Dir
 	deploy   page
-	net      string // of the machines' addresses, with the last dot
+	net      string // prefix of the machines' addresses, with the last dot
 	password string // of both roles
 
 	nats       [machines]*natsServer
@@ -42,12 +41,12 @@ type cluster struct {
 	progress progress
 	faults   []fault
 	checks   []demokit.Check
-	lost     int64 // items without a right result, of the step that has most
+	lost     int64 // items without a correct result, in the step with most
 	began    time.Time
 }
 
-// show starts everything, breaks it and proves the run. When ctx ends it stops everything and returns the context's
-// error.
+// show starts everything, injects the faults and checks the run. When ctx ends it stops everything and returns the
+// context's error.
 func show(ctx context.Context, s settings) error {
 	color := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
 	c := &cluster{
@@ -72,7 +71,7 @@ func (c *cluster) open(context.Context) (err error) {
 		return err
 	}
 	c.story.OnStop(func(context.Context) error { return c.dir.Close() })
-	// PostgreSQL may run as another user, who has to pass through.
+	// PostgreSQL may run as another user, which needs access.
 	err = errors.Join(os.Mkdir(c.dir.File(ledgers), 0o700), os.Mkdir(c.dir.Servers(), 0o711)) //nolint:gosec // see above
 	if err != nil {
 		return fmt.Errorf("make the working directory: %w", err)
@@ -116,7 +115,7 @@ func (c *cluster) startTranche(ctx context.Context) error {
 	return c.startPrometheus(ctx)
 }
 
-// look types what the page has for looking whether all is right.
+// look runs the page's commands for checking the state.
 func (c *cluster) look(ctx context.Context) error {
 	block := demokit.Must(c.deploy.block("export TRANCHE_URL"))
 	for _, words := range commands(block) {
@@ -128,7 +127,7 @@ func (c *cluster) look(ctx context.Context) error {
 	return nil
 }
 
-// planText has more requests out at once than one instance can have in hand, so that what a dead one had is not all.
+// planText keeps more requests in flight than one instance can hold, so that a dead one had only part of them.
 const planText = `name: year-end
 steps:
 - {name: %s, endpoint: year-end-interest, chunk: %d, rate: %d, in_flight: 16}
@@ -160,7 +159,7 @@ func (c *cluster) startRun(ctx context.Context) error {
 	return nil
 }
 
-// letGo has the run go on as fast as it can, to its end.
+// letGo removes the run's limits and waits for its end.
 func (c *cluster) letGo(ctx context.Context) error {
 	c.story.Chapter("Nothing breaks any more: the rest, as fast as it goes")
 	began := time.Now()
@@ -175,7 +174,7 @@ func (c *cluster) letGo(ctx context.Context) error {
 	return nil
 }
 
-// prove holds every item against the ledgers, and has doctor look at the books.
+// prove compares every item with the ledgers, and runs doctor.
 func (c *cluster) prove(ctx context.Context) error {
 	c.story.Chapter("Every item, against what the services noted before they answered")
 	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
@@ -186,7 +185,7 @@ func (c *cluster) prove(ctx context.Context) error {
 	return c.askPrometheus(ctx)
 }
 
-// size says what the run takes up, as docs/operate/sizing.md has it.
+// size reports the run's storage, as in docs/operate/sizing.md.
 func (c *cluster) size(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, c.db.primary.URL())
 	if err != nil {
@@ -206,7 +205,7 @@ const sizes = `SELECT
 	(SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'work%')::bigint,
 	(SELECT count(*) FROM pg_stat_activity WHERE usename = 'tranche_app')`
 
-// table is the end.
+// table prints the summary.
 func (c *cluster) table(context.Context) error {
 	c.story.Chapter("What it cost")
 	c.story.Say("%-38s %18s %16s", "what happened", "outcomes before", "was stalled")

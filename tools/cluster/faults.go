@@ -13,14 +13,14 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// fault is what happened, and what it cost.
+// fault is what happened and its cost.
 type fault struct {
 	what       string
 	done       int64 // outcomes recorded before it
 	standstill time.Duration
 }
 
-// underWay does something while the run is in progress, and returns when the run is steady again.
+// underWay acts during the run and returns when the run is steady again.
 func (c *cluster) underWay(ctx context.Context, what string, act func(context.Context) error) error {
 	if err := c.progress.settle(ctx, lively); err != nil {
 		return fmt.Errorf("before this: %s: %w", what, err)
@@ -84,7 +84,6 @@ func (c *cluster) killService(ctx context.Context) error {
 	return c.startInstance(ctx, dead, firstVersion)
 }
 
-// upgrade restarts everything, one at a time.
 func (c *cluster) upgrade(ctx context.Context) error {
 	c.story.Chapter("Everything is restarted, one by one, nodes and services in their next version")
 	for _, part := range []struct {
@@ -127,7 +126,7 @@ func (c *cluster) restartNATS(ctx context.Context) error {
 	return nil
 }
 
-// replaceNodes brings the schema up to date, and then each node.
+// replaceNodes migrates the schema and then replaces each node.
 func (c *cluster) replaceNodes(ctx context.Context) error {
 	c.shell.Program = c.settings.next
 	if err := c.typedFrom(ctx, c.deploy, "tranche migrate"); err != nil {
@@ -163,27 +162,27 @@ func (c *cluster) replaceServices(ctx context.Context) error {
 
 const (
 	lookEvery = 50 * time.Millisecond
-	// steady is for how long outcomes must have come in each second until a fault counts as over.
+	// steady is for how many seconds outcomes must keep arriving before a fault counts as over.
 	steady = 3
-	// lively is for how long before it.
+	// lively is the same before a fault.
 	lively = 1
-	// settleTimeout bounds what a fault may cost, and more.
+	// settleTimeout bounds the cost of a fault, with a margin.
 	settleTimeout = 2 * time.Minute
 )
 
-// outcomes is what is recorded of the run at both steps.
+// outcomes counts the run's recorded outcomes at both steps.
 const outcomes = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM tranche.work_block`
 
-// progress is what is recorded of the run, as the database tells whoever asks now.
+// progress is the run's recorded outcomes, according to the database.
 type progress struct {
-	all     int64 // when the run is over
+	all     int64 // at the end of the run
 	mu      sync.Mutex
 	count   int64
-	at      time.Time // when it last grew
+	at      time.Time // of the last increase
 	longest time.Duration
 }
 
-// watch looks until ctx ends. A database that does not answer tells nothing, which is a standstill like any other.
+// watch polls until ctx ends. A database that does not answer counts as a standstill.
 func (p *progress) watch(ctx context.Context, url func() string) {
 	var conn *pgx.Conn
 	for ctx.Err() == nil {
@@ -201,7 +200,7 @@ func (p *progress) watch(ctx context.Context, url func() string) {
 		case err == nil:
 			p.saw(count)
 		case conn != nil:
-			_ = conn.Close(context.WithoutCancel(ctx)) // it is of no use any more
+			_ = conn.Close(context.WithoutCancel(ctx)) // no longer usable
 			conn = nil
 		}
 		_ = backoff.Sleep(ctx, lookEvery)
@@ -224,7 +223,7 @@ func (p *progress) saw(count int64) {
 	p.count, p.at = count, now
 }
 
-// mark begins a new measurement of the longest standstill.
+// mark restarts the measurement of the longest standstill.
 func (p *progress) mark() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,10 +236,10 @@ func (p *progress) now() (count int64, longest time.Duration) {
 	return p.count, p.longest
 }
 
-// errOver is returned when there is nothing left to break.
+// errOver means that the run ended before all faults were injected.
 var errOver = errors.New("the run is over already, and nothing is proved")
 
-// settle waits until outcomes have come in each of so many seconds.
+// settle waits until outcomes have arrived in this many seconds.
 func (p *progress) settle(ctx context.Context, steady int) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()

@@ -1,17 +1,16 @@
-// Command cluster is make cluster: three machines of Tranche as docs/operate/deploy.md has them, here three addresses
-// of the loopback, broken one thing after the other under a run. It is no part of a release.
+// Command cluster is make cluster: three Tranche machines as in docs/operate/deploy.md, simulated on three loopback
+// addresses, with faults injected one at a time during a run. It is not part of a release.
 //
-//	cluster [flags]          all of it; exit code 0 when nothing was lost
-//	cluster service NAME     one of the services, for the first
+//	cluster [flags]          everything; exit code 0 if nothing was lost
+//	cluster service NAME     one of the services, for internal use
 //
-// It reads the commands and files of that page and uses them unchanged, except for addresses, paths and passwords:
-// nats-servers with the accounts that tranche nats config writes, a PostgreSQL primary with a synchronous standby,
-// three nodes, two instances of each of two services, and Prometheus where it is installed.
+// It uses the commands and files of that page, changing only addresses, paths and passwords: nats-servers with the
+// accounts of tranche nats config, a PostgreSQL primary with a synchronous standby, three nodes, two instances of
+// each of two services, and Prometheus if installed.
 //
-// It succeeds only when each fault came while the run was in progress, the run went on after it, every item is done
-// with a result that a service noted in its ledger before it answered, and tranche doctor finds nothing. All that it
-// starts has ended when it ends, and on Linux, which it needs, also when it is killed. It promotes standbys by hand, as
-// an operator would.
+// It succeeds only if each fault occurred during the run, the run continued after it, every item is done with a
+// result that a service recorded in its ledger before answering, and tranche doctor finds nothing. It stops all that
+// it started, and on Linux, which it requires, even when it is killed. It promotes standbys itself, like an operator.
 package main
 
 import (
@@ -55,7 +54,7 @@ func start(ctx context.Context) error {
 		return runService(ctx, os.Args[2], log)
 	}
 	s := settings{self: self}
-	s.prometheus, _ = exec.LookPath("prometheus") // it is not needed
+	s.prometheus, _ = exec.LookPath("prometheus") // optional
 	flag.IntVar(&s.items, "items", 200_000, "the size of the run")
 	flag.StringVar(&s.dir, "dir", "", "where logs and ledgers go")
 	flag.StringVar(&s.repository, "repository", ".", "where docs and deploy are")
@@ -73,18 +72,17 @@ const (
 	minItems = 5_000
 	maxItems = 10_000_000
 
-	// paced is for how long the run would go on, were it not let go after the faults.
+	// paced is how long the run would take without letGo.
 	paced = 240 // seconds
 )
 
-// settings are what the flags say.
 type settings struct {
 	items      int
-	dir        string // of logs and ledgers; empty: a fresh one under the user's data directory
+	dir        string // of logs and ledgers; empty: a new one under the user's data directory
 	repository string // with docs and deploy
-	// The program in this version and the next one, nats-server, and this program, which is the services, too.
+	// The current and next version of the program, nats-server, and this program, which also runs the services.
 	tranche, next, nats, self string
-	prometheus                string // empty: there is none
+	prometheus                string // empty if not installed
 }
 
 func (s *settings) check() error {
@@ -107,8 +105,8 @@ func (s *settings) check() error {
 	return nil
 }
 
-// rate is how many items a second each step may do while things break.
+// rate is the items per second allowed for each step during faults.
 func (s settings) rate() int { return s.items / paced }
 
-// chunk is small enough that something is recorded ten times a second, so that a standstill is seen.
+// chunk is small enough for ten recordings per second, so that a standstill is noticed.
 func (s settings) chunk() int { return max(1, s.rate()/10) }

@@ -12,14 +12,13 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// node is a tranche serve.
 type node struct {
 	*demokit.Child
 	name, url string
 	env       []string
 }
 
-// configureNodes reads what each machine's node is told.
+// configureNodes reads each machine's settings.
 func (c *cluster) configureNodes() {
 	file := demokit.Must(c.deploy.block("# /etc/tranche/tranche.env"))
 	for i := range c.nodes {
@@ -30,7 +29,7 @@ func (c *cluster) configureNodes() {
 	}
 }
 
-// startNode starts a node with a version of the program, and returns when it is ready.
+// startNode starts a node with a program version and waits until it is ready.
 func (c *cluster) startNode(ctx context.Context, n *node, program string) (err error) {
 	shell := *c.shell
 	shell.Program = program
@@ -40,7 +39,7 @@ func (c *cluster) startNode(ctx context.Context, n *node, program string) (err e
 	return err
 }
 
-// makeToken lets us in, as someone beside a node would.
+// makeToken creates a token for the API, as an administrator on a node would.
 func (c *cluster) makeToken(ctx context.Context) error {
 	block := demokit.Must(c.deploy.block("tranche token create"))
 	c.story.Command(strings.TrimSpace(block))
@@ -60,12 +59,12 @@ func (c *cluster) makeToken(ctx context.Context) error {
 	return nil
 }
 
-// askAt has commands ask this node from now on.
+// askAt sends later commands to this node.
 func (c *cluster) askAt(n *node) {
 	c.shell.Env = append(c.shell.Env, "TRANCHE_URL="+n.url) // the last one counts
 }
 
-// nodeList is what tranche nodes prints, as far as it is needed here.
+// nodeList is a subset of the output of tranche nodes.
 type nodeList struct {
 	Nodes []struct {
 		State   string `json:"state"`
@@ -79,13 +78,13 @@ type nodeList struct {
 	} `json:"nodes"`
 }
 
-// leadership is who leads, a node to ask that does not, and how many requests the leader has out.
+// leadership is the leader, another node, and the leader's requests in flight.
 type leadership struct {
 	leads, other *node
 	requests     int64
 }
 
-// awaitLeader waits until the leader is the right one.
+// awaitLeader waits until leadership satisfies right.
 func (c *cluster) awaitLeader(ctx context.Context, right func(leadership) bool) (now leadership, err error) {
 	err = demokit.Await(ctx, "a node to lead", nil, func(ctx context.Context) error {
 		var list nodeList
@@ -111,7 +110,7 @@ func (c *cluster) leader(list *nodeList) (now leadership) {
 	return now
 }
 
-// versions checks that the nodes that are there are all of the next version.
+// versions checks that all running nodes have the wanted version.
 func (c *cluster) versions(ctx context.Context, want string) error {
 	var list nodeList
 	if err := c.shell.Ask(ctx, &list, "nodes"); err != nil {
@@ -137,15 +136,15 @@ const (
 	nextVersion  = "1.1.0"
 )
 
-// instance is one of two processes of a service.
+// instance is one process of a service.
 type instance struct {
 	*demokit.Child
 	name, service string
-	version       string // that it listened with last
+	version       string // last started with
 	env           []string
 }
 
-// configureServices reads what each service is told.
+// configureServices reads each service's settings.
 func (c *cluster) configureServices() {
 	file := demokit.Must(c.deploy.block("# the environment of the service interest"))
 	for _, service := range []string{interestService, lettersService} {
@@ -166,7 +165,7 @@ func (c *cluster) startInstance(ctx context.Context, i *instance, version string
 	return err
 }
 
-// listens waits until the service of an instance listens with as many instances of a version as were started.
+// listens waits until the service listens with all started instances of a version.
 func (c *cluster) listens(ctx context.Context, last *instance, version string) error {
 	last.version = version
 	want := 0
@@ -178,7 +177,7 @@ func (c *cluster) listens(ctx context.Context, last *instance, version string) e
 	return c.shell.AwaitService(ctx, last.Child, last.endpoint(), version, want)
 }
 
-// endpoint is what the service of an instance serves.
+// endpoint returns the endpoint of the instance's service.
 func (i *instance) endpoint() string {
 	if i.service == interestService {
 		return "year-end-interest"

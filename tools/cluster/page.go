@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// What stands in the page for what is each reader's own.
+// Placeholders in the page.
 const (
 	pageNet     = "10.0.0."
-	pageMachine = "10.0.0.1" // the machine that its examples are for
+	pageMachine = "10.0.0.1" // the machine of its examples
 	pageName    = "nats-1"
 )
 
@@ -22,7 +22,6 @@ var (
 	keyFile = regexp.MustCompile(`/etc/\w+/(\w+\.nk)`)
 )
 
-// page is a page of the documentation.
 type page struct{ name, text string }
 
 func readPage(repository string, path ...string) (page, error) {
@@ -34,7 +33,7 @@ func readPage(repository string, path ...string) (page, error) {
 	return page{name, string(text)}, nil
 }
 
-// block returns the one block of code that begins so.
+// block returns the only code block that starts with begin.
 func (p page) block(begin string) (string, error) {
 	var found []string
 	for _, match := range fenced.FindAllStringSubmatch(p.text, -1) {
@@ -48,7 +47,7 @@ func (p page) block(begin string) (string, error) {
 	return found[0], nil
 }
 
-// commands returns the words of each line of a block of commands, without quotes and comments.
+// commands returns the words of each line of a block, without quotes and comments.
 func commands(block string) (all [][]string) {
 	for line := range strings.Lines(block) {
 		words := word.FindAllString(comment.ReplaceAllString(line, ""), -1)
@@ -62,14 +61,14 @@ func commands(block string) (all [][]string) {
 	return all
 }
 
-// place puts this machine's addresses, paths and passwords in the place of the page's.
+// place replaces the page's addresses, paths and passwords by this cluster's.
 func (c *cluster) place(text string) string {
 	text = strings.NewReplacer(pageNet, c.net, "tranche_owner:OWNER", "tranche_owner:"+c.password,
 		"tranche_app:APP", "tranche_app:"+c.password).Replace(text)
 	return keyFile.ReplaceAllString(text, c.dir.Servers("nats", "$1"))
 }
 
-// own is a machine's copy of a file: name and address are its own, and only the lists of all machines stay.
+// own returns a machine's copy of a file: its name and address are replaced, except in lists of all machines.
 func (c *cluster) own(text string, machine int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -82,7 +81,7 @@ func (c *cluster) own(text string, machine int) string {
 	return c.place(strings.Join(lines, ""))
 }
 
-// environment is what a file of variables says.
+// environment returns the settings in a file of variables.
 func environment(file string) (env []string) {
 	for line := range strings.Lines(file) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {

@@ -17,19 +17,19 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// noted is what a service wrote into its ledger.
+// noted is a ledger entry.
 type noted struct {
 	key      string
 	interest int64
 }
 
-// proof is what the ledgers of a service say: what was answered by receipt, and how many answers there were.
+// proof is the content of a service's ledgers: the answers by receipt.
 type proof struct {
 	answers map[string]noted
 	torn    int // lines that a killed service did not finish
 }
 
-// readLedgers reads those of all instances of a service.
+// readLedgers reads the ledgers of all instances of a service.
 func (c *cluster) readLedgers(service string) (*proof, error) {
 	p := &proof{answers: make(map[string]noted, c.settings.items)}
 	files, err := filepath.Glob(c.dir.File(ledgers, service+"-*.txt"))
@@ -54,7 +54,7 @@ func (c *cluster) readLedgers(service string) (*proof, error) {
 	return p, nil
 }
 
-// checkStep holds what is exported of a step against the items and the ledgers of its service.
+// checkStep compares a step's export with the items and its service's ledgers.
 func (c *cluster) checkStep(ctx context.Context, step, service string) error {
 	ledgers := demokit.Must(c.readLedgers(service))
 	file := c.dir.File(step + ".ndjson")
@@ -75,8 +75,7 @@ func (c *cluster) checkStep(ctx context.Context, step, service string) error {
 	return nil
 }
 
-// count reads an export and returns how many items are done and right, each counted once, and an example of one that
-// is not.
+// count reads an export and returns the number of correct items, each counted once, and an example of a wrong one.
 func (p *proof) count(file string, items int) (right int64, wrong string, err error) {
 	seen := make([]bool, items)
 	err = demokit.EachLine(file, func(line *exported) {
@@ -90,14 +89,13 @@ func (p *proof) count(file string, items int) (right int64, wrong string, err er
 	return right, wrong, err
 }
 
-// exported is a line of an export.
 type exported struct {
 	Key    string `json:"key"`
 	State  string `json:"state"`
 	Result result `json:"result"`
 }
 
-// judge says what is wrong with a result, and notes its item as seen.
+// judge returns what is wrong with a result, and marks its item as seen.
 func (p *proof) judge(line *exported, seen []bool) string {
 	n, err := number(line.Key)
 	if err != nil || n >= len(seen) || seen[n] {
@@ -117,7 +115,6 @@ func (p *proof) judge(line *exported, seen []bool) string {
 	return ""
 }
 
-// makeAccount is the item of a number.
 func makeAccount(n int) account {
 	return account{ID: fmt.Sprintf("C-%d", n), Balance: int64(n)*37%1_000_000 + 50}
 }
@@ -127,7 +124,6 @@ func number(key string) (n int, err error) {
 	return n, err
 }
 
-// writeItems writes the file that the run is started with.
 func (c *cluster) writeItems(name string) error {
 	var text strings.Builder
 	text.WriteString("id,balance\n")
@@ -141,7 +137,7 @@ func (c *cluster) writeItems(name string) error {
 	return nil
 }
 
-// The services, and the steps that they do.
+// The services and their steps.
 const (
 	interestService = "interest"
 	lettersService  = "letters"
@@ -152,26 +148,25 @@ const (
 	ledgerVariable  = "CLUSTER_LEDGER"
 	versionVariable = "CLUSTER_VERSION"
 
-	// working is how long a service has a chunk in hand, so that it dies with some, and the node with requests out.
+	// working is how long a service holds a chunk, so that it has some in progress when it dies.
 	working = 100 * time.Millisecond
 )
 
-// account is an item.
 type account struct {
 	ID      string `json:"id"`
 	Balance int64  `json:"balance,string"` // in cents
 }
 
-// interest is what the first step makes of it: a cent for each fifty.
+// interest is the first step's result: a cent per fifty.
 func (a account) interest() int64 { return a.Balance / 50 }
 
-// result is what both steps answer. The receipt is told once, and stands in the service's ledger.
+// result is the answer of both steps. Its receipt is unique and in the service's ledger.
 type result struct {
 	Interest int64  `json:"interest"`
 	Receipt  string `json:"receipt"`
 }
 
-// runService is a service until ctx ends.
+// runService runs a service until ctx ends.
 func runService(ctx context.Context, name string, log *zap.Logger) error {
 	nc, err := endpoints.Connect(nats.Name(name), endpoints.LogTo(log))
 	if err != nil {
@@ -202,7 +197,7 @@ func runService(ctx context.Context, name string, log *zap.Logger) error {
 	return errors.Join(err, file.Close())
 }
 
-// ledger is where a service notes what it is about to answer.
+// ledger records answers before they are sent.
 type ledger struct {
 	file   *os.File
 	prefix string
@@ -225,7 +220,7 @@ func (l *ledger) letters(ctx context.Context, chunk *endpoints.Chunk[account, re
 	})
 }
 
-// answer notes all answers of a chunk in one write, and then gives them.
+// answer records all answers of a chunk in one write, and then sends them.
 func (l *ledger) answer(
 	ctx context.Context, chunk *endpoints.Chunk[account, result],
 	of func(*endpoints.Item[account, result]) (int64, error),

@@ -20,13 +20,12 @@ import (
 
 const machines = 3
 
-// natsServer is one of the three.
 type natsServer struct {
 	*demokit.Child
 	name, config, monitor string
 }
 
-// configureNATS has tranche write the accounts, and each machine its own part.
+// configureNATS creates the accounts with tranche, and each machine's configuration.
 func (c *cluster) configureNATS(ctx context.Context) error {
 	config := demokit.Must(c.deploy.block("tranche nats config"))
 	typed := commands(strings.Replace(config, "--out nats", "--out servers/nats", 1))[0]
@@ -55,7 +54,7 @@ func (c *cluster) startNATS(ctx context.Context) {
 	}
 }
 
-// startServer returns before the server is ready.
+// startServer starts a server without waiting until it is ready.
 func (c *cluster) startServer(ctx context.Context, s *natsServer) (err error) {
 	cmd := exec.Command(c.settings.nats, "-c", s.config) //nolint:noctx // it outlives the start
 	cmd.Env, cmd.Dir = demokit.Environment(), filepath.Dir(s.config)
@@ -63,14 +62,13 @@ func (c *cluster) startServer(ctx context.Context, s *natsServer) (err error) {
 	return err
 }
 
-// awaitHealthy waits until the server has what it should have.
 func (s *natsServer) awaitHealthy(ctx context.Context) error {
 	return demokit.Await(ctx, s.name, s.Child, func(ctx context.Context) error {
 		return demokit.Get(ctx, s.monitor+"/healthz", nil)
 	})
 }
 
-// lameDuck has a server hand over what it leads, send its clients away, and end.
+// lameDuck makes a server transfer leadership, disconnect its clients, and end.
 func (s *natsServer) lameDuck(ctx context.Context) error {
 	if err := syscall.Kill(s.PID(), syscall.SIGUSR2); err != nil {
 		return fmt.Errorf("restart %s: %w", s.name, err)
@@ -83,7 +81,7 @@ func (s *natsServer) lameDuck(ctx context.Context) error {
 	}
 }
 
-// leaderOf returns the server that leads a stream. On a busy machine there may be none for a moment.
+// leaderOf returns the leader of a stream. A busy machine may have none briefly.
 func (c *cluster) leaderOf(ctx context.Context, stream string) (leader *natsServer, err error) {
 	err = demokit.Await(ctx, "a leader of "+stream, nil, func(ctx context.Context) (err error) {
 		leader, err = c.askLeader(ctx, stream)
@@ -118,16 +116,16 @@ func (c *cluster) askLeader(ctx context.Context, stream string) (*natsServer, er
 	return nil, fmt.Errorf("no server leads %s", stream)
 }
 
-// databases is the primary and its synchronous standby.
+// databases are the primary and its synchronous standby.
 type databases struct {
-	mu               sync.Mutex // guards primary, which is also looked at by who measures
+	mu               sync.Mutex // guards primary, which measurements read concurrently
 	primary, standby *embedded.Postgres
-	// configs are those of the two machines; the first is the primary's.
+	// configs are those of the two machines, the primary's first.
 	configs [2]embedded.PostgresConfig
 	copies  int
 }
 
-// startPostgres starts both, makes the roles and has the schema made by its owner.
+// startPostgres starts both and creates the roles and, as its owner, the schema.
 func (c *cluster) startPostgres(ctx context.Context) (err error) {
 	settings := c.postgresSettings()
 	for i := range c.db.configs {
@@ -145,7 +143,7 @@ func (c *cluster) startPostgres(ctx context.Context) (err error) {
 	return c.makeRoles(ctx)
 }
 
-// postgresSettings are those of the page about PostgreSQL, without what only large machines have.
+// postgresSettings returns the settings in the page on PostgreSQL, reduced for small machines.
 func (c *cluster) postgresSettings() map[string]string {
 	p := demokit.Must(readPage(c.settings.repository, "docs", "operate", "postgresql.md"))
 	block := demokit.Must(p.block("# postgresql.conf"))
@@ -158,7 +156,7 @@ func (c *cluster) postgresSettings() map[string]string {
 	return all
 }
 
-// follow makes a standby of the primary on the second machine, and has commits wait for it.
+// follow starts a standby on the second machine and makes commits wait for it.
 func (d *databases) follow(ctx context.Context) (err error) {
 	if d.standby, err = d.primary.StartStandby(ctx, d.configs[1], d.primary.Conninfo()); err != nil {
 		return fmt.Errorf("start the standby: %w", err)
@@ -166,7 +164,6 @@ func (d *databases) follow(ctx context.Context) (err error) {
 	return d.primary.Synchronous(ctx)
 }
 
-// failOver kills the primary and promotes the standby.
 func (d *databases) failOver(ctx context.Context) error {
 	dead := d.primary
 	d.turn(d.standby)
@@ -176,12 +173,12 @@ func (d *databases) failOver(ctx context.Context) error {
 	}
 	d.configs[0], d.configs[1] = d.configs[1], d.configs[0]
 	d.copies++
-	// A copy is made again, since the dead one may have written what the standby never had.
+	// The copy is made from scratch: the dead server may have written what the standby never received.
 	d.configs[1].DataDir += fmt.Sprint("-", d.copies)
 	return d.primary.Promote(ctx)
 }
 
-// restart ends and starts the standby, and then the primary, as an update of PostgreSQL does.
+// restart restarts the standby and then the primary, like an update of PostgreSQL.
 func (d *databases) restart(ctx context.Context) error {
 	conninfo := d.primary.Conninfo()
 	if err := d.standby.Stop(ctx); err != nil {
@@ -206,7 +203,6 @@ func (d *databases) restart(ctx context.Context) error {
 	return nil
 }
 
-// url leads to the primary.
 func (d *databases) url() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -243,7 +239,7 @@ func (c *cluster) makeRoles(ctx context.Context) error {
 	return c.typedFrom(ctx, c.deploy, "tranche migrate")
 }
 
-// typedFrom types the command of a page that begins so.
+// typedFrom runs the page's commands in the block that starts with begin.
 func (c *cluster) typedFrom(ctx context.Context, p page, begin string) error {
 	block, err := p.block(begin)
 	if err != nil {
@@ -257,7 +253,7 @@ func (c *cluster) typedFrom(ctx context.Context, p page, begin string) error {
 	return nil
 }
 
-// startPrometheus starts it where it is installed, with our rules.
+// startPrometheus starts Prometheus, if installed, with our rules.
 func (c *cluster) startPrometheus(ctx context.Context) error {
 	if c.settings.prometheus == "" {
 		c.story.Say("Prometheus is not installed; it would watch all of this (scripts/deps.sh prometheus).")
@@ -281,7 +277,6 @@ func (c *cluster) startPrometheus(ctx context.Context) error {
 	return nil
 }
 
-// series is an answer of Prometheus to a query.
 type series struct {
 	Data struct {
 		Result []struct {
@@ -296,7 +291,7 @@ func (c *cluster) query(ctx context.Context, text string) (*series, error) {
 	return &found, err
 }
 
-// askPrometheus waits until it knows of all nodes, and says what its rules made of the faults.
+// askPrometheus waits until Prometheus has scraped all nodes, and reports what its rules made of the faults.
 func (c *cluster) askPrometheus(ctx context.Context) error {
 	if c.prometheus == "" {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// withheld is how long the room in the reply stream is kept from a service.
+// withheld is how long the reply stream is kept full.
 const withheld = 600 * time.Millisecond
 
 func checkAcknowledged(ctx context.Context, n *node) error {
@@ -52,12 +52,12 @@ func checkStoredFirst(ctx context.Context, n *node) (err error) {
 		return err
 	}
 	if early.kind == ackBack {
-		return nil // its second delivery is answered like any
+		return nil // its second delivery is answered normally
 	}
 	return n.expectSettled(ctx, r, ackDone)
 }
 
-// unanswerable asks while no reply can be stored, and returns how the request was let go anyway, if it was.
+// unanswerable sends a request while no reply can be stored, and returns its acknowledgement, if it got one.
 func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgement, err error) {
 	if err := n.ask(ctx, r); err != nil {
 		return early, err
@@ -69,7 +69,7 @@ func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgem
 	if err != nil {
 		return early, differs("a reply that is tried", "nothing in %s", patience)
 	}
-	// Nothing is what should happen.
+	// Nothing should arrive.
 	_ = n.within(ctx, withheld, func() (ok bool) {
 		early, ok = n.journal.settled(r.sequence)
 		return ok
@@ -96,7 +96,7 @@ func checkBadBody(ctx context.Context, n *node) error {
 	return nil
 }
 
-// about adds to a mismatch what it is about.
+// about adds the subject to a mismatch.
 func about(what string, err error) error {
 	if m, ok := errors.AsType[*mismatch](err); ok {
 		return &mismatch{m.expected + ", for " + what, m.got}
@@ -104,7 +104,7 @@ func about(what string, err error) error {
 	return err
 }
 
-// refused asks and returns an error unless the body is said to be unreadable and the request is removed.
+// refused sends a request and returns an error unless it is answered as unreadable and removed.
 func (n *node) refused(ctx context.Context, r *request) error {
 	const expected = "a failure bad_request that is not retryable, with Tranche-Final: 0"
 	a, err := n.answered(ctx, r)
@@ -118,7 +118,7 @@ func (n *node) refused(ctx context.Context, r *request) error {
 	return n.expectSettled(ctx, r, ackRemove)
 }
 
-// inBody reports whether the failure stands in a body, which can say that it is not retryable.
+// inBody reports whether the failure is in a body, which can say that it is permanent.
 func (a *answer) inBody() bool { return len(a.messages) > 0 && len(a.messages[0].data) > 0 }
 
 func checkBadHeaders(ctx context.Context, n *node) error {
@@ -148,7 +148,7 @@ func checkVersion(ctx context.Context, n *node) error {
 	stop(n.ask(ctx, r))
 	ack := must(n.settled(ctx, r))
 	var back struct{ Delay time.Duration }
-	_ = json.Unmarshal([]byte(strings.TrimPrefix(ack.text, ackBack)), &back) // what it is not has no delay
+	_ = json.Unmarshal([]byte(strings.TrimPrefix(ack.text, ackBack)), &back) // other text has no delay
 	if ack.kind != ackBack || back.Delay < time.Second {
 		return differs(expected, "%s", ack.text)
 	}
@@ -158,7 +158,7 @@ func checkVersion(ctx context.Context, n *node) error {
 	return nil
 }
 
-// now returns what has come of the reply to a request.
+// now returns the reply to a request so far.
 func (n *node) now(r *request) *answer {
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
@@ -166,7 +166,7 @@ func (n *node) now(r *request) *answer {
 }
 
 const (
-	thiefPulls = 32 // a service's own pulls get a turn between them
+	thiefPulls = 32 // the service's own pulls get turns between them
 	thefts     = 20
 )
 
@@ -193,8 +193,8 @@ func checkDeliveries(ctx context.Context, n *node) error {
 	return n.expectSettled(ctx, r, ackDone)
 }
 
-// givenBack fetches a request before the service can, and gives it back, so that the service gets its second delivery.
-// The server hands requests out to those who wait in turn. So of some requests one comes here; the others are answered.
+// givenBack fetches a request before the service does and returns it, so that the service gets the second delivery.
+// The server serves pulls in turn, so several requests may be needed; the rest are answered.
 func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, error) {
 	inbox := n.nc.NewInbox()
 	stolen, err := n.nc.SubscribeSync(inbox)
@@ -209,7 +209,7 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 		if msg == nil {
 			continue
 		}
-		// Before the request goes back, so that the pulls which are left do not get it.
+		// Before the request is returned, so that the remaining pulls do not get it.
 		if err := stolen.Unsubscribe(); err != nil {
 			return nil, fmt.Errorf("fetch a request: %w", err)
 		}
@@ -221,7 +221,7 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 	return nil, fmt.Errorf("none of %d requests could be fetched beside the service", thefts)
 }
 
-// pull waits in many places for a request.
+// pull opens many pulls for a request.
 func (n *node) pull(inbox string) error {
 	want, err := json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond})
 	if err != nil {
@@ -236,7 +236,7 @@ func (n *node) pull(inbox string) error {
 	return n.nc.Flush()
 }
 
-// steal sends a request and returns its delivery, or nil when the service got it, once it has answered.
+// steal sends a request and returns its delivery, or nil if the service answered it.
 func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription) (*nats.Msg, error) {
 	stop(n.ask(ctx, r))
 	var msg *nats.Msg
@@ -251,7 +251,7 @@ func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription)
 	return msg, err
 }
 
-// forget drops the acknowledgement that the suite itself sent for a request.
+// forget drops the acknowledgement that the suite sent for a request.
 func (n *node) forget(ctx context.Context, r *request) error {
 	if _, err := n.settled(ctx, r); err != nil {
 		return err
@@ -268,19 +268,19 @@ func (n *node) forget(ctx context.Context, r *request) error {
 }
 
 const (
-	// lateRequests are enough for many pulls of any service.
+	// lateRequests suffice for many pulls of any service.
 	lateRequests = 100
-	// lateBytes is the size of each, at the least: a service that bounds its pulls by bytes shall meet that bound, too.
+	// lateBytes is the minimum size of each, so that services that limit their pulls by bytes reach that limit.
 	lateBytes = 64 << 10
-	// lateAckWait is so long that what a service has lost does not come again while it is looked for.
+	// lateAckWait is long enough that lost messages are not redelivered during the check.
 	lateAckWait = time.Minute
 	replicas    = 3
-	// electionPause is between two tries to make streams on servers that have just come together.
+	// electionPause is the pause between attempts to create streams on newly clustered servers.
 	electionPause = 100 * time.Millisecond
 )
 
-// checkLate starts the service again, on three servers. There a pull that is bounded in bytes ends (409) before its
-// messages come, which wait for the quorum. A service that does not bound its pulls is not told, and passes.
+// checkLate restarts the service on three servers. There, a pull limited in bytes ends (409) before its messages
+// arrive, which wait for quorum. A service that does not limit its pulls passes.
 func checkLate(ctx context.Context, n *node) (err error) {
 	dir, err := os.MkdirTemp("", "tranche-conformance-")
 	if err != nil {
@@ -308,7 +308,7 @@ func checkLate(ctx context.Context, n *node) (err error) {
 	return other.allAtOnce(ctx, requests)
 }
 
-// makeReplicated makes the streams and the consumer, as soon as the servers have agreed on who leads what.
+// makeReplicated creates the streams and the consumer once the servers have elected leaders.
 func (n *node) makeReplicated(ctx context.Context) error {
 	for {
 		err := n.makeStreamsWith(ctx, stream.Config{Memory: true, Replicas: replicas}, lateAckWait)
@@ -319,7 +319,7 @@ func (n *node) makeReplicated(ctx context.Context) error {
 	}
 }
 
-// askMany publishes requests before there is a service, so that each of its pulls finds enough.
+// askMany publishes requests before the service starts, so that each of its pulls finds enough.
 func (n *node) askMany(ctx context.Context) (requests []*request) {
 	for range lateRequests {
 		r := n.sample(1)
@@ -330,7 +330,7 @@ func (n *node) askMany(ctx context.Context) (requests []*request) {
 	return requests
 }
 
-// allAtOnce waits until all requests are answered, as long as some are, and expects each to have been delivered once.
+// allAtOnce waits until all requests are answered, as long as there is progress, and expects one delivery of each.
 func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
 	const expected = "all requests answered at their first delivery, with three servers"
 	answered := func() (count int) {

@@ -52,7 +52,7 @@ func checkDiscovery(ctx context.Context, n *node) error {
 	return n.checkStatus(ctx)
 }
 
-// checkStatus asks for the same figures on the endpoint's own subject.
+// checkStatus requests the same figures on the endpoint's own subject.
 func (n *node) checkStatus(ctx context.Context) error {
 	subject := "tranche.status." + n.config.Endpoint
 	ctx, cancel := n.config.lasting(ctx, patience)
@@ -67,10 +67,10 @@ func (n *node) checkStatus(ctx context.Context) error {
 	return nil
 }
 
-// missingFigures names the figures that are not there as whole numbers.
+// missingFigures names the figures that are not integers.
 func missingFigures(data []byte) string {
 	var figures map[string]json.RawMessage
-	_ = json.Unmarshal(data, &figures) // without an object all of them are missing
+	_ = json.Unmarshal(data, &figures) // without an object all are missing
 	var missing []string
 	for _, name := range []string{"chunks", "processed", "errors", "in_flight", "avg_per_item"} {
 		var value int64
@@ -81,7 +81,7 @@ func missingFigures(data []byte) string {
 	return strings.Join(missing, ", ")
 }
 
-// discover asks all services and returns when one answer will do.
+// discover queries all services and returns once an answer is ok.
 func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bool, expected string) error {
 	subject, err := micro.ControlSubject(verb, "", "")
 	if err != nil {
@@ -116,12 +116,12 @@ func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bo
 }
 
 const (
-	// laneChunks wait for the service while it is called, each of which takes it laneChunkTakes.
+	// laneChunks wait for the service during the call; each takes it laneChunkTakes.
 	laneChunks     = 20
 	laneChunkTakes = 300 * time.Millisecond
 )
 
-// checkLaneTrue has nothing against a service without a lane: callers do not use one then.
+// checkLaneTrue accepts services without a lane: callers then do not use one.
 func checkLaneTrue(ctx context.Context, n *node) error {
 	if said, err := n.openLane(ctx); err != nil || !said {
 		return err
@@ -167,7 +167,7 @@ func checkLane(ctx context.Context, n *node) error {
 	return nil
 }
 
-// callRequest makes a request one that someone waits for.
+// callRequest turns a request into a call.
 func (n *node) callRequest(r *request) *request {
 	r.header.Set(wire.HeaderMode, "single")
 	r.header.Set(wire.HeaderReplyTo, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
@@ -176,8 +176,8 @@ func (n *node) callRequest(r *request) *request {
 
 func (n *node) laneSubject() string { return wire.WorkSubject(wire.LaneOf(n.config.Endpoint)) }
 
-// openLane makes the consumer of the lane, as nodes do, of a service that has the member, and waits until it reads it.
-// said is false of one that has none.
+// openLane creates the lane's consumer, like nodes, if the service reports the member, and waits until it reads. said
+// is false if it does not.
 func (n *node) openLane(ctx context.Context) (said bool, err error) {
 	if said, _ := n.laneStatus(ctx); !said {
 		return false, nil
@@ -189,15 +189,15 @@ func (n *node) openLane(ctx context.Context) (said bool, err error) {
 	}, `"lane":true, once its consumer is there`, "false")
 }
 
-// laneStatus is what the service says of its lane: whether it has the member, and the member.
+// laneStatus returns whether the service reports "lane", and its value.
 func (n *node) laneStatus(ctx context.Context) (said, reads bool) {
 	ctx, cancel := n.config.lasting(ctx, time.Second)
 	defer cancel()
 	msg, err := n.nc.RequestWithContext(ctx, "tranche.status."+n.config.Endpoint, nil)
 	if err != nil {
-		return false, false // who is not listed has another check
+		return false, false // another check covers discovery
 	}
 	var status struct{ Lane *bool }
-	_ = json.Unmarshal(msg.Data, &status) // also
+	_ = json.Unmarshal(msg.Data, &status) // likewise
 	return status.Lane != nil, status.Lane != nil && *status.Lane
 }

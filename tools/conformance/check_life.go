@@ -14,10 +14,10 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// slowly returns a request that takes so long.
+// slowly returns a request that takes d.
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 
-// checkInProgress tries again when a service may have been unable to send anything, as the whole machine was stalled.
+// checkInProgress repeats the check if the whole machine may have stalled.
 func checkInProgress(ctx context.Context, n *node) (err error) {
 	for range 3 {
 		longest := standstill()
@@ -32,8 +32,8 @@ func checkInProgress(ctx context.Context, n *node) (err error) {
 	return err
 }
 
-// standstill measures how long this process, and with it most likely the machine, is stalled at the longest, until
-// the returned function is called.
+// standstill measures the longest stall of this process, and thus probably of the machine, until the returned
+// function is called.
 func standstill() (longest func() time.Duration) {
 	ended, found := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -56,7 +56,7 @@ func standstill() (longest func() time.Duration) {
 	}
 }
 
-// signsOfLife has the service work on a request for so long that it must say so.
+// signsOfLife sends a request that takes long enough to need heartbeats.
 func (n *node) signsOfLife(ctx context.Context) error {
 	r := slowly(n.ackWait * 3 / 4)
 	if err := n.ask(ctx, r); err != nil {
@@ -76,7 +76,7 @@ func (n *node) signsOfLife(ctx context.Context) error {
 	return nil
 }
 
-// checkDeliveredTwice has the server deliver a request again by an acknowledgement in the service's name.
+// checkDeliveredTwice forces a redelivery with an acknowledgement in the service's name.
 func checkDeliveredTwice(ctx context.Context, n *node) error {
 	r := slowly(700 * time.Millisecond)
 	stop(n.ask(ctx, r))
@@ -90,10 +90,10 @@ func checkDeliveredTwice(ctx context.Context, n *node) error {
 	return n.expectSettled(ctx, r, ackDone)
 }
 
-// makingTakes is how long a service may take to make a consumer that is gone. One that leaves it to nodes never does.
+// makingTakes is how long a service may take to recreate a consumer. Services that leave it to nodes never do.
 const makingTakes = 3 * time.Second
 
-// checkConsumer takes the consumer away. A node brings one to its own settings, but not every setting can be changed.
+// checkConsumer deletes the consumer. Nodes update a recreated one, but some settings cannot be changed.
 func checkConsumer(ctx context.Context, n *node) error {
 	if err := n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint); err != nil {
 		return err
@@ -109,10 +109,10 @@ func checkConsumer(ctx context.Context, n *node) error {
 	if err == nil {
 		err = sameSettings(made, n.consumerConfig(stream.AckWait))
 	} else {
-		err = ctx.Err() // none is made, which is as good
+		err = ctx.Err() // none is created, which is fine
 	}
 	if err != nil {
-		_ = n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint) // else it stays as it is
+		_ = n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint) // otherwise it stays
 	}
 	return errors.Join(err, n.makeStreams(ctx))
 }
@@ -136,9 +136,9 @@ func checkStreamsAnew(ctx context.Context, n *node) error {
 		"a reply to a request in the new stream", "none")
 }
 
-// checkMadeAnew has a request in work while its stream is made again and another takes its sequence.
+// checkMadeAnew recreates the stream while a request is in progress and another takes its sequence.
 func checkMadeAnew(ctx context.Context, n *node) error {
-	if err := n.remakeStreams(ctx); err != nil { // so that sequences begin at 1
+	if err := n.remakeStreams(ctx); err != nil { // sequences start at 1
 		return err
 	}
 	old := slowly(1500 * time.Millisecond)
@@ -150,7 +150,7 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 		return err
 	}
 	stop(n.remakeStreams(ctx))
-	_ = backoff.Sleep(ctx, 250*time.Millisecond) // what a service knows of the consumer may be 100 ms old
+	_ = backoff.Sleep(ctx, 250*time.Millisecond) // the service's cached state may be 100 ms old
 	made := n.mark()
 	r := n.sample(1)
 	stop(n.ask(ctx, r))
@@ -164,14 +164,14 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 	return n.onlyNew(ctx, made)
 }
 
-// mark returns how many acknowledgements there have been.
+// mark returns the number of acknowledgements so far.
 func (n *node) mark() int {
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
 	return len(n.journal.acks)
 }
 
-// onlyNew returns an error when an acknowledgement since mark is for a request of a stream that is gone.
+// onlyNew returns an error if an acknowledgement since mark is for a request of a deleted stream.
 func (n *node) onlyNew(ctx context.Context, mark int) error {
 	stream := must(n.js.Stream(ctx, wire.StreamWork))
 	made := stream.CachedInfo().Created
@@ -186,8 +186,8 @@ func (n *node) onlyNew(ctx context.Context, mark int) error {
 	return nil
 }
 
-// begun waits for the first part of a reply, which the request asks for: on a busy machine a request may be delivered
-// for long before it is begun. A service that keeps the part back, as another check has found, has a moment for that.
+// begun waits for the first part of a reply: on a busy machine a request may be delivered long before it starts.
+// Services known to hold parts back get a short wait.
 func (n *node) begun(ctx context.Context, r *request) {
 	stop(n.delivered(ctx, r))
 	limit := patience
@@ -197,7 +197,7 @@ func (n *node) begun(ctx context.Context, r *request) {
 	_ = n.within(ctx, limit, func() bool { return len(n.journal.of(r.slice())) > 0 })
 }
 
-// underWay returns a request that the service is at. If one was answered all at once, the next shows a moment of it.
+// underWay returns a request in progress. If the reply arrived as one message, it tries once more.
 func (n *node) underWay(ctx context.Context) (r *request) {
 	for range 2 {
 		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})

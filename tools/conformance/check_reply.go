@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// repeated are the headers that a reply repeats.
+// repeated returns the headers that a reply repeats.
 func repeated() []string {
 	return []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep,
 		wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode}
@@ -44,7 +44,7 @@ func sameHeaders(r *request, m *message) error {
 	for _, name := range repeated() {
 		want, got := r.header.Get(name), m.header.Get(name)
 		if name == wire.HeaderMode && want == "" && got == "batch" {
-			continue // what a missing one means
+			continue // the meaning of a missing one
 		}
 		if got != want {
 			return differs(fmt.Sprintf("%s %q, as in the request", name, want), "%q", got)
@@ -60,7 +60,7 @@ func checkTraceparent(ctx context.Context, n *node) error {
 	a := must(n.answered(ctx, r))
 	for _, m := range a.messages {
 		got := m.header[wire.HeaderTrace]
-		// A service that records spans of its own goes on under the same trace.
+		// A service that records spans continues the same trace.
 		if len(got) != 1 || !strings.HasPrefix(got[0], trace[:35]) {
 			return differs("traceparent "+trace+", in lower case, on each message", "%q", got)
 		}
@@ -68,7 +68,7 @@ func checkTraceparent(ctx context.Context, n *node) error {
 	return nil
 }
 
-// checkReadable reads with the parser of the nodes. The headers that other checks are for are made good first.
+// checkReadable uses the nodes' parser. It first repairs headers that other checks cover.
 func checkReadable(ctx context.Context, n *node) error {
 	r := n.sample(20)
 	a := must(n.answered(ctx, r))
@@ -102,7 +102,7 @@ func checkFinal(ctx context.Context, n *node) error {
 	return oneFinal(a)
 }
 
-// oneFinal returns an error unless one message is the final one and says how many slots there are.
+// oneFinal returns an error unless one message is final, with the number of slots.
 func oneFinal(a *answer) error {
 	expected := fmt.Sprintf("one message with Tranche-Final: %d, the number of slots in all messages", a.sent())
 	finals := 0
@@ -122,11 +122,11 @@ func oneFinal(a *answer) error {
 	return nil
 }
 
-// checkTook looks at a header that need not be there.
+// checkTook checks an optional header.
 func checkTook(ctx context.Context, n *node) error {
 	asked := time.Now()
 	a := must(n.answered(ctx, n.sample(3)))
-	const clocks = 100 * time.Millisecond // that do not agree
+	const clocks = 100 * time.Millisecond // clocks may differ
 	took := float64(time.Since(asked)+clocks) / float64(time.Millisecond)
 	for _, m := range a.messages {
 		value, there := m.header[wire.HeaderTook]
@@ -142,7 +142,7 @@ func checkTook(ctx context.Context, n *node) error {
 	return nil
 }
 
-// checkMessageIDs asks for one slice twice, as when a service died before it acknowledged.
+// checkMessageIDs sends one slice twice, as if a service died before acknowledging.
 func checkMessageIDs(ctx context.Context, n *node) error {
 	r := n.sample(3)
 	first := must(n.answered(ctx, r))
@@ -177,7 +177,6 @@ func checkReplyToCall(ctx context.Context, n *node) error {
 	return n.repliesOn(ctx, r, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
 }
 
-// repliesOn asks for a reply on a subject.
 func (n *node) repliesOn(ctx context.Context, r *request, subject string) error {
 	r.header.Set(wire.HeaderReplyTo, subject)
 	a := must(n.answered(ctx, r))
@@ -211,7 +210,6 @@ func checkReplyToRefused(ctx context.Context, n *node) error {
 	return nil
 }
 
-// obeyed asks the conformance endpoint and returns its reply.
 func (n *node) obeyed(ctx context.Context, list ...order) (*answer, error) {
 	return n.answered(ctx, orders(list...))
 }
@@ -322,8 +320,8 @@ func (s slot) holds(n int) bool {
 	return true
 }
 
-// checkParts sends items with parts, without the one that is asked for, and with parts alone: whatever a service makes
-// of the last, it answers it.
+// checkParts sends items with parts, without a requested part, and with parts only. The service must answer the last
+// in any way.
 func checkParts(ctx context.Context, n *node) error {
 	r := orders(order{"do": "part", "name": "accounts"}, order{"do": "part", "name": "logo"},
 		order{"do": "part", "name": "none"}, order{})

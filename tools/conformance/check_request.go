@@ -24,7 +24,7 @@ func checkList(ctx context.Context, n *node) error {
 	return nil
 }
 
-// whole asks and returns the reply, which has a slot for each item.
+// whole sends a request and returns the reply if it has a slot for each item.
 func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
 	a, err := n.answered(ctx, r)
 	if err != nil {
@@ -33,13 +33,13 @@ func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
 	return a, a.exactly(r)
 }
 
-// wholly asks and returns an error unless each item gets a slot.
+// wholly is whole without the reply.
 func (n *node) wholly(ctx context.Context, r *request) error {
 	_, err := n.whole(ctx, r)
 	return err
 }
 
-// awaitWhole waits for the reply to a request that was published, which has a slot for each item.
+// awaitWhole waits for the reply to a published request and checks its slots.
 func (n *node) awaitWhole(ctx context.Context, r *request) error {
 	a, err := n.answer(ctx, r, 0)
 	if err != nil {
@@ -84,7 +84,6 @@ func checkKeys(ctx context.Context, n *node) error {
 	return nil
 }
 
-// itemInfo is the result of the order "info".
 type itemInfo struct {
 	Key            string            `json:"key"`
 	Params         map[string]string `json:"params"`
@@ -116,7 +115,7 @@ func checkParams(ctx context.Context, n *node) error {
 	return nil
 }
 
-// checkInfo compares what the handler was told with what was sent.
+// checkInfo compares the handler's view with what was sent.
 func checkInfo(n *node, r *request, a *answer, params map[string]string) error {
 	if !n.contract {
 		return nil
@@ -145,7 +144,6 @@ func checkUnknown(ctx context.Context, n *node) error {
 	return n.wholly(ctx, r)
 }
 
-// sameJSON compares two values of JSON.
 func sameJSON(a, b []byte) bool {
 	var left, right any
 	return json.Unmarshal(a, &left) == nil && json.Unmarshal(b, &right) == nil && reflect.DeepEqual(left, right)
@@ -178,7 +176,7 @@ func checkZstdBomb(ctx context.Context, n *node) error {
 	return n.refused(ctx, r)
 }
 
-// compress returns data as one frame that says how much it holds.
+// compress returns data as one frame with its content size.
 func compress(data []byte) []byte {
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 	if err != nil {
@@ -188,7 +186,7 @@ func compress(data []byte) []byte {
 	return encoder.EncodeAll(data, nil)
 }
 
-// compressStream returns data as one frame that does not say how much it holds, as encoders of streams write it.
+// compressStream returns data as one frame without its content size, like streaming encoders.
 func compressStream(data []byte) []byte {
 	var out bytes.Buffer
 	encoder, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<16),
@@ -198,21 +196,21 @@ func compressStream(data []byte) []byte {
 	}
 	half := len(data) / 2
 	for _, part := range [][]byte{data[:half], data[half:]} {
-		_, _ = encoder.Write(part) // a buffer takes everything
+		_, _ = encoder.Write(part) // a buffer accepts everything
 		_ = encoder.Flush()
 	}
 	_ = encoder.Close()
 	return out.Bytes()
 }
 
-// decompress returns what it can.
+// decompress returns what is readable.
 func decompress(data []byte) []byte {
 	decoder, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil
 	}
 	defer decoder.Close()
-	out, _ := io.ReadAll(io.LimitReader(decoder, 64<<20)) // what cannot be read is missing in the answer, and told so
+	out, _ := io.ReadAll(io.LimitReader(decoder, 64<<20)) // missing data shows up in the answer
 	return out
 }
 
@@ -234,8 +232,8 @@ func checkBig(ctx context.Context, n *node) error {
 	return oneFinal(a)
 }
 
-// checkPieces asks for a text that does not fit a message, bytes in several pieces, and what fits. A service need not
-// send pieces; then it says so.
+// checkPieces requests a text that does not fit a message, bytes in several pieces, and small results. Services
+// without pieces must say so.
 func checkPieces(ctx context.Context, n *node) error {
 	text, size := int(n.nc.MaxPayload()), 2*int(n.nc.MaxPayload())+1
 	r := orders(order{"do": "echo", "value": 1}, order{"do": "big", "n": text},
@@ -264,11 +262,11 @@ func checkPieces(ctx context.Context, n *node) error {
 	return oneFinal(a)
 }
 
-// noPieces reports whether a slot says that the service sends no pieces.
+// noPieces reports whether a slot says that the service does not send pieces.
 func noPieces(s slot) bool { return s.E != nil && s.E.Code == wire.CodeResultTooLarge && !s.E.Retry }
 
 func checkTooLarge(ctx context.Context, n *node) error {
-	n.more = 4 * patience //nolint:mnd // it makes 64 MiB, beside whatever else its machine does
+	n.more = 4 * patience //nolint:mnd // it makes 64 MiB on a possibly busy machine
 	defer func() { n.more = 0 }()
 	a := must(n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "big", "n": wire.MaxResult},
 		order{"do": "echo", "value": 3}))

@@ -7,51 +7,50 @@ import (
 	"time"
 )
 
-// need is what a check cannot do without.
+// need is a requirement of a check.
 type need int
 
 const (
-	needContract need = 1 << iota // the endpoint obeys the orders of the contract
-	needPrivate                   // the server is the suite's own
+	needContract need = 1 << iota // the endpoint implements the contract
+	needPrivate                   // the suite runs the server
 )
 
-// Check is one conversation with the service.
+// Check is one exchange with the service.
 type Check struct {
 	Name, About string
 	Level       Level
 	Section     string // of docs/protocol.md
-	Notice      string // what users notice of a service that fails it
+	Notice      string // what users notice if it fails
 	needs       need
 	run         func(context.Context, *node) error
 }
 
-// mismatch is the error of a check that the service failed.
+// mismatch is the error of a failed check.
 type mismatch struct{ expected, got string }
 
 func (m *mismatch) Error() string { return fmt.Sprintf("expected %s, got %s", m.expected, m.got) }
 
-// differs returns a mismatch.
 func differs(expected, format string, args ...any) error {
 	return &mismatch{expected, fmt.Sprintf(format, args...)}
 }
 
-// ended is what ends a check in its middle. See [node.talk].
+// ended aborts a check. See [node.talk].
 type ended struct{ err error }
 
-// stop ends the check when there is an error.
+// stop aborts the check if there is an error.
 func stop(err error) {
 	if err != nil {
 		panic(ended{err})
 	}
 }
 
-// must returns a value, or ends the check.
+// must returns value, or aborts the check.
 func must[T any](value T, err error) T {
 	stop(err)
 	return value
 }
 
-// talk makes a check. As a test, it ends where something is not as it must be.
+// talk runs a check, which may abort like a test.
 func (n *node) talk(ctx context.Context, c *Check) (err error) {
 	defer func() {
 		switch cause := recover().(type) {
@@ -65,7 +64,7 @@ func (n *node) talk(ctx context.Context, c *Check) (err error) {
 	return c.run(ctx, n)
 }
 
-// Names lists the names of all checks.
+// Names returns the names of all checks.
 func Names() []string {
 	var names []string
 	for _, c := range Checks() {
@@ -74,7 +73,7 @@ func Names() []string {
 	return names
 }
 
-// Checks lists all checks in the order in which they run: the last ones leave nothing as it was.
+// Checks returns all checks in the order in which they run; the last ones change the server's state.
 func Checks() []Check { //nolint:funlen // a table, two lines a check
 	return []Check{
 		{"list", "a list of n items gets n slots", Must, "The request",
@@ -132,7 +131,7 @@ func Checks() []Check { //nolint:funlen // a table, two lines a check
 			"Acknowledgement", "on replicated NATS requests rest for 15 s at the end of a pull",
 			needPrivate, checkLate},
 		{"discovery", "$SRV.INFO and $SRV.STATS list the service and its endpoint", Should, "Discovery",
-			"nodes do not list it, say that no one listens, and pace by less", 0, checkDiscovery},
+			"nodes do not list it, say that no service listens, and pace by less", 0, checkDiscovery},
 		{"results", "results of every kind of JSON arrive as they are", Must, "The reply",
 			"results are recorded other than the handler made them", needContract, checkResults},
 		{"error-slots", "errors permanently and errors to retry", Must, "The reply",
@@ -180,37 +179,37 @@ func Checks() []Check { //nolint:funlen // a table, two lines a check
 	}
 }
 
-// Level says how much depends on a check.
+// Level is how important a check is.
 type Level string
 
-// The levels. What a service must do, others' work depends on.
+// Levels of checks. Other components depend on Must.
 const (
 	Must   Level = "must"
 	Should Level = "should"
 	May    Level = "may"
 )
 
-// levels are from the strictest on.
+// levels returns the levels, strictest first.
 func levels() []Level { return []Level{Must, Should, May} }
 
-// Outcome is what came of a check.
+// Outcome is the outcome of a check.
 type Outcome string
 
-// The outcomes.
+// Outcomes of checks.
 const (
 	Passed  Outcome = "ok"
 	Failed  Outcome = "FAIL"
 	LeftOut Outcome = "left out"
 )
 
-// Result is what came of one check.
+// Result is the result of one check.
 type Result struct {
 	Check   string  `json:"check"`
 	About   string  `json:"about"`
 	Section string  `json:"section"` // of docs/protocol.md
 	Level   Level   `json:"level"`
 	Outcome Outcome `json:"outcome"`
-	// Expected, Got and Notice are set on a failure, Reason when the check was left out.
+	// Expected, Got and Notice are set for failures, Reason for checks left out.
 	Expected string        `json:"expected,omitempty"`
 	Got      string        `json:"got,omitempty"`
 	Notice   string        `json:"notice,omitempty"` // what users notice
@@ -218,16 +217,16 @@ type Result struct {
 	Took     time.Duration `json:"took_ns"`
 }
 
-// Report is what came of a whole Run.
+// Report is the result of a Run.
 type Report struct {
 	Endpoint string   `json:"endpoint"`
-	Contract bool     `json:"contract"` // whether the endpoint is a conformance endpoint
+	Contract bool     `json:"contract"` // whether the endpoint implements the contract
 	Results  []Result `json:"results"`
-	// Output is the end of what the service's command wrote. It is set when a check failed.
+	// Output is the end of the output of the service's command, if a check failed.
 	Output string `json:"output,omitempty"`
 }
 
-// Wanting returns how many checks failed that are of the level, or of one before it.
+// Wanting returns the number of failed checks of the level and stricter ones.
 func (r *Report) Wanting(level Level) int {
 	n := 0
 	for _, result := range r.Results {
@@ -238,7 +237,7 @@ func (r *Report) Wanting(level Level) int {
 	return n
 }
 
-// Count returns how many checks had the outcome.
+// Count returns the number of checks with the outcome.
 func (r *Report) Count(outcome Outcome) int {
 	n := 0
 	for _, result := range r.Results {

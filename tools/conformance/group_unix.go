@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// group gives the command a process group of its own.
+// group gives the command its own process group.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// send reaches the whole group.
+// send signals the whole group.
 func send(cmd *exec.Cmd, s syscall.Signal) {
-	_ = syscall.Kill(-cmd.Process.Pid, s) // it may have ended, which is as good
+	_ = syscall.Kill(-cmd.Process.Pid, s) // it may have ended, which is fine
 }

@@ -5,10 +5,10 @@ import (
 	"syscall"
 )
 
-// group leaves the command as it is: Windows has no groups of processes that are signalled together.
+// group does nothing: Windows has no process groups that can be signalled.
 func group(*exec.Cmd) {}
 
-// send ends the command. Windows has no way to ask it to end.
+// send kills the command: Windows cannot ask it to end.
 func send(cmd *exec.Cmd, _ syscall.Signal) {
-	_ = cmd.Process.Kill() // it may have ended, which is as good
+	_ = cmd.Process.Kill() // it may have ended, which is fine
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// The acknowledgements of JetStream.
+// JetStream's acknowledgements.
 const (
 	ackDone    = "+ACK"
 	ackBack    = "-NAK"
@@ -28,16 +28,16 @@ const (
 	ackRemove  = "+TERM"
 )
 
-// acknowledgement is one that the service sent, for the request with this sequence.
+// acknowledgement is one that the service sent.
 type acknowledgement struct {
 	kind     string
-	text     string // all of it
+	text     string // whole text
 	sequence uint64
-	stored   time.Time // when the stream took the request
+	stored   time.Time // when the stream stored the request
 }
 
-// journal notes what the service sends: replies as they are published, taken by the stream or not, and
-// acknowledgements. It is safe for concurrent use.
+// journal records what the service sends: replies as published, whether stored or not, and acknowledgements. It is
+// safe for concurrent use.
 type journal struct {
 	mu      sync.Mutex
 	changed chan struct{}
@@ -47,7 +47,7 @@ type journal struct {
 
 func newJournal() *journal { return &journal{changed: make(chan struct{})} }
 
-// listen notes all that comes until ctx ends.
+// listen records all messages until ctx ends.
 func (j *journal) listen(ctx context.Context, from <-chan *nats.Msg) {
 	for {
 		select {
@@ -73,7 +73,7 @@ func (j *journal) note(msg *nats.Msg) {
 	j.changed = make(chan struct{})
 }
 
-// until returns when done is true, or ctx's error. done is called with the journal locked, after each change.
+// until returns when done is true, or ctx's error. done is called after each change, with mu held.
 func (j *journal) until(ctx context.Context, done func() bool) error {
 	for {
 		j.mu.Lock()
@@ -90,8 +90,7 @@ func (j *journal) until(ctx context.Context, done func() bool) error {
 	}
 }
 
-// of returns the messages of a slice. Of two with one Nats-Msg-Id the stream takes the first, and so does it. The
-// journal is locked.
+// of returns a slice's messages, without repetitions of a Nats-Msg-Id, like the stream. mu must be held.
 func (j *journal) of(slice string) []*message {
 	var found []*message
 	seen := map[string]bool{}
@@ -105,14 +104,14 @@ func (j *journal) of(slice string) []*message {
 	return found
 }
 
-// look calls f with the journal locked.
+// look calls f with mu held.
 func (j *journal) look(f func() bool) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return f()
 }
 
-// settled returns the first acknowledgement of a request that lets it go. The journal is locked.
+// settled returns the first final acknowledgement of a request. mu must be held.
 func (j *journal) settled(sequence uint64) (acknowledgement, bool) {
 	for _, ack := range j.acks {
 		if ack.sequence == sequence && ack.kind != ackWorking {
@@ -122,7 +121,7 @@ func (j *journal) settled(sequence uint64) (acknowledgement, bool) {
 	return acknowledgement{}, false
 }
 
-// count returns how many acknowledgements of a kind a request got. It locks the journal.
+// count returns the number of acknowledgements of a kind for a request.
 func (j *journal) count(sequence uint64, kind string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -135,7 +134,7 @@ func (j *journal) count(sequence uint64, kind string) int {
 	return n
 }
 
-// readAcknowledgement reads one. Its subject is what a delivery has as its reply subject.
+// readAcknowledgement parses an acknowledgement. Its subject is a delivery's reply subject.
 func readAcknowledgement(msg *nats.Msg) (acknowledgement, bool) {
 	of, err := (&nats.Msg{Sub: msg.Sub, Reply: msg.Subject}).Metadata()
 	if err != nil {
@@ -144,21 +143,21 @@ func readAcknowledgement(msg *nats.Msg) (acknowledgement, bool) {
 	text := string(msg.Data)
 	kind, _, _ := strings.Cut(text, " ")
 	if kind == "" {
-		kind = ackDone // an empty one counts as such
+		kind = ackDone // as the server treats an empty one
 	}
 	return acknowledgement{kind: kind, text: text, sequence: of.Sequence.Stream, stored: of.Timestamp}, true
 }
 
-// message is one message of a reply. It is read as leniently as can be, so that a service that gets one thing wrong
-// fails the check of that thing only; that a node could read it is a check of its own.
+// message is one message of a reply. It is parsed leniently, so that a service with one error fails only that check;
+// readability by nodes has its own check.
 type message struct {
 	subject string
 	header  nats.Header
 	data    []byte
 	slots   []slot
-	piece   *wire.Piece // nil: it is none
+	piece   *wire.Piece // nil if not a piece
 	failure *slotError
-	final   int // -1 when the message does not say, or says no number
+	final   int // -1 if missing or not a number
 }
 
 type slot struct {
@@ -185,7 +184,7 @@ func readMessage(msg *nats.Msg) *message {
 		m.final = n
 	}
 	if wire.IsPiece(msg.Header) {
-		m.piece, _ = wire.ParsePiece(msg.Subject, msg.Header, msg.Data) // "readable" says what is wrong with it
+		m.piece, _ = wire.ParsePiece(msg.Subject, msg.Header, msg.Data) // the check "readable" reports errors
 		return m
 	}
 	body := msg.Data
@@ -207,7 +206,7 @@ func readMessage(msg *nats.Msg) *message {
 
 func (m *message) id() string { return m.header.Get(wire.HeaderMsgID) }
 
-// answer is a reply put together from its messages.
+// answer is a reply assembled from its messages.
 type answer struct{ messages []*message }
 
 // slots returns the first slot of each ordinal.
@@ -231,7 +230,7 @@ func (a *answer) slots() map[int]slot {
 	return found
 }
 
-// sent returns the number of slots in all messages. A result in pieces is one.
+// sent returns the number of slots in all messages. A result in pieces counts as one.
 func (a *answer) sent() int {
 	n := len(a.pieces())
 	for _, m := range a.messages {
@@ -240,7 +239,7 @@ func (a *answer) sent() int {
 	return n
 }
 
-// final returns the greatest Tranche-Final, or -1.
+// final returns the largest Tranche-Final, or -1.
 func (a *answer) final() int {
 	n := -1
 	for _, m := range a.messages {
@@ -258,7 +257,7 @@ func (a *answer) failure() *slotError {
 	return nil
 }
 
-// String says in short what came.
+// String summarizes the reply.
 func (a *answer) String() string {
 	if len(a.messages) == 0 {
 		return "nothing"
@@ -275,7 +274,7 @@ func (a *answer) String() string {
 	return text
 }
 
-// exactly returns an error unless there is a slot for each item of the request and for nothing else.
+// exactly returns an error unless there are slots for exactly the items of the request.
 func (a *answer) exactly(r *request) error {
 	slots := a.slots()
 	var missing []int
@@ -299,7 +298,7 @@ func (a *answer) exactly(r *request) error {
 	return nil
 }
 
-// slot returns the slot of an ordinal, or why there is none.
+// slot returns an ordinal's slot, or an error without one.
 func (a *answer) slot(ordinal int) (slot, error) {
 	s, ok := a.slots()[ordinal]
 	if !ok {
@@ -338,7 +337,7 @@ func ordinals(list []int) string {
 	return strings.Join(text, ", ")
 }
 
-// pieces returns the results that came in pieces, as slots: those of which all pieces are here and are what they say.
+// pieces returns the results whose pieces are complete and valid, as slots.
 func (a *answer) pieces() (whole []slot) {
 	byResult := map[wire.Whole][][]byte{}
 	for _, m := range a.messages {
@@ -365,14 +364,14 @@ func (a *answer) pieces() (whole []slot) {
 	return whole
 }
 
-// recorder writes down what suite and service say to each other, a line of JSON for each message.
+// recorder writes all messages between suite and service as JSON lines.
 type recorder struct {
 	out   io.Writer
-	check atomic.Pointer[string] // that is made
-	err   error                  // of the first line that could not be written, once it has ended
+	check atomic.Pointer[string] // the running check
+	err   error                  // of the first failed write, once ended
 }
 
-// utterance is a message in the record. A body that is no JSON stands as base64.
+// utterance is a recorded message. A body that is not JSON or text is base64.
 type utterance struct {
 	At      time.Time       `json:"at"`
 	Check   string          `json:"check,omitempty"`
@@ -384,7 +383,7 @@ type utterance struct {
 	Base64  string          `json:"base64,omitempty"`
 }
 
-// follow records until ctx ends. It hears the requests and the service's pulls, beside what the suite listens to.
+// follow records until ctx ends, including requests and the service's pulls.
 func (r *recorder) follow(ctx context.Context, nc *nats.Conn, endpoint string) (done <-chan struct{}, err error) {
 	came := make(chan *nats.Msg, 1<<14)
 	for _, subject := range []string{
@@ -434,7 +433,7 @@ func (r *recorder) note(msg *nats.Msg) {
 	}
 }
 
-// printable reports whether data is text of ASCII, as acknowledgements are.
+// printable reports whether data is printable ASCII, like acknowledgements.
 func printable(data []byte) bool {
 	for _, c := range data {
 		if c < ' ' || c > '~' {

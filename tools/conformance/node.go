@@ -18,45 +18,45 @@ import (
 )
 
 const (
-	// patience is how long one thing may take.
+	// patience bounds one wait.
 	patience = 5 * time.Second
-	// impatience is how long a reply or an acknowledgement may take once one has not come: a service that never sends
-	// any would take the suite minutes.
+	// impatience bounds later waits for replies and acknowledgements after one was missing; a silent service would
+	// otherwise take minutes.
 	impatience = 3 * time.Second
-	// grace is how long a reply is waited for to get longer, when it could be whole or not.
+	// grace is how long to wait for a possibly incomplete reply to grow.
 	grace = 400 * time.Millisecond
-	// ownAckWait is the AckWait on a server of the suite's own: short, so that heartbeats come often.
+	// ownAckWait is the AckWait on the suite's own server: short, so that heartbeats are frequent.
 	ownAckWait = 3 * time.Second
 )
 
-// node plays the node's part towards one endpoint.
+// node acts as a node for one endpoint.
 type node struct {
 	config   Config
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	service  service // nil when someone else runs it
-	private  bool    // the server is the suite's own
-	contract bool    // the endpoint obeys orders
+	service  service // nil if the suite does not run it
+	private  bool    // the suite runs the server
+	contract bool    // the endpoint implements the contract
 	ackWait  time.Duration
 	journal  *journal
-	recorder *recorder     // nil: none
-	stopped  bool          // the service has been told to stop
-	late     bool          // the service has let a wait run out; the next ones are shorter
-	more     time.Duration // than patience, for what a service has much to do for
-	retains  bool          // the service keeps parts of replies back until the end
+	recorder *recorder     // nil if not recording
+	stopped  bool          // the service was told to stop
+	late     bool          // a wait has timed out; later ones are shorter
+	more     time.Duration // extra patience for expensive requests
+	retains  bool          // the service holds parts of replies back
 }
 
-// lasting returns a context that ends after some time.
+// lasting returns a context with a timeout.
 type lasting func(context.Context, time.Duration) (context.Context, context.CancelFunc)
 
-// within returns when done is true, or an error after some time. See [journal.until].
+// within returns when done is true, or an error after limit. See [journal.until].
 func (n *node) within(ctx context.Context, limit time.Duration, done func() bool) error {
 	ctx, cancel := n.config.lasting(ctx, limit)
 	defer cancel()
 	return n.journal.until(ctx, done)
 }
 
-// tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.
+// tap subscribes to all messages of an endpoint's service on one channel, which preserves their order.
 func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 	for _, subject := range []string{
 		"tranche.reply.>", "tranche.stage." + caller + ".>", "tranche.call." + caller + ".>",
@@ -72,7 +72,6 @@ func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 	return nc.Flush()
 }
 
-// ask publishes a request.
 func (n *node) ask(ctx context.Context, r *request) error {
 	return n.askOn(ctx, wire.WorkSubject(n.config.Endpoint), r)
 }
@@ -89,7 +88,7 @@ func (n *node) askOn(ctx context.Context, subject string, r *request) error {
 	return nil
 }
 
-// answered asks and returns the reply, as whole as it got.
+// answered sends a request and returns the reply, possibly incomplete.
 func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
 	if err := n.ask(ctx, r); err != nil {
 		return nil, err
@@ -97,7 +96,7 @@ func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
 	return n.answer(ctx, r, 0)
 }
 
-// answer waits for the reply to a request, without the first messages of the slice if so many are to be left out.
+// answer waits for the reply to a request, skipping the slice's first messages.
 func (n *node) answer(ctx context.Context, r *request, without int) (*answer, error) {
 	limit := n.patience()
 	ctx, cancel := n.config.lasting(ctx, limit)
@@ -108,7 +107,7 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 		a = &answer{all[min(without, len(all)):]}
 		return a.final() >= 0 && a.sent() >= a.final()
 	}
-	// Whole, or as good as that.
+	// Complete, or apparently so.
 	err := n.journal.until(ctx, func() bool {
 		return update() || a.final() >= 0 || len(a.slots()) >= len(r.items)
 	})
@@ -130,7 +129,7 @@ func (n *node) patience() time.Duration {
 	return patience + n.more
 }
 
-// settled waits for the acknowledgement that lets a request go.
+// settled waits for the final acknowledgement of a request.
 func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
 	limit := n.patience()
 	var ack acknowledgement
@@ -145,7 +144,7 @@ func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error)
 	return ack, nil
 }
 
-// expectSettled returns an error unless the request is let go by an acknowledgement of the kind, and is gone then.
+// expectSettled returns an error unless the request gets an acknowledgement of the kind and is removed.
 func (n *node) expectSettled(ctx context.Context, r *request, kind string) error {
 	ack, err := n.settled(ctx, r)
 	if err != nil {
@@ -176,7 +175,7 @@ func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
 	return true, nil
 }
 
-// delivered waits until a request is in the hands of a service.
+// delivered waits until a request is delivered to the service.
 func (n *node) delivered(ctx context.Context, r *request) error {
 	return n.poll(ctx, patience, func() (bool, error) {
 		info, err := n.consumer(ctx)
@@ -195,7 +194,7 @@ func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return consumer.CachedInfo(), nil
 }
 
-// poll returns when done is true, or a mismatch after the time.
+// poll returns when done is true, or a mismatch on timeout.
 func (n *node) poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
 	ctx, cancel := n.config.lasting(ctx, within)
 	defer cancel()
@@ -218,10 +217,10 @@ func (n *node) poll(ctx context.Context, within time.Duration, done func() (bool
 	}
 }
 
-// maxDeliver is that of the page: what has been delivered so often is left to the nodes.
+// maxDeliver is the documented limit; after it, requests are left to nodes.
 const maxDeliver = 20
 
-// makeStreams makes the streams and the consumer of the endpoint, on a server of the suite's own.
+// makeStreams creates the streams and the endpoint's consumer on the suite's own server.
 func (n *node) makeStreams(ctx context.Context) error {
 	return n.makeStreamsWith(ctx, stream.Config{Memory: true}, ownAckWait)
 }
@@ -237,7 +236,7 @@ func (n *node) makeStreamsWith(ctx context.Context, config stream.Config, ackWai
 	return nil
 }
 
-// consumerConfig is the consumer of the page.
+// consumerConfig returns the documented consumer configuration.
 func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: wire.ConsumerName(n.config.Endpoint), FilterSubject: wire.WorkSubject(n.config.Endpoint),
@@ -246,7 +245,7 @@ func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 	}
 }
 
-// remakeStreams deletes the streams of requests and replies and makes them again, as after the loss of a server.
+// remakeStreams recreates the streams of requests and replies, as after the loss of a server.
 func (n *node) remakeStreams(ctx context.Context) error {
 	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
 		if err := n.js.DeleteStream(ctx, name); err != nil {
@@ -256,7 +255,7 @@ func (n *node) remakeStreams(ctx context.Context) error {
 	return n.makeStreams(ctx)
 }
 
-// checkUnused returns an error when a node or someone else's work is on the server.
+// checkUnused returns an error if a node or other work uses the server.
 func (n *node) checkUnused(ctx context.Context) error {
 	for range 20 { // a node's reads have short gaps
 		recorder, err := n.js.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
@@ -289,7 +288,7 @@ func (n *node) checkUnused(ctx context.Context) error {
 	return nil
 }
 
-// subjects are what the checks leave messages on, with their streams.
+// subjects maps the subjects on which checks leave messages to their streams.
 func (n *node) subjects() map[string]string {
 	return map[string]string{
 		wire.WorkSubject(n.config.Endpoint):  wire.StreamWork,
@@ -315,7 +314,6 @@ func (n *node) held(ctx context.Context, stream, subject string) (uint64, error)
 	return held, nil
 }
 
-// clean removes what a check has left.
 func (n *node) clean(ctx context.Context) error {
 	for subject, stream := range n.subjects() {
 		s, err := n.js.Stream(ctx, stream)
@@ -332,7 +330,7 @@ func (n *node) clean(ctx context.Context) error {
 	return nil
 }
 
-// stored reports whether a stream has a message of the slice on the subject, the last one there.
+// stored reports whether a stream's last message on the subject is of the slice.
 func (n *node) stored(ctx context.Context, stream, subject string, r *request) (bool, error) {
 	s, err := n.js.Stream(ctx, stream)
 	if err != nil {
@@ -348,7 +346,7 @@ func (n *node) stored(ctx context.Context, stream, subject string, r *request) (
 	return msg.Header.Get(wire.HeaderSlice) == r.slice(), nil
 }
 
-// fillReplies has the reply stream refuse messages until the returned function is called.
+// fillReplies makes the reply stream refuse messages until makeRoom is called.
 func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err error) {
 	s, err := n.js.Stream(ctx, wire.StreamReply)
 	if err != nil {
@@ -370,7 +368,7 @@ func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err erro
 	}, nil
 }
 
-// request is one request before and after it is sent. Checks change it before.
+// request is a request; checks modify it before it is sent.
 type request struct {
 	header   nats.Header
 	items    []item
@@ -387,7 +385,7 @@ type item struct {
 
 func (r *request) slice() string { return r.header.Get(wire.HeaderSlice) }
 
-// newRequest makes a request without a flaw.
+// newRequest returns a valid request.
 func newRequest(items ...item) *request {
 	slice := uuid.NewString()
 	r := &request{items: items, header: nats.Header{
@@ -427,7 +425,7 @@ func quote(text string) string {
 	return string(quoted)
 }
 
-// sample returns a request for n items with ordinals from 0.
+// sample returns a request for count items with ordinals from 0.
 func (n *node) sample(count int) *request {
 	items := make([]item, count)
 	for i := range items {
@@ -436,7 +434,7 @@ func (n *node) sample(count int) *request {
 	return newRequest(items...)
 }
 
-// item returns an item that any service of the endpoint should be able to answer.
+// item returns an item that any service of the endpoint should answer.
 func (n *node) item(ordinal int) item {
 	payload := n.config.Items[ordinal%len(n.config.Items)]
 	if n.contract {
@@ -448,7 +446,7 @@ func (n *node) item(ordinal int) item {
 // order is a payload of the contract.
 type order map[string]any
 
-// orders returns a request that asks the conformance endpoint for one thing after the other.
+// orders returns a request with one order per item.
 func orders(list ...order) *request {
 	items := make([]item, len(list))
 	for i, o := range list {

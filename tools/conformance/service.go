@@ -14,24 +14,22 @@ import (
 
 const (
 	startTimeout = 30 * time.Second // of a command, which may have to compile first
-	foundTimeout = 5 * time.Second  // of a service that should be there
+	foundTimeout = 5 * time.Second  // of a service that should be running
 	stopTimeout  = 10 * time.Second
 	maxOutput    = 16 << 10
 )
 
-// service is a running service.
 type service interface {
 	terminate()              // asks it to end
 	kill()                   // ends it
 	exited() <-chan struct{} // closed when it has ended
 	failure() error          // how it ended, once it has
-	output() string          // the end of what it wrote
+	output() string          // the end of its output
 }
 
-// starter starts a service on the server at url.
+// starter starts a service connected to the server at url.
 type starter func(url string) (service, error)
 
-// process is a service that is a command.
 type process struct {
 	cmd  *exec.Cmd
 	said tail
@@ -45,7 +43,7 @@ func commandStarter(command []string) starter {
 		cmd.Env = append(os.Environ(), "NATS_URL="+url)
 		p := &process{cmd: cmd, done: make(chan struct{})}
 		cmd.Stdout, cmd.Stderr = &p.said, &p.said
-		// A group of its own: a Ctrl-C is the suite's, and what the command starts ends with it.
+		// Its own group: Ctrl-C stays with the suite, and the command's children end with it.
 		group(cmd)
 		cmd.WaitDelay = time.Second
 		if err := cmd.Start(); err != nil {
@@ -71,7 +69,7 @@ func (p *process) failure() error {
 	return p.err
 }
 
-// stopService ends the service, by force if it takes its time.
+// stopService ends the service, by force after stopTimeout.
 func stopService(s service) {
 	s.terminate()
 	timer := time.NewTimer(stopTimeout)
@@ -115,7 +113,7 @@ func (n *node) awaitListening(ctx context.Context) error {
 	}
 }
 
-// said is what the service wrote, as an error.
+// said returns the service's output as an error.
 func said(s service) error {
 	if s == nil || s.output() == "" {
 		return nil

@@ -1,22 +1,19 @@
-// Package conformance checks a service against docs/protocol.md, whatever language it is written in.
+// Package conformance checks services in any language against docs/protocol.md.
 //
-// It plays the node: it publishes requests for one endpoint, reads the replies as they are published, and listens to
-// every acknowledgement that the service sends. A check is a short conversation about requests of its own, bounded in
-// time, that ends well or with what was expected, what came and the section of the page that says so. Checks run one
-// after the other.
+// It acts as a node: it publishes requests for one endpoint and observes all replies and acknowledgements. A check is
+// a short exchange, bounded in time, that passes or reports what was expected, what arrived and the section of the
+// protocol. Checks run one at a time.
 //
-// Most checks work with any endpoint that can be sent sample items. The others need the conformance endpoint, whose
-// payloads say what is to become of them; [Run] asks an endpoint whether it is one. What a check needs and does not
-// find leaves it out, with the reason, and is no failure.
+// Most checks work with any endpoint, given sample items. The rest need the conformance endpoint, whose payloads say
+// how to answer; [Run] asks the endpoint whether it is one. A check without its requirements is left out, with the
+// reason, and does not fail.
 //
-// Without a URL the suite has a NATS server of its own and starts the service itself, and for one check again, on
-// three servers. With one it uses that server, and
-// refuses to when a node reads replies there or the endpoint has work to do: the checks change limits of the reply
-// stream, and remove what they made.
+// Without a URL, the suite runs a NATS server and starts the service, for one check again on three servers. With a
+// URL it uses that server, and refuses to if a node reads replies there or the endpoint has pending work, because
+// checks change limits of the reply stream and remove messages.
 //
-// Not its job: speed, permissions, and what a service does with its own data.
-//
-// A Run uses several goroutines, all ended when it returns. Runs may go on side by side on servers of their own.
+// It does not test speed, permissions or the service's own data. A Run ends all its goroutines. Runs on separate
+// servers may be concurrent.
 package conformance
 
 import (
@@ -41,26 +38,26 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// Config says what to check. Endpoint is required, and one of URL and Command.
+// Config configures a Run. Endpoint is required, and either URL or Command.
 type Config struct {
 	Endpoint string
-	// URL of the NATS server that the service is connected to; who the suite is there, the environment says, as
-	// [endpoints.Connect] reads it. When it is empty the suite runs one of its own.
+	// URL of the service's NATS server. Credentials come from the environment, as for [endpoints.Connect]. If empty, the
+	// suite runs a server.
 	URL string
-	// Command starts the service, with NATS_URL in its environment, on the suite's own server.
+	// Command starts the service on the suite's server, with NATS_URL in its environment.
 	Command []string
-	// Items are payloads that the endpoint understands, by default {}. They are used in turn. The conformance endpoint
-	// is sent orders of the contract instead.
+	// Items are payloads that the endpoint accepts, used in turn; default {}. The conformance endpoint gets orders of
+	// the contract instead.
 	Items []json.RawMessage
-	// Only are the names of the checks to run; empty means all.
+	// Only names the checks to run; empty: all.
 	Only []string
-	// Record, if set, is written what suite and service say to each other, as JSON lines.
+	// Record, if set, receives all messages as JSON lines.
 	Record io.Writer
-	// Each, if set, is called with every result as soon as there is one. Its error ends the Run.
+	// Each, if set, is called with every result. Its error ends the Run.
 	Each func(Result) error
 
-	service starter // of tests, instead of Command
-	lasting lasting // of tests, instead of context.WithTimeout
+	service starter // for tests, instead of Command
+	lasting lasting // for tests, instead of context.WithTimeout
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -97,13 +94,13 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// caller is the name under which the suite asks for replies elsewhere.
+// caller is the suite's name in requests for replies elsewhere.
 const caller = "conformance"
 
-// checkTimeout bounds a check. Those that wait for heartbeats on someone else's server need most of it.
+// checkTimeout bounds a check. Those that wait for heartbeats on an existing server need most of it.
 const checkTimeout = 25 * time.Second
 
-// Run checks a service. An error means that the checks could not be made, not that one failed.
+// Run checks a service. An error means that the checks could not run, not that one failed.
 func Run(ctx context.Context, config Config) (report *Report, err error) {
 	config, err = config.withDefaults()
 	if err != nil {
@@ -136,7 +133,7 @@ func Run(ctx context.Context, config Config) (report *Report, err error) {
 	return n.runAll(ctx)
 }
 
-// startServer runs a NATS server on a free port of the loopback.
+// startServer runs a NATS server on a free loopback port.
 func startServer(ctx context.Context) (url string, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "tranche-conformance-")
 	if err != nil {
@@ -151,12 +148,12 @@ func startServer(ctx context.Context) (url string, stop func(), err error) {
 	return server.URL(), func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
-		_ = server.Stop(ctx) // the process, or the test, ends; no one needs what is stored
+		_ = server.Stop(ctx) // its data is not needed any longer
 		_ = os.RemoveAll(dir)
 	}, nil
 }
 
-// shown is the addresses of servers without passwords.
+// shown returns server addresses without passwords.
 func shown(servers string) string {
 	all := strings.Split(servers, ",")
 	for i, server := range all {
@@ -169,9 +166,9 @@ func shown(servers string) string {
 	return strings.Join(all, ",")
 }
 
-// connect connects and listens. The returned function ends both.
+// connect connects and starts listening. disconnect ends both.
 func (n *node) connect(ctx context.Context, servers string) (disconnect func() error, err error) {
-	dial := endpoints.Connect // as whom, the environment says
+	dial := endpoints.Connect // with the environment's credentials
 	if n.private {
 		dial = func(opts ...nats.Option) (*nats.Conn, error) { return nats.Connect(servers, opts...) }
 	}
@@ -217,7 +214,7 @@ func (n *node) connect(ctx context.Context, servers string) (disconnect func() e
 	}, nil
 }
 
-// prepare makes the world that a service expects and starts it, or looks whether what is there may be used.
+// prepare creates the streams and starts the service, or checks that the existing server may be used.
 func (n *node) prepare(ctx context.Context, url string) error {
 	if !n.private {
 		if err := n.checkUnused(ctx); err != nil {
@@ -263,17 +260,17 @@ func (n *node) runAll(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// obeys asks the endpoint whether it knows the contract.
+// obeys asks the endpoint whether it implements the contract.
 func (n *node) obeys(ctx context.Context) bool {
 	a, err := n.answered(ctx, orders(order{"do": "hello"}))
 	if err != nil {
-		return false // what is wrong with the reply, the checks will tell
+		return false // the checks will report the error
 	}
 	var hello struct{ Conformance int }
 	return json.Unmarshal(a.slots()[0].D, &hello) == nil && hello.Conformance == 1
 }
 
-// run makes one check. Its error means that the suite itself cannot go on.
+// run runs one check. Its error means that the suite cannot continue.
 func (n *node) run(ctx context.Context, c Check) (Result, error) {
 	result := Result{Check: c.Name, About: c.About, Section: c.Section, Level: c.Level, Outcome: Passed}
 	if n.recorder != nil {
@@ -319,7 +316,7 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 	return result, n.clean(cleaning)
 }
 
-// alive returns an error when the service has ended although no one told it to.
+// alive returns an error if the service has ended unexpectedly.
 func (n *node) alive() error {
 	select {
 	case <-n.service.exited():

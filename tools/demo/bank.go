@@ -16,8 +16,8 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 )
 
-// The databases. Each service has its own; statementsDB has the ledger of those who compose,
-// mailDB that of those who post.
+// The databases, one for each service. statementsDB has the ledger of the composing node, mailDB that of the mail
+// service.
 const (
 	accountsDB     = "accounts"
 	transactionsDB = "transactions"
@@ -26,22 +26,21 @@ const (
 	mailDB         = "mail"
 )
 
-// databases are all of them.
 func databases() []string {
 	return []string{accountsDB, transactionsDB, branchesDB, statementsDB, mailDB}
 }
 
-// sampleBank is the databases of the demo's bank, filled by SQL, and what is done to them. A bank of a size is always
-// the same; its tables are unlogged, since it is gone soon. It is for one caller at a time.
+// sampleBank is the demo's databases, filled by SQL. A bank of one size is always the same. Tables are unlogged. Not
+// safe for concurrent use.
 type sampleBank struct {
 	url         func(database string) string
-	programs    string // the directory of psql and pgbench; they may also be on the PATH
+	programs    string // the directory of psql and pgbench; otherwise they are looked up on the PATH
 	environment []string
 	accounts    int
 }
 
-// env is what leads a program of PostgreSQL, or a service, to a database. Environments are not for other users to see,
-// as a password in a process list would be.
+// env returns the environment that leads a PostgreSQL program or a service to a database. Unlike arguments, other
+// users cannot read it.
 func (b *sampleBank) env(database string) ([]string, error) {
 	config, err := pgconn.ParseConfig(b.url(database))
 	if err != nil {
@@ -50,12 +49,12 @@ func (b *sampleBank) env(database string) ([]string, error) {
 	return []string{
 		"PGHOST=" + config.Host, "PGPORT=" + strconv.Itoa(int(config.Port)), "PGUSER=" + config.User,
 		"PGPASSWORD=" + config.Password, "PGDATABASE=" + config.Database, "PGSSLMODE=disable",
-		// The bank need not survive a crash of the machine.
+		// The bank need not survive a crash.
 		"PGOPTIONS=-c synchronous_commit=off",
 	}, nil
 }
 
-// program is one of PostgreSQL's client programs, set to work on a database.
+// program returns a PostgreSQL client program that works on a database.
 func (b *sampleBank) program(ctx context.Context, database, name string, args ...string) (*exec.Cmd, error) {
 	env, err := b.env(database)
 	if err != nil {
@@ -85,16 +84,15 @@ func (b *sampleBank) with(ctx context.Context, database, what string, fn func(*p
 	return nil
 }
 
-// accountsPerScale is pgbench's.
+// accountsPerScale is the number of accounts per unit of pgbench's scale.
 const accountsPerScale = 100_000
 
-// pgbenchArgs are pgbench's arguments to make the accounts.
 func (b *sampleBank) pgbenchArgs() []string {
 	scale := (b.accounts + accountsPerScale - 1) / accountsPerScale
 	return []string{"-i", "-q", "-s", strconv.Itoa(scale)}
 }
 
-// makeAccounts has pgbench make the accounts. No one owns them yet.
+// makeAccounts has pgbench create the accounts, still without owners.
 func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	cmd, err := b.program(ctx, accountsDB, "pgbench", b.pgbenchArgs()...)
 	if err != nil {
@@ -110,8 +108,8 @@ func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	return nil
 }
 
-// makeYear makes the year's movements, the owners of the accounts with what the movements left on them, and the
-// branches that look after them. It returns how many movements there are.
+// makeYear creates the year's movements, the owners and balances of the accounts, and the branches. It returns the
+// number of movements.
 func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.fill(ctx2, transactionsDB, createMovements) })
@@ -128,7 +126,7 @@ func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) 
 	return books.Movements, err
 }
 
-// fill makes the ledger and the tables of a database.
+// fill creates the ledger and the tables of a database.
 func (b *sampleBank) fill(ctx context.Context, database, sql string) error {
 	return b.with(ctx, database, "make the database "+database, func(conn *pgx.Conn) error {
 		return b.script(ctx, conn, bank.CreateLedger, sql)
@@ -148,7 +146,7 @@ func (b *sampleBank) script(ctx context.Context, conn *pgx.Conn, statements ...s
 	return nil
 }
 
-// post takes what the movements add up to into the accounts.
+// post adds the sums of the movements to the accounts.
 func (b *sampleBank) post(ctx context.Context) error {
 	return b.with(ctx, transactionsDB, "post the year's movements", func(from *pgx.Conn) error {
 		return b.with(ctx, accountsDB, "give the accounts owners", func(to *pgx.Conn) error {
@@ -163,7 +161,6 @@ func (b *sampleBank) post(ctx context.Context) error {
 	})
 }
 
-// pipe copies the sums from one database to the other.
 func pipe(ctx context.Context, from, to *pgx.Conn) error {
 	r, w := io.Pipe()
 	var group errgroup.Group
@@ -179,17 +176,16 @@ func pipe(ctx context.Context, from, to *pgx.Conn) error {
 	return err
 }
 
-// books are what the bank says, by its own sums.
+// bankBooks is what the bank itself adds up.
 type bankBooks struct {
 	Opening, Closing []int64 // of account i+1
 	yearTotals
 }
 
-// yearTotals are of the whole year.
 type yearTotals struct{ Movements, In, Out int64 }
 
 const (
-	// An account without a balance has a value that no sum can reach.
+	// An account without a balance gets a value that no sum reaches.
 	selectBalances = `SELECT id, coalesce(opening, -1::bigint << 62), coalesce(closing, -1::bigint << 62) FROM account`
 	selectTotals   = `
 SELECT count(*), coalesce(sum(amount) FILTER (WHERE amount > 0), 0)::bigint,
@@ -204,7 +200,7 @@ func (b *sampleBank) totals(ctx context.Context) (t yearTotals, err error) {
 	return t, err
 }
 
-// books reads them: 16 bytes an account.
+// books reads the books: 16 bytes per account.
 func (b *sampleBank) books(ctx context.Context) (*bankBooks, error) {
 	n := b.accounts
 	all := &bankBooks{Opening: make([]int64, n), Closing: make([]int64, n)}
@@ -235,10 +231,10 @@ func (b *sampleBank) books(ctx context.Context) (*bankBooks, error) {
 	return all, err
 }
 
-// mark is a place in the ledgers: everything up to it has been looked at.
+// ledgerMark is a position in each ledger, by database.
 type ledgerMark map[string]int64
 
-// ledgerCount is what a ledger has since a mark.
+// ledgerCount counts the entries of a ledger after a mark.
 type ledgerCount struct {
 	Times    int64 // entries
 	Accounts int64 // distinct accounts
@@ -252,7 +248,7 @@ SELECT count(*), count(DISTINCT account), count(*) FILTER (WHERE account <> ALL(
 FROM asked WHERE n > $1`
 )
 
-// mark returns where the ledgers end.
+// mark returns the ends of the ledgers.
 func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
 	mark := ledgerMark{}
 	for _, database := range databases() {
@@ -269,7 +265,7 @@ func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
 	return mark, nil
 }
 
-// since returns what each ledger has since the mark, for these accounts and for others.
+// since counts the entries of each ledger after the mark, for these accounts and for others.
 func (b *sampleBank) since(ctx context.Context, mark ledgerMark, accounts []int32) (map[string]ledgerCount, error) {
 	since := map[string]ledgerCount{}
 	for _, database := range databases() {
@@ -286,14 +282,14 @@ func (b *sampleBank) since(ctx context.Context, mark ledgerMark, accounts []int3
 	return since, nil
 }
 
-// corruption is a way in which accounts of one service go wrong. Its statements take accounts, and return the value
-// that each had; and take one of these, and put the value back.
+// corruption is a way to damage accounts of one service. breaks takes accounts and returns each one's former value;
+// repairs takes one account and its former value.
 type corruption struct {
-	database, code  string // code is how the service calls it
+	database, code  string // code is the service's error code
 	breaks, repairs string
 }
 
-// corruptedAccount is an account that was broken, and the value that was there.
+// corruptedAccount is a damaged account with its former value.
 type corruptedAccount struct {
 	corruption
 
@@ -301,18 +297,18 @@ type corruptedAccount struct {
 	old     int64
 }
 
-// noBranch is the number of no branch.
+// noBranch is the number of a branch that does not exist.
 const noBranch = 991
 
 const (
-	// Each returns what was there before: old is the row as it was when the statement began.
+	// Each returns the former values: old is the row as of the start of the statement.
 	dropBalance = `
 UPDATE account a SET closing = NULL FROM account old
 WHERE a.id = ANY($1::int[]) AND old.id = a.id RETURNING old.id, old.closing`
 	dropBranch = `
 UPDATE customer c SET branch = 991 FROM customer old
 WHERE c.account = ANY($1::int[]) AND old.account = c.account RETURNING old.account, old.branch`
-	// dropAmounts takes one movement's amount from each account. Movements have no key; ctid names one within the
+	// dropAmounts removes the amount of one movement per account. Movements have no key; ctid identifies one within the
 	// statement.
 	dropAmounts = `
 UPDATE movement m SET amount = NULL FROM (
@@ -330,15 +326,15 @@ func lostBalance() corruption {
 	return corruption{accountsDB, bank.CodeNoBalance, dropBalance, repairBalance}
 }
 
-// unknownBranch is answered with the status 404, which a node calls not_found.
+// unknownBranch is answered with status 404, which nodes call not_found.
 func unknownBranch() corruption { return corruption{branchesDB, "not_found", dropBranch, repairBranch} }
 
 func lostAmount() corruption {
 	return corruption{transactionsDB, bank.CodeBrokenMovement, dropAmounts, repairAmount}
 }
 
-// corruptThree breaks an account in each of the services, far from each other: one loses its balance, one its branch,
-// and one the amount of a movement.
+// corruptThree damages three accounts far from each other, one per service: a balance, a branch, and the amount of a
+// movement.
 func (b *sampleBank) corruptThree(ctx context.Context) (three []corruptedAccount, err error) {
 	n := b.accounts
 	for _, c := range []struct {
@@ -354,7 +350,6 @@ func (b *sampleBank) corruptThree(ctx context.Context) (three []corruptedAccount
 	return three, nil
 }
 
-// corrupt breaks accounts.
 func (b *sampleBank) corrupt(
 	ctx context.Context, how corruption, accounts []int32,
 ) (all []corruptedAccount, err error) {
@@ -375,7 +370,6 @@ func (b *sampleBank) corrupt(
 	return all, err
 }
 
-// repair puts back what was there.
 func (b *sampleBank) repair(ctx context.Context, all []corruptedAccount) error {
 	for _, c := range all {
 		err := b.with(ctx, c.database, "repair an account", func(conn *pgx.Conn) error {
@@ -394,8 +388,8 @@ func (b *sampleBank) repair(ctx context.Context, all []corruptedAccount) error {
 
 const branchOf = `SELECT branch FROM customer WHERE account = $1`
 
-// tryYourself returns two statements for the database Branches: one sends an account to a branch that does not exist,
-// the other one back.
+// tryYourself returns two statements for the database branches: the first assigns an account to a branch that does
+// not exist, the second undoes that.
 func (b *sampleBank) tryYourself(ctx context.Context, account int32) (breaks, mends string, err error) {
 	var branch int64
 	err = b.with(ctx, branchesDB, "look for a customer's branch", func(conn *pgx.Conn) error {

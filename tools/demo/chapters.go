@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// fifty is how many accounts lose their movements.
+	// fifty is the number of accounts that lose their movements.
 	fifty = 50
 	// fiftyFile has their numbers.
 	fiftyFile = "fifty.txt"
@@ -24,7 +24,6 @@ const (
 const copyItems = `COPY (SELECT id AS account, CASE WHEN id = ANY ('{%s}') THEN '%s' WHEN id <= %d THEN 'pdf' ` +
 	`ELSE 'json' END AS form FROM account ORDER BY id) TO STDOUT CSV HEADER`
 
-// runAll runs all accounts and shows which failed.
 func (d *demo) runAll(ctx context.Context) error {
 	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON",
 		demokit.Grouped(int64(d.config.PDFs))))
@@ -42,7 +41,7 @@ func (d *demo) runAll(ctx context.Context) error {
 	return d.shell.Typed(ctx, exitOK, "run", "errors", runName)
 }
 
-// tellRefusals says how often the branches service had too much.
+// tellRefusals says how many requests the branches service refused.
 func (d *demo) tellRefusals(ctx context.Context) error {
 	var said struct {
 		Refused int64 `json:"refused"`
@@ -57,7 +56,7 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 	return nil
 }
 
-// rerunFailed repairs the bank and runs the three accounts again, each at the step where it failed.
+// rerunFailed repairs the bank and reruns the three accounts, each from its failed step.
 func (d *demo) rerunFailed(ctx context.Context) error {
 	d.story.Chapter("The three repaired, and only those run again")
 	demokit.Stop(d.bank.repair(ctx, d.corrupted))
@@ -73,7 +72,7 @@ func (d *demo) rerunFailed(ctx context.Context) error {
 	})
 }
 
-// redoFifty breaks the movements of fifty accounts, has their parts taken back, and repairs them.
+// redoFifty damages movements of fifty accounts, resets their parts and repairs the movements.
 func (d *demo) redoFifty(ctx context.Context) error {
 	d.story.Chapter("A fault: fifty accounts' movements break, and are fetched again")
 	accounts := d.fifty()
@@ -103,7 +102,7 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	return d.shell.Typed(ctx, exitOK, "run", "item", "last", strconv.Itoa(int(accounts[1])))
 }
 
-// fifty are accounts with PDFs, if there are as many, far from each other.
+// fifty returns accounts far from each other, with PDFs if there are enough.
 func (d *demo) fifty() []int32 {
 	among := d.config.PDFs
 	if among < fifty {
@@ -116,8 +115,8 @@ func (d *demo) fifty() []int32 {
 	return accounts
 }
 
-// redo shows what the ledgers have after fn, and remembers it for the proof: so many of these accounts by each service
-// and those who compose, and no one else.
+// redo shows what fn adds to the ledgers and keeps it for the proof: want entries per database, all for these
+// accounts.
 func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
 	mark := demokit.Must(d.bank.mark(ctx))
 	demokit.Stop(fn())
@@ -142,7 +141,6 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 	return nil
 }
 
-// prove exports the statements, reads the file back and compares them with the bank.
 func (d *demo) prove(ctx context.Context) error {
 	d.story.Chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
 	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
@@ -163,19 +161,19 @@ func (d *demo) prove(ctx context.Context) error {
 }
 
 const (
-	// lastYearFile was exported by someone else, in another year.
+	// lastYearFile is a file of another year and origin.
 	lastYearFile = "last-year.csv"
 	lastYear     = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
-	// failedFile is what the department gets, and correctedFile what it gives back.
+	// failedFile goes to the department, correctedFile comes back.
 	failedFile    = "failed.csv"
 	correctedFile = "corrected.csv"
-	// paperForm is a form that statements had once.
+	// paperForm is a form that no longer exists.
 	paperForm = "paper"
-	// paperEach is one of how many accounts that has it still.
+	// One account in paperEach still has it.
 	paperEach = 100
 )
 
-// refuseFile shows what becomes of a file that does not fit the plan.
+// refuseFile shows that a file that does not fit the plan is refused.
 func (d *demo) refuseFile(ctx context.Context) error {
 	d.story.Chapter("A file that does not fit the plan starts nothing")
 	path := d.dir.File(lastYearFile)
@@ -186,7 +184,7 @@ func (d *demo) refuseFile(ctx context.Context) error {
 	return d.shell.Typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
 }
 
-// paper are the accounts that want a form that is no more. None of them is damaged.
+// paper returns the accounts with the former form. None of them is damaged.
 func (d *demo) paper() (accounts []int32) {
 	damaged := map[int]bool{}
 	for _, c := range d.corrupted {
@@ -200,7 +198,7 @@ func (d *demo) paper() (accounts []int32) {
 	return accounts
 }
 
-// pdfs is how many accounts have a PDF in the end: the first ones, and those that wanted paper.
+// pdfs returns the number of accounts with a PDF in the end: the first ones, and those that wanted paper.
 func (d *demo) pdfs() int {
 	n := d.config.PDFs
 	for _, account := range d.paper() {
@@ -211,7 +209,7 @@ func (d *demo) pdfs() int {
 	return n
 }
 
-// correctForms has the department that knows the customers correct what it gave.
+// correctForms has the department correct the wrong forms.
 func (d *demo) correctForms(ctx context.Context) error {
 	accounts := d.paper()
 	d.story.Chapter(demokit.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
@@ -241,7 +239,7 @@ func (d *demo) correctForms(ctx context.Context) error {
 	})
 }
 
-// send has someone look, and then the statements posted.
+// send has someone inspect and approve the statements, and then sends them.
 func (d *demo) send(ctx context.Context) error {
 	d.story.Chapter("Someone looks, and then they are sent")
 	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"))
@@ -256,7 +254,7 @@ func (d *demo) send(ctx context.Context) error {
 	})
 }
 
-// copyItems are the items: the first accounts want a PDF, and one of a hundred still wants paper.
+// copyItems returns the query for the items: the first accounts want a PDF, one in a hundred still wants paper.
 func (d *demo) copyItems() string {
 	var paper []string
 	for _, account := range d.paper() {

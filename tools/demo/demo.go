@@ -1,20 +1,17 @@
-// Package demo is tranche demo: the year-end statements of a small bank, gathered from three services and composed, on
-// the real product.
+// Package demo is tranche demo: it composes the year-end statements of a small bank from three services, with the
+// real product.
 //
-// It starts a private PostgreSQL and fills a database for each service, damages three accounts, and
-// then does what a person would do: it starts tranche serve, the services and a node with Go code of the bank's as
-// processes of their own and types commands of the tranche program, which it shows. What those print is what the person
-// sees. Then it breaks the movements of fifty accounts, repairs them and has just these made again; the ledgers of the
-// services say whether anything else was. In the end it compares the exported statements, read back from the file, with
-// the bank: what is printed in the PDFs, too.
+// It starts a private PostgreSQL, fills a database for each service and damages three accounts. It starts tranche
+// serve, the services and a node with the bank's own Go code as separate processes, and then runs and shows commands
+// of the tranche program. Later it damages the movements of fifty accounts, repairs them and has only these
+// statements made again; the ledgers of the services prove that nothing else was. In the end it compares the exported
+// statements, PDFs included, with the bank.
 //
-// Guarantees: anything unequal is an error, a [demokit.UnequalError] that names it. Every process it starts has ended
-// when [Run] returns, and on Linux also when it is killed. What it leaves behind is the statements, the plan and the
-// logs, in the directory that it names. Any number of demos can run at once.
+// Guarantees: any difference is an error, a [demokit.UnequalError]. All its processes have ended when [Run] returns,
+// and on Linux also when it is killed. Statements, plan and logs remain in the directory that it prints. Demos can
+// run in parallel.
 //
-// Not its job: to do anything itself that a command of the product does.
-//
-// Concurrency: a call of [Run] is on its own.
+// Limits: it does nothing itself that a command of the product does.
 package demo
 
 import (
@@ -31,37 +28,37 @@ import (
 )
 
 const (
-	// DefaultAccounts is how many accounts the bank has, unless told otherwise.
+	// DefaultAccounts is the default number of accounts.
 	DefaultAccounts = 100_000
-	// DefaultPDFs is how many of them get their statement as a PDF, unless told otherwise.
+	// DefaultPDFs is the default number of accounts with a PDF statement.
 	DefaultPDFs = 2_000
-	// AllPDFs gives every account one.
+	// AllPDFs makes a PDF for every account.
 	AllPDFs = -1
 
 	minAccounts = 300
 	maxAccounts = 10_000_000
 )
 
-// Config says how large a demo is and where it goes. The zero value is a good one but for PDFs, of which it makes none.
+// Config configures a demo. The zero value is valid, but makes no PDFs.
 type Config struct {
-	// Accounts is the size of the bank. 0 means DefaultAccounts.
+	// Accounts is the number of accounts. 0 means DefaultAccounts.
 	Accounts int
-	// PDFs is how many accounts get a PDF; the others get the same as JSON. AllPDFs means all of them.
+	// PDFs is the number of accounts with a PDF; the others get JSON. AllPDFs means all.
 	PDFs int
-	// Dir is where statements and logs go. Empty means a fresh directory under the user's data directory.
+	// Dir is where statements and logs go. Empty means a new directory under the user's data directory.
 	Dir string
 	// Keep leaves everything running at the end, until the context ends.
 	Keep bool
-	// Enter, when it is not nil, leaves everything running, too, until a line comes from it: a person looks.
+	// Enter, if not nil, leaves everything running at the end until it yields a line.
 	Enter io.Reader
-	// Color has the demo's own lines coloured.
+	// Color enables colours in the demo's own lines.
 	Color bool
-	// Program is the tranche program. Empty means this one.
+	// Program is the path of the tranche program. Empty means this executable.
 	Program string
-	// Out and Err are standard output and standard error, of the commands too. nil means the process's.
+	// Out and Err are standard output and error, also of the commands. nil means the process's.
 	Out, Err io.Writer
 
-	// exported is called with the file of statements before the proof, by tests that tamper with it.
+	// exported is called with the statements file before the proof. Tests tamper with it.
 	exported func(file string) error
 }
 
@@ -100,20 +97,19 @@ func (c Config) withDefaults() (Config, error) {
 
 const runName = "year-end"
 
-// What is left in the directory, beside the files of the chapters.
+// What remains in the directory, besides the files of the chapters.
 const (
 	statementsFile = "statements.ndjson"
 	pdfsDir        = "pdfs"
 )
 
-// Exit codes of tranche that the demo expects.
+// Exit codes of tranche.
 const (
 	exitOK      = 0
-	exitRefused = 7 // the input is refused
-	exitHeld    = 4 // the run waits for someone
+	exitRefused = 7 // the input was refused
+	exitHeld    = 4 // the run is on hold
 )
 
-// demo is a demo in progress.
 type demo struct {
 	config    Config
 	story     *demokit.Story
@@ -128,8 +124,8 @@ type demo struct {
 	began     time.Time
 }
 
-// Run tells the whole story and returns nil when everything was equal in the end. When ctx ends it stops everything
-// and returns the context's error.
+// Run runs the demo and returns nil if everything was equal in the end. When ctx ends, it stops everything and
+// returns ctx's error.
 func Run(ctx context.Context, config Config) (err error) {
 	config, err = config.withDefaults()
 	if err != nil {
@@ -175,7 +171,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// server is a tranche serve of the demo's own.
+// server is the demo's own tranche serve.
 type server struct {
 	*demokit.Child `json:"-"`
 
@@ -183,7 +179,7 @@ type server struct {
 	NATS string `json:"nats"`
 }
 
-// end says what is left, and keeps everything running when that is wanted.
+// end says what remains, and keeps everything running if asked to.
 func (d *demo) end(ctx context.Context) error {
 	d.story.Say("\nThe whole demo took %.0f s. The statements are in", time.Since(d.began).Seconds())
 	d.story.Say("  %s", d.dir.Path)
@@ -200,7 +196,7 @@ func (d *demo) end(ctx context.Context) error {
 	return d.linger(ctx, enter(d.config.Enter))
 }
 
-// invite says what there is to see and to do.
+// invite says what can be seen and tried.
 func (d *demo) invite(ctx context.Context) error {
 	account := d.fifty()[2]
 	breaks, mends, err := d.bank.tryYourself(ctx, account)
@@ -222,7 +218,7 @@ func (d *demo) invite(ctx context.Context) error {
 	return nil
 }
 
-// linger waits for the person, or for the server to fail.
+// linger waits for the user, or for the server to fail.
 func (d *demo) linger(ctx context.Context, entered <-chan struct{}) error {
 	select {
 	case <-ctx.Done():
@@ -234,7 +230,7 @@ func (d *demo) linger(ctx context.Context, entered <-chan struct{}) error {
 	}
 }
 
-// enter returns a channel that is closed when a line has come from r. An end of r is none: no one has typed it.
+// enter returns a channel that is closed after a line was read from r. EOF does not close it: nobody pressed Enter.
 func enter(r io.Reader) <-chan struct{} {
 	entered := make(chan struct{})
 	go func() {

@@ -7,7 +7,7 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// exportedLine is what an export has of an item.
+// exportedLine is an item in the export.
 type exportedLine struct {
 	Key         string             `json:"key"`
 	State       string             `json:"state"`
@@ -16,30 +16,30 @@ type exportedLine struct {
 	ContentType string             `json:"content_type,omitempty"`
 }
 
-// prove reads the exported statements back and compares them with the bank, account by account and in total.
+// prove compares the exported statements with the bank, by account and in total.
 func prove(books *bankBooks, pdfs int, file string) ([]demokit.Check, error) {
 	t := tally{bankBooks: books, seen: make([]bool, len(books.Closing))}
 	err := demokit.EachLine(file, t.add)
 	return t.checks(pdfs), err
 }
 
-// verdict returns an error that names what does not agree.
+// verdict returns an error that names all differences.
 func verdict(file string, checks []demokit.Check) error {
 	return demokit.Verdict(fmt.Sprintf("the statements in %s do not agree with the bank", file), checks)
 }
 
-// tally adds statements up.
+// tally adds up statements.
 type tally struct {
 	*bankBooks
 	seen                         []bool
-	statements, openings, closed int64 // distinct accounts with a statement; with the right opening; the right closing
+	statements, openings, closed int64 // distinct accounts: with a statement, the right opening, the right closing
 	pdfs                         int64
 	sums                         yearTotals
 	noStatement                  string
 	wrongOpening, wrongClosing   string
 }
 
-// statement is what a line says. Of a PDF it is what is printed.
+// statement returns the statement of a line; that of a PDF is read from its text.
 func (l *exportedLine) statement() (yearend.Statement, error) {
 	switch {
 	case l.State != "done" || l.Result == nil && l.ResultBytes == nil:
@@ -92,7 +92,6 @@ func (t *tally) add(line *exportedLine) {
 	}
 }
 
-// note keeps the first text.
 func note(kept *string, format string, args ...any) {
 	if *kept == "" {
 		*kept = fmt.Sprintf(format, args...)

@@ -29,8 +29,8 @@ const (
 	tokenFile       = "branch.token"
 )
 
-// planText is the plan that the person sees. The names of steps are those that the function knows; BRANCHES is the URL
-// of the branches service.
+// planText is the plan. Its step names are those that the function knows; BRANCHES stands for the URL of the branches
+// service.
 const planText = `name: ` + planName + `
 items:
   schema:
@@ -55,20 +55,20 @@ steps:
   endpoint: ` + bank.MailEndpoint + `
 `
 
-// connectionsText says what plans may reach: the address, which is private, and the secret, which goes nowhere else.
+// connectionsText allows the private address, and binds the secret to it.
 const connectionsText = `secrets:
   branch-token: {file: servers/` + tokenFile + `, hosts: ["BRANCHES"]}
 http:
   allow_private: ["ADDRESS"]
 `
 
-// placed puts the branches service into a text.
+// placed fills in the address of the branches service.
 func placed(text, branches string) []byte {
 	address := strings.TrimPrefix(branches, "http://")
 	return []byte(strings.NewReplacer("BRANCHES", branches, "ADDRESS", address).Replace(text))
 }
 
-// writeToken makes a token that only this demo's services know.
+// writeToken writes a new token for the demo's services and returns it.
 func writeToken(path string) (string, error) {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails
@@ -80,29 +80,28 @@ func writeToken(path string) (string, error) {
 }
 
 const (
-	// tokenVariable has the token that the branches service asks for.
+	// tokenVariable has the token of the branches service.
 	tokenVariable = "BANK_BRANCH_TOKEN"
-	// databaseVariable has the database of the nodes, for the one that composes.
+	// databaseVariable has the nodes' database, for the composing node.
 	databaseVariable = "BANK_TRANCHE_DATABASE"
-	// branchRate is how many customers a second the branches service answers for.
+	// branchRate is the limit of the branches service, in customers per second.
 	branchRate = 4000
 )
 
-// ServiceConfig says which process of the demo to be. What it works on comes from the environment: NATS_URL and the
-// other variables that endpoints.Connect reads, and PostgreSQL's own, PGHOST and so on.
+// ServiceConfig selects one of the demo's processes. The rest comes from the environment: NATS_URL and the other
+// variables of endpoints.Connect, and PostgreSQL's PGHOST etc.
 type ServiceConfig struct {
-	Name string    // of a database of the bank; statements is the node that composes
-	Out  io.Writer // is told, as JSON, once the service is there
+	Name string    // a database of the bank; statements is the composing node
+	Out  io.Writer // gets a line of JSON when the service is ready
 	Log  *zap.Logger
 }
 
-// ready is what a service says of itself.
 type ready struct {
 	Service string `json:"service"`
 	URL     string `json:"url,omitempty"`
 }
 
-// RunService is one of the demo's processes, until ctx ends.
+// RunService runs one of the demo's processes until ctx ends.
 func RunService(ctx context.Context, config ServiceConfig) error {
 	if config.Log == nil {
 		config.Log = zap.NewNop()
@@ -130,7 +129,7 @@ func RunService(ctx context.Context, config ServiceConfig) error {
 	case statementsDB:
 		return yearend.RunNode(ctx, yearend.NodeConfig{
 			Database: os.Getenv(databaseVariable), NATS: nc, Ledger: bank.NewLedger(db), Log: config.Log,
-			Ready: func() { _ = config.announce(ready{Service: config.Name}) }, // whoever waits sees the end of the output
+			Ready: func() { _ = config.announce(ready{Service: config.Name}) }, // a failed write shows as the end of the output
 		})
 	default:
 		return fmt.Errorf("the demo has no service %q", config.Name)

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// makeBank fills the databases, and damages three accounts.
 func (d *demo) makeBank(ctx context.Context) (err error) {
 	d.story.Chapter("A bank of four services, with a database each")
 	began := time.Now()
@@ -41,8 +40,8 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 	return nil
 }
 
-// startProcesses starts the services, Tranche, and a node of the bank's own, as anybody would. The service that is
-// asked over HTTP comes first: the operator of Tranche says that it may be.
+// startProcesses starts the services, Tranche, and a node of the bank. The HTTP service comes first: Tranche's
+// connections file names its address.
 func (d *demo) startProcesses(ctx context.Context) error {
 	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
 	d.branches = d.startBranches(ctx)
@@ -58,7 +57,7 @@ func (d *demo) startProcesses(ctx context.Context) error {
 	return nil
 }
 
-// service is a command that runs one of the demo's services.
+// service returns the command of one of the demo's services.
 func (d *demo) service(ctx context.Context, database string, env ...string) (*exec.Cmd, error) {
 	d.story.Command("tranche demo-service " + database)
 	cmd := d.shell.Command(context.WithoutCancel(ctx), "demo-service", database)
@@ -78,7 +77,7 @@ func (d *demo) startBranches(ctx context.Context) (url string) {
 	return at.URL
 }
 
-// startServer starts tranche serve on free ports. It prints where it is.
+// startServer starts tranche serve on free ports, which it prints.
 func (d *demo) startServer(ctx context.Context) (err error) {
 	err = errors.Join(os.WriteFile(d.dir.File(connectionsFile), placed(connectionsText, d.branches), 0o600),
 		os.WriteFile(d.dir.File(planFile), placed(planText, d.branches), 0o600))
@@ -89,7 +88,7 @@ func (d *demo) startServer(ctx context.Context) (err error) {
 	d.story.Command("tranche serve --connections " + connectionsFile)
 	cmd := d.shell.Command(context.WithoutCancel(ctx), "--json", "serve", "--connections", d.dir.File(connectionsFile),
 		"--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", d.dir.Servers())
-	// The demo counts what is done: no node may do again what this one is just slow with.
+	// The demo counts executions: a node that is only slow must not lose its work to another.
 	cmd.Env = demokit.Environment("TRANCHE_DATABASE="+d.postgres.URL(), "TRANCHE_SESSION_TTL=1m")
 	if d.server.Child, err = d.story.Start(ctx, "tranche serve", d.dir.Log("serve"), cmd, &d.server); err != nil {
 		return err
@@ -100,8 +99,8 @@ func (d *demo) startServer(ctx context.Context) (err error) {
 	return nil
 }
 
-// startProcess starts a service that is connected to NATS and returns when it is ready: when it listens on the
-// endpoint, or, without one, when it says so.
+// startProcess starts a service that connects to NATS and waits until it is ready: until it listens on the endpoint
+// or, without one, until it says so.
 func (d *demo) startProcess(ctx context.Context, database, endpoint, how string) error {
 	began := time.Now()
 	env, into := []string{"NATS_URL=" + d.server.NATS, "TRANCHE_DATA_DIR=" + d.dir.Servers()}, any(nil)
@@ -120,7 +119,7 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 	return nil
 }
 
-// applyPlan shows the plan and puts it on record.
+// applyPlan shows the plan and applies it.
 func (d *demo) applyPlan(ctx context.Context) error {
 	d.story.Chapter("The plan: gather from three services, compose, and post what someone has approved")
 	demokit.Stop(d.story.File(d.dir.File(planFile)))

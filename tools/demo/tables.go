@@ -1,11 +1,11 @@
 package demo
 
-// Everything about an account follows from its number by hashing, so that each bank of a size is the same.
+// All data of an account derives from its number by hashing: banks of one size are identical.
 
 const (
-	// createMovements makes a year for the accounts 1 to the setting bank.accounts. Every fifth is a savings account:
-	// small deposits each month and a withdrawal in July and in December. The others have an income each month and spend
-	// from 70% to 130% of it. 22 movements an account.
+	// createMovements creates 22 movements for each of the accounts 1 to the setting bank.accounts. Every fifth is a
+	// savings account: small monthly deposits, and withdrawals in July and December. The others have a monthly income
+	// and spend 70% to 130% of it.
 	createMovements = `
 CREATE UNLOGGED TABLE movement AS
 SELECT a AS account, make_date(2025, (k - 1) % 12 + 1, 1 + r % 28) AS booked,
@@ -21,7 +21,7 @@ WHERE a % 5 <> 0 OR k <= 12 OR k IN (19, 24);
 CREATE INDEX ON movement (account);
 ANALYZE movement`
 
-	// copyMoved and createMoved take each account's sum to the database of accounts, which keeps balances.
+	// copyMoved, createMoved and pasteMoved carry each account's sum to the database accounts, which keeps balances.
 	copyMoved   = `COPY (SELECT account, sum(amount)::bigint FROM movement GROUP BY account) TO STDOUT BINARY`
 	createMoved = `CREATE UNLOGGED TABLE moved (account int, sum bigint)`
 	pasteMoved  = `COPY moved FROM STDIN BINARY`
@@ -57,7 +57,7 @@ ALTER TABLE account ADD PRIMARY KEY (id);
 DROP TABLE moved;
 ANALYZE account`
 
-	// createBranches makes two dozen branches and says which looks after whom.
+	// createBranches creates two dozen branches and assigns the customers.
 	createBranches = `
 CREATE UNLOGGED TABLE branch AS
 SELECT id::int, name, name || ' Street ' || 2 + id * 3 AS street,

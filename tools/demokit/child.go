@@ -16,22 +16,22 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// readyTimeout bounds the start of a child.
+// readyTimeout limits the start of a child.
 const readyTimeout = 2 * time.Minute
 
-const maxSaid = 2 << 10 // of a log, in an error
+const maxSaid = 2 << 10 // bytes of a log in an error
 
-// Child is a long-lived process of a story. What it says goes to a log.
+// Child is a long-lived process of a story. Its output goes to a log.
 type Child struct {
 	name   string
 	log    string
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when it has ended, with err set
+	exited chan struct{} // closed after the end, when err is set
 	err    error
 }
 
-// StartChild starts the program in a process group of its own: a Ctrl-C at the terminal is ours to handle, and the
-// children end in our order.
+// StartChild starts the program in its own process group: we handle Ctrl-C at the terminal and stop the children in
+// order.
 func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -43,7 +43,7 @@ func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 		cmd.Stdout = file
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	embedded.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL) // with its servers gone it could not stop in order
+	embedded.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL) // with its servers gone, it could not stop in order
 	c := &Child{name: name, log: log, cmd: cmd, exited: make(chan struct{})}
 	if err := embedded.StartChild(cmd, func(err error) { c.err = err; close(c.exited) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -51,18 +51,18 @@ func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 	return c, nil
 }
 
-// PID returns its process id.
+// PID returns the process id.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
-// Exited is closed when it has ended.
+// Exited returns a channel that is closed when the child has ended.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
-// Failure says why the child, which should be running, has ended.
+// Failure returns an error that says why the child ended unexpectedly.
 func (c *Child) Failure() error {
 	return commandError(c.name, 0, c.err, tail(c.log)+"\n  its log: "+c.log)
 }
 
-// Kill ends the child as a crash does.
+// Kill ends the child like a crash.
 func (c *Child) Kill() error {
 	if err := c.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("kill %s: %w", c.name, err)
@@ -71,9 +71,9 @@ func (c *Child) Kill() error {
 	return nil
 }
 
-// Stop ends the child, if need be by force when ctx ends.
+// Stop ends the child, by force when ctx ends.
 func (c *Child) Stop(ctx context.Context) error {
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which is as good
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // an error means it has ended
 	select {
 	case <-c.exited:
 		return nil
@@ -81,10 +81,10 @@ func (c *Child) Stop(ctx context.Context) error {
 	}
 	_ = c.cmd.Process.Kill() // as above
 	<-c.exited
-	return fmt.Errorf("stop %s (pid %d): it did not end in time and was killed", c.name, c.PID())
+	return fmt.Errorf("stop %s (pid %d): it did not end before its timeout and was killed", c.name, c.PID())
 }
 
-// commandError makes a [CommandError] of what exec returned.
+// commandError returns a [CommandError] for an exit, and other errors of exec wrapped.
 func commandError(command string, want int, err error, said string) error {
 	var exit *exec.ExitError
 	if err == nil || errors.As(err, &exit) {
@@ -97,7 +97,7 @@ func commandError(command string, want int, err error, said string) error {
 	return fmt.Errorf("run %s: %w", command, err)
 }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(path string) string {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {
@@ -113,7 +113,7 @@ func tail(path string) string {
 	return string(text)
 }
 
-// lastLines indents the last lines of what a program said.
+// lastLines returns the last lines, indented.
 func lastLines(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -124,8 +124,8 @@ func lastLines(text string) string {
 	return "  " + strings.Join(lines, "\n  ")
 }
 
-// Start starts a child that is stopped when the story ends. When into is not nil, it is read from the child's standard
-// output, where it says that it is ready.
+// Start starts a child that is stopped at the end of the story. If into is not nil, Start decodes the JSON that the
+// child prints when it is ready into it.
 func (s *Story) Start(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (c *Child, err error) {
 	if into == nil {
 		c, err = StartChild(name, log, cmd)
@@ -138,8 +138,8 @@ func (s *Story) Start(ctx context.Context, name, log string, cmd *exec.Cmd, into
 	return c, err
 }
 
-// StartAnnounced starts a child that says in JSON on its standard output that it is ready, and waits for that. There is
-// a child with an error, too, when it was started.
+// StartAnnounced starts a child and waits until it announces itself in JSON on standard output. The child is not nil
+// if it was started, also with an error.
 func StartAnnounced(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (*Child, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -155,7 +155,7 @@ func StartAnnounced(ctx context.Context, name, log string, cmd *exec.Cmd, into a
 	go func() {
 		defer func() { _ = r.Close() }()
 		announced <- json.NewDecoder(r).Decode(into)
-		_, _ = io.Copy(io.Discard, r) // a closed pipe would kill the child when it has more to say
+		_, _ = io.Copy(io.Discard, r) // a closed pipe would kill the child at its next write
 	}()
 	return c, c.await(ctx, announced)
 }
@@ -168,7 +168,7 @@ func (c *Child) await(ctx context.Context, announced <-chan error) error {
 		if err == nil {
 			return nil
 		}
-		select { // it closed its output: it is ending
+		select { // it closed its output and is ending
 		case <-c.exited:
 			return c.Failure()
 		case <-ctx.Done():

@@ -1,8 +1,9 @@
-// Package demokit is what demonstrations are told with: a [Story] on a person's screen, a [Shell] for the commands that
-// the person would type, and each [Child], a process that runs meanwhile, in a [Dir] of their own.
+// Package demokit presents demonstrations: a [Story] for the screen, a [Shell] for the commands, and [Child]
+// processes in a [Dir].
 //
-// Guarantees: children have ended when their Stop returns, and on Linux also when the program is killed; a directory
-// belongs to one story at a time. Concurrency: a Child and a Shell may be used at once, a Story by one goroutine.
+// Guarantees: a child has ended when its Stop returns, and on Linux also when the program is killed; a directory
+// belongs to one story at a time. Concurrency: Child and Shell are safe for concurrent use; a Story belongs to one
+// goroutine.
 package demokit
 
 import (
@@ -22,10 +23,10 @@ import (
 	"golang.org/x/term"
 )
 
-// columns is the width that the story is told in: the smallest terminal's.
+// columns is the width of the output: that of the smallest terminals.
 const columns = 78
 
-// Colours, where the person wants them.
+// ANSI colours.
 const (
 	plain = ""
 	Bold  = "1"
@@ -34,22 +35,22 @@ const (
 	green = "32"
 )
 
-// Story is what the person reads. After a write that failed it goes on in silence; Err tells.
+// Story writes the demonstration. After a failed write it is silent; see [Story.Err].
 type Story struct {
 	out   io.Writer
 	color bool
-	live  bool // a person looks: lines may be overwritten
+	live  bool // a terminal: lines may be overwritten
 	step  int
 	err   error
 	undo  []func(context.Context) error
 }
 
-// New returns a story that is told on out.
+// New returns a story that writes to out.
 func New(out io.Writer, color bool) *Story {
 	return &Story{out: out, color: color, live: isTerminal(out)}
 }
 
-// Err returns what kept the story from being told.
+// Err returns the first write error.
 func (s *Story) Err() error {
 	if s.err == nil {
 		return nil
@@ -57,10 +58,10 @@ func (s *Story) Err() error {
 	return fmt.Errorf("write to standard output: %w", s.err)
 }
 
-// Tell tells one chapter after the other, until one fails or can be written nowhere, and then ends what was begun.
+// Tell runs the chapters until one fails or cannot be written, and then runs what OnStop registered.
 func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) error) (err error) {
 	defer func() {
-		if ctx.Err() != nil && err != nil { // what that broke is of no interest
+		if ctx.Err() != nil && err != nil { // errors caused by the end of ctx do not matter
 			err = ctx.Err()
 		}
 		err = errors.Join(err, s.stop(ctx))
@@ -76,23 +77,23 @@ func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) erro
 	return nil
 }
 
-// over is what ends a story in the middle of a chapter.
+// over carries the error of [Stop].
 type over struct{ err error }
 
-// Stop ends the story when there is an error. It is for chapters, in the goroutine of [Story.Tell].
+// Stop ends the story if there is an error. Only chapters may call it, in the goroutine of [Story.Tell].
 func Stop(err error) {
 	if err != nil {
 		panic(over{err})
 	}
 }
 
-// Must returns a value, or ends the story as [Stop] does.
+// Must returns value, or ends the story like [Stop].
 func Must[T any](value T, err error) T {
 	Stop(err)
 	return value
 }
 
-// told tells a chapter.
+// told runs a chapter and recovers [Stop]'s panic.
 func told(ctx context.Context, chapter func(context.Context) error) (err error) {
 	defer func() {
 		switch cause := recover().(type) {
@@ -106,13 +107,13 @@ func told(ctx context.Context, chapter func(context.Context) error) (err error) 
 	return chapter(ctx)
 }
 
-// OnStop has something ended when the story has, in the opposite order of their beginnings.
+// OnStop registers a function for the end of the story. Functions run in reverse order.
 func (s *Story) OnStop(undo func(context.Context) error) { s.undo = append(s.undo, undo) }
 
-// StopTimeout bounds the end of everything.
+// StopTimeout limits the end of the story.
 const StopTimeout = time.Minute
 
-// stop has its own time: ctx may have ended.
+// stop has its own timeout: ctx may have ended.
 func (s *Story) stop(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopTimeout)
 	defer cancel()
@@ -136,16 +137,16 @@ func (s *Story) Paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// Title begins the story.
+// Title starts the story.
 func (s *Story) Title(text string) { s.write(s.Paint(Bold, text) + "\n") }
 
-// Chapter begins a numbered part.
+// Chapter starts a numbered part.
 func (s *Story) Chapter(text string) {
 	s.step++
 	s.write("\n" + s.Paint(Bold, fmt.Sprintf("%d. %s", s.step, text)) + "\n")
 }
 
-// Command shows what is about to be run, as it would be typed.
+// Command shows a command as one would type it.
 func (s *Story) Command(lines ...string) {
 	for i, line := range lines {
 		lead := "$ "
@@ -156,7 +157,7 @@ func (s *Story) Command(lines ...string) {
 	}
 }
 
-// File shows a file, with a margin.
+// File shows a file, indented.
 func (s *Story) File(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -169,10 +170,10 @@ func (s *Story) File(path string) error {
 	return nil
 }
 
-// Say tells a line.
+// Say writes a line.
 func (s *Story) Say(format string, args ...any) { s.write(fmt.Sprintf(format, args...) + "\n") }
 
-// Fact tells what was done on the left, and how long it took and how fast it went on the right. No rate when n is 0.
+// Fact writes what was done on the left, and the duration and rate on the right. No rate if n is 0.
 func (s *Story) Fact(text string, took time.Duration, n int) {
 	right := fmt.Sprintf("%.1f s", took.Seconds())
 	if n > 0 && took > 0 {
@@ -184,7 +185,7 @@ func (s *Story) Fact(text string, took time.Duration, n int) {
 	s.write(text + strings.Repeat(" ", gap) + s.Paint(dim, strings.TrimRight(right, " ")) + "\n")
 }
 
-// Check shows one comparison of a proof.
+// Check shows a comparison of a proof.
 func (s *Story) Check(c Check) {
 	mark, equals := s.Paint(green, "ok"), "="
 	if !c.Holds() {
@@ -196,7 +197,7 @@ func (s *Story) Check(c Check) {
 	}
 }
 
-// tick is how often a person sees that something long goes on.
+// tick is the interval of the display of seconds.
 const tick = time.Second
 
 // During runs fn. On a terminal it shows the seconds meanwhile.
@@ -219,13 +220,12 @@ func (s *Story) During(fn func() error) error {
 	}
 }
 
-// isTerminal reports whether a person looks at w.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Grouped writes a number with separators: 1,234,567.
+// Grouped formats a number with separators: 1,234,567.
 func Grouped(n int64) string {
 	digits := fmt.Sprint(n)
 	if n < 0 {
@@ -237,18 +237,18 @@ func Grouped(n int64) string {
 	return digits
 }
 
-// Check is one comparison: what was found, on the left, with what there should be, on the right.
+// Check is a comparison: found on the left, expected on the right.
 type Check struct {
 	Left       string
 	Got, Want  int64
 	Right      string
-	FirstWrong string // an example of what is unequal, where there is one
+	FirstWrong string // an example of a difference, if there is one
 }
 
 // Holds reports whether both are equal.
 func (c Check) Holds() bool { return c.Got == c.Want && c.FirstWrong == "" }
 
-// Difference says what is unequal.
+// Difference describes what is unequal.
 func (c Check) Difference() string {
 	text := fmt.Sprintf("%s %s, but %s %s", c.Left, Grouped(c.Got), Grouped(c.Want), c.Right)
 	if c.FirstWrong != "" {
@@ -257,7 +257,8 @@ func (c Check) Difference() string {
 	return text
 }
 
-// Environment is this process's, without what would lead a child elsewhere, and with more.
+// Environment returns the process's environment plus more, without variables that configure Tranche, NATS or
+// PostgreSQL.
 func Environment(more ...string) []string {
 	leads := func(variable string) bool {
 		for _, prefix := range []string{"TRANCHE_", "NATS_", "PG"} {
@@ -270,19 +271,19 @@ func Environment(more ...string) []string {
 	return append(slices.DeleteFunc(os.Environ(), leads), more...)
 }
 
-// BusyError is returned when another one works in the directory.
+// BusyError means that another story uses the directory.
 type BusyError struct{ Dir string }
 
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("another one works in %s; wait for its end, or choose another directory with --dir", e.Dir)
 }
 
-// CommandError is returned when a program that was run ended with an exit code it should not have.
+// CommandError means that a program ended with an unexpected exit code.
 type CommandError struct {
 	Command string
 	Code    int    // -1: ended by a signal
-	Want    int    // the code it should have had
-	Said    string // the last of what it wrote, where the person has not seen it
+	Want    int    // the expected code
+	Said    string // the end of its output, if the user has not seen it
 }
 
 func (e *CommandError) Error() string {
@@ -296,15 +297,15 @@ func (e *CommandError) Error() string {
 	return text
 }
 
-// UnequalError is returned when a proof failed.
+// UnequalError means that a proof failed.
 type UnequalError struct {
-	What        string   // and where it is
-	Differences []string // a line each
+	What        string   // with its place
+	Differences []string // one line each
 }
 
 func (e *UnequalError) Error() string { return e.What + ": " + strings.Join(e.Differences, "; ") }
 
-// Verdict returns an [UnequalError] unless everything holds.
+// Verdict returns an [UnequalError] unless all checks hold.
 func Verdict(what string, checks []Check) error {
 	var differences []string
 	for _, c := range checks {
@@ -318,7 +319,7 @@ func Verdict(what string, checks []Check) error {
 	return nil
 }
 
-// EachLine reads a file of JSON lines.
+// EachLine calls each for every value of a file of JSON lines.
 func EachLine[T any](file string, each func(*T)) error {
 	f, err := os.Open(filepath.Clean(file))
 	if err != nil {

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	serversDir = "servers" // what the servers keep; gone at the end
+	serversDir = "servers" // the servers' data, removed at the end
 	logsDir    = "logs"
 	lockFile   = ".lock"
 )
 
-// Dir is the directory of one story, its own alone while it is open.
+// Dir is the directory of a story, exclusive while open.
 type Dir struct {
 	Path   string
 	lock   *os.File
 	leaves []string
 }
 
-// OpenDir makes the directory, or a fresh one of the story's name when path is empty. leaves are the files and
-// directories that the story leaves there, beside its logs; those of one before are removed.
+// OpenDir creates the directory, or a new one under name if path is empty. leaves are the files and directories that
+// the story leaves there besides its logs; OpenDir removes those of an earlier story.
 func OpenDir(path, name string, now time.Time, leaves ...string) (*Dir, error) {
 	fresh := path == ""
 	if fresh {
@@ -41,7 +41,7 @@ func OpenDir(path, name string, now time.Time, leaves ...string) (*Dir, error) {
 	}
 	d, err := lockDir(path, leaves)
 	var busy *BusyError
-	if fresh && errors.As(err, &busy) { // begun in the same second
+	if fresh && errors.As(err, &busy) { // started in the same second
 		return openDirBeside(path, leaves)
 	}
 	return d, err
@@ -56,7 +56,7 @@ func openDirBeside(path string, leaves []string) (*Dir, error) {
 }
 
 func lockDir(path string, leaves []string) (*Dir, error) {
-	// PostgreSQL may run as another user, who has to pass through.
+	// PostgreSQL may run as another user, who needs access.
 	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // see above
 		return nil, fmt.Errorf("working directory (--dir): %w", err)
 	}
@@ -80,18 +80,18 @@ func lockDir(path string, leaves []string) (*Dir, error) {
 	return d, nil
 }
 
-// File returns the path of something in the directory.
+// File returns the path of a file in the directory.
 func (d *Dir) File(name ...string) string {
 	return filepath.Join(append([]string{d.Path}, name...)...)
 }
 
-// Servers returns the path of something that is gone at the end.
+// Servers returns the path of a file that is removed at the end.
 func (d *Dir) Servers(name ...string) string { return d.File(append([]string{serversDir}, name...)...) }
 
-// Log returns the path of the log of a child.
+// Log returns the path of a child's log.
 func (d *Dir) Log(name string) string { return d.File(logsDir, name+".log") }
 
-// clear removes what a story before may have left: a killed one leaves its servers' data.
+// clear removes what an earlier story left, also if it was killed.
 func (d *Dir) clear() error {
 	for _, name := range append([]string{serversDir, logsDir}, d.leaves...) {
 		if err := os.RemoveAll(d.File(name)); err != nil {
@@ -101,7 +101,7 @@ func (d *Dir) clear() error {
 	return nil
 }
 
-// Close removes the servers' data and gives the directory free.
+// Close removes the servers' data and unlocks the directory.
 func (d *Dir) Close() error {
 	return errors.Join(os.RemoveAll(d.File(serversDir)), syscall.Flock(int(d.lock.Fd()), syscall.LOCK_UN), d.lock.Close())
 }

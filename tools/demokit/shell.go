@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	stopGrace  = 5 * time.Second        // for a command to stop, before it is killed
-	askEvery   = 100 * time.Millisecond // between two tries
+	stopGrace  = 5 * time.Second        // for a command to stop before it is killed
+	askEvery   = 100 * time.Millisecond // between two attempts
 	getTimeout = 5 * time.Second
 )
 
-// Shell runs commands of tranche in a directory, as the person would type them.
+// Shell runs tranche commands in a directory.
 type Shell struct {
 	Program  string
 	Dir      string
@@ -32,7 +32,7 @@ type Shell struct {
 	Story    *Story
 }
 
-// Command returns a command of tranche.
+// Command returns a tranche command.
 func (sh *Shell) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, sh.Program, args...)
 	cmd.Dir, cmd.Env = sh.Dir, sh.Env
@@ -40,13 +40,13 @@ func (sh *Shell) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Gently has the end of the context ask the program to stop, rather than kill it.
+// Gently makes the end of the context send SIGTERM, and kill only after a grace period.
 func Gently(cmd *exec.Cmd) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = stopGrace
 }
 
-// Typed shows a command and runs it, with the person's terminal as its own. It must end with the exit code.
+// Typed shows a command and runs it on the user's terminal. It must end with the exit code.
 func (sh *Shell) Typed(ctx context.Context, exit int, args ...string) error {
 	sh.Story.Command("tranche " + quoted(args))
 	cmd := sh.Command(ctx, args...)
@@ -54,7 +54,6 @@ func (sh *Shell) Typed(ctx context.Context, exit int, args ...string) error {
 	return expect(ctx, exit, "tranche "+strings.Join(args[:min(2, len(args))], " "), cmd.Run())
 }
 
-// quoted is how arguments are typed.
 func quoted(args []string) string {
 	typed := slices.Clone(args)
 	for i, arg := range typed {
@@ -65,7 +64,7 @@ func quoted(args []string) string {
 	return strings.Join(typed, " ")
 }
 
-// expect makes an error of what exec returned, unless it is the exit code.
+// expect returns an error unless err stands for the exit code.
 func expect(ctx context.Context, exit int, name string, err error) error {
 	var code *exec.ExitError
 	switch {
@@ -80,7 +79,7 @@ func expect(ctx context.Context, exit int, name string, err error) error {
 	}
 }
 
-// Piped runs from with its output as the input of the typed command.
+// Piped pipes the output of from into a tranche command.
 func (sh *Shell) Piped(ctx context.Context, from *exec.Cmd, exit int, args ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -95,7 +94,7 @@ func (sh *Shell) Piped(ctx context.Context, from *exec.Cmd, exit int, args ...st
 	if err == nil {
 		err = from.Start()
 	}
-	// The children have their ends; ours must go, or neither would see the other's end.
+	// The children have their ends; close ours, or neither would see EOF.
 	err = errors.Join(err, r.Close(), w.Close())
 	if to.Process == nil {
 		return err
@@ -108,7 +107,7 @@ func (sh *Shell) Piped(ctx context.Context, from *exec.Cmd, exit int, args ...st
 	return errors.Join(err, expect(ctx, exit, "tranche run start", to.Wait()))
 }
 
-// Ask runs a command unseen and decodes the JSON that it prints.
+// Ask runs a command without showing it and decodes its JSON output.
 func (sh *Shell) Ask(ctx context.Context, into any, args ...string) error {
 	cmd := sh.Command(ctx, append([]string{"--json"}, args...)...)
 	var said strings.Builder
@@ -127,7 +126,7 @@ func (sh *Shell) Ask(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// AwaitService returns when the endpoint has as many listeners of a version, "" being any, or the service has ended.
+// AwaitService waits until the endpoint has want listeners of a version ("" is any), or the service has ended.
 func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint, version string, want int) error {
 	return Await(ctx, service.name, service, func(ctx context.Context) error {
 		var list struct {
@@ -155,8 +154,8 @@ func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint, ver
 	})
 }
 
-// Await tries until it succeeds, a child that it is about has ended, or it takes too long; then it says why the last
-// try failed.
+// Await retries try until it succeeds, the child about ends, or readyTimeout passes. The error includes that of the
+// last attempt.
 func Await(ctx context.Context, what string, about *Child, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -180,7 +179,7 @@ func Await(ctx context.Context, what string, about *Child, try func(context.Cont
 	}
 }
 
-// Get reads a JSON document from a server; a nil into drops it.
+// Get decodes a JSON document of a server into into, or discards it if into is nil.
 func Get(ctx context.Context, url string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Fault is a way of misbehaving as the ledger counts it.
+// Fault is a kind of fault in the ledger.
 type Fault string
 
-// The faults of a service. A liar's are its lies.
+// The faults of a service. A liar's faults are its lies.
 const (
 	FaultNone     Fault = ""
 	FaultPoison   Fault = "poison"
@@ -24,7 +24,7 @@ const (
 	FaultOutage   Fault = "outage"
 )
 
-// Entry is one chunk that a service was asked for, written before anything becomes of it.
+// Entry is a chunk that a service received, written before it is handled.
 type Entry struct {
 	Run        uuid.UUID `json:"run"`
 	Slice      uuid.UUID `json:"slice"`
@@ -35,7 +35,7 @@ type Entry struct {
 	At         time.Time `json:"at"`
 }
 
-// Ledger is what services note of their work, outside the system under test.
+// Ledger records the work of services, outside the system under test.
 type Ledger struct {
 	mu      sync.Mutex
 	out     io.Writer
@@ -50,13 +50,13 @@ type execution struct {
 	ordinal, generation int
 }
 
-// NewLedger returns an empty ledger. It writes each entry to out as a line of JSON, in one write; nil: it does not.
+// NewLedger returns an empty ledger that writes each entry to out as a line of JSON, in one write. out may be nil.
 func NewLedger(out io.Writer) *Ledger {
 	return &Ledger{out: out, fired: map[Fault]int{}, times: map[execution]int{}}
 }
 
-// ReadLedger reads what ledgers have written, of however many processes. A last line that breaks off, of a process that
-// died while it wrote, is left out.
+// ReadLedger reads the ledgers of any number of processes. It ignores an incomplete last line, of a process that died
+// while writing.
 func ReadLedger(in io.Reader) (*Ledger, error) {
 	l := NewLedger(nil)
 	for lines := json.NewDecoder(in); ; {
@@ -90,28 +90,28 @@ func (l *Ledger) add(e Entry) {
 	l.err = err
 }
 
-// Err is what has kept the ledger from being written, nil if nothing did.
+// Err returns the first write error.
 func (l *Ledger) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// Entries returns the chunks in the order in which they were begun.
+// Entries returns the chunks in the order in which they began.
 func (l *Ledger) Entries() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.entries)
 }
 
-// Fired returns how many chunks a fault has struck.
+// Fired returns the number of chunks with a fault.
 func (l *Ledger) Fired(f Fault) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fired[f]
 }
 
-// Times returns how often each item of a generation of a run was executed, by ordinal.
+// Times returns how often each item of a run's generation was executed, by ordinal.
 func (l *Ledger) Times(run uuid.UUID, generation int) map[int]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,23 +20,23 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// LiarConfig says who lies, how, and when.
+// LiarConfig configures a Liar.
 type LiarConfig struct {
 	Endpoint string
 	Lie      Lie
-	// Poison is the items about which the liar always lies. Nil: it lies about every chunk at its first attempt, and is
-	// honest at the others.
+	// Poison is the items about which the liar always lies. Nil: it lies about the first attempt of every chunk, and is
+	// honest about the others.
 	Poison []int
-	Ledger *Ledger // nil: one of its own, which Liar.Ledger returns
+	Ledger *Ledger // nil: a new one, see Liar.Ledger
 }
 
-// Liar answers requests without the SDK. It does one at a time.
+// Liar answers requests without the SDK, one at a time.
 type Liar struct {
 	cfg LiarConfig
 	js  jetstream.JetStream
 }
 
-// NewLiar makes a liar on a connection, which stays the caller's.
+// NewLiar returns a liar on a connection that the caller owns.
 func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
 	if err := wire.ValidateName(cfg.Endpoint); err != nil {
 		return nil, fmt.Errorf("faultyservice: LiarConfig.Endpoint: %w", err)
@@ -49,7 +49,7 @@ func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
 	return &Liar{cfg: cfg, js: js}, err
 }
 
-// Ledger is where the liar notes its work. A lie counts as a fault of that name.
+// Ledger returns the liar's ledger. A lie counts as a fault of the same name.
 func (l *Liar) Ledger() *Ledger { return l.cfg.Ledger }
 
 const (
@@ -57,7 +57,7 @@ const (
 	liarWait  = 200 * time.Millisecond // for messages, and between two looks for the consumer
 )
 
-// Run answers until ctx ends. It waits for nodes to make the endpoint's consumer.
+// Run answers until ctx ends. It waits until nodes have created the endpoint's consumer.
 func (l *Liar) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		consumer, err := l.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(l.cfg.Endpoint))
@@ -111,7 +111,6 @@ func (l *Liar) lies(q *question) bool {
 	return false
 }
 
-// entry is what the ledger keeps.
 func (q *question) entry(fault Fault) Entry {
 	e := Entry{Fault: fault, At: time.Now(), Run: q.Run, Slice: q.Slice, Attempt: q.Attempt, Generation: q.Generation}
 	for _, item := range q.Items {
@@ -120,47 +119,46 @@ func (q *question) entry(fault Fault) Entry {
 	return e
 }
 
-// Lie is a reply that does not fit its request.
+// Lie is a kind of reply that does not fit its request.
 type Lie string
 
-// The lies. Unless another is named, the reply that carries one looks complete.
+// The lies. Unless noted otherwise, the reply looks complete.
 const (
-	LieForeign   Lie = "foreign"    // results for ordinals that no one asked for
-	LieOthers    Lie = "others"     // the result that another chunk of the run would have, under this slice
-	LieMissing   Lie = "missing"    // half of the results, and a count that fits them
-	LieEmpty     Lie = "empty"      // success, without any result
-	LieCountHigh Lie = "count high" // a count over what is sent: the reply never looks complete
-	LieCountLow  Lie = "count low"  // a count below what the message itself holds
-	LieDoubled   Lie = "doubled"    // each result twice, the second time a wrong one
-	LieTwice     Lie = "twice"      // a right reply, and then a second one that takes everything back
-	LieRun       Lie = "run"        // a run that there is not, in the headers; the slice is right
-	LieSlice     Lie = "slice"      // a slice that there is not
+	LieForeign   Lie = "foreign"    // results for ordinals that nobody asked for
+	LieOthers    Lie = "others"     // the result of another chunk of the run, under this slice
+	LieMissing   Lie = "missing"    // half of the results, with a matching count
+	LieEmpty     Lie = "empty"      // success without results
+	LieCountHigh Lie = "count high" // a count above the number of slots: the reply never looks complete
+	LieCountLow  Lie = "count low"  // a count below the number of slots
+	LieDoubled   Lie = "doubled"    // each result twice, the second one wrong
+	LieTwice     Lie = "twice"      // a right reply, then a second one that revokes it
+	LieRun       Lie = "run"        // an unknown run in the headers; the slice is right
+	LieSlice     Lie = "slice"      // an unknown slice
 	LieEndpoint  Lie = "endpoint"   // a right reply, on the subject of another endpoint
-	LieGarbage   Lie = "garbage"    // a body that is no JSON
-	LieTruncated Lie = "truncated"  // a body that breaks off
-	LieBoth      Lie = "both"       // a slot that is a result and an error
+	LieGarbage   Lie = "garbage"    // a body that is not JSON
+	LieTruncated Lie = "truncated"  // a truncated body
+	LieBoth      Lie = "both"       // a slot with both a result and an error
 )
 
-// Lies are all of them.
+// Lies returns all lies.
 func Lies() []Lie {
 	return []Lie{LieForeign, LieOthers, LieMissing, LieEmpty, LieCountHigh, LieCountLow, LieDoubled, LieTwice, LieRun,
 		LieSlice, LieEndpoint, LieGarbage, LieTruncated, LieBoth}
 }
 
-// OtherEndpoint is whose subject LieEndpoint answers on.
+// OtherEndpoint is the endpoint under which LieEndpoint answers.
 const OtherEndpoint = "somebody-else"
 
-// foreignBy is how far off the ordinals of LieForeign are: in another block, if there is one.
+// foreignBy is the offset of LieForeign's ordinals: in another block, if there is one.
 const foreignBy = 100_000
 
-// question is a request.
 type question struct {
 	*wire.Request
 
 	header nats.Header
 }
 
-// slot is an item's place in a reply.
+// slot is an item's entry in a reply.
 type slot struct {
 	Ordinal int             `json:"i"`
 	Result  json.RawMessage `json:"d,omitempty"`
@@ -173,7 +171,7 @@ type slotError struct {
 	Retry   bool   `json:"retry"`
 }
 
-// slots are the right ones.
+// slots returns the right results.
 func (q *question) slots() []slot {
 	all := make([]slot, len(q.Items))
 	for i, item := range q.Items {
@@ -182,7 +180,7 @@ func (q *question) slots() []slot {
 	return all
 }
 
-// reply is a message of a reply. A count of −1 means that another one follows.
+// reply returns a message of a reply. A count of −1 means that another one follows.
 func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 	msg := &nats.Msg{Subject: wire.ReplySubject(endpoint), Header: maps.Clone(q.header)}
 	msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
@@ -194,17 +192,16 @@ func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 	if slots == nil {
 		slots = []slot{}
 	}
-	// Slots are numbers, strings and JSON that was read: they can be written.
+	// Slots are numbers, strings and JSON that was read: they can be marshalled.
 	msg.Data, _ = json.Marshal(map[string]any{"slots": slots}) //nolint:errchkjson // as above
 	return msg
 }
 
-// right is the reply of an honest service.
+// right returns the reply of an honest service.
 func (q *question) right(endpoint string) []*nats.Msg {
 	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.Items))}
 }
 
-// lie returns the messages that carry a lie.
 func (q *question) lie(lie Lie, endpoint string) []*nats.Msg {
 	n := len(q.Items)
 	honest := q.right(endpoint)
@@ -242,7 +239,7 @@ func (q *question) lie(lie Lie, endpoint string) []*nats.Msg {
 	return honest
 }
 
-// moved is the right results under other ordinals.
+// moved returns the right results under other ordinals.
 func (q *question) moved(by int) []slot {
 	all := q.slots()
 	for i := range all {
@@ -251,7 +248,7 @@ func (q *question) moved(by int) []slot {
 	return all
 }
 
-// taken is an error for each item that was answered before.
+// taken returns an error for each answered item.
 func (q *question) taken() []slot {
 	all := q.slots()
 	for i := range all {

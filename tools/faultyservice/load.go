@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Load is how long chunks take. Alone, a chunk takes PerChunk and PerItem for each of its items. With c chunks at work
-// each is slowed down by
+// Load models how long chunks take. Alone, a chunk takes PerChunk plus PerItem per item. With c concurrent chunks
+// each takes longer by the factor
 //
 //	max(1, c/Servers) · (1 + c·(c−1)/Best²)
 //
-// where a zero Servers or Best leaves its factor out. The first is a pool of so many workers. The second is the loss by
-// coherence in Gunther's universal scalability law: throughput peaks at c = Best, and falls beyond it.
+// where a zero Servers or Best leaves its factor out. The first factor is a pool of workers. The second is the
+// coherence penalty of Gunther's universal scalability law: throughput peaks at c = Best.
 type Load struct {
 	PerChunk time.Duration `json:"per_chunk,omitempty"`
 	PerItem  time.Duration `json:"per_item,omitempty"`
@@ -28,10 +28,9 @@ func (l *Load) validate() error {
 	return nil
 }
 
-// alone is how long a chunk of n items takes when there is no other.
 func (l *Load) alone(n int) time.Duration { return l.PerChunk + time.Duration(n)*l.PerItem }
 
-// slowdown is how many times longer each of c chunks takes.
+// slowdown is the factor by which c concurrent chunks take longer.
 func (l *Load) slowdown(c int) float64 {
 	factor := 1.0
 	if l.Servers > 0 {
@@ -43,8 +42,8 @@ func (l *Load) slowdown(c int) float64 {
 	return factor
 }
 
-// Peak is the most items a second that a service with this load answers, in chunks of n items, and the number of chunks
-// at work that it takes. It looks at up to limit of them.
+// Peak returns the highest rate of a service with this load, in items per second for chunks of n items, and the
+// concurrency that reaches it, up to limit.
 func (l *Load) Peak(n, limit int) (rate float64, atOnce int) {
 	for c := 1; c <= limit; c++ {
 		r := float64(c*n) / (l.alone(n).Seconds() * l.slowdown(c))
@@ -55,9 +54,8 @@ func (l *Load) Peak(n, limit int) (rate float64, atOnce int) {
 	return rate, atOnce
 }
 
-// clock lets chunks take their time together: the more there are, the slower it goes for each. It keeps one virtual
-// time, which runs slower than the real one by the slowdown of the moment, so a chunk that comes or goes changes the
-// end of all others.
+// clock slows down concurrent chunks. It keeps one virtual time, which runs slower than real time by the current
+// slowdown, so a chunk that starts or ends changes the end of all others.
 type clock struct {
 	slowdown func(atOnce int) float64
 
@@ -68,7 +66,7 @@ type clock struct {
 	timer   *time.Timer // for the next end
 }
 
-// stay is a chunk at work.
+// stay is a chunk in progress.
 type stay struct {
 	end  time.Duration // virtual
 	over chan struct{}
@@ -78,7 +76,7 @@ func newClock(slowdown func(int) float64) *clock {
 	return &clock{slowdown: slowdown, asOf: time.Now(), stays: map[*stay]bool{}}
 }
 
-// work lets a chunk take what it takes alone, and longer when there are others. It ends early with ctx.
+// work blocks for the duration of a chunk: alone, or longer with others. It returns early when ctx ends.
 func (c *clock) work(ctx context.Context, alone time.Duration) error {
 	if alone <= 0 {
 		return ctx.Err()
@@ -103,7 +101,7 @@ func (c *clock) work(ctx context.Context, alone time.Duration) error {
 	}
 }
 
-// advance brings the virtual time up to now and ends what is over.
+// advance brings the virtual time up to date and ends chunks that are over. c.mu must be held.
 func (c *clock) advance() {
 	now := time.Now()
 	if n := len(c.stays); n > 0 {
@@ -118,7 +116,7 @@ func (c *clock) advance() {
 	}
 }
 
-// arm sets the timer to the next end at the slowdown of now.
+// arm sets the timer for the next end at the current slowdown. c.mu must be held.
 func (c *clock) arm() {
 	if c.timer != nil {
 		c.timer.Stop()
@@ -132,7 +130,7 @@ func (c *clock) arm() {
 			next = left
 		}
 	}
-	// A nanosecond more, lest rounding leaves the end just ahead.
+	// One nanosecond more, so that rounding does not leave the end just ahead.
 	c.timer = time.AfterFunc(time.Duration(float64(next)*c.slowdown(len(c.stays)))+1, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -141,7 +139,7 @@ func (c *clock) arm() {
 	})
 }
 
-// bucket lets items through at a rate.
+// bucket is a token bucket of items.
 type bucket struct {
 	rate, burst float64
 
@@ -170,17 +168,16 @@ func (b *bucket) take(n int) int {
 	return passed
 }
 
-// outage knows when it is down.
 type outage struct {
 	Outage
 
 	mu       sync.Mutex
 	answered int
-	over     chan struct{} // since it began: closed when it is over
+	over     chan struct{} // from its start on; closed when it is over
 	ended    bool
 }
 
-// down returns a channel that is closed at the end of the outage, nil when there is none now.
+// down returns a channel that is closed at the end of the outage, or nil if there is none now.
 func (o *outage) down() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,16 +1,15 @@
-// Package faultyservice is services that misbehave on purpose, to test what becomes of runs then.
+// Package faultyservice has services with deliberate faults, to test how runs cope with them.
 //
-// A [Service] is an ordinary service of the SDK that answers each item with its own payload, unless its [Config] says
-// how it goes wrong: chunks with poison in them fail as a whole, so do chunks over a size; items over a rate are
-// refused; chunks take longer the more of them there are; for a while nothing works. A [Liar] speaks the protocol
-// itself, and answers what no service of the SDK would: items that it was not asked about, other runs' slices, counts
-// that do not fit, garbage.
+// A [Service] uses the SDK and answers each item with its own payload, except for the faults of its [Config]: poison
+// items that fail their chunk, chunks over a size, items over a rate, chunks that slow each other down, an outage. A
+// [Liar] implements the protocol itself and answers what no service of the SDK would: foreign ordinals, slices of
+// other runs, wrong counts, garbage.
 //
-// Both write into a [Ledger] what they were asked and which of their faults they have shown. That is the view from
-// outside: a test holds what the system says against it, and fails when the fault that it is about never came.
+// Both record requests and faults in a [Ledger], independently of the system under test. A test compares the two, and
+// fails if its fault never occurred.
 //
-// A Config can be written as JSON, so that a service can be a process of its own. Services and ledgers are safe for
-// concurrent use. Nothing here is meant for production.
+// A Config can be JSON, for a service in a process of its own. Services and ledgers are safe for concurrent use. For
+// tests only.
 package faultyservice
 
 import (
@@ -29,10 +28,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Config says what a service does, beside answering. Each section that is missing is a way in which it behaves well.
+// Config configures a Service. Each nil section leaves its fault out.
 type Config struct {
 	Endpoint    string        `json:"endpoint"`              // required
-	Concurrency int           `json:"concurrency,omitempty"` // chunks at once; 0: the SDK's default
+	Concurrency int           `json:"concurrency,omitempty"` // concurrent chunks; 0: the SDK's default
 	Timeout     time.Duration `json:"timeout,omitempty"`     // of a chunk; 0: the SDK's default
 
 	Poison   *Poison   `json:"poison,omitempty"`
@@ -41,52 +40,51 @@ type Config struct {
 	Load     *Load     `json:"load,omitempty"`
 	Outage   *Outage   `json:"outage,omitempty"`
 
-	Ledger *Ledger     `json:"-"` // nil: one of its own, which Service.Ledger returns
+	Ledger *Ledger     `json:"-"` // nil: a new one, see Service.Ledger
 	Log    *zap.Logger `json:"-"` // nil: none
 }
 
-// Way is how a chunk goes wrong.
+// Way is how a chunk fails.
 type Way string
 
-// The ways.
 const (
-	WayError  Way = "error"  // the handler returns an error: the chunk fails, and may be retried
-	WayRefuse Way = "refuse" // the same, but trying again would not help
+	WayError  Way = "error"  // the handler returns an error: the chunk fails and may be retried
+	WayRefuse Way = "refuse" // the same, but permanent
 	WayPanic  Way = "panic"  // the handler panics
-	WayHang   Way = "hang"   // nothing is answered until the handler's time is over
+	WayHang   Way = "hang"   // no answer until the handler's timeout
 	WayExit   Way = "exit"   // the process ends at once
-	WaySlots  Way = "slots"  // each item is an error that may pass
-	WayItem   Way = "item"   // poison: only the item itself is an error, permanently; otherwise each item is
+	WaySlots  Way = "slots"  // each item is a transient error
+	WayItem   Way = "item"   // poison: only the item itself is an error, a permanent one; otherwise each item is
 )
 
-// Poison is items that make every chunk fail that they are in, however small; by WayItem they only fail themselves.
+// Poison is items that make every chunk fail that contains them; with WayItem only they fail.
 type Poison struct {
 	Ordinals []int `json:"ordinals"`
 	Way      Way   `json:"way"`
 }
 
-// Memory makes chunks fail that are too big, whatever is in them.
+// Memory makes chunks over a size fail.
 type Memory struct {
-	Items int `json:"items"` // the most that a chunk may have
+	Items int `json:"items"` // the largest size that works
 	Way   Way `json:"way"`
 }
 
-// Throttle refuses the items over a rate, at once, with errors of CodeThrottled that may pass.
+// Throttle refuses the items over a rate at once, with transient errors of CodeThrottled.
 type Throttle struct {
 	PerSecond float64 `json:"per_second"` // items
-	Burst     float64 `json:"burst"`      // items that are let through after a pause; 0: those of a second
+	Burst     float64 `json:"burst"`      // items after a pause; 0: those of one second
 }
 
-// Outage is a while in which nothing works. It begins with the first chunk after so many items were answered.
+// Outage is a period in which nothing works. It starts with the first chunk after After items were answered.
 type Outage struct {
 	After int           `json:"after"` // items
 	For   time.Duration `json:"for"`
-	Way   Way           `json:"way"` // WayHang: what was asked in that time is never answered
-	// Until has it last until then at the least; nil: it lasts as long as For says.
+	Way   Way           `json:"way"` // WayHang: requests in that time are never answered
+	// Until extends the outage until it is closed; nil: For alone counts.
 	Until <-chan struct{} `json:"-"`
 }
 
-// Codes of the errors that services here answer with. Others are the SDK's.
+// Error codes of these services. The others are the SDK's.
 const (
 	CodeThrottled = "throttled"
 	CodeDown      = "down"
@@ -123,16 +121,16 @@ func (w Way) known() bool {
 	}
 }
 
-// Each item is answered with its own payload.
+// Results have the type of the payloads.
 type (
 	chunk = endpoints.Chunk[json.RawMessage, json.RawMessage]
 	item  = endpoints.Item[json.RawMessage, json.RawMessage]
 )
 
-// exitStatus is that of a process that ends by WayExit.
+// exitStatus is the exit code of WayExit.
 const exitStatus = 86
 
-// Service misbehaves as its Config says.
+// Service has the faults of its Config.
 type Service struct {
 	cfg    Config
 	svc    *endpoints.Service
@@ -142,7 +140,7 @@ type Service struct {
 	exit   func(int)
 }
 
-// New makes a service on a connection, which stays the caller's.
+// New returns a service on a connection that the caller owns.
 func New(nc *nats.Conn, cfg Config) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -176,7 +174,7 @@ func New(nc *nats.Conn, cfg Config) (*Service, error) {
 	return s, endpoints.HandleList(s.svc, cfg.Endpoint, s.handle, options...)
 }
 
-// Run serves until ctx ends. Chunks that hang then are no error.
+// Run serves until ctx ends. Chunks that hang at the end are no error.
 func (s *Service) Run(ctx context.Context) error {
 	err := s.svc.Run(ctx)
 	if _, drained := errors.AsType[*endpoints.DrainError](err); drained {
@@ -185,10 +183,10 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(err, s.cfg.Ledger.Err())
 }
 
-// Ledger is where the service notes its work.
+// Ledger returns the service's ledger.
 func (s *Service) Ledger() *Ledger { return s.cfg.Ledger }
 
-// handle does with a chunk what befalls it first: an outage, its size, the rate, its own time, poison, an answer.
+// handle applies the first fault that fits the chunk: outage, size, rate, duration, poison. Else it answers.
 func (s *Service) handle(ctx context.Context, c *chunk) error {
 	items := c.Items()
 	if s.outage != nil {
@@ -235,7 +233,7 @@ func (s *Service) note(c *chunk, fault Fault) {
 	s.cfg.Ledger.add(e)
 }
 
-// throttle refuses the items over the rate, and returns how many pass.
+// throttle refuses the items over the rate and returns how many pass.
 func (s *Service) throttle(items []*item) (passed int, fault Fault) {
 	if s.bucket == nil {
 		return len(items), FaultNone
@@ -255,7 +253,7 @@ func (s *Service) poisoned(items []*item) bool {
 	})
 }
 
-// fail has a chunk go wrong. What hangs does so until over, if that is not nil, and then leaves everything unanswered.
+// fail makes a chunk fail. A hanging chunk returns at over, if not nil, and leaves its items unanswered.
 func (s *Service) fail(ctx context.Context, c *chunk, way Way, code string, over <-chan struct{}) error {
 	switch way {
 	case WayRefuse:

@@ -17,12 +17,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// object is a JSON object, or a part of the document as one.
+// object is a JSON object.
 type object = map[string]any
 
-// hinted returns the document with what the generator should know beside it: of each member of each schema the name and
-// type that it has in the server's Go, so that a client's code reads like the server's. Types of the server's own
-// become text, or types that the client package has by hand. Nothing of this is in the document that is published.
+// hinted returns the document with hints for the generator: each schema member's Go name and type on the server, so
+// that client code looks like the server's. The server's own types become strings, or types that the client package
+// defines by hand. The published document has no hints.
 func hinted(doc *huma.OpenAPI) (object, error) {
 	text, err := doc.MarshalJSON()
 	if err != nil {
@@ -50,7 +50,7 @@ func hinted(doc *huma.OpenAPI) (object, error) {
 		}
 		h.schemas[name] = enum
 	}
-	delete(at(root, "components"), "responses") // all are of one type, by other names
+	delete(at(root, "components"), "responses") // all have the same type under different names
 	for path, item := range at(root, "paths") {
 		for method, op := range item.(object) {
 			h.operation(strings.ToUpper(method), path, op.(object))
@@ -71,11 +71,11 @@ const commentWidth = 118
 type hinter struct {
 	registry huma.Registry
 	schemas  object
-	enums    object // texts of which only some are values, by the name of their type
+	enums    object // texts with a limited set of values, by the name of their type
 	asked    []byte // the bodies of requests
 }
 
-// schema hints at the members of one schema.
+// schema adds hints to the members of a schema.
 func (h *hinter) schema(name string, schema object) error {
 	goType := h.registry.TypeFromRef("#/components/schemas/" + name)
 	if goType == nil || goType.Kind() != reflect.Struct {
@@ -113,8 +113,8 @@ func (h *hinter) schema(name string, schema object) error {
 	return nil
 }
 
-// parts are the types that a type embeds in the client, by the names of their schemas: what it embeds in the server and
-// has a schema. The bodies of requests are flat, since they are written as literals.
+// parts returns the types that a type embeds in the client, by schema name: those that it embeds on the server and
+// that have a schema. Request bodies are flat, since users write them as literals.
 func (h *hinter) parts(name string, goType reflect.Type) map[string]reflect.StructField {
 	parts := map[string]reflect.StructField{}
 	if bytes.Contains(h.asked, []byte("/"+name+`"`)) {
@@ -130,7 +130,7 @@ func (h *hinter) parts(name string, goType reflect.Type) map[string]reflect.Stru
 	return parts
 }
 
-// within reports whether a field is one of a part.
+// within reports whether a field belongs to a part.
 func within(parts map[string]reflect.StructField, field reflect.StructField) bool {
 	for _, p := range parts {
 		if len(field.Index) > len(p.Index) && slices.Equal(field.Index[:len(p.Index)], p.Index) {
@@ -140,7 +140,7 @@ func within(parts map[string]reflect.StructField, field reflect.StructField) boo
 	return false
 }
 
-// goType is the type that a member has in the client.
+// goType returns a member's type in the client.
 func (h *hinter) goType(t reflect.Type, schema object) string {
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -167,21 +167,21 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 		return "any"
 	case reflect.String:
 		return h.text(t, schema)
-	case reflect.Array: // the ids, which are text outside
+	case reflect.Array: // ids, which are strings in JSON
 		return "string"
 	default:
 		return t.Kind().String()
 	}
 }
 
-// text is the type of a text: one of its own when there is a type for its values in the server.
+// text returns the type of a string: a named one if the server has a type for its values.
 func (h *hinter) text(t reflect.Type, schema object) string {
 	given, ok := schema["enum"].([]any)
 	values := slices.Clone(given)
 	if !ok || t.PkgPath() == "" {
 		return "string"
 	}
-	if former, ok := h.enums[t.Name()].(object); ok { // one place may allow less than another
+	if former, ok := h.enums[t.Name()].(object); ok { // one place may allow fewer values than another
 		for _, value := range former["enum"].([]any) {
 			if !slices.Contains(values, value) {
 				values = append(values, value)
@@ -198,7 +198,7 @@ func (h *hinter) text(t reflect.Type, schema object) string {
 	return t.Name()
 }
 
-// sayValues keeps the values of a text in its comment, when it has no type that names them.
+// sayValues lists the values of a string without a named type in its comment.
 func sayValues(schema object, goType string) {
 	values, ok := schema["enum"].([]any)
 	if !ok || strings.TrimLeft(goType, "*[]") != "string" {
@@ -212,11 +212,11 @@ func sayValues(schema object, goType string) {
 	schema["description"] = strings.TrimPrefix(said+"; one of "+strings.Join(texts, ", "), "; ")
 }
 
-// operation hints at parameters, and says what the method of the client takes and returns.
+// operation adds hints to the parameters, and the types that the client's method takes and returns.
 func (h *hinter) operation(method, path string, op object) {
 	if parameters, ok := op["parameters"].([]any); ok {
 		op["parameters"] = slices.DeleteFunc(parameters, func(p any) bool {
-			return p.(object)["in"] == "header" // the actor is the client's, the others are options of a call
+			return p.(object)["in"] == "header" // the client sets the actor, the others are options of a call
 		})
 		for _, p := range op["parameters"].([]any) {
 			hintParameter(p.(object))
@@ -242,11 +242,11 @@ func (h *hinter) operation(method, path string, op object) {
 		op["x-client-result"] = names[0]
 		h.pages(op, at(h.schemas, names[0], "properties"))
 	}
-	delete(op, "responses") // what they are is said
+	delete(op, "responses") // the hints replace them
 	op["responses"] = object{"200": object{"description": "ok"}}
 }
 
-// pages says what an operation lists, when it does so page by page: its answer has one list, and says what is next.
+// pages adds hints for paginated operations: their answers have one list and next.
 func (h *hinter) pages(op, answer object) {
 	listed, isList := strings.CutPrefix(camel(op["operationId"].(string)), "List")
 	if !isList || answer["next"] == nil {
@@ -272,8 +272,7 @@ func typeOfContent(content object) string {
 	return ref[strings.LastIndex(ref, "/")+1:]
 }
 
-// hintParameter says which type a parameter has. What is not given is the zero value, but for numbers of which 0 is one
-// to ask for.
+// hintParameter sets a parameter's type. Absent means the zero value, except for numbers where 0 is meaningful.
 func hintParameter(p object) {
 	schema := at(p, "schema")
 	text := map[string]string{
@@ -301,7 +300,7 @@ func hintParameter(p object) {
 	p["x-go-name"] = camel(p["name"].(string))
 }
 
-// comment is the doc comment of a method.
+// comment returns the doc comment of a method.
 func comment(method, path string, op object) string {
 	text := fmt.Sprintf("%s: %s.", camel(op["operationId"].(string)), strings.TrimSuffix(op["summary"].(string), "."))
 	if described, _ := op["description"].(string); described != "" {
@@ -318,7 +317,7 @@ func comment(method, path string, op object) string {
 	return lines.String()
 }
 
-// wrapped makes a paragraph lines of a comment.
+// wrapped formats a paragraph as comment lines.
 func wrapped(paragraph string) string {
 	var lines []string
 	line := "//"
@@ -331,7 +330,7 @@ func wrapped(paragraph string) string {
 	return strings.Join(append(lines, line), "\n")
 }
 
-// camel makes a Go name of one with dashes or underscores.
+// camel converts a name with dashes or underscores to a Go name.
 func camel(name string) string {
 	var b strings.Builder
 	for word := range strings.FieldsFuncSeq(name, func(r rune) bool { return strings.ContainsRune("-_ :.", r) }) {

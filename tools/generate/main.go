@@ -1,7 +1,7 @@
-// Command generate makes what follows from the API's description: docs/openapi.json, which is the description; the
-// generated part of orchestrator/client, by oapi-codegen; the table of operations in docs/api.md, that of a step's
-// settings in docs/operations.md, and those of named times in docs/waits.md. Run it by make generate. Its test holds
-// all of them against the code.
+// Command generate writes what derives from the API description: docs/openapi.json, the description itself; the
+// generated part of orchestrator/client, with oapi-codegen; the tables of operations in docs/api.md, of step settings
+// in docs/operations.md and of durations in docs/waits.md. Run it with make generate. Its test checks that all are up
+// to date.
 package main
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// generator is what makes Go of the document. ogen was looked at too: it brings a JSON library, a validator and
-// OpenTelemetry into every program that uses the client, and refuses what a newer server adds.
+// generator generates the Go client. Not ogen: it adds a JSON library, a validator and OpenTelemetry to every program
+// that uses the client, and refuses what a newer server adds.
 const generator = "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2"
 
-// What is made, from the root of the repository.
+// Outputs, relative to the root of the repository.
 const (
 	documentFile = "docs/openapi.json"
 	clientFile   = "orchestrator/client/client.gen.go"
@@ -40,7 +40,7 @@ func generate(root string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(root, documentFile), text, 0o644); err != nil { //nolint:gosec // for everybody
+	if err := os.WriteFile(filepath.Join(root, documentFile), text, 0o644); err != nil { //nolint:gosec // public
 		return err
 	}
 	for _, piece := range pages() {
@@ -51,7 +51,7 @@ func generate(root string) error {
 	return generateClient(root)
 }
 
-// document is the document as it is kept.
+// document returns the document as stored.
 func document() ([]byte, error) {
 	text, err := api.Document().MarshalJSON()
 	if err != nil {
@@ -97,7 +97,7 @@ func generateClient(root string) error {
 	return stamp(output, root)
 }
 
-// inputFiles are what the client is made with beside the document.
+// inputFiles returns what the client depends on besides the document.
 func inputFiles() []string {
 	return []string{
 		"oapi-codegen.yaml", "templates/client.tmpl", "templates/empty.tmpl", "templates/imports.tmpl",
@@ -105,7 +105,7 @@ func inputFiles() []string {
 	}
 }
 
-// stampOf says what a generated file was made from, and what it is: neither may change without the other.
+// stampOf returns a line with the hash of a generated file and its inputs: neither may change alone.
 func stampOf(root string, code []byte) (string, error) {
 	source := sha256.New()
 	hints, err := hinted(api.Document())
@@ -128,7 +128,7 @@ func stampOf(root string, code []byte) (string, error) {
 	return fmt.Sprintf("\n// Of %x, is %x.\n", source.Sum(nil)[:16], sha256.Sum256(code)), nil
 }
 
-// stamp adds its stamp to a file.
+// stamp appends the stamp to a file.
 func stamp(file, root string) error {
 	code, err := os.ReadFile(file)
 	if err != nil {
@@ -138,12 +138,12 @@ func stamp(file, root string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(code, line...), 0o644) //nolint:gosec // for everybody
+	return os.WriteFile(file, append(code, line...), 0o644) //nolint:gosec // public
 }
 
 var errStale = errors.New("is not what the API makes of it now; run: make generate")
 
-// fresh compares a file's stamp with what it should be.
+// fresh returns an error if a file's stamp is not up to date.
 func fresh(file, root string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

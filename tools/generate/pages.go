@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// made is a piece of a page between the lines that say so.
+// made is a generated part of a page, between marker lines.
 type made struct {
 	page, what string
 	text       func(root string) (string, error)
@@ -56,13 +56,13 @@ func operations() []operation {
 	return all
 }
 
-// unusualRole is the role that an operation needs, in parentheses, except a viewer's GET and an operator's change.
+// unusualRole returns an operation's role in parentheses, or "" for a viewer's GET and an operator's change.
 func (o operation) unusualRole() string {
 	usual := map[bool]string{true: " (viewer)", false: " (operator)"}[o.method == http.MethodGet]
 	return strings.TrimSuffix(fmt.Sprintf(" (%s)", o.Extensions["x-tranche-role"]), usual)
 }
 
-// table lists all operations, by their tags.
+// table returns the table of operations, by tag.
 func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
@@ -79,7 +79,7 @@ func table(string) (string, error) {
 	return b.String(), nil
 }
 
-// in puts the piece into its page.
+// in replaces the part in its page.
 func (m made) in(page []byte, root string) ([]byte, error) {
 	begin := fmt.Sprintf("<!-- %s: written by make generate -->\n", m.what)
 	end := fmt.Sprintf("<!-- end of %s -->\n", m.what)
@@ -104,7 +104,7 @@ func (m made) write(root string) error {
 	return os.WriteFile(file, page, 0o644) //nolint:gosec // for everybody
 }
 
-// settings is the table of a step's settings. What holds without one stands in parentheses at the end of its words.
+// settings returns the table of step settings. Defaults stand in parentheses at the end of their descriptions.
 func settings(string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n| plan | flag | default | meaning |\n|---|---|---|---|\n")

@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// waitsPage says what waits, in a table that is written by hand, and ends with the values of the times that this names.
+// waitsPage has a table of waits, written by hand, and below it the generated values of the durations that it names.
 const waitsPage = "docs/waits.md"
 
-// waiting lists the trees whose durations have to have a comment, and may be named there.
+// waiting returns the trees whose durations need a comment and may be named on the page.
 func waiting() []string {
 	return []string{
 		"bitfield", "orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
@@ -30,17 +30,17 @@ func waiting() []string {
 	}
 }
 
-// notWaiting lists trees below them: kits for tests, which no one runs in earnest.
+// notWaiting returns the trees below them that are only for tests.
 func notWaiting() []string {
 	return []string{"endpoints/endpointstest", "internal/testing/apitest", "internal/testing/nodetest",
 		"internal/testing/storetest"}
 }
 
-// codeName matches names of the code, among what a page writes as code.
+// codeName matches Go names in code spans.
 var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
 
-// waits lists the named durations that the page mentions before the list. A duration that no one has said a word of is
-// an error, and so is a name on the page that the code does not have.
+// waits returns rows for the durations that the page mentions above the list. It fails if a duration has no comment,
+// or if a name on the page is not in the code.
 func waits(root string) (string, error) {
 	packages, err := sources(root)
 	if err != nil {
@@ -53,7 +53,7 @@ func waits(root string) (string, error) {
 	mentioned, _, _ := bytes.Cut(page, []byte("<!--"))
 	missing := map[string]bool{}
 	for _, name := range codeName.FindAllSubmatch(mentioned, -1) {
-		missing[string(name[1])] = !strings.HasSuffix(string(name[1]), "Error") // a type, and no time
+		missing[string(name[1])] = !strings.HasSuffix(string(name[1]), "Error") // a type, not a duration
 	}
 	rows, err := durationRows(packages, missing)
 	for name, unknown := range missing {
@@ -65,7 +65,7 @@ func waits(root string) (string, error) {
 	return "\n| name | value | package |\n|---|---|---|\n" + strings.Join(rows, "") + "\n", err
 }
 
-// durationRows makes a row of each duration whose name is in missing, and says there that it was found.
+// durationRows returns a row for each duration named in missing, and clears its entry.
 func durationRows(packages map[string][]*ast.File, missing map[string]bool) (rows []string, err error) {
 	for pkg, files := range packages {
 		all := durationsOf(files)
@@ -82,7 +82,7 @@ func durationRows(packages map[string][]*ast.File, missing map[string]bool) (row
 	return rows, nil
 }
 
-// described is an error when one of them has no words: neither its own, nor those of the one above it in its list.
+// described returns an error if a duration has no comment: neither its own nor that of its predecessor in the list.
 func described(all []duration) error {
 	for i, d := range all {
 		if d.words == "" && (i == 0 || all[i-1].list != d.list) {
@@ -92,7 +92,7 @@ func described(all []duration) error {
 	return nil
 }
 
-// sources parses the trees that wait, but not their tests: the files of each package, by their names.
+// sources parses the trees without their tests, by package.
 func sources(root string) (map[string][]*ast.File, error) {
 	packages, set := map[string][]*ast.File{}, token.NewFileSet()
 	for _, tree := range waiting() {
@@ -119,17 +119,17 @@ func sources(root string) (map[string][]*ast.File, error) {
 	return packages, nil
 }
 
-// duration is a named length of time in the code: a constant, or a list of them in a variable.
+// duration is a named duration in the code: a constant, or a list of them in a variable.
 type duration struct {
 	name  string
 	value string // as pages write it; empty for lists
-	words string // its comment; empty when it has none of its own, and the one above it in its list speaks for both
+	words string // its comment; empty if the comment of its predecessor in the list covers it
 	at    token.Pos
-	list  token.Pos // of the declaration that it stands in
+	list  token.Pos // of its declaration
 }
 
-// durationsOf lists those of one package, as they stand in its files. A name counts when its type is a duration, or
-// when its value is made of a unit of time or of another such name.
+// durationsOf lists the durations of a package, in the order of its files: names with type Duration, or with a value
+// made of a unit of time or of another duration.
 func durationsOf(files []*ast.File) (all []duration) {
 	specs := declarations{}
 	for _, file := range files {
@@ -139,7 +139,7 @@ func durationsOf(files []*ast.File) (all []duration) {
 				if i < len(value.Values) {
 					specs[name.Name] = declared{value.Type, value.Values[i], said, name.Pos(), general.Pos()}
 				}
-				said = "" // for the others as well
+				said = "" // covers the others as well
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func durationsOf(files []*ast.File) (all []duration) {
 	return all
 }
 
-// values yields the constants and variables at the top of a file, and the declaration that each stands in.
+// values yields the package-level constants and variables of a file, with their declarations.
 func values(file *ast.File) func(yield func(*ast.GenDecl, *ast.ValueSpec) bool) {
 	return func(yield func(*ast.GenDecl, *ast.ValueSpec) bool) {
 		for _, decl := range file.Decls {
@@ -169,7 +169,7 @@ func values(file *ast.File) func(yield func(*ast.GenDecl, *ast.ValueSpec) bool) 
 	}
 }
 
-// words are what is said of a constant: above it, behind it, or above the list that it begins.
+// words returns the comment of a constant: its own, or the list's if it is the first.
 func words(general *ast.GenDecl, value *ast.ValueSpec) string {
 	said := value.Doc.Text() + value.Comment.Text()
 	if said == "" && general.Specs[0] == value {
@@ -187,9 +187,9 @@ func words(general *ast.GenDecl, value *ast.ValueSpec) string {
 
 type declarations map[string]declared
 
-// declared is a constant or variable at the top of a file.
+// declared is a package-level constant or variable.
 type declared struct {
-	type_ ast.Expr // nil when it says none
+	type_ ast.Expr // nil if there is none
 	value ast.Expr
 	words string
 	at    token.Pos
@@ -201,7 +201,7 @@ func (specs declarations) isTime(d declared) bool {
 	return d.type_ != nil && specs.mentionsTime(d.type_) || specs.mentionsTime(d.value)
 }
 
-// mentionsTime reports whether a unit of time, or a name that is made of one, stands in a piece of code.
+// mentionsTime reports whether an expression contains a unit of time or the name of a duration.
 func (specs declarations) mentionsTime(in ast.Node) (found bool) {
 	ast.Inspect(in, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -220,7 +220,7 @@ func (specs declarations) mentionsTime(in ast.Node) (found bool) {
 	return found
 }
 
-// measure is the value of an expression in nanoseconds; unknown for what is no number.
+// measure returns the value of an expression in nanoseconds, unknown if it is not a number.
 func (specs declarations) measure(e ast.Expr) constant.Value {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -252,14 +252,14 @@ func operate(x constant.Value, op token.Token, y constant.Value) constant.Value 
 	switch op {
 	case token.ADD, token.SUB, token.MUL:
 		return constant.BinaryOp(x, op, y)
-	case token.QUO: // of whole numbers
+	case token.QUO: // integer division
 		return constant.BinaryOp(x, token.QUO_ASSIGN, y)
 	default:
 		return constant.MakeUnknown()
 	}
 }
 
-// unit is a unit of time by its name in package time; 0 for what is none.
+// unit returns a unit of package time by its name, or 0.
 func unit(name string) time.Duration {
 	return map[string]time.Duration{
 		"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second,
@@ -267,7 +267,7 @@ func unit(name string) time.Duration {
 	}[name]
 }
 
-// written writes a duration as pages do: in the largest unit of which there is at least one.
+// written formats a duration in the largest unit that fits at least once.
 func written(v constant.Value) string {
 	ns, exact := constant.Int64Val(constant.ToInt(v))
 	if !exact || ns == 0 {

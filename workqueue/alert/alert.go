@@ -1,9 +1,8 @@
-// Package alert keeps rules of who is told of what, what they have seen and told, and the messages to their receivers.
+// Package alert stores alert rules, the conditions they have seen and reported, and the messages to their receivers.
 //
-// A condition is told once: it stands in a row of its rule's until it is over, and is marked in the transaction that
-// makes the message about it. Of a group at most one message waits; what changes meanwhile is told by the next. An
-// attempt at a message is counted, under the leader's lease, before it is made, and what came of it is noted for that
-// count only.
+// A condition is reported once: it stays in a row of its rule until it ends, marked in the transaction that creates
+// its message. At most one message of a group waits; later changes go into the next. An attempt is counted, under
+// the leader's lease, before it is made, and its result is recorded only for that count.
 package alert
 
 import (
@@ -20,13 +19,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for alerts. It is safe for concurrent use.
+// Store reads and writes alerts. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// kind is how rules are kept. Those who change a rule, and who notes something for it, take turns by its row.
+// kind is how rules are stored. A rule's row serializes its changes and notes.
 func kind() ledger.Kind {
 	return ledger.Kind{
 		Name: "alert",
@@ -39,7 +38,7 @@ FOR NO KEY UPDATE`,
 	}
 }
 
-// One that was deleted begins again, but for its number. Another text may have another receiver: it is asked at once.
+// A deleted rule starts again with the next version. A new receiver is tried immediately.
 const writeAlert = `
 INSERT INTO alert AS a (name, version, spec, source, created_by, changed_by) VALUES ($1, 1, $2, $3, $4, $4)
 ON CONFLICT (name) DO UPDATE
@@ -53,8 +52,7 @@ SET version = a.version + 1, spec = $2, source = $3, changed_by = $4,
     told_at = CASE WHEN a.deleted_at IS NULL THEN a.told_at END, deleted_at = NULL
 RETURNING version, changed_at`
 
-// Apply puts a rule on record, or changes it. What was told stays told; messages that wait go to the receiver of the
-// new text.
+// Apply creates or changes a rule. Reported conditions stay reported; waiting messages go to the new receiver.
 func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (workqueue.AppliedDocument, error) {
 	return kind().Apply(ctx, s.db, &doc, actor,
 		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, out *workqueue.AppliedDocument) error {
@@ -81,9 +79,9 @@ UPDATE alert_message SET state = 'dropped', ended_at = tranche_now() WHERE alert
 	forgetConditions = `DELETE FROM alert_condition WHERE alert = $1`
 )
 
-// Set pauses a rule, resumes it, or takes it off the record. A paused rule tells nothing, its messages that wait
-// included. Once it is resumed it goes on with what holds then; what only happened meanwhile, like a completion, is not
-// told. Of a deleted one what waits is dropped; applied again, it has the next version.
+// Set pauses, resumes or deletes a rule. A paused rule sends nothing, not even waiting messages. Resumed, it
+// continues with the current conditions; one-time events meanwhile, like completions, are not reported. Deleting
+// drops waiting messages; applied again, the rule has the next version.
 func (s Store) Set(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error) {
 	return kind().Set(ctx, s.db, name, state, actor,
 		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, _ *workqueue.ControlledDocument) error {
@@ -104,18 +102,18 @@ func (s Store) Set(ctx context.Context, name, state, actor string) (workqueue.Co
 }
 
 const (
-	// Another test that waits still is the same wish.
+	// A test that already waits serves this request, too.
 	insertTest = `
 INSERT INTO alert_message (id, alert, what, grp, severity, body) VALUES ($1, $2, 'test', 'test', 'info', $3)
 ON CONFLICT (alert, grp) WHERE state = 'waiting' DO NOTHING`
 
 	waitingTest = `SELECT id FROM alert_message WHERE alert = $1 AND grp = 'test' AND state = 'waiting'`
 
-	// A pause after what failed is over: whoever tests has fixed something.
+	// Ends the pause after a failure: testing suggests that the cause was fixed.
 	retryNow = `UPDATE alert SET next_at = tranche_now() WHERE name = $1`
 )
 
-// Test has a message sent that says that it is a test, also by a paused rule. It is tried once.
+// Test sends a test message, even for a paused rule. It is tried once.
 func (s Store) Test(ctx context.Context, name string, body json.RawMessage, actor string) (id uuid.UUID, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := kind().Find(ctx, tx, name); err != nil {

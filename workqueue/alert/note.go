@@ -16,24 +16,23 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// MaxListed bounds the conditions of one change that a group lists; all are counted.
+// MaxListed bounds the conditions of one change listed for a group; all are counted.
 const MaxListed = 20
 
 const (
-	// overlap is how far before the last look it is looked for what happened: a transaction commits later than its clock
-	// says, but not by more.
+	// overlap is how far before the last look events are searched: commits come later than their clock, by at most this.
 	overlap = 5 * time.Minute
-	// rememberHappened is how long what happened is remembered once it was told; longer than the overlap.
+	// rememberHappened is how long a reported event is remembered; longer than overlap.
 	rememberHappened = time.Hour
 )
 
-// Rule is a rule that is to be looked at.
+// Rule is a rule to be evaluated.
 type Rule struct {
 	Name    string
 	Version int
 	Spec    json.RawMessage
-	From    time.Time // what happened before is not told, or was
-	Since   time.Time // what happened before is not told
+	From    time.Time // earlier events are not reported, or already were
+	Since   time.Time // earlier events are not reported
 }
 
 const activeRules = `
@@ -49,35 +48,35 @@ func (s Store) Active(ctx context.Context) ([]Rule, error) {
 	return rules, nil
 }
 
-// Condition is something that a rule tells of, as it is now.
+// Condition is a condition that a rule reports, in its current state.
 type Condition struct {
 	Kind, Subject string
 	Group         string
 	Severity      string
 	Said          json.RawMessage
-	Happened      bool // it never ends: it is told once
+	Happened      bool // an event: reported once, and without an end
 }
 
-// Look is what is seen of a rule's conditions.
+// Look is what was found about a rule's conditions.
 type Look struct {
 	Rule       Rule
-	Began      time.Time // by the database's clock, before anything was read
+	Began      time.Time // by the database's clock, before reading
 	Conditions []Condition
-	Unseen     []string // kinds of which others may hold, as health_condition says
-	Cut        []string // kinds of which not all that holds was seen
-	// Holds reports whether a condition holds, or may, of which the rule does not tell; nil: none does.
+	Unseen     []string // kinds with conditions that only other servers see, kept in health_condition
+	Cut        []string // kinds of which not all conditions were seen
+	// Holds reports whether a condition that the rule does not report holds, or may; nil: none does.
 	Holds func(kind, subject string) bool
-	// Muted reports whether someone has muted a condition: it holds, and nothing is told of it; nil: none is.
+	// Muted reports whether a condition is muted: it holds, but is not reported; nil: none is.
 	Muted    func(kind, subject string) bool
-	Wait     time.Duration // how long a condition holds, or is over, before it is told
-	Interval time.Duration // between two messages of a group that tell of nothing critical
-	Quiet    bool          // only what is critical is told
+	Wait     time.Duration // how long a condition must hold, or be over, before it is reported
+	Interval time.Duration // between messages of a group without critical conditions
+	Quiet    bool          // only critical conditions are reported
 }
 
-// Change is what became of conditions.
+// Change is what changed about conditions.
 type Change string
 
-// The changes that are told.
+// The reported changes.
 const (
 	ChangeBegun Change = "begun"
 	ChangeWorse Change = "worse"
@@ -89,12 +88,12 @@ type Listed struct {
 	Group, Kind, Subject, Severity string
 
 	Change Change
-	Said   json.RawMessage // when it was first seen
+	Said   json.RawMessage // when first seen
 	Count  int64           // of the change in the group
 	Holds  int64           // conditions of the group that hold
 }
 
-// Message is what a rule's receiver is told.
+// Message is a message for a rule's receiver.
 type Message struct {
 	ID       uuid.UUID
 	Group    string
@@ -103,7 +102,7 @@ type Message struct {
 }
 
 const (
-	// Nothing is noted for a text that is no more. The row is held: others note, and change the rule, before or after.
+	// Nothing is recorded for an outdated text. The row lock serializes with other notes and changes of the rule.
 	holdRule = `
 SELECT tranche_now() FROM alert
 WHERE name = $1 AND version = $2 AND state = 'active' AND deleted_at IS NULL
@@ -113,10 +112,10 @@ FOR NO KEY UPDATE`
 SELECT kind, subject, version, grp, severity, ended_at IS NOT NULL, told IS NOT NULL, happened
 FROM alert_condition WHERE alert = $1`
 
-	// What a look has not seen and what was not looked at: other nodes keep it here while it holds.
+	// Conditions that the look could not see: other nodes keep them here while they hold.
 	keptConditions = `SELECT kind, subject FROM health_condition WHERE kind = ANY ($1)`
 
-	// Only what has changed is written: a condition that goes on costs nothing.
+	// Only changes are written: a continuing condition costs nothing.
 	insertConditions = `
 INSERT INTO alert_condition (alert, version, noted_at, kind, subject, grp, severity, said, happened)
 SELECT $1, $2, $3, kind, subject, grp, severity, said, happened
@@ -136,8 +135,8 @@ WHERE c.alert = $1 AND c.kind = f.kind AND c.subject = f.subject`
 UPDATE alert_condition c SET ended_at = $4 FROM unnest($2::text[], $3::text[]) AS f (kind, subject)
 WHERE c.alert = $1 AND c.kind = f.kind AND c.subject = f.subject`
 
-	// changed tells the conditions of a rule ($1) of which, at a time ($2), something is to be told: what has held, or has
-	// been over, for a while ($3); in quiet hours ($4) what is critical, or was told to be.
+	// changed selects the conditions of a rule ($1) to report at a time ($2): those that held, or were over, for a
+	// while ($3); in quiet hours ($4) only critical ones, or those reported as critical.
 	changed = `
 c.alert = $1 AND CASE
     WHEN c.ended_at IS NOT NULL THEN c.ended_at <= $2::timestamptz - $3::interval
@@ -145,8 +144,7 @@ c.alert = $1 AND CASE
     ELSE array_position('{info,warning,critical}', c.severity) > array_position('{info,warning,critical}', c.told) END
   AND (NOT $4 OR c.severity = 'critical' OR c.told = 'critical')`
 
-	// Of a group in which a message waits nothing more is told yet; nor of one that was told of a while ago ($5), unless
-	// something critical has come.
+	// Nothing for a group whose message waits or, unless something critical came, that was reported within $5.
 	ripeGroups = `
 SELECT d.grp, d.kind, d.subject, d.severity, d.change, d.said, d.n,
     (SELECT count(*) FROM alert_condition h WHERE h.alert = $1 AND h.grp = d.grp AND h.ended_at IS NULL
@@ -187,9 +185,9 @@ DELETE FROM alert_condition
 WHERE alert = $1 AND happened AND told IS NOT NULL AND noted_at < $2::timestamptz - $3::interval`
 )
 
-// Note keeps what a look has seen of a rule's conditions, and makes messages of what is to be told, all in one
-// transaction. compose is given what changed, group by group; each of its messages tells of its whole group. Note
-// reports how many it made. A rule that has changed meanwhile, or was paused, is left alone. Leader work.
+// Note records a look at a rule's conditions and creates the messages to be sent, in one transaction. compose gets
+// the changes by group; each of its messages is about its whole group. Note returns how many it created. A rule
+// changed or paused meanwhile is left alone. Leader work.
 func (s Store) Note(
 	ctx context.Context, lease workqueue.Lease, look *Look, compose func([]Listed) ([]Message, error),
 ) (made int, err error) {
@@ -214,10 +212,8 @@ func (s Store) Note(
 	return made, nil
 }
 
-// key tells a rule's conditions apart.
 type key struct{ kind, subject string }
 
-// noted is a condition as the last look left it.
 type noted struct {
 	key
 
@@ -227,7 +223,7 @@ type noted struct {
 	happened        bool
 }
 
-// is reports whether a condition holds as it was noted, for the same version of the rule.
+// is reports whether a condition holds unchanged, for the same version of the rule.
 func (n *noted) is(c *Condition, version int) bool {
 	return !n.ended && n.version == version && n.group == c.Group && n.severity == c.Severity
 }
@@ -254,7 +250,6 @@ func (l *Look) note(ctx context.Context, tx pgx.Tx, now time.Time) error {
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// kept are the conditions that may hold although the look has not seen them.
 func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 	rows := pg.Rows(ctx, tx, keptConditions, l.Unseen)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k key, err error) {
@@ -263,8 +258,7 @@ func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 	})
 }
 
-// queue adds the writes by which what was becomes what is. What was never told ends without a word, and so does what is
-// muted, and what holds and the rule, since it was changed, does not speak of any more.
+// queue queues the changes. Unreported and muted conditions, and those a changed rule no longer covers, end silently.
 func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	before := make(map[key]*noted, len(was))
 	for i := range was {
@@ -289,7 +283,7 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	l.write(b, now, &fresh, &other, over, gone)
 }
 
-// unseen tells what is over from what ends without a word, of what was noted before and is not seen any more.
+// unseen divides the previous conditions not seen now into those that are over and those that end silently.
 func (l *Look) unseen(before map[key]*noted) (over, gone *columns) {
 	over, gone = &columns{}, &columns{}
 	for k, old := range before {
@@ -307,7 +301,6 @@ func (l *Look) unseen(before map[key]*noted) (over, gone *columns) {
 	return over, gone
 }
 
-// distinct are the look's conditions, of those with one key the worst.
 func (l *Look) distinct() (all []*Condition) {
 	severities := []string{"info", "warning", "critical"}
 	seen := make(map[key]int, len(l.Conditions))
@@ -343,7 +336,6 @@ func (l *Look) write(b *pgx.Batch, now time.Time, fresh, other, over, gone *colu
 	}
 }
 
-// columns are conditions as a statement takes them.
 type columns struct {
 	kinds, subjects, groups, severities []string
 	said                                []json.RawMessage

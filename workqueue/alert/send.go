@@ -14,25 +14,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Attempt is an attempt at a message that is to be made now.
+// Attempt is an attempt to send a message now.
 type Attempt struct {
 	Message  uuid.UUID
 	Alert    string
 	Test     bool
 	Body     json.RawMessage
-	Spec     json.RawMessage // of the rule as it is now
-	Version  int             // of that: what came of an attempt for another text says nothing of this one's receiver
-	Number   int             // from 1; with the message, the fence of what is noted about it
+	Spec     json.RawMessage // the rule's current one
+	Version  int             // of Spec: the result for another version says nothing about this receiver
+	Number   int             // from 1; with the message, it fences the result
 	MadeAt   time.Time
 	Age      time.Duration // of the message, by the database's clock
-	Failures int           // of the rule's receiver, one at a time
+	Failures int           // consecutive, of the rule's receiver
 }
 
 const (
-	// One message of each rule, by alert_message_waiting: what was tried less comes first, so that one that its receiver
-	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here; what
-	// someone holds is passed over, and its turn comes when this is asked again, a second later. Until next_at no one
-	// tries again: whoever leads next takes up there what a leader that died had begun.
+	// One message of each rule, by alert_message_waiting, the least tried first, so that a rejected one does not block
+	// the rest. The rules' rows are locked first, as everywhere here; locked ones are skipped until the next call, a
+	// second later. Until next_at nothing is retried, even if the leader dies: its successor continues then.
 	claimAttempts = `
 WITH due AS MATERIALIZED (
     SELECT a.name FROM alert a
@@ -78,8 +77,7 @@ UPDATE alert SET next_at = tranche_now() + $2::interval, failures = failures + 1
     failing_since = coalesce(failing_since, tranche_now()), error = $3
 WHERE name = $1`
 
-	// What a message that no one got told of, and holds, is told again. What it told to be worse was told before, and its
-	// end is told still.
+	// Conditions of an undelivered message are reported again if they hold. The end of a worsened one still is.
 	untell = `
 UPDATE alert_condition SET told = before, before = NULL, message = NULL
 WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR before IS NOT NULL)`
@@ -87,9 +85,9 @@ WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR befo
 	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
-// Claim returns attempts that are to be made now, one for each rule, at most so many, and none for rules in progress.
-// It counts them first, so that one is not made twice, unless its leader dies before it has noted what came of it: then
-// it is made again after hold. Leader work.
+// Claim returns attempts to make now: at most one per rule and most in total, and none for rules in progress. It
+// counts them first, so an attempt is made once; if the leader dies before recording its result, it is repeated after
+// hold. Leader work.
 func (s Store) Claim(
 	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
 ) (due []Attempt, err error) {
@@ -104,8 +102,7 @@ func (s Store) Claim(
 	return due, nil
 }
 
-// Delivered notes that an attempt was answered; but says whom it did not reach, if there is someone. It reports false
-// when the message came to its end otherwise. Leader work.
+// Delivered records a success; but names receivers not reached. False: the message has already ended. Leader work.
 func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt, but string) (noted bool, err error) {
 	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
 		but := pg.Plain(but)
@@ -118,10 +115,9 @@ func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt,
 	return noted, err
 }
 
-// keepMessages is how long messages are kept that have come to their end.
 const keepMessages = 30 * 24 * time.Hour
 
-// Forget deletes messages that came to their end long ago, of all rules there were. Leader work.
+// Forget deletes old ended messages of all rules, including deleted ones. Leader work.
 func (s Store) Forget(ctx context.Context, lease workqueue.Lease) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		return pg.Later(ctx, tx, forgetMessages, keepMessages)
@@ -132,15 +128,14 @@ func (s Store) Forget(ctx context.Context, lease workqueue.Lease) error {
 	return nil
 }
 
-// Failure is why an attempt failed, and what then.
+// Failure is why an attempt failed, and what follows.
 type Failure struct {
 	Reason string
-	Pause  time.Duration // before the next one at anything of the rule's
+	Pause  time.Duration // before the rule's next attempt
 	GiveUp bool
 }
 
-// Failed notes that an attempt failed. It reports false like Delivered, and when the rule's text was changed meanwhile:
-// the message goes to the receiver of that. Leader work.
+// Failed records a failure. It returns false like Delivered, and if the rule has a new text and receiver. Leader work.
 func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f Failure) (noted bool, err error) {
 	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
 		if noted = false; changed {
@@ -163,7 +158,7 @@ func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f 
 	return noted, err
 }
 
-// end locks the rule first, like all who write here, and tells f whether its text is another one than the attempt's.
+// end locks the rule first, like all writers here, and passes whether its text differs from the attempt's.
 func (s Store) end(
 	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(ctx context.Context, tx pgx.Tx, changed bool) error,
 ) error {
@@ -180,12 +175,12 @@ func (s Store) end(
 	return nil
 }
 
-// MaxRuns bounds what a look reads of completions.
+// MaxRuns limits the completions that a look reads.
 const MaxRuns = 20_000
 
-// Completion is a run that has completed.
+// Completion is a completed run.
 type Completion struct {
-	Event      string // its id, the same for whoever hears of it
+	Event      string // event ID, the same for all readers
 	Run        workqueue.RunID
 	Name       string
 	Plan       string
@@ -198,7 +193,7 @@ type Completion struct {
 }
 
 const (
-	// run_event_completed. A run that was run again since has other counts now; those of the event stand in it.
+	// run_event_completed. A run restarted since has other counts now; the event has the right ones.
 	completions = `
 SELECT e.id::text, e.run_id, coalesce(r.name, ''), r.plan,
     array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id), r.items,
@@ -222,14 +217,14 @@ func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, 
 	return done, nil
 }
 
-// Label is what a run is of.
+// Label is the plan and endpoints of a run.
 type Label struct {
 	Run       workqueue.RunID
 	Plan      string
 	Endpoints []string
 }
 
-// Labels says what runs are of.
+// Labels returns the labels of runs.
 func (s Store) Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]Label, error) {
 	labels := map[workqueue.RunID]Label{}
 	if len(runs) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// AlertSummary is a rule as a list shows it.
+// AlertSummary is a rule in a list.
 type AlertSummary struct {
 	Name         string          `json:"name"`
 	Version      int             `json:"version"`
@@ -33,13 +33,13 @@ type AlertSummary struct {
 	ChangedAt    time.Time       `json:"changed_at"`
 }
 
-// AlertView is a rule, whole.
+// AlertView is a rule, complete.
 type AlertView struct {
 	AlertSummary
 	Source string `json:"source" doc:"as it was applied"`
 }
 
-// MessageState says what became of a message.
+// MessageState is the state of a message.
 type MessageState string
 
 // The states of a message.
@@ -101,7 +101,7 @@ func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
 	return v, err
 }
 
-// List lists rules by name. next is the name after which others follow; empty: none do.
+// List lists rules by name. next is the name to continue after; empty: none.
 func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, next string, err error) {
 	limit = pg.Limit(limit, DefaultAlerts, MaxAlerts)
 	if !pg.ValidText(after) {
@@ -122,7 +122,7 @@ func (s Store) List(ctx context.Context, after string, limit int) (list []AlertS
 	return list, next, nil
 }
 
-// Alert returns a rule on record. The error wraps ErrNotFound when there is none.
+// Alert returns a rule. The error wraps ErrNotFound if it does not exist.
 func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
@@ -137,7 +137,7 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	return &view, nil
 }
 
-// Messages lists what a rule has told, newest first, from before a time; nil: all. more says whether others follow.
+// Messages lists a rule's messages, newest first, made before a time; nil: all. more reports whether more follow.
 func (s Store) Messages(
 	ctx context.Context, name string, before *time.Time, limit int,
 ) (list []AlertMessage, more bool, err error) {

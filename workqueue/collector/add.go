@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// addTarget is read under the shared lock of the name: what it says holds until the commit.
+	// addTarget is read under the shared lock of the name, so it holds until the commit.
 	addTarget = `
 SELECT id, version, key_version, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', tranche_now()
 FROM collector WHERE name = $1 AND state <> 'deleting'`
 
-	// rememberOps notes ids in the order of the ids, so that those who add the same ones wait for each other in one
-	// direction. An id that is there belongs to a committed operation.
+	// rememberOps inserts IDs in order, which avoids deadlocks. An existing ID belongs to a committed operation.
 	rememberOps = `
 INSERT INTO collector_seen (collector, op_id, at)
 SELECT $1, id, $3 FROM unnest($2::text[]) AS given (id) ORDER BY id COLLATE "C"
 ON CONFLICT DO NOTHING
 RETURNING op_id`
 
-	// insertOps numbers operations in the order in which they are given: defaults are made after the sort.
+	// insertOps numbers operations in the given order: defaults are evaluated after the sort.
 	insertOps = `
 INSERT INTO collector_op (collector, key_version, key, op_id, payload, priority, fold, added_at)
 SELECT $1, $2, o.key, o.id, o.payload, o.priority, nullif(o.fold, ''), $8
@@ -37,7 +36,7 @@ FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[])
     WITH ORDINALITY AS o (key, id, payload, priority, fold, place)
 ORDER BY o.place`
 
-	// insertKeys comes last, so that the row of a hot key is held for no longer than the commit takes.
+	// insertKeys comes last, so that a hot key's row is locked only until the commit.
 	insertKeys = `
 INSERT INTO collector_key AS k (collector, key_version, key, untried, priority, oldest_at, due_at)
 SELECT c.id, c.key_version, o.key, o.untried, o.priority, $5,
@@ -53,16 +52,16 @@ SET untried = k.untried + excluded.untried, priority = greatest(k.priority, excl
 RETURNING CASE WHEN flush IS NULL THEN extract(epoch FROM due_at - $5)::float8 END`
 )
 
-// AddOps adds operations to a collector in one transaction: several batches, each with an outcome of its own, for
-// callers who share a commit. Operations of a key are worked in the order in which they were added.
+// AddOps adds operations to a collector in one transaction. Callers that share a commit pass several batches, each
+// with its own outcome. Operations of a key are processed in the order in which they were added.
 //
-// An operation whose id was added before, in the time for which the collector remembers ids, is not added again, and is
-// counted as a duplicate; so is an id that stands twice. version is that of the collector for which the keys were made;
-// 0 stands for any. The error is a *MovedError when it is another by now, wraps ErrNotFound when there is no
-// such collector, and is a *SettingError for an operation that cannot be taken; then nothing is added.
+// An operation whose ID is still remembered from an earlier add is not added but counted as a duplicate; so is the
+// second of the same ID. version is that of the collector for which the keys were made; 0 means any. The error is a
+// *MovedError if the version has changed, wraps ErrNotFound if the collector does not exist, and is a *SettingError
+// for an operation that cannot be stored; then nothing is added.
 //
-// next is in how long the first of the keys is to be flushed, negative or 0 for at once. Whoever adds should wake the
-// flushers then.
+// next is the time until the first of the keys is due; 0 or negative means now. The caller should then wake the
+// flushers.
 func (s Store) AddOps(ctx context.Context, name string, version int, batches [][]Op) (out []AddedOps,
 	next time.Duration, err error,
 ) {
@@ -83,10 +82,8 @@ func (s Store) AddOps(ctx context.Context, name string, version int, batches [][
 	return add.out, add.next, nil
 }
 
-// noWait stands for nothing to wait for.
 const noWait = time.Duration(1<<63 - 1)
 
-// opsAdding is one adding of operations.
 type opsAdding struct {
 	name    string
 	version int
@@ -116,7 +113,6 @@ func (a *opsAdding) any() bool {
 	return slices.ContainsFunc(a.batches, func(batch []Op) bool { return len(batch) > 0 })
 }
 
-// begin forgets what an attempt of the transaction before has found.
 func (a *opsAdding) begin() {
 	a.known, a.out, a.next = nil, make([]AddedOps, len(a.batches)), noWait
 }
@@ -134,7 +130,7 @@ func (a *opsAdding) run(ctx context.Context, tx pgx.Tx) error {
 	return a.insert(ctx, tx)
 }
 
-// target takes the lock and reads what the collector is like.
+// target locks the collector's name and reads the collector.
 func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err error) {
 	newest := 0
 	batch := &pgx.Batch{}
@@ -154,7 +150,6 @@ func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err 
 	return remembers, nil
 }
 
-// remember notes the ids, and finds those that were known.
 func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	given := map[string]bool{}
 	for _, batch := range a.batches {
@@ -177,7 +172,7 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// TryOps says what AddOps would do with a batch, and does nothing. taken are the operations that would be added.
+// TryOps returns what AddOps would do with a batch, without doing it. taken is the operations that would be added.
 func (s Store) TryOps(ctx context.Context, name string, version int, ops []Op) (out AddedOps, taken []Op, err error) {
 	try := opsAdding{name: name, version: version, batches: [][]Op{ops}}
 	if err := try.check(); err != nil {
@@ -216,12 +211,12 @@ func idsOf(ops []Op) (ids []string) {
 	return ids
 }
 
-// knownOps finds ids that the collector remembers, by the primary key.
+// knownOps finds remembered IDs by the primary key.
 const knownOps = `
 SELECT s.op_id FROM collector c JOIN collector_seen s ON s.collector = c.id
 WHERE c.name = $1 AND c.state <> 'deleting' AND c.dedupe > interval '0' AND s.op_id = ANY ($2)`
 
-// KnownOps returns those of some ids that were added before, as far as the collector remembers.
+// KnownOps returns those of some IDs that the collector remembers.
 func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]string, error) {
 	known, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], knownOps, name, ids)
 	if err != nil {
@@ -230,7 +225,7 @@ func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]strin
 	return known, nil
 }
 
-// taken reports whether an operation is to be added. The second one of an id is none any more.
+// taken reports whether an operation will be added. The second of the same ID will not.
 func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
 	if o.Duplicate || o.ID != "" && a.known[o.ID] {
 		out.Duplicates++
@@ -282,7 +277,6 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// keyCount is what is added to a key.
 type keyCount struct {
 	untried  int32
 	priority int16
@@ -295,7 +289,6 @@ func countsOf(perKey map[string]*keyCount) (names []string, untried []int32, pri
 	return names, untried, priorities
 }
 
-// seeNext finds the first time at which one of the keys is to be flushed.
 func (a *opsAdding) seeNext(rows pgx.Rows) error {
 	var seconds *float64
 	err := pg.Each(rows, []any{&seconds}, func() {

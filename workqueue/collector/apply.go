@@ -14,23 +14,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// collectorLocks is the class of the advisory locks of collectors. Those who add hold one together, those who change or
-// delete a collector hold it alone: what is added follows one definition as a whole, and no row of the collector, which
-// every claim writes, is in the way of those who add.
+// shareCollector takes the advisory lock of a collector's name. Adders share it; changing or deleting the collector
+// takes it exclusively. So a batch follows one definition, and adders need not lock the collector's row, which every
+// claim writes.
 //
-// Locks are taken in this order, everywhere:
+// Locks are always taken in this order:
 //
 //  1. the advisory lock of the collector's name
-//  2. collector_seen, new ids, in the order of the ids
-//  3. collector_key, in the order of its primary key; claims and sweeps skip what others hold
+//  2. new rows of collector_seen, by ID
+//  3. collector_key, by primary key; claims and sweeps skip locked rows
 //  4. collector_op
 //  5. the row of the collector
-//  6. the row of the endpoint in endpoint_pace
+//  6. the endpoint's row of endpoint_pace
 //
 // A claim takes 5 and 6 before 3, and never waits for 3.
 const shareCollector = `SELECT pg_advisory_xact_lock_shared(hashtext('collector'), hashtext($1))`
 
-// kind is how collectors are kept.
 func kind() ledger.Kind {
 	return ledger.Kind{
 		Name: "collector",
@@ -52,8 +51,8 @@ VALUES ($1, $15, $2, $3, $4, $5, $6, $7, $8, nullif($9::float8, 0), $10, $11, $1
     $14)
 RETURNING version, changed_at`
 
-	// updateCollector has what waits under the old key version go at once, since what comes has to wait for it. Priorities
-	// that were stored once are looked for as long as the collector lives.
+	// updateCollector makes keys of the old key version due immediately, since new ones must wait for them.
+	// Priorities that were once stored are searched as long as the collector exists.
 	updateCollector = `
 UPDATE collector
 SET version = version + 1, spec = $2, source = $3, endpoint = $4, min_size = $5, max_size = $6, max_age = $7,
@@ -68,8 +67,8 @@ RETURNING version, changed_at`
 	makeOnePace = `INSERT INTO endpoint_pace (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 )
 
-// ApplyCollector puts a collector on record, or changes it. Changes hold from the next flush on; when the keys are made
-// otherwise, what waits under the old ones goes before what comes.
+// ApplyCollector creates or changes a collector. Changes take effect with the next flush. If keys are made
+// differently, operations under the old keys go before new ones.
 func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out workqueue.AppliedDocument, err error) {
 	c.Spec.Name = c.Name
 	rate, err := c.validate()
@@ -107,7 +106,6 @@ func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out wo
 	return out, err
 }
 
-// levels is the highest priority that operations may have.
 func (s *CollectorSpec) levels() int {
 	if s.Order == OrderPriority {
 		return MaxOpPriority

@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// same reports whether keys are made the same way.
 func (k *OpKeying) same(other *OpKeying) bool {
 	if k == nil || other == nil {
 		return k == other
@@ -21,14 +20,13 @@ func (k *OpKeying) same(other *OpKeying) bool {
 	return k.Field == other.Field && k.Partitions == other.Partitions && slices.Equal(k.Values, other.Values)
 }
 
-// validate returns the rate in calls a second. It checks what the store relies on; what is wrong with a text of people
-// is better told by whoever reads it.
+// validate checks what the store relies on, and returns the rate in requests a second.
 func (c *Text) validate() (rate float64, err error) {
 	s := &c.Spec
 	switch {
 	case !validCollectorName(c.Name):
 		return 0, &workqueue.SettingError{Detail: fmt.Sprintf(
-			"%.80q is no name of a collector; give 1 to 64 of A-Z a-z 0-9 _ -", c.Name)}
+			"invalid collector name %.80q; use 1 to 64 of A-Z a-z 0-9 _ -", c.Name)}
 	case s.Endpoint == "" || !pg.ValidText(s.Endpoint):
 		return 0, c.wrong("endpoint is %.80q; name the endpoint that takes the operations", s.Endpoint)
 	case !pg.ValidText(c.Source) || len(c.Source) > maxCollectorText:
@@ -104,7 +102,7 @@ func (c *Text) checkKeying() error {
 	return nil
 }
 
-// checkFold holds what is folded to an order in which newer data never goes before older.
+// checkFold rejects folding with an order that would let older data override newer data.
 func (c *Text) checkFold() error {
 	s := &c.Spec
 	switch {
@@ -123,7 +121,7 @@ func (c *Text) checkFold() error {
 	return nil
 }
 
-// validCollectorName takes what is one token of a NATS subject, and of a path.
+// validCollectorName accepts one token of a NATS subject, which also fits in a URL path.
 func validCollectorName(name string) bool {
 	for _, c := range []byte(name) {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
@@ -133,7 +131,6 @@ func validCollectorName(name string) bool {
 	return len(name) >= 1 && len(name) <= 64
 }
 
-// check holds operations to what can be stored.
 func (o *Op) check() error {
 	switch {
 	case len(o.ID) > MaxOpID || !pg.ValidText(o.ID):
@@ -161,7 +158,7 @@ func (o *Op) check() error {
 	return nil
 }
 
-// RefusalNoted is how often a node notes that adds to a collector are refused, as long as they are.
+// RefusalNoted is how often a node records that adds to a collector are refused, while they are.
 const RefusalNoted = time.Minute
 
 const (
@@ -170,14 +167,14 @@ UPDATE collector
 SET refused_since = coalesce(refused_since, tranche_now()), refused_at = tranche_now(), refused_for = $2
 WHERE name = $1 AND state <> 'deleting'`
 
-	// noteTaken forgets that adds were refused, unless another node says so still. Mostly it finds that nothing is known.
+	// noteTaken clears the refusal unless another node has lately repeated it. Mostly none exists.
 	noteTaken = `
 UPDATE collector SET refused_since = NULL
 WHERE name = $1 AND state <> 'deleting' AND refused_since IS NOT NULL
   AND ($2 OR refused_at < tranche_now() - $3::interval)`
 )
 
-// NoteRefused keeps that adds to a collector are refused, as what is stored with them cannot be had.
+// NoteRefused records that adds to a collector are refused because their enrichment is unavailable.
 func (s Store) NoteRefused(ctx context.Context, name, problem string) error {
 	if _, err := s.db.Pool.Exec(ctx, noteRefused, name, pg.Plain(problem)); err != nil {
 		return fmt.Errorf("note that adds to collector %s are refused: %w", name, err)
@@ -185,8 +182,7 @@ func (s Store) NoteRefused(ctx context.Context, name, problem string) error {
 	return nil
 }
 
-// NoteTaken keeps that adds to a collector are taken. mine says that it was this node that noted their refusal; what
-// others noted holds until they are silent.
+// NoteTaken records that adds succeed. mine: this node recorded the refusal; another node's stays while repeated.
 func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 	if _, err := s.db.Pool.Exec(ctx, noteTaken, name, mine, 2*RefusalNoted); err != nil {
 		return fmt.Errorf("note that adds to collector %s are taken: %w", name, err)
@@ -194,10 +190,10 @@ func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 	return nil
 }
 
-// explain says what keeps operations out, and what keeps them waiting: first all of them, then some.
+// explain says why adds are refused and why operations wait: first what affects all, then some.
 func (v *CollectorView) explain() {
 	if v.RefusedSince != nil && v.RefusedAt != nil {
-		v.because("source", nil, "adds are refused since %s, last at %s, as what enrich asks for cannot be had: %.300s; "+
+		v.because("source", nil, "adds are refused since %s, last at %s, as enrich's lookup fails: %.300s; "+
 			"fix the source, or the query, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
 	}
 	if v.Waiting+v.Backoff == 0 {
@@ -227,8 +223,7 @@ func (v *CollectorView) explain() {
 	}
 }
 
-// explainFlushing says what waits for flushes that are in progress: keys for which there is no room, and what else
-// waits for the same keys.
+// explainFlushing says what waits for flushes in progress: further keys, and operations of the same keys.
 func (v *CollectorView) explainFlushing() {
 	if v.Due > 0 && v.Flushing > 0 {
 		v.explainTurns()
@@ -239,12 +234,11 @@ func (v *CollectorView) explainFlushing() {
 	}
 	if v.Flushing > 0 && v.flushedAt != nil && v.flushUntil != nil {
 		v.because("flushing", v.flushUntil, "keys that are being flushed: %d, the first since %s; what waits for these keys "+
-			"goes after that, and what is not answered is asked again by %s", v.Flushing, stamp(*v.flushedAt),
+			"is flushed after that; unanswered operations are retried by %s", v.Flushing, stamp(*v.flushedAt),
 			stamp(*v.flushUntil))
 	}
 }
 
-// explainTurns says why no other key is flushed beside those that are.
 func (v *CollectorView) explainTurns() {
 	switch {
 	case v.Flushing >= v.Spec.InFlight:
@@ -264,7 +258,7 @@ func (v *CollectorView) explainEndpoint() {
 		if e.since != nil {
 			since = *e.since
 		}
-		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and lets no more than a probe pass "+
+		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and passes only a probe "+
 			"now and then: %s", v.Spec.Endpoint, stamp(since), e.reason)
 	}
 	if v.Due == 0 {
@@ -288,7 +282,7 @@ func (v *CollectorView) because(code string, until *time.Time, format string, ar
 	v.Why = append(v.Why, CollectorReason{Code: code, Text: fmt.Sprintf(format, args...), Until: until})
 }
 
-// after is a time so many seconds from now; nil for none.
+// after is a time from now, or nil for 0 and less.
 func (v *CollectorView) after(seconds float64) *time.Time {
 	if seconds <= 0 {
 		return nil

@@ -1,4 +1,5 @@
-// Package collector keeps collectors: streams of records that are gathered per entity and flushed by rules.
+// Package collector stores collectors, which gather operations per entity and flush them by rules. A key is flushed
+// by one node at a time, and its operations in order. Limits are exact over all nodes.
 package collector
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Store is the database for collectors, their records and flushes. It is safe for concurrent use.
+// Store reads and writes collectors, their operations and flushes. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
@@ -24,13 +25,13 @@ func New(db *database.DB) Store { return Store{db: db} }
 
 // Limits of operations and collectors.
 const (
-	MaxOpID           = 256                 // bytes of an operation's id
+	MaxOpID           = 256                 // bytes of an operation's ID
 	MaxOpKey          = 512                 // bytes of its key
 	MaxOpPayload      = 512 << 10           // bytes of its payload
 	MaxOpPriority     = 9                   // the most urgent; 0 is the least
 	MaxFlushSize      = 8192                // operations of a flush
-	MaxFlushes        = 1024                // flushes of a collector at once
-	MaxCollectorSpan  = 30 * 24 * time.Hour // of every time that a collector is given
+	MaxFlushes        = 1024                // concurrent flushes of a collector
+	MaxCollectorSpan  = 30 * 24 * time.Hour // of every duration in a collector's settings
 	MaxFlushTimeout   = time.Hour
 	MaxFlushAttempts  = 1000
 	maxCollectorText  = 256 << 10
@@ -41,30 +42,31 @@ const (
 const (
 	DefaultMinSize       = 100
 	DefaultMaxSize       = 500
-	DefaultMaxAge        = Span(10 * time.Second) // that an operation waits for others of its key
+	DefaultMaxAge        = Span(10 * time.Second) // how long an operation waits for others of its key
 	DefaultFlushes       = 16
 	DefaultFlushAttempts = 5
-	// The first and the longest pause between two tries of an operation.
+	// The first and the longest pause between two attempts of an operation.
 	DefaultFlushBackoff = Span(time.Second)
 	DefaultFlushRest    = Span(5 * time.Minute)
-	// A flush; then what is unanswered goes again, and DefaultClaimTTL later the key is free whatever its node does.
+	// The time-out of a flush, after which unanswered operations are retried and, DefaultClaimTTL later, the key is
+	// freed.
 	DefaultFlushTimeout = Span(time.Minute)
-	DefaultDedupe       = Span(24 * time.Hour) // that the id of an operation is remembered
+	DefaultDedupe       = Span(24 * time.Hour) // how long the ID of an operation is remembered
 )
 
 // Orders of the operations of a key.
 const (
-	OrderFIFO     = "fifo"     // as they were added
-	OrderPriority = "priority" // the most urgent first, and as they were added among those
+	OrderFIFO     = "fifo"     // as added
+	OrderPriority = "priority" // the most urgent first, then as added
 )
 
 // How operations of a key are folded before a flush.
 const (
-	FoldLast  = "last"  // the last one goes, and stands for those before it
-	FoldMerge = "merge" // their payloads are merged, field by field
+	FoldLast  = "last"  // only the last is sent, in place of the earlier ones
+	FoldMerge = "merge" // payloads are merged, field by field
 )
 
-// Span is a time that is a text like "1m30s" in JSON.
+// Span is a duration that is text like "1m30s" in JSON.
 type Span = workqueue.Duration
 
 // CollectorSpec says how a collector gathers operations and flushes them.
@@ -73,10 +75,10 @@ type CollectorSpec struct {
 	Endpoint string            `json:"endpoint" doc:"what its flushes ask"`
 	Params   map[string]string `json:"params,omitempty" max:"100" doc:"parameters that each request carries"`
 
-	MinSize  int    `json:"min_size" min:"1" max:"8192" doc:"a key is flushed when so many operations wait"`
+	MinSize  int    `json:"min_size" min:"1" max:"8192" doc:"a key is flushed when this many operations wait"`
 	MaxSize  int    `json:"max_size" min:"1" max:"8192" doc:"operations of a flush at most"`
 	MaxAge   Span   `json:"max_age" min:"10ms" max:"720h" doc:"or when the oldest has waited so long"`
-	InFlight int    `json:"in_flight" min:"1" max:"1024" doc:"flushes at once over all nodes"`
+	InFlight int    `json:"in_flight" min:"1" max:"1024" doc:"flushes in flight over all nodes"`
 	Rate     string `json:"rate,omitempty" doc:"calls over all nodes, as 50/m or 10/s; empty: no limit"`
 
 	MaxAttempts int  `json:"max_attempts" min:"1" max:"1000" doc:"tries of an operation before it is parked"`
@@ -95,22 +97,22 @@ type CollectorSpec struct {
 	NoRetryCodes []string    `json:"no_retry_codes,omitempty" max:"100" doc:"and never"`
 }
 
-// OpKeying says how the key of an operation follows from its payload.
+// OpKeying says how an operation's key is derived from its payload.
 type OpKeying struct {
 	Field      string   `json:"field"`
 	Values     []string `json:"values,omitempty" doc:"the only values that are taken"`
-	Partitions int      `json:"partitions,omitempty" doc:"values are spread over so many keys; 0: each is a key"`
+	Partitions int      `json:"partitions,omitempty" doc:"hash values into N keys; 0: each value is a key"`
 }
 
-// Enrichment says what is stored of an operation instead of the payload that was sent.
+// Enrichment says what is stored of an operation instead of its payload.
 type Enrichment struct {
 	SQL      json.RawMessage `json:"sql,omitempty" doc:"a query of a source, with the settings of a step of kind sql"`
-	By       string          `json:"by,omitempty" doc:"the field whose value is asked for; absent: order_by's, or the key"`
+	By       string          `json:"by,omitempty" doc:"the field to look up by; absent: order_by's, or the key"`
 	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored anyway, with null for it"`
 	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and the row in parts.sql"`
 }
 
-// WithDefaults fills in what is not given. Dedupe is left alone: 0 means none.
+// WithDefaults sets unset fields to their defaults, except Dedupe, for which 0 means none.
 func (s CollectorSpec) WithDefaults() CollectorSpec {
 	s.MaxSize = cmp.Or(s.MaxSize, max(DefaultMaxSize, s.MinSize))
 	s.MinSize = cmp.Or(s.MinSize, min(DefaultMinSize, s.MaxSize))
@@ -124,8 +126,8 @@ func (s CollectorSpec) WithDefaults() CollectorSpec {
 	return s
 }
 
-// ParseRequestRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a
-// day. It returns calls a second, 0 for an empty text.
+// ParseRequestRate parses a request rate like "50/m", "10/s" or "0.5/s", by s, m, h or d. Empty is 0. It returns
+// requests a second.
 func ParseRequestRate(text string) (perSecond float64, err error) {
 	if text == "" {
 		return 0, nil
@@ -139,7 +141,7 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 	if err != nil || !found || !known {
 		return 0, wrong
 	}
-	if n /= seconds; !(n >= pace.MinRequestRate && n <= pace.MaxRequestRate) { // so that NaN is refused
+	if n /= seconds; !(n >= pace.MinRequestRate && n <= pace.MaxRequestRate) { // rejects NaN, too
 		return 0, &workqueue.SettingError{Detail: fmt.Sprintf("rate is %.40q; give at least %g and at most %d calls a second",
 			text,
 			pace.MinRequestRate, pace.MaxRequestRate)}
@@ -147,25 +149,25 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 	return n, nil
 }
 
-// Op is an operation on its way into a collector.
+// Op is an operation to be added to a collector.
 type Op struct {
-	ID       string // empty: it gets one, and is taken however often it is added
+	ID       string // empty: one is generated, and the operation is never a duplicate
 	Key      string
 	Payload  json.RawMessage
-	Priority int // 0 to MaxOpPriority; of no meaning when the order is fifo
-	// Duplicate says that its id was found to be known: it is counted, and not added.
+	Priority int // 0 to MaxOpPriority; ignored when the order is fifo
+	// Duplicate: its ID is known, so it is counted and not added.
 	Duplicate bool
-	Fold      string // what it is folded by, with others of its key; empty: it is not
+	Fold      string // value by which it is folded with others of its key; empty: not folded
 }
 
-// AddedOps is what became of operations that were added.
+// AddedOps is the outcome of an add.
 type AddedOps struct {
 	Added      int      `json:"added"`
 	Duplicates int      `json:"duplicates" doc:"operations whose id was known: they were not added again"`
 	Known      []string `json:"known,omitempty" doc:"their ids"`
 }
 
-// MovedError is returned when operations were made for a version of a collector that is not the newest.
+// MovedError is returned if operations were made for an older version of a collector.
 type MovedError struct {
 	Name           string
 	Wanted, Newest int
@@ -176,32 +178,32 @@ func (e *MovedError) Error() string {
 		e.Name, e.Newest, e.Wanted)
 }
 
-// Text is a collector on its way into the store.
+// Text is a collector to be applied.
 type Text struct {
 	Name   string
 	Spec   CollectorSpec // with its defaults
-	Source string        // as people wrote it; valid UTF-8 without NUL
-	Newest int           // only if this is the newest version; 0: whatever that is
+	Source string        // as the user wrote it; valid UTF-8 without NUL
+	Newest int           // only if this is the newest version; 0: any
 }
 
 // States of an operation.
 const (
-	OpWaiting = "waiting" // it has not failed, or may be retried
-	OpBackoff = "backoff" // it failed, and waits for its next try
-	OpParked  = "parked"  // it is not retried unless it is requeued
+	OpWaiting = "waiting" // not failed so far, or may be retried now
+	OpBackoff = "backoff" // failed; waits for its next attempt
+	OpParked  = "parked"  // not retried until requeued
 )
 
-// OpsFilter chooses operations to look at.
+// OpsFilter selects operations.
 type OpsFilter struct {
 	State string // one of the states; empty: all
 	Key   string
 	ID    string
 	Code  string // of their last error
-	After int64  // the number of the last one seen
+	After int64  // number of the last operation of the previous page
 	Limit int
 }
 
-// OpView is an operation as people see it.
+// OpView is an operation as shown to users.
 type OpView struct {
 	Number      int64           `json:"number" doc:"they are numbered in the order in which they were added"`
 	ID          string          `json:"id"`
@@ -222,24 +224,24 @@ type OpView struct {
 	Payload     json.RawMessage `json:"payload"`
 }
 
-// OpsSelection says which operations to requeue or to drop. What is given has to hold together; with nothing given, All
-// must be set. Requeue takes parked operations and those in backoff; drop takes parked ones unless Waiting is set.
+// OpsSelection selects operations to requeue or drop, by all given fields; All must be set if none is given. Requeue
+// takes parked operations and those in backoff; drop takes parked ones, and waiting ones if Waiting is set.
 type OpsSelection struct {
 	All     bool
 	Keys    []string
 	IDs     []string
 	Code    string
-	Waiting bool // drop: those that wait too
+	Waiting bool // drop: waiting ones, too
 }
 
-// KeyFlush is one flush of a key. Its id is the fence of every write about it.
+// KeyFlush is one flush of a key. Its ID fences every write about it.
 type KeyFlush struct {
 	ID         uuid.UUID
 	Collector  int32
 	KeyVersion int
 	Key        string
-	Claimed    time.Time // by the clock of the database
-	Limit      int       // operations that it may take
-	failures   int       // flushes of the key before it that came to nothing
-	shrunk     int       // what flushes that came to nothing have brought max_size down to; 0: nothing
+	Claimed    time.Time // by the database's clock
+	Limit      int       // most operations that it may take
+	failures   int       // consecutive failed flushes of the key before it
+	shrunk     int       // max_size as reduced by failed flushes; 0: not reduced
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// Once it is resumed the first flush is tried at once, whatever came before.
+	// After a resume the first flush is tried immediately, regardless of earlier failures.
 	setCollector = `
 UPDATE collector SET state = $2, paused_by = CASE $2 WHEN 'paused' THEN $3 ELSE '' END,
     paused_at = CASE $2 WHEN 'paused' THEN tranche_now() END,
@@ -32,15 +32,15 @@ RETURNING (SELECT count(*) FROM collector_key k WHERE k.collector = id AND k.unt
     (SELECT coalesce(sum(k.untried), 0)::bigint FROM collector_key k WHERE k.collector = id)`
 )
 
-// Drained is what a drain has to flush.
+// Drained is what a drain makes due.
 type Drained struct {
 	Keys   int64 `json:"keys"`
 	Ops    int64 `json:"ops" doc:"operations that need not wait for min_size or max_age any more"`
 	Paused bool  `json:"paused" doc:"nothing is flushed until the collector is resumed"`
 }
 
-// DrainCollector has everything flushed that waits at the moment, whatever min_size and max_age say, with a row in the
-// audit log. What failed keeps its backoff, and rates and limits hold.
+// DrainCollector makes all waiting operations due, regardless of min_size and max_age, and writes an audit entry.
+// Failed operations keep their backoff; rates and limits apply.
 func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drained, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := kind().Find(ctx, tx, name)
@@ -63,15 +63,13 @@ func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drai
 	return out, nil
 }
 
-// timingBatch bounds the keys of a transaction that sets their times.
 const timingBatch = 2000
 
 const (
 	timingOf = `
 SELECT id, timing, timed < timing FROM collector WHERE name = $1 AND state <> 'deleting'`
 
-	// retimeKeys sets the times of the keys that follow a key, in the order of the primary key, in which they are locked.
-	// Those that are being flushed get theirs when the flush is recorded.
+	// retimeKeys sets the due times of the keys after a key, in lock order. Flushing keys get theirs when recorded.
 	retimeKeys = `
 WITH part AS MATERIALIZED (
     SELECT key_version, key FROM collector_key
@@ -89,8 +87,7 @@ SELECT key_version, key FROM part ORDER BY key_version DESC, key DESC LIMIT 1`
 	markTimed = `UPDATE collector SET timed = $2 WHERE id = $1 AND timed < $2`
 )
 
-// retime sets the times of all keys of a collector by its present definition. What is left of it when it ends half-way
-// is done by the leader.
+// retime sets the due times of a collector's keys by its definition. If interrupted, the leader does the rest.
 func (s Store) retime(ctx context.Context, name string) error {
 	var id int32
 	var timing, keyVersion int
@@ -119,7 +116,7 @@ func (s Store) retime(ctx context.Context, name string) error {
 	return nil
 }
 
-// NotEmptyError is returned for a collector that was to be deleted while it has operations.
+// NotEmptyError is returned for deleting a collector that has operations.
 type NotEmptyError struct {
 	Name        string
 	Ops, Parked int64
@@ -130,9 +127,9 @@ func (e *NotEmptyError) Error() string {
 		"delete it with force (--force) and lose them", e.Name, e.Ops, e.Parked)
 }
 
-// SetCollector pauses a collector, resumes or deletes it. A paused one goes on taking operations, and what is in
-// progress comes to its end. The name of a deleted one is free at once, and the leader deletes what belonged to it;
-// without force the error is a *NotEmptyError while it has operations.
+// SetCollector pauses, resumes or deletes a collector. A paused one still takes operations, and flushes in progress
+// end normally. A deleted one frees its name, and the leader deletes its rows; without force, operations cause a
+// *NotEmptyError.
 func (s Store) SetCollector(
 	ctx context.Context, name, state string, force bool, actor string,
 ) (workqueue.ControlledDocument, error) {

@@ -18,40 +18,38 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// FlushRequest says what a node would flush.
+// FlushRequest is a node's request for keys to flush.
 type FlushRequest struct {
 	Session   workqueue.SessionID
 	Collector int32
-	Max       int           // keys at most
-	TTL       time.Duration // how long the node may take beyond the time of the flush itself; 0: DefaultClaimTTL
+	Max       int           // most keys
+	TTL       time.Duration // time that the node may take beyond the flush's time-out; 0: DefaultClaimTTL
 }
 
-// ClaimedFlushes is what a claim brought, and why it brought no more.
+// ClaimedFlushes is the result of a claim.
 type ClaimedFlushes struct {
 	Flushes []KeyFlush
 	Spec    CollectorSpec
 	Name    string
 	Run     uuid.UUID
 	Strict  bool
-	Probe   bool          // the endpoint is down, and this one flush is to find out whether it is up again
-	Health  int           // flushes of the collector in a row that came to nothing
-	Wait    time.Duration // in how long it is worth asking again; 0: no time brings more, but something that happens
+	Probe   bool          // the endpoint is down, and this one flush tests whether it is up
+	Health  int           // consecutive failed flushes of the collector
+	Wait    time.Duration // when to claim again; 0: only after an event, not after a time
 }
 
-// restAfter is after how many flushes in a row that came to nothing a collector rests.
 const restAfter = 3
 
 const (
-	// lockFlushing makes claims of a collector take turns, so that its limits are exact over all nodes; lockFlushPace
-	// does it for those of an endpoint, be they of collectors or of runs.
+	// lockFlushing serializes a collector's claims, and lockFlushPace an endpoint's, so that limits are exact over all
+	// nodes.
 	lockFlushing  = `SELECT 1 FROM collector WHERE id = $1 AND state = 'active' FOR NO KEY UPDATE`
 	lockFlushPace = `
 SELECT 1 FROM endpoint_pace
 WHERE endpoint = (SELECT endpoint FROM collector WHERE id = $1) FOR NO KEY UPDATE`
 
-	// loadFlushing is a statement of its own after the locks, so that it sees what they waited for. What is out at the
-	// endpoint is counted only when there is a budget. A collector that rests goes on when the breaker of its endpoint has
-	// closed since.
+	// loadFlushing is a statement after the locks, so it sees what they waited for. Requests in flight are counted
+	// only if there is a budget. A resting collector continues if its endpoint's breaker has closed since.
 	loadFlushing = `
 SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.key_version, c.drained_key_version, c.max_size,
        c.in_flight, c.timeout,
@@ -72,19 +70,18 @@ FROM collector c CROSS JOIN (SELECT tranche_now() AS now) t CROSS JOIN LATERAL (
 LEFT JOIN endpoint_pace p ON p.endpoint = c.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
 WHERE c.id = $1 AND c.state = 'active'`
 
-	// olderKeys finds the lowest key version under which something waits, by the primary key: keys that are empty are
-	// gone.
+	// olderKeys finds the lowest key version with waiting operations, by the primary key: empty keys are deleted.
 	olderKeys = `
 SELECT key_version FROM collector_key
 WHERE collector = $1 AND key_version < $2 AND (untried > 0 OR retrying > 0) ORDER BY key_version LIMIT 1`
 	settleKeyVersion = `UPDATE collector SET drained_key_version = $2 WHERE id = $1`
 
-	// foreignFlush looks for flushes of another key version, by collector_key_flushing.
+	// foreignFlush checks for flushes of another key version, by collector_key_flushing.
 	foreignFlush = `
 SELECT EXISTS (SELECT FROM collector_key WHERE collector = $1 AND flush IS NOT NULL AND key_version <> $2)`
 
-	// takeKeys takes the keys that are due, the most urgent first and of those the oldest, by collector_key_due. Keys
-	// that others have locked, who add or record, are for the next claim. $9: only keys whose flushes do not fail.
+	// takeKeys takes due keys, the most urgent first, then the oldest, by collector_key_due. It skips keys locked by
+	// adds or recordings. $9: only keys whose flushes do not fail.
 	takeKeys = `
 WITH due AS MATERIALIZED (
     SELECT f.key FROM generate_series($8::int, 0, -1) AS l (priority)
@@ -103,19 +100,19 @@ RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.untried 
 	drainCalls     = `UPDATE collector SET tokens = $2, tokens_at = $3 WHERE id = $1`
 	drainPaceItems = `UPDATE endpoint_pace SET tokens = $2, tokens_at = $3 WHERE endpoint = $1`
 
-	// probeByFlush puts the next probe off, whoever sends it.
+	// probeByFlush postpones the next probe for all senders.
 	probeByFlush = `
 UPDATE endpoint_pace SET probe_at = tranche_now() + $2::interval WHERE endpoint = $1 AND breaker = 'open'`
 )
 
-// ClaimFlushes takes keys of a collector that are due, for a session: no one else flushes them until the flush is
-// recorded, or given up for the node. Limits are exact over all nodes, as with [dispatch.Store.Claim]: the collector's
-// flushes at once and rate of calls, and the endpoint's budget of requests, rates of calls and of items. At an endpoint
-// that is down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again; of an
-// endpoint that is down it asks for one operation, as all probes do.
+// ClaimFlushes claims due keys of a collector for a session: no other node flushes them until the flush is recorded
+// or the node's claim ends. Limits are exact over all nodes, as with [dispatch.Store.Claim]: the collector's
+// concurrent flushes and request rate, and the endpoint's budget and rates of requests and items. While an endpoint
+// is down or a collector's flushes fail, it claims one key at a time, when a retry is due. A probe of a down
+// endpoint carries one operation, as all probes do.
 //
-// The error wraps ErrSessionLost when the session is over, and ErrBusy when the collector or its endpoint is held by
-// something longer than a claim.
+// The error wraps ErrSessionLost if the session has ended, and ErrBusy if the collector or its endpoint is locked
+// for longer than a claim takes.
 func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlushes, error) {
 	if req.TTL <= 0 {
 		req.TTL = dispatch.DefaultClaimTTL
@@ -135,7 +132,6 @@ func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlush
 	return out, nil
 }
 
-// flushClaim is one claim transaction in progress.
 type flushClaim struct {
 	FlushRequest
 	tx   pgx.Tx
@@ -144,7 +140,6 @@ type flushClaim struct {
 	wait time.Duration
 }
 
-// flushLoad is what a collector and its endpoint are like, read under the locks of both.
 type flushLoad struct {
 	found               bool
 	name                string
@@ -165,7 +160,7 @@ type flushLoad struct {
 	probes              int
 	budget, busy        int
 	items               pace.Bucket // of the endpoint
-	paceCalls           pace.Bucket // also
+	paceCalls           pace.Bucket // of the endpoint
 	now                 time.Time
 }
 
@@ -184,8 +179,8 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 	if err != nil || !alone {
 		return out, err
 	}
-	// One at a time, it is the turn of a key that has not failed: keys which fail whenever they are tried are due before
-	// all others, which would wait for each of them, and for a rest after each.
+	// One at a time, a key that has not failed goes first. Keys that always fail are due before all others, which
+	// would otherwise wait for each of them and for the rest after each.
 	if c.single() {
 		out.Flushes, err = c.take(ctx, keyVersion, true)
 	}
@@ -202,7 +197,6 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 	return out, c.settle(ctx)
 }
 
-// begin locks and reads.
 func (c *flushClaim) begin(ctx context.Context) error {
 	live, l := false, &c.load
 	batch := &pgx.Batch{}
@@ -247,7 +241,6 @@ func (l *flushLoad) scan(row pgx.Row) error {
 	return json.Unmarshal(spec, &l.spec)
 }
 
-// allow finds how many keys may be taken.
 func (c *flushClaim) allow() {
 	l := &c.load
 	c.free = min(c.Max, l.inFlight-l.live)
@@ -259,7 +252,7 @@ func (c *flushClaim) allow() {
 	}
 	switch {
 	case c.free <= 0:
-		return // something ends, and then there is room
+		return // a flush must end first
 	case l.restIn > 0:
 		c.shut(time.Duration(l.restIn * float64(time.Second)))
 	case l.down && l.probing:
@@ -278,14 +271,14 @@ func (c *flushClaim) allow() {
 	}
 }
 
-// single says that flushes go one at a time: none has come through lately.
+// single reports whether flushes go one at a time because none has succeeded lately.
 func (c *flushClaim) single() bool { return c.load.failures >= restAfter || c.load.down }
 
-// shut takes nothing, and asks again after a while.
+// shut claims nothing and sets when to try again.
 func (c *flushClaim) shut(wait time.Duration) { c.free, c.wait = 0, max(c.wait, wait) }
 
-// lowest returns the key version whose keys are to be flushed: the oldest under which something waits. alone is false
-// while keys of another one are being flushed, so that no value is at work under two keys.
+// lowest returns the key version to flush: the oldest with waiting operations. alone is false while keys of another
+// version are being flushed, so that no value is in work under two keys.
 func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, err error) {
 	l := &c.load
 	if l.drained == l.keyVersion {
@@ -301,7 +294,7 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, keyVersion).Scan(&foreign); err != nil {
 		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
 	}
-	if none && !foreign { // also none of which everything was dropped while it was in progress
+	if none && !foreign { // none also means that all was dropped while in flight
 		if _, err := c.tx.Exec(ctx, settleKeyVersion, c.Collector, l.keyVersion); err != nil {
 			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
 		}
@@ -332,7 +325,7 @@ func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) ([
 	return taken, nil
 }
 
-// settle writes what is left in the buckets, and puts the next probe off.
+// settle saves the buckets and postpones the next probe.
 func (c *flushClaim) settle(ctx context.Context) error {
 	l, batch := &c.load, &pgx.Batch{}
 	if l.calls.Rate > 0 {

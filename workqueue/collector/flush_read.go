@@ -17,14 +17,14 @@ type FlushOp struct {
 	Seq      int64
 	ID       string
 	Payload  []byte
-	Attempts int     // that failed and count; of what was folded, the most
-	Alone    bool    // it may have been what a flush failed of as a whole: no other goes with it
-	Folded   []int64 // the numbers of the operations before it that were folded into it
+	Attempts int     // failed attempts that count; of folded operations, the most
+	Alone    bool    // it may have caused a flush to fail: it is sent alone
+	Folded   []int64 // numbers of the earlier operations folded into it
 }
 
 const (
-	// flushOps reads what of each key may go now, in order, up to its limit and a number of bytes; the first of a key goes
-	// whatever its size. By collector_op_queue. In a strict collector nothing passes an operation in backoff.
+	// flushOps reads the operations of each key that may go now, in order, up to its limit and a number of bytes, or the
+	// first if larger. By collector_op_queue. In a strict collector nothing overtakes an operation in backoff.
 	flushOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.retry_alone, ''
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
@@ -41,10 +41,10 @@ CROSS JOIN LATERAL (
 WHERE (o.bytes <= $5 OR o.n = 1) AND NOT coalesce(o.held, false)
 ORDER BY k.place, o.priority DESC, o.seq`
 
-	// foldedOps is flushOps for a collector that folds: of each key the first operations, up to $6 and a number of bytes,
-	// as far as they are of the first so many values of fold. Those of a value go together, however few values fit: what
-	// stood for some of them once, and may have been carried out, is not followed by an older one. One in backoff holds
-	// those of its value that come after it; when it is the first of its key, the key is not due (held_until).
+	// foldedOps is flushOps for a collector that folds: the first operations of each key, up to $6 and a number of
+	// bytes, restricted to as many values of fold as the flush may have. Operations of a value go together: one that
+	// once stood for others, and may have been executed, must never be followed by an older one. One in backoff
+	// holds back later ones of its value; if it is the first of its key, the key is not due (held_until).
 	foldedOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.retry_alone, coalesce(o.fold, '')
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
@@ -68,8 +68,8 @@ CROSS JOIN LATERAL (
 WHERE o.rank <= k.size
 ORDER BY k.place, o.priority DESC, o.seq`
 
-	// dueCollectors finds the active collectors with the time of their next key, by collector_key_due: in each key version
-	// and priority that there may be, its first. What rests or may make no call yet is left to the claim.
+	// dueCollectors finds the active collectors with their next due time: the first key of each possible key version
+	// and priority, by collector_key_due. The claim handles rests and rates.
 	dueCollectors = `
 SELECT c.id, c.name, extract(epoch FROM min(d.due_at) - tranche_now())::float8
 FROM collector c
@@ -85,9 +85,8 @@ GROUP BY c.id, c.name
 ORDER BY min(d.due_at)`
 )
 
-// ReadFlushes reads the operations of flushes, in order, and folds those of collectors that fold. bytes bounds what one
-// flush brings, and the operations of a flush fit one message then; a single one that is larger comes alone. A flush of
-// which nothing is left is empty.
+// ReadFlushes reads the operations of flushes, in order, folded if the collector folds. bytes bounds each flush so
+// that it fits one message; a larger operation comes alone. A flush with no operations left is empty.
 func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes int64) ([][]FlushOp, error) {
 	n := len(claimed.Flushes)
 	if n == 0 {
@@ -124,7 +123,6 @@ func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes i
 	return out, nil
 }
 
-// together is how many of the first operations go in one flush.
 func together(ops []FlushOp) int {
 	for i := range ops {
 		if ops[i].Alone {
@@ -141,7 +139,7 @@ type DueCollector struct {
 	In   time.Duration // until the first of its keys is due; 0 or less: now
 }
 
-// DueCollectors returns the active collectors that have something to flush, now or later, the longest due first.
+// DueCollectors returns the active collectors with something to flush, now or later, the longest due first.
 func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 	rows := pg.Rows(ctx, s.db.Pool, dueCollectors)
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DueCollector, err error) {
@@ -157,8 +155,7 @@ func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 }
 
 const (
-	// worsenCollector counts flushes that came to nothing, those that were in progress together once. The row is locked
-	// after the keys, as everywhere but in claims, which wait for no key.
+	// worsenCollector counts concurrent failed flushes once. The row is locked after the keys, except in claims.
 	worsenCollector = `
 UPDATE collector
 SET failures = failures + 1, failed_at = tranche_now(), failure_code = $3, failure_message = $4,
@@ -166,8 +163,7 @@ SET failures = failures + 1, failed_at = tranche_now(), failure_code = $3, failu
         + least($8::interval, $7::interval * power(2, least(failures + 1 - CASE WHEN $5 THEN 1 ELSE $6 END, 20))) END
 WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 
-	// noteGood keeps that the service deals with flushes, and forgets those that came to nothing when one came through
-	// that was begun after them, at $2. Mostly it finds that this is known.
+	// noteGood records a handled flush. It clears failures before $2, when the successful flush began. Mostly a no-op.
 	noteGood = `
 UPDATE collector
 SET last_success_at = tranche_now(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
@@ -175,17 +171,15 @@ SET last_success_at = tranche_now(), failures = CASE WHEN $2::timestamptz > fail
 WHERE id = $1
   AND (failures > 0 AND $2 > failed_at OR last_success_at IS NULL OR last_success_at <= tranche_now() - $3::interval)`
 
-	// failProbe counts a flush that was a probe and failed. It leaves alone what runs probe with at the same time, which
-	// is still to be judged.
+	// failProbe counts a flush that was a failed probe. Probes that runs have in flight are judged separately.
 	failProbe = `
 UPDATE endpoint_pace SET probes = $2, probe_at = tranche_now() + $3::interval
 WHERE endpoint = $1 AND breaker = 'open'`
 )
 
-// noteHealth keeps how flushes of the collector fare.
 func (r *flushRecording) noteHealth(batch *pgx.Batch) {
 	worst, dealt := -1, false
-	var through *time.Time // when the last flush that came through was begun
+	var through *time.Time // when the last successful flush began
 	for i := range r.keys {
 		v, begun := &r.verdicts[i], r.ends[i].Flush.Claimed
 		dealt = dealt || v.dealt
@@ -211,7 +205,7 @@ func (r *flushRecording) noteHealth(batch *pgx.Batch) {
 	}
 }
 
-// worse reports whether a flush says worse of the endpoint than another, or the same of a later time.
+// worse reports whether a flush is a worse sign of the endpoint's health, or an equal but later one.
 func (r *flushRecording) worse(i, than int) bool {
 	if a, b := r.verdicts[i].health, r.verdicts[than].health; a != b {
 		return a > b
@@ -219,12 +213,11 @@ func (r *flushRecording) worse(i, than int) bool {
 	return r.ends[i].Flush.Claimed.After(r.ends[than].Flush.Claimed)
 }
 
-// noteProbes closes the breaker of an endpoint that answered a flush which was its probe, or counts the probe. One that
-// asked no one says nothing: the time of the next is set.
+// noteProbes closes the breaker of an endpoint that answered a probe, or counts a failed probe. A probe that was not
+// sent changes nothing: the time of the next is set.
 //
-// Nor does one whose handler failed. The service is there, so that the pause need not grow; but it may be able to do
-// nothing, for which runs may have opened the breaker. The collector itself rests longer and longer, and leaves the
-// next probes to others.
+// Neither does a probe whose handler failed. The service is there, so the pause need not grow; but it may be unable
+// to work, which may be why runs opened the breaker. The collector rests ever longer and leaves probes to others.
 func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	for i := range r.keys {
 		v := &r.verdicts[i]
@@ -239,8 +232,7 @@ func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// failedProbe says of a probe that it failed: the service was not there, or asked for it to be retried. One that
-// has too much to do is up.
+// failedProbe reports whether a probe failed: unreachable, or a retry requested. An overloaded service is up.
 func (v *flushVerdict) failedProbe() bool {
 	switch v.health {
 	case healthBad:
@@ -252,7 +244,7 @@ func (v *flushVerdict) failedProbe() bool {
 	return v.again && !v.dealt
 }
 
-// complains says that the service is there, and has failed all of the flush in a way that may pass.
+// complains reports whether the service failed the whole flush with an error that may pass.
 func (v *flushVerdict) complains() bool { return v.told && v.health == healthBad }
 
 func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed bool) error {
@@ -278,22 +270,22 @@ func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed
 }
 
 const (
-	// NodeFlushes is how many keys a node flushes at once, of all collectors.
+	// NodeFlushes is how many keys a node flushes concurrently, of all collectors.
 	NodeFlushes = 128
-	// keptFlushes is how many of them are kept for collectors that have few in progress: a service that is silent has all
-	// that its collectors may take, each for as long as a flush may take.
+	// keptFlushes of them are reserved for collectors with few in progress: an unresponsive service occupies all
+	// that its collectors may use, each for the full time-out.
 	keptFlushes = NodeFlushes / 4
-	// fewFlushes is up to how many keys a collector may have in progress that uses what is kept.
+	// fewFlushes is how many keys in progress a collector may have and still use the reserve.
 	fewFlushes = 4
 )
 
-// FlushRoom is how many keys of a collector a node may take to flush that flushes so many keys, and so many of this
-// collector among them. It is 0 or less when it may take none.
+// FlushRoom returns how many more keys of a collector a node may flush that flushes all keys, own of this collector; 0
+// or less: none.
 func FlushRoom(all, own int) int {
 	return max(NodeFlushes-keptFlushes-all, min(NodeFlushes-all, fewFlushes-own))
 }
 
-// nodesFlushing reads which collectors have keys in progress on each node that lives, by collector_key_flushing.
+// nodesFlushing reads each live node's keys in progress by collector, by collector_key_flushing.
 const nodesFlushing = `
 SELECT s.id, coalesce(c.name, ''), count(k.flush)
 FROM node_session s LEFT JOIN collector_key k ON k.flush IS NOT NULL AND k.session_id = s.id
@@ -301,7 +293,7 @@ LEFT JOIN collector c ON c.id = k.collector
 WHERE s.ended_at IS NULL AND s.expires_at > tranche_now()
 GROUP BY s.id, c.name`
 
-// nodeFlushing is how many keys of a collector a node flushes; one without a name stands for a node that flushes none.
+// nodeFlushing is how many keys of a collector a node flushes. A node that flushes none has a row without a name.
 type nodeFlushing struct {
 	Node      workqueue.SessionID
 	Collector string
@@ -312,8 +304,7 @@ func (s Store) nodesFlushing(ctx context.Context) ([]nodeFlushing, error) {
 	return pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[nodeFlushing], nodesFlushing)
 }
 
-// crowded says on how many nodes there is no room for another key of a collector, when that is so on all, and which
-// collector has the most keys in progress there.
+// crowded returns the number of nodes if none has room for the collector, and the collector with the most keys there.
 func crowded(flushing []nodeFlushing, collector string) (nodes int, most nodeFlushing) {
 	all, own, each := map[workqueue.SessionID]int{}, map[workqueue.SessionID]int{}, map[string]int{}
 	for _, f := range flushing {

@@ -11,19 +11,18 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// FlushRecorded is what was recorded of a flush.
+// FlushRecorded is the outcome of a recorded flush.
 type FlushRecorded struct {
-	Stale  bool // the flush was given to someone else, or given up: it touched nothing
+	Stale  bool // the key is no longer this flush's: nothing was changed
 	Done   int
-	Failed int // of those, Parked are parked
+	Failed int // Parked of them are parked
 	Parked int
-	Outage bool // it ended as flushes do in an outage: for Store.CheckBreaker
-	Closed bool // it was a probe, and closed the breaker of its endpoint
+	Outage bool // it ended like flushes in an outage: for Store.CheckBreaker
+	Closed bool // it was a probe and closed its endpoint's breaker
 }
 
 const (
-	// lockFlushes is the fence: a key belongs to a flush only as long as it bears its id. Keys are locked in the order of
-	// their primary key, and their operations after them.
+	// lockFlushes is the fence: a key with its ID. Keys are locked in primary key order, then their operations.
 	lockFlushes = `
 SELECT g.place, k.untried, k.retrying, k.parked
 FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (key_version, key, flush, place)
@@ -32,7 +31,7 @@ ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k`
 
 	deleteOps = `DELETE FROM collector_op WHERE seq = ANY ($1) RETURNING seq, not_before IS NULL`
 
-	// failOps says of each whether it was untried before. No one else writes operations of a key whose row is locked.
+	// failOps returns whether each was untried. Operations of a locked key have no other writer.
 	failOps = `
 UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
@@ -49,8 +48,8 @@ RETURNING o.seq, old.not_before IS NULL, f.parked`
 DELETE FROM collector_key k USING unnest($2::uuid[], $3::int[], $4::text[]) AS g (flush, key_version, key)
 WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush`
 
-	// endFlushes frees keys and sets their times by what is left: the first untried operation of each priority, the next
-	// try of those that failed, and in a strict collector the first of all. Each is one look into an index.
+	// endFlushes frees keys and sets their due times by what remains: the first untried operation of each priority,
+	// the next attempt of failed ones, and in a strict collector the first of all. Each is one index lookup.
 	endFlushes = `
 UPDATE collector_key k
 SET flush = NULL, session_id = NULL, flush_until = NULL, untried = g.untried, retrying = g.retrying, parked = g.parked,
@@ -87,10 +86,9 @@ CROSS JOIN LATERAL (
 WHERE c.id = $1 AND k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key AND k.flush = g.flush`
 )
 
-// RecordFlushes writes what became of flushes of one collector in one transaction: what succeeded leaves, what failed
-// stays with its error until its next try or is parked, and the keys are free again. What belongs to a flush that was
-// given to someone else, or given up, touches nothing. They may be of several claims: each is judged by the settings
-// of its own.
+// RecordFlushes records flushes of one collector in one transaction: successful operations are deleted, failed ones
+// wait for their next attempt or are parked, and the keys are freed. A flush that no longer owns its key changes
+// nothing. Flushes may be of several claims; each is judged by its claim's settings.
 func (s Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecorded, error) {
 	if len(ends) == 0 {
 		return nil, nil
@@ -107,18 +105,16 @@ func (s Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecor
 	return r.out, nil
 }
 
-// flushRecording is one recording transaction.
 type flushRecording struct {
 	collector int32
 	ends      []FlushEnd
 	verdicts  []flushVerdict
 
-	keys map[int]*keyLeft // by the place of the flush; only of those that are live
-	of   map[int64]int    // the flush of an operation
+	keys map[int]*keyLeft // by the place of the flush; only of live ones
+	of   map[int64]int    // the flush of each operation
 	out  []FlushRecorded
 }
 
-// keyLeft is what a key has left.
 type keyLeft struct{ untried, retrying, parked int32 }
 
 func (r *flushRecording) run(ctx context.Context, tx pgx.Tx) error {
@@ -153,7 +149,7 @@ func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// ops deletes what succeeded, and notes what failed. What is not there any more was dropped meanwhile.
+// ops deletes successful operations and records failures. Missing ones were dropped meanwhile.
 func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 	var done []int64
 	var failed failedOps
@@ -189,7 +185,6 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// failedOps are the columns of operations that failed.
 type failedOps struct {
 	seqs     []int64
 	attempts []int32
@@ -198,7 +193,7 @@ type failedOps struct {
 	pauses   []time.Duration
 	parked   []bool
 	alone    []bool
-	into     []string // what they were folded into
+	into     []string // ID that they were folded into
 }
 
 func (f *failedOps) add(seq int64, o *opFailure, into string) {
@@ -243,7 +238,6 @@ func (k *keyLeft) take(untried bool) {
 	}
 }
 
-// flushColumns are the columns of keys that are freed.
 type flushColumns struct {
 	ids                       []uuid.UUID
 	keyVersions               []int32
@@ -251,7 +245,7 @@ type flushColumns struct {
 	untried, retrying, parked []int32
 	failures, limits          []int32
 	holds                     []time.Duration
-	outages                   []int32 // operations of flushes that ended as in one; 0: of another; < 0: no one was asked
+	outages                   []int32 // ending like an outage; 0: another end; < 0: nothing was sent
 	codes, messages           []string
 }
 
@@ -271,7 +265,6 @@ func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 	c.codes, c.messages = append(c.codes, pg.Plain(v.why.Code)), append(c.messages, pg.Plain(v.why.Message))
 }
 
-// free ends the flushes, deletes the keys of which nothing is left, and notes how the collector fares.
 func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	var empty, rest flushColumns
 	for i, left := range r.keys {

@@ -9,28 +9,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// foldedBytes is how many times the bytes of a flush are read for one that folds, at most. No more than the bytes
-// of a flush are held at once.
+// foldedBytes is how many times a flush's bytes may be read for one that folds, holding one flush's bytes at a time.
 const foldedBytes = 4
 
-// opBytes is what an operation takes beside its payload and id.
+// opBytes is an operation's overhead beyond its payload and ID.
 const opBytes = 64
 
-// folding gathers the operations of a flush as they are read, and folds those of the same value into one, which stands
-// where the last of them does. It stops at the first that has no room any more. Read again, with others gone and others
-// come, what one stands for is the same or more.
+// folding gathers operations as they are read, and folds those of the same value into the last of them. It stops at
+// the first that does not fit. Read again later, a folded operation stands for the same ones or more.
 type folding struct {
-	how   string // empty: they are not folded
-	limit int    // of operations after that
-	bytes int64  // also
+	how   string // empty: no folding
+	limit int    // most operations after folding
+	bytes int64  // most bytes
 
 	ops    []foldedOp
-	latest map[string]int // by what they are folded by, where the one stands that takes more
+	latest map[string]int // by fold value, the index of the operation that takes more
 	held   int64
 	full   bool
 }
 
-// foldedOp is an operation with those that were folded into it.
 type foldedOp struct {
 	FlushOp
 	merged *patch // its payload once another was merged into it
@@ -44,7 +41,6 @@ func (o *foldedOp) size() int64 {
 	return int64(size + len(o.ID) + opBytes)
 }
 
-// take takes the operation that comes next.
 func (f *folding) take(op *FlushOp, by string) error {
 	if f.full {
 		return nil
@@ -70,7 +66,7 @@ func (f *folding) take(op *FlushOp, by string) error {
 	return nil
 }
 
-// join folds what was taken before into an operation that follows it, unless they cannot be one.
+// join folds an earlier operation into a later one, unless they cannot be merged.
 func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
 	var next *patch
 	more := len(op.Payload) - len(o.Payload)
@@ -95,7 +91,7 @@ func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
 	return true, nil
 }
 
-// takes reports whether the payload of another can be merged into it, and how many bytes more that takes.
+// takes reports whether op's payload can be merged into it, and how many more bytes that takes.
 func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error) {
 	if o.merged == nil {
 		if o.merged, err = parsePatch(o.Payload); err != nil {
@@ -110,7 +106,6 @@ func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error
 	return next, more, ok && o.merged.Size()+more <= MaxOpPayload, nil
 }
 
-// end returns what goes in one flush, in order.
 func (f *folding) end() []FlushOp {
 	ops := make([]FlushOp, len(f.ops))
 	for i := range f.ops {
@@ -125,23 +120,21 @@ func (f *folding) end() []FlushOp {
 	return ops[:together(ops)]
 }
 
-// patch is a JSON value that others are merged into, as JSON Merge patch (RFC 7396) has it: members of objects are set
-// one by one, and everything else is replaced as a whole. A null stays, since whoever is sent the merged value has to
-// delete the member, too.
+// patch is a JSON value into which others are merged as JSON Merge Patch (RFC 7396): members of objects are set one
+// by one, anything else is replaced entirely. Nulls stay, since the receiver must delete the member, too.
 type patch struct {
-	value   []byte // what it is unless it is an object
+	value   []byte // set unless it is an object
 	names   []string
-	members map[string]*member // by their names; nil: it is no object
+	members map[string]*member // by name; nil: not an object
 	size    int
 }
 
-// member is a member of an object.
 type member struct {
-	name  []byte // in its quotes
+	name  []byte // quoted
 	value *patch
 }
 
-// parsePatch reads a valid value. The patch shares no memory with it.
+// parsePatch parses a valid value. The patch shares no memory with it.
 func parsePatch(value []byte) (*patch, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	return readPatch(dec)
@@ -176,13 +169,11 @@ func readPatch(dec *jsontext.Decoder) (*patch, error) {
 	return p, err
 }
 
-// set adds a member that is not there.
 func (p *patch) set(name string, m *member) {
 	p.size += p.growth(m)
 	p.names, p.members[name] = append(p.names, name), m
 }
 
-// growth is how many bytes a member more takes.
 func (p *patch) growth(m *member) int {
 	n := len(m.name) + len(":") + m.value.size
 	if len(p.names) > 0 {
@@ -191,8 +182,8 @@ func (p *patch) growth(m *member) int {
 	return n
 }
 
-// Takes reports whether one patch can say what p and another after it do, and how many bytes more it takes. It cannot
-// when an object follows something else: merged into a document, it would keep what stands there, which p replaces.
+// Takes reports whether one patch can have the effect of p and then next, and how many more bytes it takes. It
+// cannot if an object follows a non-object: merged into a document, it would keep members that p deletes.
 func (p *patch) Takes(next *patch) (more int, ok bool) {
 	switch {
 	case next.members == nil:
@@ -219,7 +210,7 @@ func (p *patch) Takes(next *patch) (more int, ok bool) {
 	return more, true
 }
 
-// Merge merges another one into it that it takes. It keeps parts of that.
+// Merge merges a patch that Takes has accepted. It keeps references to its parts.
 func (p *patch) Merge(next *patch) {
 	if next.members == nil {
 		*p = *next
@@ -237,7 +228,6 @@ func (p *patch) Merge(next *patch) {
 	}
 }
 
-// append writes it.
 func (p *patch) append(to []byte) []byte {
 	if p.members == nil {
 		return append(to, p.value...)
@@ -253,8 +243,8 @@ func (p *patch) append(to []byte) []byte {
 	return append(to, '}')
 }
 
-// Size is in how many bytes it is written.
+// Size is the length of Text.
 func (p *patch) Size() int { return p.size }
 
-// Text is it as JSON.
+// Text is the value as JSON.
 func (p *patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.size)) }

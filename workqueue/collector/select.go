@@ -12,12 +12,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// selectionBatch bounds the operations of a transaction that requeues or drops some.
 const selectionBatch = 2000
 
 const (
-	// Candidates are found without a lock, by the index that fits: that of parked ones, that of what failed and waits,
-	// that of what waits.
+	// Candidates are found without a lock, by the index that fits: parked, failed and waiting, or waiting.
 	opCandidates = `
 SELECT o.seq, o.key_version, o.key FROM collector_op o
 WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3)) AND ($4 = '' OR o.error_code = $4)`
@@ -26,7 +24,7 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3
   AND o.parked_at IS NULL AND o.not_before > tranche_now() ORDER BY o.seq LIMIT $5`
 	waitingCandidates = opCandidates + ` AND o.parked_at IS NULL ORDER BY o.seq LIMIT $5`
 
-	// Ids are looked up, whatever has become of their operations, with those that went as one in their last try.
+	// IDs are looked up in any state, with operations that were folded into them in their last attempt.
 	namedCandidates = opCandidates + ` AND (o.op_id = ANY ($6) OR o.folded_into = ANY ($6))
   AND (o.parked_at IS NOT NULL OR $7 OR $8 AND o.not_before > tranche_now()) ORDER BY o.seq LIMIT $5`
 
@@ -35,7 +33,7 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3
 SELECT DISTINCT folded_into FROM collector_op
 WHERE collector = $1 AND op_id = ANY ($2) AND folded_into IS NOT NULL`
 
-	// lockKeysOf holds keys in the order of their primary key, before any of their operations is touched.
+	// lockKeysOf locks keys in primary key order, before any of their operations is changed.
 	lockKeysOf = `
 SELECT count(*) FROM (
     SELECT 1 FROM collector_key k
@@ -43,7 +41,7 @@ SELECT count(*) FROM (
         ON k.key_version = g.key_version AND k.key = g.key
     WHERE k.collector = $1 ORDER BY k.key_version, k.key FOR NO KEY UPDATE OF k) locked`
 
-	// requeueOps has them retried as if they were new, in their old place in the order. The key is due at once.
+	// requeueOps resets operations to untried, in their old place in the order. The key is due immediately.
 	requeueOps = `
 WITH old AS (
     SELECT seq, parked_at IS NOT NULL AS parked FROM collector_op
@@ -64,12 +62,11 @@ FROM keys g
 WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
 RETURNING g.ops`
 
-	// unsettle has the claims look for older keys again.
+	// unsettle makes claims look for older keys again.
 	unsettle = `
 UPDATE collector SET drained_key_version = least(drained_key_version, $2) WHERE id = $1 AND drained_key_version > $2`
 
-	// dropOps leaves the times of the keys as they are, but for those of which nothing is left: a flush that finds
-	// nothing sets them right.
+	// dropOps leaves the due times of keys unchanged, except for empty ones; an empty flush corrects them.
 	dropOps = `
 WITH gone AS (
     DELETE FROM collector_op WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR $3)
@@ -94,15 +91,15 @@ WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
   AND k.untried = 0 AND k.retrying = 0 AND k.parked = 0 AND k.flush IS NULL`
 )
 
-// RequeueOps has parked operations, and those in backoff, retried at once, with all their attempts and in their old
-// place in the order. It returns how many there were. Each transaction leaves a row in the audit log.
+// RequeueOps retries parked operations and those in backoff immediately, with all attempts and in their old place in
+// the order. It returns their number. Each transaction writes an audit entry.
 func (s Store) RequeueOps(ctx context.Context, name string, sel OpsSelection, actor string) (int64, error) {
 	return s.changeOps(ctx, opsChange{name: name, sel: sel, actor: pg.Plain(actor), verb: "requeue",
 		passes: []string{parkedCandidates, backoffCandidates}})
 }
 
-// DropOps deletes parked operations, or all that wait as well. It returns how many there were. One that is being
-// flushed is deleted too, and may have been carried out. Each transaction leaves a row in the audit log.
+// DropOps deletes parked operations, or all waiting ones as well, and returns their number. One that is being
+// flushed is deleted, too, and may have been executed. Each transaction writes an audit entry.
 func (s Store) DropOps(ctx context.Context, name string, sel OpsSelection, actor string) (int64, error) {
 	change := opsChange{name: name, sel: sel, actor: pg.Plain(actor), verb: "drop", drop: true,
 		passes: []string{parkedCandidates}}
@@ -112,14 +109,13 @@ func (s Store) DropOps(ctx context.Context, name string, sel OpsSelection, actor
 	return s.changeOps(ctx, change)
 }
 
-// opsChange is a requeue or a drop.
 type opsChange struct {
 	name   string
 	sel    OpsSelection
 	actor  string
 	verb   string
 	drop   bool
-	passes []string // the statements that find candidates
+	passes []string // statements that find candidates
 
 	id  int32
 	ids []string // those of sel, and of the operations that they were folded into
@@ -132,7 +128,7 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 	if slices.ContainsFunc(slices.Concat(c.sel.Keys, c.sel.IDs, []string{c.sel.Code}), func(text string) bool {
 		return !pg.ValidText(text)
 	}) {
-		return 0, nil // nothing can be called so
+		return 0, nil // no operation can have such an ID
 	}
 	if c.id, err = s.collectorID(ctx, c.name); err != nil {
 		return 0, err
@@ -153,7 +149,6 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 	return total, nil
 }
 
-// withFolded adds the ids of the operations that those of ids were folded into.
 func (s Store) withFolded(ctx context.Context, id int32, ids []string) ([]string, error) {
 	into, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, id, ids)
 	return slices.Concat(ids, into), err
@@ -181,7 +176,6 @@ func (s Store) changeAll(ctx context.Context, c *opsChange, pass string) (total 
 	}
 }
 
-// foundOps are operations and their keys.
 type foundOps struct {
 	seqs       []int64
 	numberings []int32
@@ -237,5 +231,4 @@ func (c *opsChange) change(ctx context.Context, tx pgx.Tx, found *foundOps) (n i
 			"code": c.sel.Code, "waiting": c.sel.Waiting}})
 }
 
-// some keeps a list in the audit log short.
 func some(list []string) []string { return list[:min(len(list), 20)] }

@@ -16,12 +16,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sweepRows bounds the rows of a transaction that sweeps.
 const sweepRows = 2000
 
 const (
-	// releaseFlushes frees keys whose node is gone, or has had its time. They are due as they were. Those that are being
-	// recorded at the moment are locked, and passed over. By collector_key_flushing.
+	// releaseFlushes frees keys of dead nodes or expired flushes, except locked ones. By collector_key_flushing.
 	releaseFlushes = `
 WITH dead AS MATERIALIZED (
     SELECT f.collector, f.key_version, f.key, f.untried + f.retrying + f.parked > 0 AS holds FROM collector_key f
@@ -30,15 +28,14 @@ WITH dead AS MATERIALIZED (
         WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > tranche_now()))
     ORDER BY f.collector, f.key_version, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),` + freeKeys
 
-	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
+	// endFlushesOf frees the keys of a session, in lock order.
 	endFlushesOf = `
 WITH dead AS MATERIALIZED (
     SELECT f.collector, f.key_version, f.key, f.untried + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND f.session_id = $1
     ORDER BY f.collector, f.key_version, f.key FOR NO KEY UPDATE),` + freeKeys
 
-	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked. Those of
-	// a session that is over are someone else's at any moment, and are not kept.
+	// prolongFlushes extends flushes in lock order, except those of ended sessions. By collector_key_flushing.
 	prolongFlushes = `
 WITH mine AS MATERIALIZED (
     SELECT f.collector, f.key_version, f.key, g.hold FROM collector_key f
@@ -50,7 +47,7 @@ UPDATE collector_key k SET flush_until = tranche_now() + mine.hold
 FROM mine WHERE k.collector = mine.collector AND k.key_version = mine.key_version AND k.key = mine.key
 RETURNING k.flush`
 
-	// freeKeys deletes those of which everything was dropped meanwhile.
+	// freeKeys deletes keys whose operations were all dropped meanwhile.
 	freeKeys = `
 gone AS (
     DELETE FROM collector_key k USING dead d
@@ -59,8 +56,7 @@ UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
 FROM dead d
 WHERE d.holds AND k.collector = d.collector AND k.key_version = d.key_version AND k.key = d.key AND k.flush IS NOT NULL`
 
-	// forgetOps deletes ids that were remembered long enough, by collector_seen_at. One whose operation is still there is
-	// remembered for as long again.
+	// forgetOps deletes expired IDs, by collector_seen_at; for another period it keeps those of existing operations.
 	forgetOps = `
 WITH old AS MATERIALIZED (
     SELECT s.collector, s.op_id, EXISTS (
@@ -79,7 +75,7 @@ SELECT count(*) FROM old`
 	sweptCollectors = `
 SELECT id, name, state = 'deleting', state <> 'deleting' AND timed < timing FROM collector ORDER BY id`
 
-	// What a deleted collector leaves goes in small pieces, by the indexes that begin with the collector.
+	// The rows of a deleted collector go in batches, by the indexes that start with the collector.
 	clearOps = `
 DELETE FROM collector_op WHERE seq IN (SELECT seq FROM collector_op WHERE collector = $1 LIMIT $2)`
 	clearSeen = `
@@ -92,7 +88,7 @@ WHERE k.collector = $1 AND k.key_version = old.key_version AND k.key = old.key`
 	clearCollector = `DELETE FROM collector WHERE id = $1 AND state = 'deleting'`
 )
 
-// EndFlushes gives back what a session flushes, before it ends in good order. It returns how many keys that were.
+// EndFlushes frees the keys that a session flushes, before it ends normally, and returns their number.
 func (s Store) EndFlushes(ctx context.Context, session workqueue.SessionID) (int, error) {
 	tag, err := s.db.Pool.Exec(ctx, endFlushesOf, session)
 	if err != nil {
@@ -101,8 +97,8 @@ func (s Store) EndFlushes(ctx context.Context, session workqueue.SessionID) (int
 	return int(tag.RowsAffected()), nil
 }
 
-// ProlongFlushes keeps the keys of flushes for these for as much longer, and what a node may take beyond, as if they
-// were claimed now. It returns the flushes that still have their keys.
+// ProlongFlushes extends flushes, as if claimed now, by these durations plus the node's margin. It returns the kept
+// ones.
 func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error) {
 	holds := make([]time.Duration, len(limits))
 	for i, limit := range limits {
@@ -115,16 +111,16 @@ func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []tim
 	return kept, nil
 }
 
-// CollectorsSwept is what a round of leader work did for collectors.
+// CollectorsSwept is what one round of leader work did for collectors.
 type CollectorsSwept struct {
-	Released  int   // keys whose flush was given up
-	Forgotten int64 // ids looked at that were remembered long enough
+	Released  int   // keys whose flush was abandoned
+	Forgotten int64 // expired IDs examined
 	Cleared   int64 // rows of deleted collectors
-	More      bool  // there is more to do at once
+	More      bool  // another round should follow immediately
 }
 
-// SweepCollectors frees keys of nodes that are gone, forgets ids, sets times that a change left to be set, and clears
-// away deleted collectors, a piece of each. Leader work.
+// SweepCollectors does leader work: it frees keys of dead nodes, deletes expired IDs, sets due times that an
+// interrupted change left, and deletes removed collectors, a batch of each.
 func (s Store) SweepCollectors(ctx context.Context, lease workqueue.Lease) (out CollectorsSwept, err error) {
 	n, err := s.sweepStep(ctx, lease, releaseFlushes, sweepRows)
 	if err != nil {
@@ -149,14 +145,13 @@ func (s Store) SweepCollectors(ctx context.Context, lease workqueue.Lease) (out 
 		if errors.Is(err, workqueue.ErrNotLeader) || ctx.Err() != nil {
 			return out, fmt.Errorf("sweep collector %s: %w", c.Name, err)
 		}
-		if err != nil { // the others can do without it
+		if err != nil { // the rest can do without it
 			failed = errors.Join(failed, fmt.Errorf("sweep collector %s: %w", c.Name, err))
 		}
 	}
 	return out, failed
 }
 
-// sweptCollector is one that may have something to be swept.
 type sweptCollector struct {
 	ID               int32
 	Name             string
@@ -190,7 +185,6 @@ func (s Store) forget(ctx context.Context, lease workqueue.Lease, id int32, out 
 	return err
 }
 
-// clearDeleted deletes a piece of what a deleted collector left, and the collector itself when nothing is left.
 func (s Store) clearDeleted(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
 	for _, statement := range []string{clearKeys, clearOps, clearSeen} {
 		n, err := s.sweepStep(ctx, lease, statement, id, sweepRows)

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// CollectorView is a collector as people see it.
+// CollectorView is a collector as shown to users.
 type CollectorView struct {
 	Name       string        `json:"name"`
 	Version    int           `json:"version"`
@@ -29,7 +29,7 @@ type CollectorView struct {
 	ChangedAt  time.Time     `json:"changed_at"`
 	PausedBy   string        `json:"paused_by,omitempty"`
 	PausedAt   *time.Time    `json:"paused_at,omitempty"`
-	DrainAt    *time.Time    `json:"drain_at,omitempty" doc:"what was added until then waits for no more operations"`
+	DrainAt    *time.Time    `json:"drain_at,omitempty" doc:"operations added until then do not wait for more"`
 
 	Keys     int64      `json:"keys" doc:"that have operations"`
 	Waiting  int64      `json:"waiting" doc:"operations that have not failed, those in progress among them"`
@@ -39,7 +39,7 @@ type CollectorView struct {
 	Due      int64      `json:"due" doc:"keys that could be flushed now, if nothing else held them up"`
 	Older    int64      `json:"older" doc:"operations that wait under an older key_version of the keys"`
 	OldestAt *time.Time `json:"oldest_at,omitempty" doc:"when the oldest that has not failed was added"`
-	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key is to be flushed that is not being flushed"`
+	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key not yet in flight is due"`
 
 	Failures       int        `json:"failures" doc:"flushes in a row, over all keys, that came to nothing"`
 	FailedAt       *time.Time `json:"failed_at,omitempty"`
@@ -55,29 +55,28 @@ type CollectorView struct {
 	Why []CollectorReason `json:"why,omitempty" doc:"what keeps operations waiting; of one collector"`
 
 	id         int32
-	callsIn    float64 // seconds until the rate of the collector lets the next call pass
+	callsIn    float64 // seconds until the collector's rate permits the next request
 	flushedAt  *time.Time
 	flushUntil *time.Time
 	endpoint   flushedEndpoint
 	nodes      []nodeFlushing // read when keys are due
 }
 
-// CollectorReason is something that keeps operations waiting.
+// CollectorReason is why operations wait.
 type CollectorReason struct {
 	Code  string     `json:"code"`
 	Text  string     `json:"text"`
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// flushedEndpoint is what the endpoint of a collector allows at the moment.
 type flushedEndpoint struct {
-	open    bool // the breaker
+	open    bool // the breaker is open
 	since   *time.Time
 	reason  string
 	probeAt *time.Time
 	budget  int
 	busy    int
-	callsIn float64 // seconds until request_rate lets the next one pass
+	callsIn float64 // seconds until request_rate permits the next request
 	itemsIn float64 // and rate the next items
 }
 
@@ -108,7 +107,7 @@ WHERE c.state <> 'deleting'`
 	listCollectors = collectorColumns + ` ORDER BY c.name`
 	oneCollector   = collectorColumns + ` AND c.name = $1`
 
-	// endpointOfFlushes reads what the claims of flushes go by.
+	// endpointOfFlushes reads what claims of flushes use.
 	endpointOfFlushes = `
 SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_reason, ''), p.probe_at,
        coalesce(e.max_in_flight, 0),
@@ -121,7 +120,7 @@ FROM (SELECT $1::text COLLATE "C" AS endpoint) at
 LEFT JOIN endpoint_pace p ON p.endpoint = at.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = at.endpoint`
 )
 
-// Collectors returns all collectors, by their names. It counts the keys of each.
+// Collectors returns all collectors by name. It counts the keys of each.
 func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
 	all, err := pg.Collect(ctx, s.db.Pool, scanCollector, listCollectors)
 	if err != nil {
@@ -133,7 +132,7 @@ func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
 	return all, nil
 }
 
-// Collector returns a collector with what keeps its operations waiting. The error wraps ErrNotFound when there is none.
+// Collector returns a collector with why its operations wait. The error wraps ErrNotFound if it does not exist.
 func (s Store) Collector(ctx context.Context, name string) (CollectorView, error) {
 	if !pg.ValidText(name) {
 		return CollectorView{}, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
@@ -153,7 +152,7 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 	}
 	if v.Due > 0 {
 		if v.nodes, err = s.nodesFlushing(ctx); err != nil {
-			return v, fmt.Errorf("read who flushes beside collector %s: %w", name, err)
+			return v, fmt.Errorf("read what else flushes for the endpoint of collector %s: %w", name, err)
 		}
 	}
 	v.explain()
@@ -173,8 +172,7 @@ func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	return v, err
 }
 
-// CollectorSpecOf returns the definition of a collector and its version, without counting anything. The error wraps
-// ErrNotFound when there is none.
+// CollectorSpecOf returns a collector's definition and version without counting anything.
 func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec CollectorSpec, version int, err error) {
 	const read = `SELECT spec, version FROM collector WHERE name = $1 AND state <> 'deleting'`
 	if !pg.ValidText(name) {
@@ -194,7 +192,6 @@ func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec Collector
 	return spec, version, nil
 }
 
-// maxOpsPage bounds a page of operations.
 const maxOpsPage = 1000
 
 const (
@@ -210,7 +207,7 @@ SELECT o.seq, o.op_id, o.key, o.key_version,
 FROM collector_op o JOIN collector_key k USING (collector, key_version, key)
 WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
 
-	// Each form has the index that fits it: that of parked ones, of keys, of ids, and the primary key.
+	// Each form has a fitting index: parked operations, keys, IDs, or the primary key.
 	opsParked = opColumns + ` AND o.parked_at IS NOT NULL AND ($5 = '' OR o.key = $5) ORDER BY o.seq LIMIT $4`
 	opsOfID   = opColumns + ` AND o.op_id = $5 ORDER BY o.seq LIMIT $4`
 	opsOfKey  = opColumns + ` AND o.key = $5 AND ($6 = '' OR o.parked_at IS NULL
@@ -219,8 +216,7 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
     AND coalesce(o.not_before > tranche_now(), false) = ($5 = 'backoff')) ORDER BY o.seq LIMIT $4`
 )
 
-// Ops returns a page of the operations of a collector, in the order in which they were added. The error wraps
-// ErrNotFound when there is no such collector.
+// Ops returns a page of a collector's operations in the order in which they were added.
 func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, error) {
 	id, err := s.collectorID(ctx, name)
 	if err != nil {

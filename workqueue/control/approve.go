@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Blocks with items that are held back, locked in order. An item that several steps hold back is one.
+	// Locks blocks with held items in order. An item held at several steps counts once.
 	lockHeldBlocks = `
 SELECT coalesce(sum(bit_count(items.held)), 0)::bigint FROM (
     SELECT bit_or(locked.held) AS held FROM (
@@ -26,7 +26,7 @@ SELECT coalesce(sum(bit_count(items.held)), 0)::bigint FROM (
 	releaseHeld = `
 UPDATE work_block SET ready = ready | held, held = NULL WHERE run_id = $1 AND held IS NOT NULL`
 
-	// A hold that is not the canary's stays.
+	// A hold other than the canary's stays.
 	passCanary = `
 UPDATE batchrun SET canary_state = 'passed',
     hold = CASE WHEN hold <> 'canary' THEN hold END, held_at = CASE WHEN hold <> 'canary' THEN held_at END,
@@ -40,7 +40,7 @@ const (
 SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting' ORDER BY id`
 )
 
-// Approve lets all items of runs go whose samples have ended and wait for it, or a step begin: see approveStep.
+// Approve releases the held items of runs whose canary waits for approval, or starts a step: see approveStep.
 func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("approve: %w", err)
@@ -97,10 +97,10 @@ func (r *RunHold) mayApprove() error {
 		return &workqueue.StateError{Run: r.id, State: r.state, Op: "approve", Fix: "there is nothing to let go"}
 	case r.Canary == "sampling" && r.Hold != "":
 		return &workqueue.StateError{Run: r.id, State: "paused, and its canary has not ended", Op: "approve",
-			Fix: "resume it first with tranche run resume " + r.id.String() + ", and approve it once the sample has ended"}
+			Fix: "resume it first with tranche run resume " + r.id.String() + ", and approve it after the sample ends"}
 	case r.Canary == "sampling":
 		return &workqueue.StateError{Run: r.id, State: "still running its canary", Op: "approve",
-			Fix: "wait until the sample has ended"}
+			Fix: "wait until the sample ends"}
 	case r.Canary != "waiting":
 		return &workqueue.StateError{Run: r.id, State: "not waiting for approval", Op: "approve",
 			Fix: "there is nothing to do"}
@@ -108,7 +108,7 @@ func (r *RunHold) mayApprove() error {
 	return nil
 }
 
-// release makes ready what a canary held back, and returns how many items that is. The steps of the run are locked.
+// release makes the items held by a canary ready and returns their number. The run's steps are locked.
 func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) (items int64, err error) {
 	if err := tx.QueryRow(ctx, lockHeldBlocks, r.id).Scan(&items); err != nil {
 		return 0, fmt.Errorf("lock blocks: %w", err)
@@ -132,21 +132,21 @@ func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) 
 	return items, ledger.AddEvent(ctx, tx, r.id, r.Generation, workqueue.EventApproved, detail)
 }
 
-// Acceptance is that someone has accepted a failure.
+// Acceptance is who accepted a failure.
 type Acceptance struct {
 	At     time.Time `json:"at"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 }
 
-// Of those who have accepted an item, the last. The primary keys of work_block and run_acceptance.
+// The last acceptance of an item. The primary keys of work_block and run_acceptance.
 const acceptancesOf = `
 SELECT DISTINCT ON (b.step) b.step, a.at, a.actor, a.reason
 FROM work_block b JOIN run_acceptance a USING (run_id, step, block)
 WHERE b.run_id = $1 AND b.step = ANY ($4) AND b.block = $2 AND get_bit(b.accepted, $3) = 1 AND get_bit(a.items, $3) = 1
 ORDER BY b.step, a.id DESC`
 
-// AcceptancesOf returns who has accepted the failures of an item, by step.
+// AcceptancesOf returns who accepted the failures of an item, by step.
 func AcceptancesOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal, steps []workqueue.Step,
 ) (map[workqueue.Step]*Acceptance, error) {
 	block, bit := item.Block()

@@ -14,19 +14,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// CanaryVerdict is what became of a run's sample.
+// CanaryVerdict is the verdict on a run's sample.
 type CanaryVerdict string
 
 // The verdicts on a sample.
 const (
-	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or someone else decided
+	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or an operator decided
 	CanaryPassed    CanaryVerdict = "passed"  // the rest was released
-	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until someone approves
+	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until approval
 )
 
 const (
-	// sampleEnded is a condition on batchrun r: nothing of it is ready or in a slice, but for what waits at a step for all
-	// items to come so far: with a sample alone that never happens. work_block_ready and work_slice_live answer it.
+	// sampleEnded is a condition on batchrun r: nothing is ready or in a slice, except at barriers, which a sample
+	// alone never passes. By work_block_ready and work_slice_live.
 	sampleEnded = `NOT EXISTS (SELECT FROM work_block b JOIN run_step w USING (run_id, step)
         WHERE b.run_id = r.id AND b.has_ready AND (NOT w.barrier OR w.barrier_passed))
     AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))`
@@ -35,8 +35,7 @@ const (
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto_approve FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// The sample is the items that were asked for since the canary began, at whatever step; no one was asked about what
-	// is invalid. One is lost when a step that is not optional has failed for it.
+	// The sample is the items requested since the canary began. An item is lost if a required step failed it.
 	canarySample = `
 WITH asked AS (
     SELECT s.block, bit_or(s.mask) AS mask FROM work_slice s
@@ -50,9 +49,9 @@ SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mas
 FROM asked a LEFT JOIN lost l USING (block)`
 )
 
-// CheckCanary decides on a sample once nothing of it is ready or in progress. When the run goes on by itself and no
-// greater part of the sample failed than its threshold allows of all items (none without a threshold), the rest is
-// released; else the run is held until someone approves. Any node may call it at any time. See [Store.DueHolds].
+// CheckCanary judges a sample once nothing of it is ready or in progress. If the run approves automatically and no
+// greater share of the sample failed than the threshold permits of all items (none without one), the rest is
+// released; otherwise the run is held until approval. Any node may call it at any time. See [Store.DueHolds].
 func (s Store) CheckCanary(ctx context.Context, run workqueue.RunID) (CanaryVerdict, error) {
 	var c canary
 	if ended, err := c.read(ctx, s.db.Pool, run); err != nil || !ended {
@@ -82,12 +81,11 @@ func wrapCanary(run workqueue.RunID, err error) error {
 	return fmt.Errorf("check the canary of run %s: %w", run, err)
 }
 
-// canary is a sample that has ended.
 type canary struct {
 	RunHold
 
 	auto         bool
-	sample, lost int64 // items of it, and how many of those failed
+	sample, lost int64 // items in it, and how many of them failed
 }
 
 func (c *canary) read(ctx context.Context, db tracker.Querier, run workqueue.RunID) (ended bool, err error) {
@@ -103,7 +101,7 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	if err := tx.QueryRow(ctx, canarySample, c.id, workqueue.CodeInvalid).Scan(&c.sample, &c.lost); err != nil {
 		return "", fmt.Errorf("count the sample: %w", err)
 	}
-	detail := fmt.Sprintf("its canary has ended: %s of %s items failed", Grouped(c.lost), Grouped(c.sample))
+	detail := fmt.Sprintf("its canary ended: %s of %s items failed", Grouped(c.lost), Grouped(c.sample))
 	if c.auto && c.good() {
 		_, err := c.release(ctx, tx, workqueue.Engine, detail)
 		return CanaryPassed, err
@@ -117,8 +115,7 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	return c.wait(ctx, tx, detail)
 }
 
-// wait holds the run, unless someone paused it just now: then the sample is judged when it is resumed. Pauses take no
-// lock but that of the run.
+// wait holds the run, unless it was just paused: then a resume judges the sample. Pauses lock only the run.
 func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerdict, error) {
 	runs, err := LockHolds(ctx, tx, &Control{Run: c.id}, "")
 	if err != nil || runs[0].Hold != "" {
@@ -135,8 +132,7 @@ func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerd
 
 const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`
 
-// good reports whether no greater part of the sample failed than may of all items. A sample of which all is invalid
-// tells nothing.
+// good reports whether no greater share failed than is permitted of all items. Only invalid items prove nothing.
 func (c *canary) good() bool {
 	limit := int64(0)
 	if c.limit != nil {
@@ -153,18 +149,18 @@ func (c *canary) allowed() string {
 }
 
 const (
-	// failedItems counts items that have failed at a step that is not optional: one range of work_block's primary key.
+	// failedItems counts items that failed at a required step: a range of work_block's primary key.
 	failedItems = `
 SELECT coalesce(sum(bit_count(planes.failed)), 0)::bigint
 FROM (SELECT bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING (run_id, step)
       WHERE b.run_id = r.id AND NOT o.optional GROUP BY b.block) planes`
 
-	// Looks without a lock, so that a check that finds nothing is in no one's way.
+	// Without a lock, so that a check without effect blocks nothing.
 	overThreshold = `
 SELECT EXISTS (SELECT FROM batchrun r
     WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.failed_limit < (` + failedItems + `))`
 
-	// The count follows in a statement of its own, so that it sees what a re-run did for which this lock waited.
+	// The count is a separate statement after it, so it sees the re-run that this lock waited for.
 	lockThreshold = `
 SELECT generation, items, max_failed, failed_limit FROM batchrun
 WHERE id = $1 AND state = 'running' AND hold IS NULL AND failed_limit IS NOT NULL FOR NO KEY UPDATE`
@@ -172,7 +168,7 @@ WHERE id = $1 AND state = 'running' AND hold IS NULL AND failed_limit IS NOT NUL
 	countFailed = `SELECT (` + failedItems + `) FROM batchrun r WHERE r.id = $1`
 )
 
-// CheckThreshold holds a run of which more items have failed than may, and reports whether it did. Any node may call it
+// CheckThreshold holds a run with more failed items than permitted, and reports whether it did. Any node may call it
 // at any time: a run that is held, has ended or is within its limit is left alone. See [Store.DueHolds].
 func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bool, err error) {
 	var over bool
@@ -187,7 +183,7 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 		r := RunHold{id: run}
 		err := tx.QueryRow(ctx, lockThreshold, run).Scan(&r.Generation, &r.items, &r.maxFailed, &r.limit)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // someone was faster
+			return nil // another check was faster
 		}
 		if err != nil {
 			return err
@@ -207,8 +203,7 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 	return held, nil
 }
 
-// CheckFailFast holds a run whose fail-fast limit was reached while it was held for another reason, and reports whether
-// it did.
+// CheckFailFast holds a run whose fail-fast limit was reached during another hold. It reports whether it did.
 func (s Store) CheckFailFast(ctx context.Context, run workqueue.RunID) (held bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		held, err = settle.HoldForFailFast(ctx, tx, run)
@@ -220,13 +215,12 @@ func (s Store) CheckFailFast(ctx context.Context, run workqueue.RunID) (held boo
 // DueHold is a run that Store.CheckThreshold, Store.CheckFailFast or Store.CheckCanary would act on.
 type DueHold struct {
 	Run       workqueue.RunID
-	Threshold bool // more items failed than may
+	Threshold bool // too many items failed
 	Canary    bool // the sample has ended
-	FailFast  bool // its first outcomes failed
+	FailFast  bool // a fail-fast limit was reached
 }
 
-// The runs in progress that have a limit or a sample, by batchrun_limited, and the few whose fail-fast limit was
-// reached.
+// Runs in progress with a limit or sample, by batchrun_limited, and those whose fail-fast limit was reached.
 const dueHolds = `
 SELECT due.id, due.threshold, due.canary, false FROM (
     SELECT r.id, coalesce(r.failed_limit < (` + failedItems + `), false) AS threshold,
@@ -239,8 +233,8 @@ SELECT r.id, false, false, true FROM batchrun r
 WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
     SELECT g.run_id FROM run_fail_fast g WHERE g.tripped IS NOT NULL)`
 
-// DueHolds returns the runs whose thresholds are passed or whose samples have ended, for whoever sees to it that
-// nothing is overlooked: the checks that nodes make by themselves may be lost with them.
+// DueHolds returns the runs over their thresholds or with ended samples, as a safety net: checks may be lost with
+// their node.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Cancelled is what a cancel stopped: its Items are those without an outcome.
+// Cancelled is what a cancel stopped; its Items have no outcome.
 type Cancelled struct {
 	Controlled
 
-	Requests []workqueue.Sent // that may still lie in the work stream
+	Requests []workqueue.Sent // that may still be in the work stream
 }
 
 const (
-	// Held, no claim of the run can be in progress.
+	// While this is locked, no claim of the run is in progress.
 	lockStepsOfRun = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
 
 	cancelSlices = `
@@ -33,8 +33,7 @@ SET state = 'cancelled', ended_at = tranche_now(), error_code = 'cancelled', err
 WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')
 RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 
-	// forgetBlocks takes what is ready out of the index in which nodes look for work. The blocks are locked in order
-	// before, after the slices.
+	// forgetBlocks removes ready items from the index for claims. The blocks were locked before, after the slices.
 	forgetBlocks = `UPDATE work_block SET endpoint = NULL WHERE run_id = $1 AND endpoint IS NOT NULL AND has_ready`
 
 	cancelRun = `
@@ -45,8 +44,8 @@ WHERE r.id = c.id AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`
 )
 
-// Cancel stops runs: nothing of them is claimed any more, live slices end, late replies are stale. What was recorded
-// stays. A held run can be cancelled too. All runs are cancelled one by one; an error then says what had been done.
+// Cancel stops runs: no more claims, live slices end, late replies are stale. Recorded outcomes stay. Held runs can
+// be cancelled, too. All runs are cancelled one at a time; an error then says what was done.
 func (s Store) Cancel(ctx context.Context, c Control) (out Cancelled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("cancel: %w", err)
@@ -92,7 +91,7 @@ func (s Store) cancel(
 		if _, err := tx.Exec(ctx, lockStepsOfRun, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
 		}
-		// With the steps and the live slices held, hardly anything can complete the run any more.
+		// With the steps and live slices locked, hardly anything can still complete the run.
 		if _, err := settle.LockSlices(ctx, tx, settle.SlicesOfRun, run); err != nil {
 			return err
 		}
@@ -154,8 +153,7 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 }
 
 const (
-	// Its steps are held: who would delete it, or carry it on, is waited for or waits. A later run that was begun between
-	// this and the commit finds a run that is in progress.
+	// Its steps are locked, which serializes with deleting or continuing it. A later run finds this one in progress.
 	cancelledRun = `
 SELECT r.state, r.generation, r.items - coalesce(r.done, 0) - coalesce(r.failed, 0),
     r.sealed_at IS NOT NULL, coalesce(t.items, 0) < r.items,
@@ -164,8 +162,7 @@ FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id WHERE r.id = $1`
 
 	lockBlocksOfRun = `SELECT step FROM work_block WHERE run_id = $1 ORDER BY step, block FOR NO KEY UPDATE`
 
-	// Only a cancel leaves items in slices that have ended so: who withdraws items takes them out. What was ready is found
-	// again by nodes, too: writing ready fills in where.
+	// Only a cancel leaves items in ended slices. Writing ready also sets the endpoint, so that nodes find the items.
 	putBack = `
 WITH back AS MATERIALIZED (
     SELECT step, block, bit_or(remaining) AS mask FROM work_slice
@@ -186,9 +183,8 @@ UPDATE batchrun SET state = 'running', generation = generation + 1, done = NULL,
 WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 )
 
-// revive has a cancelled run go on: what had no outcome is ready again, or waits as it did, in the next generation,
-// whose end is told as any other. It reports false, and has done nothing, for a run in another state. A hold of the run
-// ends, but for that of a canary, which someone has to approve.
+// revive continues a cancelled run in the next generation: items without an outcome become ready, or wait as before.
+// For a run in another state it returns false. The run's hold ends, except a canary's, which needs approval.
 func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out *Controlled) (revived bool, err error) {
 	if c.All {
 		return false, nil
@@ -223,8 +219,7 @@ func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out 
 	return true, c.goOn(ctx, tx, maxFailed, left)
 }
 
-// mayRevive refuses a run that cannot go on, and counts its items without an outcome. None: someone else has had it
-// go on.
+// mayRevive refuses a run that cannot continue, and counts its items without an outcome. None: it was just continued.
 func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Generation, left int64, err error) {
 	var state string
 	var whole, unplaced bool
@@ -258,7 +253,6 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	return 0, 0, refused
 }
 
-// goOn ends the hold of a run that is in progress again, and notes what was done.
 func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left int64) error {
 	runs, err := LockHolds(ctx, tx, c, "")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package control is what operators and thresholds do to a run in progress: hold it, let it go on, approve a canary,
-// cancel, and change the settings of its steps; and what they look at before they let a gated step begin, read in one
-// snapshot.
+// Package control executes operators' and thresholds' actions on runs: hold, resume, approve, cancel, and change
+// settings. It also reads what operators check before they approve a gated step, in one snapshot. Changes take
+// effect at the next claim; requests in flight are recorded anyway.
 package control
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Store is the database for who controls runs. It is safe for concurrent use.
+// Store controls runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
@@ -28,8 +28,7 @@ func New(db *database.DB) Store { return Store{db: db} }
 
 const runExists = `SELECT true FROM batchrun WHERE id = $1 FOR KEY SHARE`
 
-// Note writes down what someone has to say of a run, for all who look at it. The error wraps ErrNotFound when there is
-// no such run.
+// Note adds an operator's note to a run. The error wraps ErrNotFound if the run does not exist.
 func (s Store) Note(ctx context.Context, run workqueue.RunID, text, actor string) error {
 	err := s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		var there bool
@@ -48,7 +47,7 @@ func (s Store) Note(ctx context.Context, run workqueue.RunID, text, actor string
 	return nil
 }
 
-// ChunkOfMoment is the chunk that a claim of the step would cut now, but for what large payloads make of it.
+// ChunkOfMoment returns the chunk size that a claim of the step would use now, before the effect of large payloads.
 func ChunkOfMoment(ctx context.Context, tx pgx.Tx, step *StepSettings) (int, error) {
 	of := plane.Chunking{Chunk: step.Chunk, Auto: step.ChunkAuto}
 	var taught, rate float64
@@ -63,7 +62,7 @@ func ChunkOfMoment(ctx context.Context, tx pgx.Tx, step *StepSettings) (int, err
 	return of.Size(), nil
 }
 
-// EarlierPayload is what an item carried until it was corrected.
+// EarlierPayload is an item's payload before a correction.
 type EarlierPayload struct {
 	Generation workqueue.Generation `json:"generation" doc:"of the correction: what is older was made of this payload"`
 	Payload    json.RawMessage      `json:"payload"`
@@ -78,7 +77,7 @@ SELECT w.generation, w.payload, c.at, c.actor, c.reason
 FROM work_correction w JOIN run_correction c USING (run_id, generation)
 WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
 
-// EarlierPayloads reads what an item carried until it was corrected, the newest first.
+// EarlierPayloads reads an item's payloads before corrections, newest first.
 func EarlierPayloads(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal,
 ) ([]EarlierPayload, error) {
 	all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[EarlierPayload], earlierPayloads, run, item)

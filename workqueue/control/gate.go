@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Gate is a step that begins when what it needs has ended for all items, and someone has approved.
+// Gate is a step that starts when its needed steps have ended for all items, and an operator has approved.
 type Gate struct {
 	Run        workqueue.RunID `json:"run"`
 	Step       workqueue.Step  `json:"-"`
@@ -29,12 +29,12 @@ type Gate struct {
 	State      GateState       `json:"state" enum:"shut,waiting,approved" doc:"shut: what it needs has not ended"`
 	Approvers  string          `json:"approvers" enum:"anyone,other" doc:"other: by no one named in acts"`
 	Acts       []GateAct       `json:"acts" nullable:"false" doc:"who has a part in what waits, newest first"`
-	Since      *time.Time      `json:"since,omitempty" doc:"since when it waits for someone as it is"`
+	Since      *time.Time      `json:"since,omitempty" doc:"since when it waits for approval in this state"`
 	ApprovedBy string          `json:"approved_by,omitempty"`
 	ApprovedAt *time.Time      `json:"approved_at,omitempty"`
 }
 
-// GateState is where a gate is.
+// GateState is the state of a gate.
 type GateState string
 
 // The states of a gate.
@@ -44,15 +44,14 @@ const (
 	GateApproved GateState = "approved"
 )
 
-// GateAct is what someone did to a run: they started it, wrote its plan or schedule, or, since the step was last
-// approved, changed what may come of its items.
+// GateAct is a user's involvement in a run: starting it, writing its plan or schedule, or changing its items' results.
 type GateAct struct {
 	Actor  string    `json:"actor"`
 	Action string    `json:"action" example:"correct" doc:"as in the audit log; plan and schedule: wrote it"`
 	At     time.Time `json:"at" doc:"when last"`
 }
 
-// FourEyesError is returned when someone who has a part in a run would let a step of it begin that others must approve.
+// FourEyesError is returned if a user involved in a run approves a step that others must approve.
 type FourEyesError struct {
 	Run  workqueue.RunID
 	Step string
@@ -66,11 +65,11 @@ func (e *FourEyesError) Error() string {
 		"reset": "reset items of", "rerun": "reran items of",
 		"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
 	}
-	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by someone else (approvers: other)",
+	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by another user (approvers: other)",
 		e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
 }
 
-// Refused says why an actor may not approve now; nil when they may.
+// Refused returns why an actor may not approve now; nil if they may.
 func (g *Gate) Refused(actor string) error {
 	again := "approve step " + g.Name
 	switch {
@@ -88,8 +87,7 @@ func (g *Gate) Refused(actor string) error {
 	return nil
 }
 
-// notAsSeen refuses an approval of what someone has looked at and what is there no more: whatever is taken back before
-// a gate has it wait again. The gate waits.
+// notAsSeen refuses an approval of an outdated view: a reset before the gate starts a new wait.
 func (g *Gate) notAsSeen(since time.Time) error {
 	if since.IsZero() || g.Since != nil && g.Since.Equal(since) {
 		return nil
@@ -99,7 +97,7 @@ func (g *Gate) notAsSeen(since time.Time) error {
 			g.Name)}
 }
 
-// StartedBy is who started a batchrun r: of a schedule that someone had run at once, that person.
+// StartedBy is the user who started a batchrun r; for a schedule run on request, the requester.
 const StartedBy = `coalesce((SELECT max(f.asked_by) FROM schedule_occurrence f
         WHERE f.run_id = r.id AND f.kind = 'now' AND f.asked_by <> ''), r.created_by)`
 
@@ -111,9 +109,8 @@ SELECT st.run_id, st.step, st.name,
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 
-	// Whoever started a run, or wrote its plan or schedule, has a part in it for good; others since the step was last
-	// approved, also in the run whose items it has taken over. What a schedule starts is its newest text by then. Settings
-	// of pace change no outcome.
+	// Starting a run, or writing its plan or schedule, counts permanently; other acts since the step's last approval,
+	// also in the run that it continues. A schedule starts its newest text. Settings of pace change no outcome.
 	gateActs = `
 SELECT st.step, a.actor, a.action, max(a.at)
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
@@ -140,7 +137,7 @@ WHERE st.run_id = $1 AND st.approval IS NOT NULL
 GROUP BY st.step, a.actor, a.action ORDER BY max(a.at) DESC, a.action`
 )
 
-// Gates reads the gates of a run, in the order of their steps.
+// Gates reads the gates of a run in step order.
 func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) {
 	gates, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Gate], readGates, run)
 	if err != nil {
@@ -159,7 +156,7 @@ func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) 
 			}
 			g.Acts = append(g.Acts, act)
 			if act.Action == "set" && g.Since != nil && act.At.After(*g.Since) {
-				g.Since = new(act.At) // what someone looked at before is not what goes on
+				g.Since = new(act.At) // what was viewed before has changed
 			}
 		}
 	})
@@ -169,7 +166,7 @@ func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) 
 	return gates, nil
 }
 
-// NoGateError is returned for a gate that a run does not have, or where one must be named.
+// NoGateError is returned for a gate that a run does not have, or if one must be named.
 type NoGateError struct {
 	Run   workqueue.RunID
 	Name  string // empty: none was named
@@ -191,7 +188,7 @@ func (e *NoGateError) Error() string {
 // Unwrap makes it an ErrNotFound.
 func (e *NoGateError) Unwrap() error { return workqueue.ErrNotFound }
 
-// GateOf chooses one of the gates of a run: the one of a name, or without a name the one that waits, or the only one.
+// GateOf returns the gate with a name, or without one the waiting gate, or the only one.
 func GateOf(run workqueue.RunID, gates []Gate, name string) (*Gate, error) {
 	var waiting []*Gate
 	missing := &NoGateError{Run: run, Name: name}
@@ -214,7 +211,7 @@ func GateOf(run workqueue.RunID, gates []Gate, name string) (*Gate, error) {
 }
 
 const (
-	// The lock of the step has come before; the state fences it anyway.
+	// The step was locked before; the state fences it anyway.
 	passGate = `
 UPDATE run_step SET barrier_passed = true, gate_since = NULL, approved_at = tranche_now(), approved_by = $3
 WHERE run_id = $1 AND step = $2 AND approval IS NOT NULL AND gate_since IS NOT NULL AND NOT barrier_passed`
@@ -223,9 +220,8 @@ WHERE run_id = $1 AND step = $2 AND approval IS NOT NULL AND gate_since IS NOT N
 SELECT coalesce(sum(bit_count(ready)), 0)::bigint FROM work_block WHERE run_id = $1 AND step = $2`
 )
 
-// approveStep lets a step of a run begin that waits for it: what it needs has ended for all items, and someone has
-// looked. The error is a *FourEyesError when that must be someone else, and a *NoGateError when there is no such
-// gate. Items of Controlled is how many go on.
+// approveStep starts a step whose needed steps have ended for all items. The error is a *FourEyesError if another
+// user must approve, and a *NoGateError if there is no such gate. Controlled.Items is how many items continue.
 func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err error) {
 	if c.All {
 		return out, &workqueue.SettingError{Detail: "a step is approved of one run at a time; name the run"}
@@ -286,7 +282,7 @@ func (g *Gate) pass(
 	return items, ledger.AddEvent(ctx, tx, g.Run, generation, workqueue.EventApproved, detail)
 }
 
-// waitsAtGates says what a run waits for that has nothing else to approve; nothing when no gate of it waits.
+// waitsAtGates returns an error that names a run's waiting gate; nil if none waits.
 func waitsAtGates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	gates, err := Gates(ctx, tx, run)
 	if err != nil {
@@ -303,7 +299,7 @@ func waitsAtGates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 		Fix: fmt.Sprintf("name the step: tranche run approve %s --step %s", run, gate.Name)}
 }
 
-// GateView is what someone looks at who has to let a step begin.
+// GateView is what an operator checks before approving a step.
 type GateView struct {
 	Gate
 	Items   int64       `json:"items" doc:"those that go on"`
@@ -313,7 +309,7 @@ type GateView struct {
 	Earlier *EarlierRun `json:"earlier,omitempty" doc:"the run of the plan that completed last before this one was made"`
 }
 
-// GateStep is a step before a gate, as far as it has come.
+// GateStep is the progress of a step before a gate.
 type GateStep struct {
 	Step    string `json:"step"`
 	Done    int64  `json:"done"`
@@ -321,14 +317,14 @@ type GateStep struct {
 	Skipped int64  `json:"skipped"`
 }
 
-// GateItem is an item of the sample, with what the steps made of it that the next one needs.
+// GateItem is a sampled item, with the results that the gated step needs.
 type GateItem struct {
 	Ordinal workqueue.Ordinal `json:"ordinal"`
 	Key     string            `json:"key"`
 	Results []GateResult      `json:"results" nullable:"false" doc:"to be had from GET /runs/{run}/items/{key}/result"`
 }
 
-// GateResult is a result of an item of the sample.
+// GateResult is a result of a sampled item.
 type GateResult struct {
 	Step        string `json:"step"`
 	ContentType string `json:"content_type,omitempty" doc:"absent: application/json"`
@@ -373,7 +369,7 @@ CROSS JOIN LATERAL (SELECT result, content_type, large_id FROM work_result
 WHERE g.run_id = $1 AND g.step = $2 AND p.result IS NOT NULL
 ORDER BY u.ordinal, st.step`
 
-	// By batchrun_plan where the plan is on record; the steps must be there to be compared.
+	// By batchrun_plan if the plan is saved. The earlier run must have the step, to be compared.
 	gateEarlier = `
 SELECT e.id, coalesce(e.name, ''), e.finished_at, e.items, e.done, e.failed
 FROM batchrun r JOIN batchrun e ON e.plan = r.plan AND e.id < r.id AND e.state = 'completed'
@@ -381,8 +377,8 @@ WHERE r.id = $1 AND EXISTS (SELECT FROM run_step st WHERE st.run_id = e.id AND s
 ORDER BY e.id DESC LIMIT 1`
 )
 
-// View shows what waits for someone at a step, with a sample of so many items. Without a name it is the gate that
-// waits, or the only one. The error wraps ErrNotFound when there is no such run, or is a *control.NoGateError.
+// View returns what waits for approval at a step, with a sample of items. Without a name, it is the waiting gate or
+// the only one. The error wraps ErrNotFound if the run does not exist, or is a *NoGateError.
 func (s Store) View(ctx context.Context, run workqueue.RunID, step string, sample int) (*GateView, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {
@@ -431,8 +427,7 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 	return nil
 }
 
-// choose counts the items that go on, and takes some of them by chance: each has the same (Vitter's algorithm R). The
-// planes are read one at a time.
+// choose counts the continuing items and samples them uniformly (Vitter's algorithm R), reading one plane at a time.
 func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []workqueue.Ordinal, err error) {
 	var block workqueue.Block
 	var going bitfield.Set

@@ -18,33 +18,33 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Control is an operator's wish about one run, or about every run that is in progress.
+// Control is an operator's request for one run, or every run in progress.
 type Control struct {
 	Run    workqueue.RunID
-	All    bool      // then Run is zero
-	Step   string    // of Approve: the step that may begin; empty: what a canary holds back
-	Seen   time.Time // with Step: since when it waited as it was looked at; zero: as it is
+	All    bool      // Run is then zero
+	Step   string    // Approve: the step to start; empty: release what a canary holds
+	Seen   time.Time // with Step: the start of its wait, as viewed; zero: any
 	Reason string
 	Actor  string
 }
 
-// Controlled is what came of it.
+// Controlled is the outcome of a Control.
 type Controlled struct {
-	Runs    []workqueue.RunID // that changed
-	Skipped []Refusal         // of all runs, those that could not change; a single run is refused by an error
-	// Items are, of Pause: out at services; of Approve: released; of Cancel: without an outcome; of Resume, of a run that
-	// was cancelled: also.
+	Runs    []workqueue.RunID // changed
+	Skipped []Refusal         // with All, those that could not change; a single run returns an error
+	// Items counts those in flight (Pause), released (Approve), or without an outcome (Cancel, Resume of a cancelled
+	// run).
 	Items  int64
-	Slices int64 // of Pause: requests out
+	Slices int64 // Pause: requests in flight
 }
 
-// Refusal is a run that an operation on all runs left as it is.
+// Refusal is a run that an operation on all runs left unchanged.
 type Refusal struct {
 	Run workqueue.RunID
 	Why string
 }
 
-// MaxReasonBytes bounds a reason. Reasons are shown and audited; they are no place for documents.
+// MaxReasonBytes bounds a reason, which is shown and audited.
 const MaxReasonBytes = 2000
 
 func (c *Control) validate() error {
@@ -59,8 +59,8 @@ func (c *Control) validate() error {
 	return nil
 }
 
-// The rows are locked in the order of their ids and nothing is locked after them, so these need no turn among the
-// claims: one that is in progress ends within milliseconds, and the next one sees the hold.
+// Rows are locked by ID and nothing is locked after them, so these need not be serialized with claims: one in
+// progress ends within milliseconds, and the next sees the hold.
 const (
 	runHolds = `
 SELECT id, state, generation, items, coalesce(hold, ''), hold_detail, held_at, held_by, max_failed, failed_limit,
@@ -77,7 +77,7 @@ SELECT count(*), coalesce(sum(bit_count(remaining)), 0)::bigint FROM work_slice
 WHERE run_id = ANY ($1) AND state IN ('claimed', 'sent')`
 )
 
-// LockHolds locks the runs that a request names, or all of a statement.
+// LockHolds locks the named run, or with All the runs of a statement.
 func LockHolds(ctx context.Context, tx pgx.Tx, c *Control, all string) ([]*RunHold, error) {
 	statement, args := all, []any{}
 	if !c.All {
@@ -99,7 +99,6 @@ func scanHold(row pgx.CollectableRow) (*RunHold, error) {
 		&r.limit, &r.Canary)
 }
 
-// readHold reads a run without locking it.
 func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, error) {
 	r, err := pg.One(ctx, tx, scanHold, readRun, run)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -111,8 +110,7 @@ func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, er
 	return r, nil
 }
 
-// skips notes a run that refuses an operation on all runs. Any other error, and that of a single run, ends the
-// operation.
+// skips records a run that refuses an operation on all runs. False: the error ends the operation.
 func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	refused, ok := errors.AsType[*workqueue.StateError](err)
 	if ok && c.All {
@@ -121,7 +119,6 @@ func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	return ok && c.All
 }
 
-// sort keeps the runs that may change. What keeps a single run from it is an error.
 func (c *Control) sort(runs []*RunHold, may func(*RunHold) error, out *Controlled) ([]*RunHold, error) {
 	var chosen []*RunHold
 	for _, r := range runs {
@@ -137,8 +134,8 @@ func (c *Control) sort(runs []*RunHold, may func(*RunHold) error, out *Controlle
 	return chosen, nil
 }
 
-// Pause holds runs: no node claims of them any more. What is out at services is still recorded, and may complete a run.
-// A run that is still loading is held from its first item on. Runs that start later are not held.
+// Pause holds runs: nodes claim no more of them. Requests in flight are still recorded, and may complete a run. A
+// loading run is held from its first item. Runs that start later are not held.
 func (s Store) Pause(ctx context.Context, c Control) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("pause: %w", err)
@@ -174,7 +171,6 @@ func (r *RunHold) mayPause() error {
 	return nil
 }
 
-// paused says how the run is held: "paused by ann: the service is sick".
 func (r *RunHold) paused() string {
 	text := "paused already"
 	if r.By != "" {
@@ -186,10 +182,9 @@ func (r *RunHold) paused() string {
 	return text
 }
 
-// Resume ends holds, and has a run that was cancelled go on while it is there, in its next generation. A run that waits
-// for its canary's approval is not resumed but approved; one of which more items have failed than may is refused, since
-// it would be held again at once. maxFailed, unless nil, is a new threshold, of one run only; see
-// [workqueue.FailedLimit].
+// Resume ends holds, and continues a cancelled run that still exists, in its next generation. A run whose canary
+// waits must be approved instead. A run over its failure limit is refused, since it would be held again immediately.
+// maxFailed, unless nil, is a new threshold, only for one run; see [workqueue.FailedLimit].
 func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("resume: %w", err)
@@ -223,10 +218,9 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 	return out, nil
 }
 
-// prepare sets the threshold, if there is one to set, and counts what it is about.
 func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFailed *string) error {
 	if r.Hold == "" || r.state != "running" {
-		return nil // mayResume has the last word
+		return nil // mayResume decides
 	}
 	if maxFailed != nil {
 		if err := r.setThreshold(ctx, tx, actor, *maxFailed); err != nil {
@@ -242,7 +236,7 @@ func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFaile
 	return nil
 }
 
-// mayResume leaves a run that its fail-fast limit holds to someone who names it.
+// mayResume refuses to resume a run held by its fail-fast limit unless it is named.
 func (c *Control) mayResume(r *RunHold) error {
 	if c.All && r.Hold == HoldFailFast {
 		return &workqueue.StateError{Run: r.id, State: "paused by its fail-fast limit: " + r.Detail, Op: "resume",
@@ -263,24 +257,24 @@ func (r *RunHold) mayResume() error {
 			Fix: fmt.Sprintf("let all its items go with: tranche run approve %s", r.id)}
 	case r.limit != nil && r.failed > *r.limit:
 		return &workqueue.StateError{Run: r.id, State: "over its threshold: " + r.overLimit(), Op: "resume",
-			Fix: fmt.Sprintf("it would be paused again at once. Allow more with: tranche run resume %s --max-failed N; or run "+
+			Fix: fmt.Sprintf("it would be paused again. Allow more with: tranche run resume %s --max-failed N; or run "+
 				"the failed items again first: tranche run rerun %s --failed", r.id, r.id)}
 	}
 	return nil
 }
 
-// Hold says why nothing is claimed of a run. What is in progress is recorded anyway, and may complete the run.
+// Hold is why nothing of a run is claimed. Requests in flight are recorded anyway, and may complete the run.
 type Hold string
 
 // The reasons of a hold.
 const (
-	HoldOperator  Hold = "operator"          // someone paused it
-	HoldThreshold Hold = "threshold"         // more of its items failed than may
-	HoldCanary    Hold = "canary"            // its canary has ended, and someone has to approve
-	HoldFailFast  Hold = settle.HoldFailFast // its first outcomes plainly failed
+	HoldOperator  Hold = "operator"          // paused by an operator
+	HoldThreshold Hold = "threshold"         // too many items failed
+	HoldCanary    Hold = "canary"            // its canary ended and needs approval
+	HoldFailFast  Hold = settle.HoldFailFast // a fail-fast limit was reached
 )
 
-// RunHold is a run as far as holds go. Its row is locked.
+// RunHold is the part of a run's row about holds. The row is locked.
 type RunHold struct {
 	id         workqueue.RunID
 	state      string
@@ -293,16 +287,14 @@ type RunHold struct {
 	maxFailed  string
 	limit      *int64 // of failed items
 	Canary     string // canary_state
-	failed     int64  // counted when it matters
+	failed     int64  // counted when needed
 }
 
-// overLimit says what is wrong with a run that its threshold holds.
 func (r *RunHold) overLimit() string {
 	return fmt.Sprintf("%s of %s items failed; the limit is %s (--max-failed %s)", Grouped(r.failed), Grouped(r.items),
 		Grouped(*r.limit), r.maxFailed)
 }
 
-// holding is a hold as it is put on runs.
 type holding struct {
 	hold   Hold
 	detail string
@@ -327,7 +319,6 @@ INSERT INTO run_event (id, run_id, generation, kind, payload)
 SELECT u.id, u.run, u.generation, $1, $2 FROM unnest($3::uuid[], $4::uuid[], $5::int[]) AS u (id, run, generation)`
 )
 
-// holdRuns holds runs whose rows are locked and that are not held yet.
 func holdRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, h holding) error {
 	return moveHolds(ctx, tx, runs, holdMove{
 		statement: setHolds, args: []any{string(h.hold), pg.Plain(h.detail), pg.Plain(h.actor)},
@@ -335,14 +326,12 @@ func holdRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, h holding) error 
 	})
 }
 
-// freeRuns ends the holds of runs whose rows are locked.
 func freeRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, actor, reason string) error {
 	return moveHolds(ctx, tx, runs, holdMove{
 		statement: clearHolds, action: "resume", event: workqueue.EventResumed, actor: actor, reason: reason,
 	})
 }
 
-// holdMove is a change of holds, the same for all its runs.
 type holdMove struct {
 	statement string // takes the runs and args
 	args      []any
@@ -353,7 +342,7 @@ type holdMove struct {
 	after     holding
 }
 
-// moveHolds changes the holds of runs, with their audit rows and events, in one statement each: all runs may be many.
+// moveHolds changes the holds of runs, with audit entries and events, by one statement each.
 func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) error {
 	if len(runs) == 0 {
 		return nil
@@ -387,7 +376,6 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 	return ledger.NoteCarriedOut(ctx, tx, workqueue.CarriedOut{Action: m.action})
 }
 
-// holdDocument is a hold as the audit log keeps it.
 func holdDocument(h holding) json.RawMessage {
 	doc := map[string]any{"hold": nil}
 	if h.hold != "" {
@@ -400,7 +388,7 @@ func holdDocument(h holding) json.RawMessage {
 	return text
 }
 
-// Grouped writes a number with separators, as people read it: 1,234,567.
+// Grouped formats a number with separators: 1,234,567.
 func Grouped(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
@@ -409,9 +397,9 @@ func Grouped(n int64) string {
 	return digits
 }
 
-// Rearm changes what the next generation changes of a hold and a canary, and reports whether a sample begins. A run
-// that had completed is held no more. A new canary takes the place of one that waits, and of its hold; what that one
-// held back stays so until the new one has ended.
+// Rearm applies the next generation to a hold and canary, and reports whether a sample begins. It ends a completed
+// run's hold. A new canary replaces a waiting one and its hold; items held by that one stay held until the new one
+// ends.
 func (r *RunHold) Rearm(canary, held bool) (sampling bool) {
 	inCanary := r.Canary == "sampling" || r.Canary == "waiting"
 	if r.state == "completed" && inCanary { // it ended with its sample

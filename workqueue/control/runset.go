@@ -19,10 +19,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// RunChange is new settings of a run, as far as they are not nil.
+// RunChange is new settings of a run; nil leaves one unchanged.
 type RunChange struct {
 	Run       workqueue.RunID
-	Step      string // whose settings Settings are; may be empty where there is only one
+	Step      string // step that Settings applies to; may be empty if there is only one
 	Settings  StepChange
 	Priority  *int
 	MaxFailed *string    // see [workqueue.FailedLimit]
@@ -32,10 +32,10 @@ type RunChange struct {
 	Actor     string
 }
 
-// RunChanged is what became different.
+// RunChanged is the differences.
 type RunChanged struct {
 	Step          string
-	Before, After map[string]any // by setting; empty when all was as wished
+	Before, After map[string]any // by setting; empty if nothing changed
 	Hold          Hold           // of the run: a change does not end it
 	HoldDetail    string
 }
@@ -60,7 +60,7 @@ WHERE id = $1`
 UPDATE run_step SET in_flight_cap = NULL, share = 1
 WHERE run_id = $1 AND (in_flight_cap IS NOT NULL OR share > 1)`
 
-	// A part of the items of an open run is a number when it is sealed, as for start's limitWhileOpen.
+	// For an open run a percentage becomes a number at the seal, as in start's limitWhileOpen.
 	setMaxFailed = `
 UPDATE batchrun
 SET max_failed = $2,
@@ -68,8 +68,8 @@ SET max_failed = $2,
 WHERE id = $1 RETURNING failed_limit`
 )
 
-// SetRun changes settings of a run that is in progress or has ended; they count from the next claim on, and for what is
-// out from its end on.
+// SetRun changes settings of a run in progress or ended. They apply from the next claim, and at the end of requests in
+// flight.
 func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err error) {
 	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil && c.DoneBy == nil && c.Gentle == nil {
 		return out, &workqueue.SettingError{Detail: "nothing to set: name a setting, like chunk or priority"}
@@ -87,7 +87,7 @@ func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err err
 	return out, nil
 }
 
-// setRun locks the steps, then slices and blocks if it must, then the run, as everyone does.
+// setRun locks the steps, then slices and blocks if needed, then the run, in the common order.
 func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err error) {
 	steps, err := LockSteps(ctx, tx, c.Run)
 	if err != nil {
@@ -136,7 +136,6 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 		Detail: map[string]any{"step": step.Name, "reason": pg.Plain(c.Reason)}})
 }
 
-// moveUp gives what is ready, or will be, its new place among that of other runs.
 func moveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID, priority int) error {
 	if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
 		return fmt.Errorf("lock the blocks of run %s: %w", run, err)
@@ -157,7 +156,6 @@ func (r *RunHold) maySet() error {
 	return nil
 }
 
-// set changes what is the run's own.
 func (r *RunHold) set(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledger.Difference) error {
 	if c.Priority != nil {
 		var before int
@@ -242,7 +240,6 @@ func (r *RunHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed stri
 	return nil
 }
 
-// setThreshold is changeThreshold with an audit row of its own.
 func (r *RunHold) setThreshold(ctx context.Context, tx pgx.Tx, actor, maxFailed string) error {
 	d := &ledger.Difference{}
 	if err := r.changeThreshold(ctx, tx, maxFailed, d); err != nil {
@@ -255,17 +252,17 @@ func (r *RunHold) setThreshold(ctx context.Context, tx pgx.Tx, actor, maxFailed 
 		After: d.After})
 }
 
-// StepChange is new settings of a step, as far as they are given. What nodes have sent already goes on as it was; the
-// next claim, and the next end of a slice, go by the new ones.
+// StepChange is new settings of a step. Sent requests continue unchanged; the settings apply from the next claim or
+// end.
 type StepChange struct {
 	workqueue.StepOverrides
 
-	Endpoint string // where new requests go; empty: where they go now
+	Endpoint string // target of new requests; empty: unchanged
 }
 
 func (c *StepChange) empty() bool { return c.Empty() && c.Endpoint == "" }
 
-// Validate returns an error that names what cannot be.
+// Validate returns an error that names the invalid setting.
 func (c *StepChange) Validate() error {
 	if name, problem := c.Check(); name != "" {
 		return &workqueue.SettingError{Detail: name + ": " + problem}
@@ -273,7 +270,7 @@ func (c *StepChange) Validate() error {
 	return nil
 }
 
-// StepSettings is what of a step can be changed.
+// StepSettings is what can be changed of a step.
 type StepSettings struct {
 	Step     workqueue.Step
 	Name     string
@@ -288,7 +285,7 @@ SELECT step, name, kind, endpoint, ` + plane.SettingsToRead("") + `
 FROM run_step WHERE run_id = $1 ORDER BY step`
 }
 
-// lockSettings has the steps take their turn among claims, re-runs and cancels by its lock.
+// lockSettings serializes with claims, re-runs and cancels.
 func lockSettings() string { return readSettings() + ` FOR NO KEY UPDATE` }
 
 func writeSettings() string {
@@ -298,13 +295,13 @@ WHERE run_id = $1 AND step = $2`
 }
 
 const (
-	// Where what is out was sent; what is not goes to the new endpoint.
+	// Records the endpoint of slices in flight; scheduled ones go to the new endpoint.
 	pinSlices = `
 UPDATE work_slice SET endpoint = CASE WHEN state = 'scheduled' THEN $4 ELSE coalesce(endpoint, $3) END
 WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent')
   AND (state = 'scheduled' OR endpoint IS NULL)`
 
-	// placeBlocks has ready items looked for where they are to go now. The blocks are locked in order before.
+	// placeBlocks sets where nodes look for ready items. The blocks were locked in order before.
 	placeBlocks = `
 UPDATE work_block SET endpoint = $3, auto = $4 WHERE run_id = $1 AND step = $2 AND endpoint IS NOT NULL`
 	lockPlaced = `
@@ -317,7 +314,7 @@ SELECT count(*) FROM (
 type UnknownStepError struct {
 	Run   workqueue.RunID
 	Name  string
-	Steps []string // those that it has
+	Steps []string // existing ones
 }
 
 func (e *UnknownStepError) Error() string {
@@ -351,7 +348,7 @@ func stepsOf(ctx context.Context, tx pgx.Tx, statement string, run workqueue.Run
 	return steps, nil
 }
 
-// StepNamed returns the step with the name, or the first when there is no name.
+// StepNamed returns the step with the name, or the first without a name.
 func StepNamed(steps []StepSettings, run workqueue.RunID, name string) (*StepSettings, error) {
 	for i := range steps {
 		if name == "" || steps[i].Name == name {
@@ -361,7 +358,7 @@ func StepNamed(steps []StepSettings, run workqueue.RunID, name string) (*StepSet
 	return nil, &UnknownStepError{run, name, StepNames(steps)}
 }
 
-// StepNames are the names of steps, in their order.
+// StepNames returns the names of steps in order.
 func StepNames(steps []StepSettings) (names []string) {
 	for i := range steps {
 		names = append(names, steps[i].Name)
@@ -369,7 +366,6 @@ func StepNames(steps []StepSettings) (names []string) {
 	return names
 }
 
-// checkCodes refuses a code that would be both retried and not.
 func (s *StepSettings) checkCodes() error {
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
@@ -380,7 +376,7 @@ func (s *StepSettings) checkCodes() error {
 	return nil
 }
 
-// Change writes new settings of a locked step, and adds to before and after what differs.
+// Change writes new settings of a locked step, and adds the differences to d.
 func (s *StepSettings) Change(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, c *StepChange, d *ledger.Difference,
 ) error {
@@ -413,7 +409,6 @@ func (s *StepSettings) Change(
 	return nil
 }
 
-// move has the step's work found where it is to be done now, and by which limit.
 func (s *StepSettings) move(ctx context.Context, tx pgx.Tx, run workqueue.RunID, next *StepSettings) error {
 	if next.Endpoint != s.Endpoint {
 		if _, err := settle.LockSlices(ctx, tx, settle.SlicesOfRun, run); err != nil {
@@ -435,7 +430,7 @@ func (s *StepSettings) move(ctx context.Context, tx pgx.Tx, run workqueue.RunID,
 	return nil
 }
 
-// StepDifference adds to d what differs between two settings of a step.
+// StepDifference adds the differences between two settings of a step to d.
 func StepDifference(d *ledger.Difference, a, b *StepSettings) {
 	d.Add("endpoint", a.Endpoint, b.Endpoint)
 	after := maps.Collect(b.All())

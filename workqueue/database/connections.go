@@ -11,18 +11,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// connections is those that a store has beside the ones for sessions. Whoever takes all of the ordinary ones must keep
-// no one from revoking his token, nor the leader from its leader tasks: these have some that no one else takes.
+// connections is a store's connections, except those for sessions. Some are reserved, so that exhausting the
+// ordinary ones blocks neither the revoking of tokens nor the leader tasks.
 type connections struct {
 	ordinary, credentials, tasks *pgxpool.Pool
 
-	settings string // what each statement outside of a transaction brings along, see [pg.Wrapped]; empty: nothing
-	begins   bool   // also
+	settings string // sent with each statement outside a transaction, see [pg.Wrapped]; empty: nothing
+	begins   bool   // see [pg.Wrapped]
 }
 
 type reservedKey struct{}
 
-// reserved is for whom a context's statements are.
 type reserved int
 
 const (
@@ -30,14 +29,13 @@ const (
 	reservedForLeaderTasks
 )
 
-// ForCredentials returns a context whose statements take the connections that are kept for credentials. It is for short
-// ones about who may do what, of which none needs another connection to end.
+// ForCredentials returns a context whose statements use the connections reserved for credentials. Use it for short
+// statements about permissions that need no other connection to finish.
 func ForCredentials(ctx context.Context) context.Context {
 	return context.WithValue(ctx, reservedKey{}, reservedForCredentials)
 }
 
-// ForLeader returns a context whose statements take the connections that are kept for the leader tasks, and ordinary
-// ones while these are taken.
+// ForLeader returns a context whose statements use the connections reserved for leader tasks, else ordinary ones.
 func ForLeader(ctx context.Context) context.Context {
 	return context.WithValue(ctx, reservedKey{}, reservedForLeaderTasks)
 }
@@ -60,7 +58,7 @@ func (c *connections) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return c.Of(ctx).Acquire(ctx)
 }
 
-// statements does them on the pool for a context, with the settings that they bring along.
+// statements returns the context's pool, sending the settings along.
 func (c *connections) statements(ctx context.Context) interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -73,8 +71,8 @@ func (c *connections) statements(ctx context.Context) interface {
 	return pg.Wrapped{On: c.Of(ctx), Settings: c.settings, Begins: c.begins}
 }
 
-// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's, and [again]: outside of a transaction stands only what
-// reads, or may be done twice. Once there is a row, nothing is done again.
+// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's, with [again]: outside transactions run only statements
+// that read or may be repeated. After the first row nothing is repeated.
 func (c *connections) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
 	err = again(ctx, func() error {
 		if rows, err = c.statements(ctx).Query(ctx, sql, args...); err != nil { //nolint:sqlclosecheck // they are returned
@@ -87,7 +85,7 @@ func (c *connections) Query(ctx context.Context, sql string, args ...any) (rows 
 	return rows, err
 }
 
-// firstRead are rows of which the first, if there is one, has been read.
+// firstRead are rows whose first row has been read.
 type firstRead struct {
 	pgx.Rows
 
@@ -95,7 +93,6 @@ type firstRead struct {
 	begun bool
 }
 
-// Next is that of rows.
 func (r *firstRead) Next() bool {
 	if !r.begun {
 		r.begun = true
@@ -118,10 +115,10 @@ func (c *connections) Exec(ctx context.Context, sql string, args ...any) (tag pg
 	return tag, err
 }
 
-// SendBatch is a pool's. The batch is done again by Close, which calls the functions that it has.
+// SendBatch is a pool's. Close, which calls the batch's functions, repeats it.
 func (c *connections) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	send := func() pgx.BatchResults {
-		sent := &pgx.Batch{} // a batch remembers the statements of the connection that it was sent on
+		sent := &pgx.Batch{} // a batch remembers its connection's statements
 		for _, q := range b.QueuedQueries {
 			q := *q
 			sent.QueuedQueries = append(sent.QueuedQueries, &q)
@@ -138,7 +135,6 @@ type batchAgain struct {
 	send func() pgx.BatchResults
 }
 
-// Close is that of the results of a batch.
 func (r *batchAgain) Close() error {
 	results := r.BatchResults
 	return again(r.ctx, func() error {
@@ -167,16 +163,16 @@ func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (tx pg
 	return tx, err
 }
 
-// Connections is how many of its ordinary connections a store may take at once.
+// Connections returns how many ordinary connections a store may use.
 func (s *DB) Connections() int { return int(s.Pool.ordinary.Config().MaxConns) }
 
 // PoolUse is one pool of a store.
 type PoolUse struct {
-	Name string // what its connections are for
+	Name string // purpose of its connections
 	*pgxpool.Stat
 }
 
-// Pools returns the pools that a store has, each once.
+// Pools returns the pools of a store, each once.
 func (s *DB) Pools() []PoolUse {
 	var all []PoolUse
 	seen := map[*pgxpool.Pool]bool{}

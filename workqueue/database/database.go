@@ -1,5 +1,5 @@
-// Package database is PostgreSQL as Tranche sees it: connections, and transactions that are run again when it breaks
-// them off.
+// Package database gives access to PostgreSQL: connections, and transactions that are retried after deadlocks,
+// serialization failures and, if asked, lost connections.
 package database
 
 import (
@@ -19,21 +19,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// DB is PostgreSQL as Tranche sees it. It is safe for concurrent use.
+// DB is a PostgreSQL database of Tranche. It is safe for concurrent use.
 type DB struct {
 	Pool     *connections
-	Sessions *pgxpool.Pool // for heartbeats and leases, so that they need not queue for a connection
-	settings string        // a statement that follows each BEGIN, empty: none; see transactionSettings
-	kept     sync.Map      // by their types, what the rooms keep for it
+	Sessions *pgxpool.Pool // for heartbeats and leases, which must not queue for a connection
+	settings string        // a statement sent after each BEGIN, empty: none; see transactionSettings
+	kept     sync.Map      // by type, what packages keep for it
 }
 
-// New returns a database on a pool that has been migrated. It does not close the pool. See also [Open].
+// New returns a database on a migrated pool, which it does not close. See also [Open].
 func New(pool *pgxpool.Pool) *DB {
 	return &DB{Pool: &connections{ordinary: pool, credentials: pool, tasks: pool}, Sessions: pool}
 }
 
-// Kept returns the T that is kept for a database, such as a cache: a zero one at first. It must be safe for concurrent
-// use.
+// Kept returns the T kept for a database, such as a cache, initially zero. It must be safe for concurrent use.
 func Kept[T any](db *DB) *T {
 	key := reflect.TypeFor[T]()
 	kept, ok := db.kept.Load(key)
@@ -43,10 +42,9 @@ func Kept[T any](db *DB) *T {
 	return kept.(*T) //nolint:forcetypeassert // by its type
 }
 
-// errDryRun takes back what a dry run has done.
 var errDryRun = errors.New("this was a dry run")
 
-// RedoOrTry runs an operator's transaction; a dry run does all of it and takes it back.
+// RedoOrTry runs an operator's transaction; a dry run does everything and rolls back.
 func (s *DB) RedoOrTry(ctx context.Context, dryRun bool, f func(context.Context, pgx.Tx) error) error {
 	err := s.InTxWithin(ctx, OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		err := f(ctx, tx)
@@ -61,38 +59,37 @@ func (s *DB) RedoOrTry(ctx context.Context, dryRun bool, f func(context.Context,
 	return err
 }
 
-// Snapshot runs f in a read-only transaction that sees the database as it stood at one moment: what f reads with
-// several statements adds up. Keep f short; while it runs, PostgreSQL cannot clean up behind anybody.
+// Snapshot runs f in a read-only transaction that sees the database as of one moment, so several statements are
+// consistent. Keep f short: while it runs, PostgreSQL cannot vacuum.
 func (s *DB) Snapshot(ctx context.Context, f func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
 const (
-	// maxTxAttempts bounds how often a transaction that met a deadlock or a serialization failure is run again.
+	// maxTxAttempts bounds the attempts of a transaction after deadlocks and serialization failures.
 	maxTxAttempts = 8
-	// TxTimeout bounds one attempt. A connection that has gone silent is given up after it.
+	// TxTimeout bounds one attempt. A dead connection is dropped after it.
 	TxTimeout = 15 * time.Second
-	// OperatorTimeout bounds a re-run or a cancel, which may touch every block of a large run.
+	// OperatorTimeout bounds a re-run or cancel, which may change every block of a large run.
 	OperatorTimeout = 2 * time.Minute
 	// LoadTimeout bounds a transaction that writes megabytes of items.
 	LoadTimeout = time.Minute
 )
 
-// InTx runs f in a transaction, and runs it again as a whole when PostgreSQL broke it off as a deadlock (40P01) or a
-// serialization failure (40001). f must therefore keep its effects in the transaction, and must use the context that it
-// is given. The transaction begins with f's first statement and in the same round trip; what f leaves to [pg.Later] is
-// committed in the round trip that brings it.
+// InTx runs f in a transaction, and retries it entirely after a deadlock (40P01) or serialization failure (40001). So
+// f must keep its effects in the transaction, and use the context passed to it. The transaction begins in the round
+// trip of f's first statement; [pg.Later]'s are committed in the round trip that sends them.
 func (s *DB) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.InTxWithin(ctx, TxTimeout, f)
 }
 
-// InTxWithin is [DB.InTx] with a limit of its own for each attempt.
+// InTxWithin is [DB.InTx] with another time limit for each attempt.
 func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 	f func(ctx context.Context, tx pgx.Tx) error,
 ) error {
 	begun, conflicts := time.Now(), 0
 	pauses := backoff.Exponential{First: againFirst, Longest: againMost}
-	var holders *[]string // nil: no one is known to hold anything
+	var holders *[]string // nil: no holder is known
 	for {
 		committing, err := s.tryTx(ctx, limit, holders, f)
 		var pause time.Duration
@@ -118,8 +115,7 @@ func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 	}
 }
 
-// tryTx is one attempt. With holders, it notes there who holds what it waits for. committing says that it is not known
-// whether what failed was committed.
+// tryTx is one attempt. It collects lock holders unless holders is nil. committing: a failure may have committed.
 func (s *DB) tryTx(ctx context.Context, limit time.Duration, holders *[]string,
 	f func(ctx context.Context, tx pgx.Tx) error,
 ) (committing bool, err error) {
@@ -129,7 +125,7 @@ func (s *DB) tryTx(ctx context.Context, limit time.Duration, holders *[]string,
 	if err != nil {
 		return false, err
 	}
-	defer conn.Release() // one that is not at rest, after a panic or in trouble, is closed
+	defer conn.Release() // closes it if it is not idle, after a panic or an error
 	tx := pg.NewPipelined(ctx, conn.Conn(), s.settings)
 	if holders != nil {
 		stop, err := s.watchHolders(ctx, tx, holders)
@@ -139,7 +135,7 @@ func (s *DB) tryTx(ctx context.Context, limit time.Duration, holders *[]string,
 		defer stop()
 	}
 	if err := f(ctx, tx); err != nil {
-		_ = tx.Rollback(ctx) // when it fails the connection is gone, and the transaction with it
+		_ = tx.Rollback(ctx) // if it fails, the connection is gone, and the transaction with it
 		return false, err
 	}
 	return true, tx.Commit(ctx)

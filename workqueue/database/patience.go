@@ -15,27 +15,24 @@ import (
 )
 
 const (
-	// restartTimeout is how long a connection that was closed, as a restart does, is made again for who is patient; what
-	// someone holds is waited for as long as he says.
+	// restartTimeout is how long lost connections are retried for a patient context; locks, as long as it says.
 	restartTimeout = 5 * time.Second
-	// againFirst and againMost are the pauses between two tries, doubled.
+	// againFirst and againMost are the first and longest pause between tries, doubled each time.
 	againFirst = 50 * time.Millisecond
 	againMost  = time.Second
-	// holdersEvery is how often it is looked who holds what a transaction waits for.
+	// holdersEvery is how often the holders of an awaited lock are queried.
 	holdersEvery = 50 * time.Millisecond
 )
 
 type patienceKey struct{}
 
-// Patiently returns a context whose transactions, and statements outside of one, are begun again for so long when what
-// broke them off passes: someone held for longer than lock_timeout what they need, or the connection was closed. What
-// keeps a transaction even then is a [HeldError].
+// Patiently returns a context whose transactions and statements are retried for that long after transient failures:
+// lock_timeout, or a closed connection. If a lock is still held then, the error is a [HeldError].
 func Patiently(ctx context.Context, patience time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, patience)
 }
 
-// patient reports whether a transaction that began at begun is to be retried after an error. committing says that
-// no one knows whether it was committed, unless PostgreSQL says so.
+// patient reports whether a transaction begun at begun is retried. committing: it may have been committed.
 func patient(ctx context.Context, begun time.Time, err error, committing bool) bool {
 	patience, _ := ctx.Value(patienceKey{}).(time.Duration)
 	if pg.IsLockTimeout(err) {
@@ -44,7 +41,7 @@ func patient(ctx context.Context, begun time.Time, err error, committing bool) b
 	return Lost(err) && (!committing || pgconn.SafeToRetry(err)) && time.Since(begun) < min(patience, restartTimeout)
 }
 
-// again does what may be done twice until nothing breaks it off, for as long as ctx is patient.
+// again repeats an idempotent operation after transient failures, for as long as ctx is patient.
 func again(ctx context.Context, f func() error) error {
 	begun, pauses := time.Now(), backoff.Exponential{First: againFirst, Longest: againMost}
 	for {
@@ -55,7 +52,7 @@ func again(ctx context.Context, f func() error) error {
 	}
 }
 
-// Lost reports whether an error says that a connection was closed, or that none can be made at the moment.
+// Lost reports whether an error means that a connection was closed, or currently cannot be made.
 func Lost(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false
@@ -64,12 +61,12 @@ func Lost(err error) bool {
 	return coming || pgconn.SafeToRetry(err)
 }
 
-// Contended reports whether an error says that other transactions kept one from being done.
+// Contended reports whether an error is due to other transactions.
 func Contended(err error) bool { return pg.IsLockTimeout(err) || retryable(err) }
 
-// HeldError says that what a transaction needs was held by others for too long.
+// HeldError means that others held a lock for too long.
 type HeldError struct {
-	Holders []string // in words; none: it is not known who
+	Holders []string // human-readable; none: unknown
 	err     error
 }
 
@@ -77,7 +74,7 @@ func (e *HeldError) Error() string {
 	if len(e.Holders) == 0 {
 		return "another transaction in PostgreSQL holds what this needs; try again soon"
 	}
-	return fmt.Sprintf("%s in PostgreSQL holds what this needs; try again when it has ended, or end it with "+
+	return fmt.Sprintf("%s in PostgreSQL holds what this needs; try again when it ends, or end it with "+
 		"pg_terminate_backend(its number)", strings.Join(e.Holders, ", "))
 }
 
@@ -89,7 +86,7 @@ SELECT format('process %s (%s, user %s%s)', a.pid, coalesce(nullif(a.application
     coalesce(', in a transaction for ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s', ''))
 FROM unnest(pg_blocking_pids($1)) p JOIN pg_stat_activity a ON a.pid = p ORDER BY a.pid`
 
-// watchHolders looks who holds what a transaction waits for, until it knows or is stopped.
+// watchHolders queries who holds what a transaction waits for, until it knows or is stopped.
 func (s *DB) watchHolders(ctx context.Context, tx pgx.Tx, holders *[]string) (stop func(), err error) {
 	var pid int32
 	if err := tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
@@ -110,14 +107,14 @@ func (s *DB) watchHolders(ctx context.Context, tx pgx.Tx, holders *[]string) (st
 	return func() { cancel(); <-ended }, nil
 }
 
-// SlowError says that PostgreSQL had not answered when its time was up.
+// SlowError means that PostgreSQL did not answer before the deadline.
 type SlowError struct {
-	For  string // what it was asked
+	For  string // what was requested
 	Took time.Duration
 	err  error
 }
 
-// Slow makes an error of a time that was up a [SlowError], and returns any other as it is.
+// Slow converts a deadline error to a [SlowError], and returns others unchanged.
 func Slow(err error, what string, since time.Time) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &SlowError{For: what, Took: time.Since(since), err: err}

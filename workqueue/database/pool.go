@@ -21,19 +21,17 @@ import (
 // Defaults of PoolConfig.
 const (
 	DefaultMaxConns = 16
-	// PostgreSQL ends a statement that waits for a lock, or a transaction in which nothing happens; it is run again.
+	// PostgreSQL ends a statement that waits for a lock, or an idle transaction; it is retried.
 	DefaultLockTimeout       = 10 * time.Second
 	DefaultIdleInTransaction = 10 * time.Second
-	// One connection to PostgreSQL; then an error, and whoever asked tries again.
+	// To connect; then an error, and the caller retries.
 	connectTimeout = 5 * time.Second
-	// The answer to the first question of a connection, when a store is opened; then an error.
+	// For the first answer of a connection when a store is opened; then an error.
 	firstAnswer = 30 * time.Second
-	// The answer of a connection that was idle, before it is used; then it is given up, and the next one or a new one
-	// is.
+	// For the answer of an idle connection before use; then it is dropped for another.
 	idleAnswer = 5 * time.Second
 
-	// ReservedConns is what a store opens beside MaxConns: two each for sessions and leases, for credentials, and for the
-	// leader tasks.
+	// ReservedConns is a store's connections beyond MaxConns: two each for sessions, credentials and leader tasks.
 	ReservedConns = 3 * reservedConns
 	reservedConns = 2
 )
@@ -41,19 +39,17 @@ const (
 // PoolConfig says how to connect. A zero field means its default.
 type PoolConfig struct {
 	MaxConns          int
-	LockTimeout       time.Duration // a statement that waits longer for a lock fails, and its transaction with it
-	IdleInTransaction time.Duration // PostgreSQL ends a transaction whose client has gone silent
-	// TransactionPooler makes the store fit for a pooler that hands out connections per transaction: no prepared
-	// statements, and no settings but those of a transaction. A pooler that makes itself known, as PgBouncer does, needs
-	// no word.
+	LockTimeout       time.Duration // a statement that waits longer for a lock fails, with its transaction
+	IdleInTransaction time.Duration // PostgreSQL ends a transaction whose client is silent for longer
+	// TransactionPooler supports a pooler that assigns connections per transaction: no prepared statements, and only
+	// transaction settings. A pooler like PgBouncer is detected.
 	TransactionPooler bool
-	// Serving keeps a connection of each kind open: others may have taken all that PostgreSQL has when it is needed.
+	// Serving keeps a connection of each kind open, since none may be available later.
 	Serving bool
 }
 
-// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader tasks
-// (see [ForLeader]) have connections of their own, so that they go on while everything else waits for one. release
-// closes all of them.
+// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader
+// tasks (see [ForLeader]) have dedicated connections, so they never wait for the rest. release closes all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release func(), err error) {
 	behind, otherIsolation, err := pooled(ctx, url)
 	if err != nil {
@@ -71,7 +67,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 		if err == nil {
 			pools = append(pools, pool)
 		}
-		if err == nil && (i < 2 || cfg.Serving) { // else the others connect when they have to: a command needs none
+		if err == nil && (i < 2 || cfg.Serving) { // else they connect on demand: a command needs none
 			err = pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) })
 		}
 		if err != nil {
@@ -105,8 +101,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 		cfg.MinConns = max(cfg.MinConns, 1)
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
-	// A connection that has been idle is asked whether it is there still. When the host of PostgreSQL is gone no one
-	// answers, nor refuses, and the kernel tries on for a quarter of an hour.
+	// An idle connection is pinged before use: the kernel would retry a dead host for a quarter of an hour.
 	if cfg.PingTimeout <= 0 {
 		cfg.PingTimeout = idleAnswer
 	}
@@ -115,7 +110,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	setUnlessGiven(params, "application_name", "tranche")
 	if c.TransactionPooler {
 		forTransactions(params)
-		// It asks PostgreSQL for the types of parameters once: without them, maps and ids cannot be written.
+		// It reads parameter types once: without them, maps and IDs cannot be written.
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	} else {
 		for name, value := range c.settings() {
@@ -126,16 +121,14 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	return pool, err
 }
 
-// readOnly is the error code of a write to a server that takes none.
+// readOnly is the error code of a write to a read-only server.
 const readOnly = "25006"
 
-// keepAfter reports whether a connection is of use after an error. One to a server that has become a standby is not:
-// the next one may lead to its successor.
+// keepAfter reports whether a connection is usable after an error: not if the server became a standby.
 func keepAfter(_ *pgconn.PgConn, e *pgconn.PgError) bool {
-	return e.Code != readOnly && e.SeverityUnlocalized != "FATAL" // as pgconn has it
+	return e.Code != readOnly && e.SeverityUnlocalized != "FATAL" // as in pgconn
 }
 
-// settings are what statements run by.
 func (c PoolConfig) settings() map[string]string {
 	lock, idle := c.LockTimeout, c.IdleInTransaction
 	if lock <= 0 {
@@ -147,22 +140,21 @@ func (c PoolConfig) settings() map[string]string {
 	return map[string]string{
 		"lock_timeout":                        milliseconds(lock),
 		"idle_in_transaction_session_timeout": milliseconds(idle),
-		// Statements look at a few rows of tables that may be large, which the planner takes for many: it would compile
-		// them for seconds, each time, to have them done in a millisecond.
+		// Statements read a few rows of possibly large tables, whose cost the planner overestimates: it would
+		// compile them for seconds to run them in a millisecond.
 		"jit": "off",
-		// Statements go by what others have committed as they wait for them.
+		// Statements rely on seeing what others committed while they waited.
 		"default_transaction_isolation": "read committed",
 	}
 }
 
-// ping is how [Open] sees that PostgreSQL answers: one that took a connection and has gone silent must not hold it up.
+// ping lets [Open] detect a server that accepts connections and does not answer.
 func ping(ctx context.Context, conn *pgxpool.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
 	defer cancel()
 	return conn.Ping(ctx)
 }
 
-// setUnlessGiven leaves alone what the URL says.
 func setUnlessGiven(params map[string]string, name, value string) {
 	if _, given := params[name]; !given {
 		params[name] = value
@@ -171,15 +163,14 @@ func setUnlessGiven(params map[string]string, name, value string) {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// backendPID is asked in a transaction: a pooler that hands out connections per statement refuses that.
+// backendPID runs in a transaction: a pooler that assigns connections per statement refuses that.
 const backendPID = `SELECT pg_backend_pid(), current_setting('default_transaction_isolation') <> 'read committed'`
 
-// pooled reports whether someone who hands out connections stands between us and PostgreSQL. The process that a client
-// is told of, for what it may want to cancel, is PostgreSQL's own then only by chance: a pooler makes it up. A pooler
-// by session counts as well; what is fit for the one by transaction works with it. otherIsolation is whether statements
-// of ours would not read what is committed, unless they say so.
+// pooled reports whether a pooler is between Tranche and PostgreSQL. A pooler invents the process ID that a client
+// gets for cancelling, which then matches PostgreSQL's only by chance. A session pooler counts, too; what suits a
+// transaction pooler works with it. otherIsolation: statements do not read committed data by default.
 func pooled(ctx context.Context, url string) (behind, otherIsolation bool, err error) {
-	cfg, err := pgxpool.ParseConfig(url) // which keeps settings of pools from the server
+	cfg, err := pgxpool.ParseConfig(url) // removes the pool's settings
 	if err != nil {
 		return false, false, err
 	}
@@ -201,7 +192,7 @@ func pooled(ctx context.Context, url string) (behind, otherIsolation bool, err e
 	return behind, otherIsolation, PoolerRemedy(err)
 }
 
-// forTransactions takes from the parameters of a connection what a pooler would not hand on, and returns it.
+// forTransactions removes from a connection's parameters what a pooler would not pass on, and returns it.
 func forTransactions(params map[string]string) map[string]string {
 	taken := map[string]string{}
 	for name := range (PoolConfig{}).settings() {
@@ -213,12 +204,12 @@ func forTransactions(params map[string]string) map[string]string {
 	return taken
 }
 
-// transactionSettings returns the statement that follows the BEGIN of each transaction, in the same flush. Whoever gets
-// a pooler's connection next would have the settings of a session. What the URL says goes before our own. Its argument
-// is when no one waits any more ([pg.Until]): what a client gives up, a pooler may not get cancelled.
+// transactionSettings returns the statement sent after the BEGIN of each transaction, in the same flush: session
+// settings would leak to the pooler's next client. The URL's settings override ours. Its argument is the time-out
+// ([pg.Until]), since a pooler may not pass on a cancellation.
 func (c PoolConfig) transactionSettings(url string) string {
 	all := c.settings()
-	if cfg, err := pgxpool.ParseConfig(url); err == nil { // as it was when the pool was made of it
+	if cfg, err := pgxpool.ParseConfig(url); err == nil { // as it was when the pool was made
 		maps.Copy(all, forTransactions(cfg.ConnConfig.RuntimeParams))
 	}
 	delete(all, "default_transaction_isolation") // a transaction has begun by then: see [pg.Begin]
@@ -231,8 +222,8 @@ func (c PoolConfig) transactionSettings(url string) string {
 	return "SELECT " + strings.Join(set, ", ")
 }
 
-// PoolerRemedy adds to an error what to do when it says that a pooler stands in between that is not set up for us, or
-// was not recognised as one. Other errors are returned as they are.
+// PoolerRemedy adds to an error what to do if a pooler is misconfigured or not recognised. It returns others
+// unchanged.
 func PoolerRemedy(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -251,9 +242,8 @@ func PoolerRemedy(err error) error {
 	return err
 }
 
-// Coming reports whether an error says that PostgreSQL cannot be used yet, and in what words: it starts up, recovers
-// or shuts down, has no connection left, takes no writes, or no one answers where it should be. That may pass by
-// itself. What is wrong with who asks, or for what (a password, the name of a database, TLS), does not.
+// Coming reports whether an error means that PostgreSQL is temporarily unusable, and why: starting, recovering,
+// shutting down, full, read-only or not answering. Wrong credentials, names or TLS settings are permanent.
 func Coming(err error) (why string, coming bool) {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		if pg.Code == "08P01" {
@@ -265,7 +255,7 @@ func Coming(err error) (why string, coming bool) {
 		return "takes no writes yet (target_session_attrs)", true // no server has been promoted
 	}
 	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
-		return "", false // files that it names are read then, too
+		return "", false // it also covers unreadable files
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return "has no address yet (the name " + dns.Name + " is not known)", true // of a container that is not up
@@ -277,16 +267,15 @@ func Coming(err error) (why string, coming bool) {
 		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT,
 		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH,
 		syscall.ENOENT,              // the socket of a server that is not up
-		io.EOF, io.ErrUnexpectedEOF, // killed as it answered; or a proxy before one that is not up
+		io.EOF, io.ErrUnexpectedEOF, // killed while answering; or a proxy before one that is not up
 	} {
 		if errors.Is(err, passing) {
-			return "is not there", true
+			return "does not answer", true
 		}
 	}
 	return "", false
 }
 
-// comingByCode goes by SQLSTATE.
 func comingByCode(code string) (why string, coming bool) {
 	switch code {
 	case "57P03": // cannot_connect_now
@@ -297,19 +286,19 @@ func comingByCode(code string) (why string, coming bool) {
 		return "takes no writes", true // a standby, or default_transaction_read_only
 	case "53300": // too_many_connections
 		return "has no connection left", true
-	case "08000", "08001", "08003", "08006": // connections that were lost or could not be made, say poolers
-		return "is not there", true
+	case "08000", "08001", "08003", "08006": // connections lost or not made, according to poolers
+		return "does not answer", true
 	}
 	return "", false
 }
 
-// comingByPooler goes by what PgBouncer says of its own failures, which have the SQLSTATE of a protocol violation, one
-// and all: also that it knows no such database. Those that pass bear the names of its settings.
+// comingByPooler reads PgBouncer's own failures, which all have the SQLSTATE of a protocol violation, including an
+// unknown database. Temporary ones contain the names of its settings.
 func comingByPooler(message string) (why string, coming bool) {
 	for _, said := range []struct{ part, why string }{
-		{"server_login_retry", "is not there, says its pooler"},
-		{"client_login_timeout", "is not there, says its pooler"},
-		{"cannot connect to server", "is not there, says its pooler"},
+		{"server_login_retry", "does not answer, says its pooler"},
+		{"client_login_timeout", "does not answer, says its pooler"},
+		{"cannot connect to server", "does not answer, says its pooler"},
 		{"query_wait_timeout", "does not answer its pooler"},
 		{"max_client_conn", "has no connection left, says its pooler"},
 		{"max_db_client_connections", "has no connection left, says its pooler"},

@@ -1,5 +1,5 @@
-// Package deadletter keeps dead letters: messages that were given up, and what becomes of them; and messages in
-// quarantine.
+// Package deadletter stores dead letters, which are requests abandoned after failed deliveries, with their state;
+// and messages in quarantine, which could not be accepted.
 package deadletter
 
 import (
@@ -20,30 +20,30 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for dead letters. It is safe for concurrent use.
+// Store reads and writes dead letters. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// LetterState says what becomes of a dead letter.
+// LetterState is the state of a dead letter.
 type LetterState string
 
 // The states of a dead letter.
 const (
-	LetterWaiting  LetterState = "waiting"  // for someone to requeue or drop it
-	LetterRequeued LetterState = "requeued" // sent to its endpoint again; should it die again, that is another letter
-	LetterReissued LetterState = "reissued" // its items went on by themselves; kept to be looked at
-	LetterDropped  LetterState = "dropped"  // no one wants it; its body is gone
+	LetterWaiting  LetterState = "waiting"  // to be requeued or dropped
+	LetterRequeued LetterState = "requeued" // sent to its endpoint again; if it dies again, that is another letter
+	LetterReissued LetterState = "reissued" // its items continued automatically; kept for inspection
+	LetterDropped  LetterState = "dropped"  // discarded, with its body
 )
 
-// MaxLetterBody is the largest body that is kept, in bytes. Of a larger one the letter is kept without it.
+// MaxLetterBody is the largest stored body in bytes. A letter with a larger one is stored without it.
 const MaxLetterBody = 16 << 20
 
-// DeadLetter is a request that no service could deal with, as it came, and what is known of its end.
+// DeadLetter is a request that no service could handle, unchanged, and what is known of its end.
 type DeadLetter struct {
 	ID         workqueue.LetterID  `json:"id"`
-	MsgID      string              `json:"-"` // of the letter; the same one is buried once
+	MsgID      string              `json:"-"` // of the letter, which is stored once
 	Endpoint   string              `json:"endpoint"`
 	Cause      string              `json:"cause" doc:"a short code"`
 	Message    string              `json:"message,omitempty"`
@@ -60,7 +60,7 @@ type DeadLetter struct {
 	State      LetterState         `json:"state" enum:"waiting,requeued,reissued,dropped"`
 	Headers    map[string][]string `json:"headers,omitempty"`
 	Body       []byte              `json:"body,omitempty"`
-	NoBody     bool                `json:"-"` // the body is not at hand: the letter cannot be sent again
+	NoBody     bool                `json:"-"` // the body is not available: the letter cannot be sent again
 	Size       int                 `json:"size" doc:"bytes of the body; 0 when it is not kept"`
 	At         time.Time           `json:"at" doc:"when it died"`
 	ChangedAt  time.Time           `json:"changed_at" doc:"when it came into its state"`
@@ -73,10 +73,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
     coalesce($19, tranche_now()))
 ON CONFLICT (msg_id) DO NOTHING`
 
-// Add stores a dead letter. The same letter, by its MsgID, is stored once, however many nodes find it: isNew says
-// whether this call did. A zero State means LetterWaiting, a zero At now by the database's clock; ID, Size and
-// ChangedAt are the store's to give. What PostgreSQL cannot hold in a text is replaced, and a body of more than
-// MaxLetterBody is left out.
+// Add stores a dead letter. A letter with the same MsgID is stored once, however many nodes find it; isNew: this
+// call stored it. A zero State means LetterWaiting, a zero At the current database time; the store sets ID, Size and
+// ChangedAt. Invalid text is replaced, and a body larger than MaxLetterBody is left out.
 func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err error) {
 	if letter.MsgID == "" {
 		return false, errors.New("bury a letter: it has no message id")
@@ -99,16 +98,15 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 	return tag.RowsAffected() == 1, nil
 }
 
-// maxCounted is as far as a letter's own counts are believed. It leaves room to count on.
+// maxCounted bounds a letter's own counts, so that they can still be increased.
 const maxCounted = 1 << 30
 
-// counted is a number that someone else wrote, as PostgreSQL can hold it.
 func counted(n int) int { return min(max(n, 0), maxCounted) }
 
-// maxLetterKey bounds the message ids that are stored as they are: an index takes no more than some kilobytes.
+// maxLetterKey bounds the message IDs stored unchanged: an index entry holds only some kilobytes.
 const maxLetterKey = 256
 
-// letterKey is the message id in a form that PostgreSQL can index.
+// letterKey returns the message ID in a form that PostgreSQL can index.
 func letterKey(id string) string {
 	if len(id) <= maxLetterKey && pg.ValidText(id) {
 		return id
@@ -117,7 +115,7 @@ func letterKey(id string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// keptBody is the body, or nil when there is none to be kept; an empty one is kept.
+// keptBody is the body to store, which may be empty, or nil for none.
 func keptBody(letter *DeadLetter) []byte {
 	switch {
 	case letter.NoBody || len(letter.Body) > MaxLetterBody:
@@ -136,7 +134,7 @@ func nullTime(t time.Time) *time.Time {
 	return &t
 }
 
-// AmbiguousLetterError is returned when a piece of an id fits more than one dead letter.
+// AmbiguousLetterError is returned if part of an ID matches several dead letters.
 type AmbiguousLetterError struct {
 	Ref     string
 	Matches []workqueue.LetterID
@@ -147,7 +145,7 @@ func (e *AmbiguousLetterError) Error() string {
 		e.Matches[0], e.Matches[1])
 }
 
-// A range of the primary key; where that is empty, all letters.
+// A range of the primary key; if that is empty, all letters.
 const matchingLetters = `
 WITH begins AS MATERIALIZED (SELECT id FROM dead_letter WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3)
 SELECT id FROM begins
@@ -156,12 +154,10 @@ UNION ALL
 WHERE NOT EXISTS (SELECT FROM begins) AND position($4 IN replace(id::text, '-', '')) > 0
 ORDER BY id DESC LIMIT $3)`
 
-// querier is a pool or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// resolveLetter finds the letter that a person means by ref: an id, or a piece of one.
 func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.LetterID, error) {
 	low, high, ok := pg.PrefixRange(strings.TrimSpace(ref))
 	piece, _ := pg.Piece(strings.TrimSpace(ref))
@@ -184,21 +180,21 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 	}
 }
 
-// DeadFilter chooses what DeadLetters lists.
+// DeadFilter selects dead letters.
 type DeadFilter struct {
-	Endpoint string             // empty: of every endpoint
-	State    LetterState        // empty: in every state
+	Endpoint string             // empty: all
+	State    LetterState        // empty: all
 	Limit    int                // 1 to MaxLetters; 0 means DefaultLetters
-	After    workqueue.LetterID // the Next of the page before; zero: from the newest
+	After    workqueue.LetterID // Next of the previous page; zero: from the newest
 }
 
-// The number of letters in one page.
+// The number of letters on a page.
 const (
 	DefaultLetters = 50
 	MaxLetters     = 500
 )
 
-// DeadLetterPage is some dead letters, newest first, without their bodies.
+// DeadLetterPage is a page of dead letters, newest first, without bodies.
 type DeadLetterPage struct {
 	Letters []DeadLetter        `json:"letters"`
 	Next    *workqueue.LetterID `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
@@ -216,7 +212,7 @@ WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ($3::uuid IS NU
 ORDER BY id DESC
 LIMIT $4`
 
-// DeadLetters lists dead letters, newest first, without their bodies.
+// DeadLetters lists dead letters, newest first, without bodies.
 func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, error) {
 	limit := pg.Limit(f.Limit, DefaultLetters, MaxLetters)
 	page := DeadLetterPage{Letters: []DeadLetter{}}
@@ -241,16 +237,15 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 
 const letterEndpoints = `SELECT DISTINCT endpoint FROM dead_letter`
 
-// Endpoints names those that dead letters are of, in any state.
+// Endpoints returns the endpoints that have dead letters in any state.
 func (s Store) Endpoints(ctx context.Context) ([]string, error) {
 	return pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], letterEndpoints)
 }
 
 const oneLetter = letterColumns + `, body FROM dead_letter WHERE id = $1`
 
-// DeadLetter returns the letter that a person means by ref, with its body: an id, or a piece of one (MinPrefix
-// digits or more, hyphens optional). It returns an AmbiguousLetterError when several letters fit, and an error that
-// wraps ErrNotFound when none does.
+// DeadLetter returns a letter with its body, by ID or part of one (at least MinPrefix digits, hyphens optional). It
+// returns an AmbiguousLetterError if several match, and an error that wraps ErrNotFound if none does.
 func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {
 	id, err := resolveLetter(ctx, s.db.Pool, ref)
 	if err != nil {
@@ -273,7 +268,7 @@ func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {
 
 func scanLetter(row pgx.CollectableRow) (DeadLetter, error) { return scanLetterAnd(row) }
 
-// scanLetterAnd reads letterColumns and what follows them.
+// scanLetterAnd reads letterColumns and then more.
 func scanLetterAnd(row pgx.CollectableRow, more ...any) (DeadLetter, error) {
 	var l DeadLetter
 	var headers []byte

@@ -14,32 +14,31 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Quarantined is a reply, or a slot of one, that could not be taken.
+// Quarantined is a reply, or a slot of one, that could not be accepted.
 type Quarantined struct {
 	Reason  string // a short code: malformed, version, wrong_endpoint, foreign_ordinal, …
 	Detail  string
 	Subject string
-	Run     uuid.UUID // zero when the message does not say
+	Run     uuid.UUID // zero if the message does not say
 	Slice   uuid.UUID
 	Headers map[string][]string
 	Body    []byte
 }
 
-// maxQuarantinedBody bounds what is kept of a message.
 const maxQuarantinedBody = 64 << 10
 
 const insertQuarantine = `
 INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-// Quarantine stores a message that could not be taken, so that its consumer can go on. It does so in a transaction: a
-// statement outside of one may be done twice when the connection is lost.
+// Quarantine stores a message that could not be accepted, so that its consumer can continue. It uses a transaction:
+// a statement outside one may be repeated after a lost connection.
 func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	headers, err := json.Marshal(pg.Sanitized(q.Headers))
 	if err != nil {
 		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
 	}
 	body := q.Body[:min(len(q.Body), maxQuarantinedBody)]
-	if body == nil { // of an empty message: not the same as none
+	if body == nil { // an empty message is not the same as none
 		body = []byte{}
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -54,7 +53,7 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	return nil
 }
 
-// QuarantinedView is a message that could not be taken.
+// QuarantinedView is a message that could not be accepted.
 type QuarantinedView struct {
 	ID      int64               `json:"id"`
 	At      time.Time           `json:"at"`
@@ -68,20 +67,20 @@ type QuarantinedView struct {
 	Size    int                 `json:"size" doc:"bytes of the body that are kept"`
 }
 
-// QuarantineFilter chooses what QuarantinedMessages lists.
+// QuarantineFilter selects quarantined messages.
 type QuarantineFilter struct {
-	Run   workqueue.RunID // zero: of every run, and of none
+	Run   workqueue.RunID // zero: any or none
 	Limit int             // 1 to MaxQuarantined; 0 means DefaultQuarantined
-	After int64           // the Next of the page before; 0: from the newest
+	After int64           // Next of the previous page; 0: from the newest
 }
 
-// The number of messages in one page.
+// The number of messages on a page.
 const (
 	DefaultQuarantined = 50
 	MaxQuarantined     = 500
 )
 
-// QuarantinePage is some messages, newest first, without their bodies.
+// QuarantinePage is a page of messages, newest first, without bodies.
 type QuarantinePage struct {
 	Messages []QuarantinedView `json:"messages"`
 	Next     int64             `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
@@ -97,7 +96,7 @@ WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = 0::bigint OR id < $2)
 ORDER BY id DESC
 LIMIT $3`
 
-// QuarantinedMessages lists messages that could not be taken, newest first, without their bodies.
+// QuarantinedMessages lists quarantined messages, newest first, without bodies.
 func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (QuarantinePage, error) {
 	limit := pg.Limit(f.Limit, DefaultQuarantined, MaxQuarantined)
 	var run *workqueue.RunID
@@ -121,7 +120,7 @@ func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (Qua
 
 const oneQuarantined = quarantinedColumns + `, body FROM quarantine WHERE id = $1`
 
-// QuarantinedMessage returns one message with what is kept of its body. The error wraps ErrNotFound when there is none.
+// QuarantinedMessage returns one message with the stored part of its body.
 func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedView, error) {
 	var body []byte
 	rows := pg.Rows(ctx, s.db.Pool, oneQuarantined, id)
@@ -138,7 +137,7 @@ func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedVie
 	return view, nil
 }
 
-// scanQuarantined reads quarantinedColumns and what follows them.
+// scanQuarantined reads quarantinedColumns and then more.
 func scanQuarantined(row pgx.CollectableRow, more ...any) (QuarantinedView, error) {
 	var q QuarantinedView
 	var headers []byte

@@ -13,24 +13,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MaxRequeues is how often a request is sent again before it must be forced: what died every time will die again, and
-// may take services with it.
+// MaxRequeues is how often a request is sent again before it must be forced: it will die again, and may crash
+// services.
 const MaxRequeues = 3
 
 const (
-	// maxRefs bounds the letters that one selection names.
+	// maxRefs bounds the letters named by one selection.
 	maxRefs = 1000
-	// maxListed bounds the letters that an answer or an audit row lists.
+	// maxListed bounds the letters listed in an answer or audit entry.
 	maxListed = 100
 )
 
-// DeadSelection says which dead letters are meant. Exactly one of Refs, Endpoint and All is set. Endpoint and All mean
-// those that wait.
+// DeadSelection selects dead letters. Exactly one of Refs, Endpoint and All is set. The latter two select waiting
+// ones.
 type DeadSelection struct {
-	Refs     []string // ids, or pieces of them
+	Refs     []string // IDs, or parts of them
 	Endpoint string
 	All      bool
-	Force    bool // requeue those too that have been requeued MaxRequeues times
+	Force    bool // also requeue those requeued MaxRequeues times
 }
 
 func (sel DeadSelection) validate() error {
@@ -44,21 +44,21 @@ func (sel DeadSelection) validate() error {
 	case n != 1:
 		return errors.New("choose either some letters by their ids, or those of an endpoint, or all")
 	case len(sel.Refs) > maxRefs:
-		return fmt.Errorf("%d letters are named; name at most %d at once", len(sel.Refs), maxRefs)
+		return fmt.Errorf("%d letters are named; name at most %d in one request", len(sel.Refs), maxRefs)
 	case !pg.ValidText(sel.Endpoint):
 		return fmt.Errorf("endpoint %q: %w", sel.Endpoint, workqueue.ErrNotFound)
 	}
 	return nil
 }
 
-// Requeue is what became of a selection.
+// Requeue is the outcome of requeuing a selection.
 type Requeue struct {
 	Requeued     int             `json:"requeued"`
 	Refused      []RefusedLetter `json:"refused" doc:"the first hundred"`
 	RefusedTotal int             `json:"refused_total"`
 }
 
-// RefusedLetter is a letter that was left as it is.
+// RefusedLetter is a letter left unchanged.
 type RefusedLetter struct {
 	ID     workqueue.LetterID `json:"id"`
 	Reason string             `json:"reason" doc:"and what to do instead"`
@@ -71,12 +71,12 @@ func (r *Requeue) refuse(id workqueue.LetterID, reason string) {
 	}
 }
 
-// LetterStateError is returned when an operation does not fit the state that a dead letter is in.
+// LetterStateError is returned if an operation does not fit a dead letter's state.
 type LetterStateError struct {
 	ID    workqueue.LetterID
-	State LetterState // the state it is in
-	Op    string      // what was asked
-	Fix   string      // what to do instead
+	State LetterState
+	Op    string // the operation
+	Fix   string // what to do instead
 }
 
 func (e *LetterStateError) Error() string {
@@ -84,20 +84,19 @@ func (e *LetterStateError) Error() string {
 }
 
 const (
-	// lockLetters holds the selected letters in the order of their ids, for a statement of its own after it. Named ones
-	// are held in any state, so that the refusal can say which it is.
+	// lockLetters locks the selected letters by ID, before the update. Named ones are locked in any state, to report it.
 	lockLetters = `
 SELECT id, state, requeued, body IS NOT NULL AND endpoint <> '', run_id FROM dead_letter
 WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
 
-	// requeueLetters takes, by force, those too that were sent before: a stream that was lost may have had them.
+	// requeueLetters, if forced, also takes letters sent before: a lost stream may have contained them.
 	requeueLetters = `
 UPDATE dead_letter
 SET state = 'requeued', requeued = requeued + 1, changed_at = tranche_now(), sent_at = NULL
 WHERE id = ANY($1) AND (state = 'waiting' OR $2 AND state = 'requeued') AND body IS NOT NULL`
 
-	// requeueWaiting takes all that wait, of one endpoint or of all, without bringing them here: only those that are
-	// refused come back, a page of them. Bodies lie out of line and are not written again.
+	// requeueWaiting takes all waiting letters of one endpoint or all, inside PostgreSQL: only a page of refused
+	// ones is returned. Bodies are stored out of line and not rewritten.
 	requeueWaiting = `
 WITH waiting AS MATERIALIZED (
     SELECT id, requeued, body IS NOT NULL AND endpoint <> '' AS whole FROM dead_letter
@@ -116,8 +115,8 @@ SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM refused),
     ARRAY(SELECT id FROM refused WHERE NOT whole ORDER BY id LIMIT $4)`
 )
 
-// Requeue has dead letters sent to their endpoints again, and says which it refused and why. They move in one
-// transaction, with a row in the audit log; nodes publish them afterwards, see [Store.UnsentLetters].
+// Requeue sends dead letters to their endpoints again, and returns those refused, with reasons. They move in one
+// transaction with an audit entry; nodes publish them afterwards, see [Store.UnsentLetters].
 func (s Store) Requeue(ctx context.Context, sel DeadSelection, actor string) (Requeue, error) {
 	if err := sel.validate(); err != nil {
 		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
@@ -170,7 +169,6 @@ func bodilessReason() string {
 		"have, is not); have it asked for again", MaxLetterBody>>20)
 }
 
-// deadRow is a letter as a selection by ids holds it.
 type deadRow struct {
 	ID       workqueue.LetterID
 	State    LetterState
@@ -199,7 +197,7 @@ func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeu
 	return err
 }
 
-// mayRequeue returns why not, or "".
+// mayRequeue returns the reason for a refusal, or "".
 func (l *deadRow) mayRequeue(force bool) string {
 	switch {
 	case l.State == LetterReissued && l.Run != nil:
@@ -220,7 +218,6 @@ func (l *deadRow) mayRequeue(force bool) string {
 	return ""
 }
 
-// lockNamed resolves references and holds the letters.
 func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error) {
 	ids := make([]workqueue.LetterID, 0, len(refs))
 	for _, ref := range refs {
@@ -250,9 +247,8 @@ UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = tranche_now(
 WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
 )
 
-// Drop gives dead letters up, and their bodies with them; what is known of them stays. It returns how many it dropped:
-// letters that were dropped before do not count. A named letter that has been requeued is a LetterStateError, and
-// nothing is dropped then.
+// Drop discards dead letters with their bodies; what else is known of them stays. It returns how many it dropped now.
+// If a named letter was requeued, it drops nothing and returns a LetterStateError.
 func (s Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int, err error) {
 	if err := sel.validate(); err != nil {
 		return 0, fmt.Errorf("drop dead letters: %w", err)
@@ -298,37 +294,34 @@ func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
 	return err
 }
 
-// letterMove is an operator's action on dead letters: which it moved out of which states, and into which.
+// letterMove is an operator's action on dead letters: which it moved, from which states, and to which.
 type letterMove struct {
 	actor string
 	op    string
 	to    LetterState
 	sel   DeadSelection
-	ids   []workqueue.LetterID // of all named ones, or of the first that waited
+	ids   []workqueue.LetterID // of all named ones, or of the first waiting ones
 	from  map[string]any
 	total int
 }
 
-// add notes a letter that is moved by its id.
 func (m *letterMove) add(l *deadRow) {
 	m.ids = append(m.ids, l.ID)
 	m.count(l.State, 1)
 }
 
-// waiting notes letters that are moved because they wait.
 func (m *letterMove) waiting(n int) { m.count(LetterWaiting, n) }
 
 func (m *letterMove) count(state LetterState, n int) {
 	if m.from == nil {
 		m.from = map[string]any{}
 	}
-	before, _ := m.from[string(state)].(int) // 0 when it is the first
+	before, _ := m.from[string(state)].(int) // 0 if it is the first
 	m.from[string(state)] = before + n
 	m.total += n
 }
 
-// audit notes the action in the transaction that carries it out: how many letters were in which state, and where they
-// are now.
+// audit writes the audit entry in the action's transaction: how many letters were in which states before and after.
 func (m *letterMove) audit(ctx context.Context, tx pgx.Tx) error {
 	detail := map[string]any{
 		"letters": m.total, "ids": m.ids[:min(len(m.ids), maxListed)], "force": m.sel.Force, "all": m.sel.All,
@@ -342,17 +335,17 @@ func (m *letterMove) audit(ctx context.Context, tx pgx.Tx) error {
 	})
 }
 
-// UnsentLetter is a requeued letter that is not known to be in the stream.
+// UnsentLetter is a requeued letter not known to be in the stream.
 type UnsentLetter struct {
 	ID       workqueue.LetterID
 	Endpoint string
-	Requeued int // this time included
+	Requeued int // including this time
 	Headers  map[string][]string
 	Body     []byte
 }
 
 const (
-	// unsentBytes bounds the bodies of one reading; the first letter comes however large it is.
+	// unsentBytes bounds the bodies of one read, except that the first letter is always read.
 	unsentBytes = 8 << 20
 
 	unsentLetters = `
@@ -370,8 +363,8 @@ UPDATE dead_letter SET sent_at = tranche_now()
 WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
 )
 
-// UnsentLetters returns requeued letters that no one has marked as sent, the oldest first: at most limit, and about
-// 8 MiB. Those of the endpoints in except are left out.
+// UnsentLetters returns requeued letters not marked as sent, oldest first: at most limit and about 8 MiB, without the
+// endpoints in except.
 func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) ([]UnsentLetter, error) {
 	if except == nil {
 		except = []string{}
@@ -384,7 +377,7 @@ func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) (
 	return letters, nil
 }
 
-// LettersSent notes that requeued letters are in the stream.
+// LettersSent marks requeued letters as being in the stream.
 func (s Store) LettersSent(ctx context.Context, ids []workqueue.LetterID) error {
 	if _, err := s.db.Pool.Exec(ctx, lettersSent, ids); err != nil {
 		return fmt.Errorf("mark %d letters as sent: %w", len(ids), err)
@@ -398,7 +391,7 @@ SET state = 'waiting', requeued = requeued - 1, changed_at = tranche_now(),
     message = 'it could not be requeued: ' || $2::text
 WHERE id = $1 AND state = 'requeued' AND sent_at IS NULL`
 
-// LetterUnsendable puts a requeued letter back that cannot be published, with the reason. It was never sent.
+// LetterUnsendable returns an unpublishable requeued letter to waiting, with the reason. It was never sent.
 func (s Store) LetterUnsendable(ctx context.Context, id workqueue.LetterID, reason string) error {
 	if _, err := s.db.Pool.Exec(ctx, letterUnsendable, id, pg.Plain(reason)); err != nil {
 		return fmt.Errorf("put letter %s back: %w", id, err)

@@ -16,61 +16,58 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// ClaimRequest says what a node would take of a step.
+// ClaimRequest is a node's request for slices of a step.
 type ClaimRequest struct {
 	Session   workqueue.SessionID
 	Run       workqueue.RunID
 	Step      workqueue.Step
-	MaxSlices int   // at most
-	MaxBytes  int64 // wanted size of a request; blocks of large items are cut in smaller slices
-	// LimitBytes is the largest request that can be sent, which bounds what a step wants; 0 means no bound.
+	MaxSlices int
+	MaxBytes  int64 // wanted size of a request; blocks of large items are cut into smaller slices
+	// LimitBytes is the largest request that can be sent, which bounds the step's wanted size; 0: no bound.
 	LimitBytes int64
-	// TTL is how long the slices may stay claimed without being marked as sent; 0 means DefaultClaimTTL. It covers what
-	// a session does not: a claim whose commit its node never heard of. What nodes do themselves is never sent: its
-	// slices stay claimed until they are recorded, for the time that the step allows and TTL on top.
+	// TTL is how long the slices may stay claimed without being marked as sent; 0: DefaultClaimTTL, in case its node
+	// never learned of the commit. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
 	TTL    time.Duration
-	Params bool // bring the run's parameters too
+	Params bool // include the run's parameters
 }
 
 // DefaultClaimTTL is how long a slice may stay claimed.
 const DefaultClaimTTL = 30 * time.Second
 
-// Claimed is what a claim brought of a step, and why it brought no more.
+// Claimed is the result of a claim of a step.
 type Claimed struct {
 	Slices []workqueue.Slice
-	Work   workqueue.StepWork // of the step, when slices came
-	Params []byte             // of the run, when they were asked for: a JSON object of strings; nil when it has none
+	Work   workqueue.StepWork // of the step, if there are slices
+	Params []byte             // of the run, if requested: a JSON object of strings; nil if it has none
 	Bound  pace.Bound         // what kept the claim from more
-	Wait   time.Duration      // in how long it is worth asking again; 0: no time brings more, but something that happens
+	Wait   time.Duration      // when to claim again; 0: only after an event, not after a time
 }
 
 // The bounds of a claim.
 const (
-	BoundNone     pace.Bound = ""         // nothing: it took what it asked for, or all there was
-	BoundStep     pace.Bound = "step"     // the step's own limit or rate, or the run is held or over
+	BoundNone     pace.Bound = ""         // it got all that it requested, or all there was
+	BoundStep     pace.Bound = "step"     // the step's own limit or rate, or the run is held or ended
 	BoundShare    pace.Bound = "share"    // other runs have work for the endpoint, and this one has its share
 	BoundAuto     pace.Bound = "auto"     // the limit that nodes found for the endpoint's automatic steps
 	BoundEndpoint pace.Bound = "endpoint" // the endpoint's budget or rate, or it is down
-	// someone else holds the step, its endpoint or all that it has ready at the moment
+	// the step, its endpoint or all its ready items are locked
 	BoundBusy   pace.Bound = "busy"
-	BoundEnough pace.Bound = "enough" // the claim has all that it was to take, of other steps
+	BoundEnough pace.Bound = "enough" // the claim got all it may from other steps
 )
 
-// ClaimTimeout bounds the wait for another claim of the step or of the endpoint. A re-run or a cancel may hold a step
-// longer; other runs do not wait for that.
+// ClaimTimeout bounds the wait for another claim; a re-run or cancel may lock a step for longer.
 const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 
-// Claim takes slices of one step for a session: first those whose time to be retried has come, put together where
-// they belong together, then new cuts of ready items, in order. The slices are the session's until they are marked as
-// sent.
+// Claim claims slices of one step for a session: first due retries, merged where possible, then ready items in
+// order. The slices are the session's until they are marked as sent.
 //
-// Limits are exact over all runs and nodes: claims of a step, and claims for an endpoint, take turns. They are the
-// step's limit in flight, the endpoint's budget, what nodes found to be good for the endpoint (for automatic steps),
-// and the rates of both; while other runs have work for an endpoint, a run takes no more than its share of it. At an
-// endpoint that is down a claim takes one item at a time, when a probe is due.
+// Limits are exact over all runs and nodes, since claims of a step, and of an endpoint, are serialized. They are the
+// step's limit in flight, the endpoint's budget, the limit that nodes found for automatic steps, and both rates.
+// While other runs have work for an endpoint, a run gets at most its share. At an endpoint that is down a claim gets
+// one item, when a probe is due.
 //
-// It returns no slices when the step is at a limit, has no work, is held or no longer running; ErrBusy when the step is
-// held by something longer than a claim, and ErrSessionLost when the session is over.
+// It returns no slices if the step is at a limit, idle, held or not running; ErrBusy if the step is locked for
+// longer than a claim takes, and ErrSessionLost if the session has ended.
 func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	out, err := s.claim(ctx, []ClaimRequest{req}, req.MaxSlices)
 	if pg.IsLockTimeout(err) {
@@ -82,9 +79,9 @@ func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	return out[0], nil
 }
 
-// ClaimAll is [Store.Claim] for several steps of different runs, at whatever endpoints, in one transaction that costs
-// little more than that of one step: as if they had been claimed of one at a time, in their order, for the same
-// session, and no more than most slices of all. It waits for no one: what someone else holds is passed by (BoundBusy).
+// ClaimAll is [Store.Claim] for steps of different runs, at any endpoints, in one transaction that costs little more
+// than for one step: as if claimed one after another for the same session, with at most most slices in total. It
+// waits for no lock: what is locked is skipped (BoundBusy).
 func (s Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]Claimed, error) {
 	if len(reqs) == 1 {
 		reqs[0].MaxSlices = min(reqs[0].MaxSlices, most)
@@ -114,20 +111,19 @@ func (s Store) claim(ctx context.Context, reqs []ClaimRequest, most int) (out []
 	return out, database.Slow(err, "a claim of work", begun)
 }
 
-// claims is one claim transaction in progress.
 type claims struct {
 	session workqueue.SessionID
-	left    int // slices that it may still take
+	left    int // slices that it may still claim
 	tx      pgx.Tx
 	graphs  *plane.GraphCache
-	steps   []*claim // in the order of their turn
+	steps   []*claim // in the order of claiming
 	paces   map[string]*paceLoad
 	cuts    cutting
-	write   pgx.Batch // what the claim changes
-	rows    []int64   // how many rows each statement of write is to touch; -1: any
+	write   pgx.Batch // the claim's changes
+	rows    []int64   // rows that each statement of write must affect; -1: any
 }
 
-// claim is what a claim transaction takes of one step.
+// claim is a claim transaction's part about one step.
 type claim struct {
 	ClaimRequest
 	*claims
@@ -135,15 +131,14 @@ type claim struct {
 	due     []dueSlice
 	ready   []readyBlock
 	ttl     time.Duration
-	chunk   int            // items of a slice at most
-	free    int            // slices that may be taken
+	chunk   int            // most items of a slice
+	free    int            // slices that may be claimed
 	buckets []*pace.Bucket // of the rates that apply
 	bound   pace.Bound
 	wait    time.Duration
 }
 
-// run locks, reads and looks what there is; decides step by step what may be taken, each seeing what those before it
-// took; and writes what it takes.
+// run locks and reads, decides step by step what to claim, each after what earlier ones got, and writes the claim.
 func (c *claims) run(ctx context.Context) ([]Claimed, error) {
 	if err := c.begin(ctx); err != nil {
 		return nil, err
@@ -188,7 +183,7 @@ func (c *claim) run(ctx context.Context) ([]workqueue.Slice, error) {
 	return taken, err
 }
 
-// work says what there is to do with the slices.
+// work describes how to do the slices' work.
 func (c *claim) work(ctx context.Context) (workqueue.StepWork, error) {
 	l := &c.load
 	w := workqueue.StepWork{Kind: l.kind, Name: l.name, Config: l.config, NoItem: !l.item, Timeout: l.timeout,
@@ -196,7 +191,7 @@ func (c *claim) work(ctx context.Context) (workqueue.StepWork, error) {
 	if l.steps == 1 {
 		g := plane.NewGraph([]plane.GraphStep{{Name: l.name, Kind: l.kind}})
 		g.Lines = plane.Lines{Ordered: l.stop != nil, Stops: l.stop != nil && *l.stop}
-		c.graphs.Put(c.Run, g) // so that no recording has to read it
+		c.graphs.Put(c.Run, g) // so that recordings need not read it
 		return w, nil
 	}
 	g, err := c.graphs.Of(ctx, c.tx, c.Run)
@@ -212,8 +207,7 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 	}
 	again := c.again(c.due)
 	if n := c.free - len(again); n > 0 && c.flowing() && len(c.ready) == 0 {
-		// All ready blocks may be held by recorders, who will be gone in a moment: no claim comes back empty while work
-		// is ready.
+		// Recorders may briefly lock all ready blocks: no claim is empty while work is ready.
 		if c.ready, err = c.awaitReady(ctx); err != nil {
 			return nil, err
 		}
@@ -229,16 +223,15 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 	return taken, nil
 }
 
-// alone reports whether the claim is of one step, and so may wait for others.
+// alone reports whether the claim is of one step, and so may wait for locks.
 func (c *claims) alone() bool { return len(c.steps) == 1 }
 
-// queue adds a statement to what the claim writes.
 func (c *claims) queue(rows int64, sql string, args ...any) {
 	c.write.Queue(sql, args...)
 	c.rows = append(c.rows, rows)
 }
 
-// flush writes in one round trip and checks that each statement touched the rows it was meant for.
+// flush writes in one round trip and checks the affected rows of each statement.
 func (c *claims) flush(ctx context.Context) error {
 	results := c.tx.SendBatch(ctx, &c.write)
 	for i, want := range c.rows {
@@ -259,8 +252,7 @@ func (c *claims) flush(ctx context.Context) error {
 const stillClaimed = `
 SELECT id FROM work_slice WHERE id = ANY($1) AND session_id = $2 AND state = 'claimed'`
 
-// StillClaimed returns those of some slices that a session has claimed and that no one has taken from it: by a cancel,
-// a reset of all their items, or because their time was over.
+// StillClaimed returns those of some slices that a session still has claimed: not cancelled, reset or expired.
 func (s Store) StillClaimed(
 	ctx context.Context, session workqueue.SessionID, ids []workqueue.SliceID,
 ) ([]workqueue.SliceID, error) {

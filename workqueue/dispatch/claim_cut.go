@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// readyBlocks picks blocks that no one else holds: enough of each step for $3 slices of full chunks, and one more for
-	// a begun block in front. $4 is what an automatic chunk is before anything was learned.
+	// readyBlocks picks unlocked blocks: enough of each step for $3 slices of full chunks, and one more in case the
+	// first is partly used. $4 is the initial size of an automatic chunk.
 	readyBlocks = `
 SELECT u.n, b.block, b.ready, b.item_bytes
 FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
@@ -30,22 +30,21 @@ CROSS JOIN LATERAL (
     FOR NO KEY UPDATE OF b SKIP LOCKED) b
 ORDER BY u.n, b.block`
 
-	// firstReady picks one block, and firstReadyWait waits for it when it is held.
+	// firstReady picks one block; firstReadyWait waits if it is locked.
 	firstReady     = firstReadyWait + ` SKIP LOCKED`
 	firstReadyWait = `
 SELECT b.block, b.ready, ` + itemBytes + ` FROM work_block b JOIN run_step st USING (run_id, step)
 WHERE b.run_id = $1 AND b.step = $2 AND b.has_ready
 ORDER BY b.block LIMIT 1 FOR NO KEY UPDATE OF b`
 
-	// itemBytes is how much of a request an item of block b of step st takes in the mean: its payload, when that is sent,
-	// and the parts of other steps. The blocks of those are only read.
+	// itemBytes is an item's mean size in a request: its payload, if sent, and parts, whose blocks are only read.
 	itemBytes = `
     CASE WHEN st.input_item THEN b.payload_bytes / b.size ELSE 0 END +
     CASE WHEN cardinality(st.inputs) = 0 THEN 0 ELSE coalesce((
         SELECT sum(i.result_bytes / greatest(bit_count(i.done), 1)) FROM work_block i
         WHERE i.run_id = b.run_id AND i.step = ANY (st.inputs) AND i.block = b.block)::bigint, 0) END`
 
-	// cutBlocks takes bits out of ready planes; the condition that chose them stands again in the update.
+	// cutBlocks removes bits from ready planes; the update repeats the condition that chose them.
 	cutBlocks = `
 UPDATE work_block b SET ready = b.ready & ~u.bits
 FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[]) AS u (run_id, step, block, bits)
@@ -64,7 +63,7 @@ FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::int[], $6::int[], $7::bi
 type readyBlock struct {
 	block     workqueue.Block
 	ready     bitfield.Set
-	itemBytes int64 // of its mean item
+	itemBytes int64 // mean
 }
 
 func (c *claims) scanReady(rows pgx.Rows) error {
@@ -79,7 +78,7 @@ func (c *claims) scanReady(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// awaitReady waits for a block that someone else holds, if the claim may.
+// awaitReady waits for a locked block, if the claim may wait.
 func (c *claim) awaitReady(ctx context.Context) ([]readyBlock, error) {
 	if !c.alone() {
 		return nil, nil
@@ -98,7 +97,6 @@ func (c *claim) firstReady(ctx context.Context, statement string) ([]readyBlock,
 	return found, nil
 }
 
-// cut takes up to n slices from ready items.
 func (c *claim) cut(blocks []readyBlock, n int) []workqueue.Slice {
 	var cuts []workqueue.Slice
 	for _, b := range blocks {
@@ -127,12 +125,12 @@ func (c *claim) newSlice(block workqueue.Block, mask bitfield.Set, cause workque
 		Cause:   cause, Root: id, Endpoint: c.load.endpoint}
 }
 
-// lanesApart is how many lanes of a block are worked on without any regard for each other. One that shares a request
-// holds up what stands behind the others until the slowest is done; with a request for each, a run of very many lanes
-// takes forty times as long (BenchmarkOrder).
+// lanesApart is how many lanes of a block are kept in separate requests. A lane in a shared request delays its
+// successors until the slowest item is done; but one request per lane takes a run with very many lanes forty times as
+// long (BenchmarkOrder).
 const lanesApart = 64
 
-// sizeIn is how many items of a block a slice has. Of a run in order each is one of a lane of its own.
+// sizeIn is the number of a block's items in a slice. In a run with lanes each is from another lane.
 func (c *claim) sizeIn(b *readyBlock) int {
 	size := c.chunkOf(b.itemBytes)
 	if c.load.stop != nil {
@@ -141,13 +139,13 @@ func (c *claim) sizeIn(b *readyBlock) int {
 	return size
 }
 
-// chunkOf is the chunk, or as many items of a size as the wanted size of a request takes.
+// chunkOf is the chunk, or as many items as fit the wanted size of a request.
 func (c *claim) chunkOf(itemBytes int64) int {
-	const envelope = 64 // bytes of an item in a request beside its payload, roughly
+	const envelope = 64 // approximate bytes of an item in a request beyond its payload
 	return int(max(1, min(int64(c.chunk), c.wantedBytes()/(itemBytes+envelope))))
 }
 
-// wantedBytes is what the step says, as far as it can be sent, or else what the node says.
+// wantedBytes is the step's wanted size, within the limit, or else the node's.
 func (c *claim) wantedBytes() int64 {
 	switch wanted := c.load.chunkBytes; {
 	case wanted == 0:
@@ -159,7 +157,7 @@ func (c *claim) wantedBytes() int64 {
 	}
 }
 
-// cutting is what a claim transaction cuts out of blocks, written in two statements whatever the number of runs.
+// cutting is what a claim transaction cuts from blocks, written by two statements for any number of runs.
 type cutting struct {
 	blocks []plane.BlockID
 	bits   []bitfield.Set

@@ -12,16 +12,15 @@ import (
 )
 
 const (
-	// rivalsCounted bounds how many other runs a claim looks for: with so many, the share is small enough.
+	// rivalsCounted bounds how many other runs a claim counts: beyond that the share is small enough.
 	rivalsCounted = 64
-	// shareWait is in how long a run that has its share asks again: others may have taken theirs without needing more.
+	// shareWait is when a run at its share claims again: others may not need theirs by then.
 	shareWait = 50 * time.Millisecond
 )
 
-// rivals are the steps that could use a slot of an endpoint now, those of the steps $1, $2 included: of running runs,
-// with something to claim, and neither at their own limit nor at their rate. It is asked only where there is something
-// to share: a limit that nodes found, a budget, a rate. By the indexes work_block_turn and work_slice_waiting, $3 of
-// each.
+// rivals is the steps that could use a slot of an endpoint now, including $1, $2: claimable, of running runs, below
+// their own limit and rate. It is read only if there is something to share: a limit found by nodes, a budget or a
+// rate. By the indexes work_block_turn and work_slice_waiting, $3 of each.
 const (
 	contender = `
 SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.RunAndStep + `
@@ -46,7 +45,6 @@ CROSS JOIN LATERAL (
     (SELECT rival.* FROM ` + plane.DueAt + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)) c`
 )
 
-// contending is a step that could use a slot.
 type contending struct {
 	StepRef
 	priority int
@@ -65,8 +63,7 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against adds up the shares of the steps that a step shares with: the others that are as urgent or more, and of those
-// the automatic ones.
+// against adds up the shares of the steps that a step shares with: others of at least its priority; auto: automatic ones.
 func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
 	counted := 0
 	for i := range p.rivals {
@@ -86,7 +83,7 @@ func (p *paceLoad) withdraw(ref StepRef) {
 	p.rivals = slices.DeleteFunc(p.rivals, func(r contending) bool { return r.StepRef == ref })
 }
 
-// allow finds how many slices the claim may take, of how many items, and what kept it from more.
+// allow computes how many slices, of how many items, the claim may get, and what bounds it.
 func (c *claim) allow() {
 	l := &c.load
 	switch {
@@ -120,28 +117,25 @@ func (c *claim) allow() {
 	c.chunk = c.chunkSize()
 }
 
-// limit takes no more than n slices.
 func (c *claim) limit(n int, bound pace.Bound) {
 	if n < c.free {
 		c.free, c.bound = n, bound
 	}
 }
 
-// deny takes nothing, and asks again after a while.
+// deny claims nothing and sets when to try again.
 func (c *claim) deny(bound pace.Bound, wait time.Duration) { c.free, c.bound, c.wait = 0, bound, wait }
 
-// contended reports whether what the claim may take could be wanted by others: it would use up more than half of what
-// the endpoint allows, or the endpoint has a rate.
+// contended reports whether others could want it: over half of the endpoint's limit, or the endpoint has a rate.
 func (c *claim) contended() bool {
 	p := c.load.pace
 	return p.budget > 0 && 2*(p.busy+c.free) > p.budget || c.load.auto && 2*(p.busyAuto+c.free) > p.limit ||
 		c.endpointBucket() != nil
 }
 
-// share keeps the claim to its run's share of the endpoint: the limit by the number of runs that could use a slot now,
-// each as often as its share says, rounded up. What others do not use is not kept for them: a run with nothing to claim, or at its own limit, is no
-// rival. One that has more than its share gets nothing until the others have theirs, so what becomes free goes to those
-// who have the least.
+// share limits the claim to its run's share of the endpoint: the limit divided among the runs that could use a slot
+// now, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at its own limit, is no
+// rival. A run above its share gets nothing until the rest have theirs, so freed slots go to those with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
 	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority)
@@ -167,7 +161,6 @@ func Portion(limit, share, others int) int {
 	return (limit*share + share + others - 1) / (share + others)
 }
 
-// chunkSize is how many items a slice may have at the moment.
 func (c *claim) chunkSize() int {
 	l := &c.load
 	p := l.pace
@@ -184,8 +177,7 @@ const (
 	drainPace = `UPDATE endpoint_pace SET tokens = $2, tokens_at = $3 WHERE endpoint = $1`
 )
 
-// rates finds the buckets that apply. Both rates of an endpoint, the operator's and the learned one of automatic steps,
-// share a bucket.
+// rates sets the buckets that apply. An endpoint's two rates, the operator's and the learned one, share a bucket.
 func (c *claim) rates() {
 	l := &c.load
 	if l.step.Rate > 0 {
@@ -208,14 +200,14 @@ func (c *claim) rates() {
 	c.stopAtRateLimit()
 }
 
-// learnedRateSpent reports whether automatic steps have to wait for what throttling taught.
+// learnedRateSpent reports whether automatic steps must wait for the rate learned from throttling.
 func (p *paceLoad) learnedRateSpent() bool {
 	b := pace.Bucket{Rate: p.learned, Tokens: p.tokens}
 	b.Fill(p.age)
 	return b.Rate > 0 && !b.Open()
 }
 
-// endpointBucket is that of the endpoint's rate of items, which runs share; nil when it has none.
+// endpointBucket is the bucket of the endpoint's rate of items, which runs share; nil if it has none.
 func (c *claim) endpointBucket() *pace.Bucket {
 	for _, b := range c.buckets {
 		if b.Bound != BoundStep && !b.Calls {
@@ -225,7 +217,7 @@ func (c *claim) endpointBucket() *pace.Bucket {
 	return nil
 }
 
-// flowing reports whether every rate allows another slice.
+// flowing reports whether every rate permits another slice.
 func (c *claim) flowing() bool {
 	for _, b := range c.buckets {
 		if !b.Open() {
@@ -235,7 +227,6 @@ func (c *claim) flowing() bool {
 	return true
 }
 
-// spend takes tokens for a slice of so many items.
 func (c *claim) spend(items int) {
 	for _, b := range c.buckets {
 		if b.Calls {
@@ -246,7 +237,7 @@ func (c *claim) spend(items int) {
 	}
 }
 
-// stopAtRateLimit ends the claim when a rate does, with the longest of their waits.
+// stopAtRateLimit ends the claim when a rate limit is reached, keeping the longest wait.
 func (c *claim) stopAtRateLimit() {
 	for _, b := range c.buckets {
 		if !b.Open() && (c.wait < b.Wait() || c.bound == BoundNone) {
@@ -255,7 +246,7 @@ func (c *claim) stopAtRateLimit() {
 	}
 }
 
-// drain writes what is left in the buckets, and notes it for the steps after this one.
+// drain saves the buckets, also for the claim's later steps.
 func (c *claim) drain() {
 	p := c.load.pace
 	for _, b := range c.buckets {

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// stepsToLock makes claims of one step take turns, so that its limits are exact over all nodes. It also shuts out a
-	// cancel and a re-run, which take the same lock. A claim of one step waits for it; one of several takes what it gets.
+	// stepsToLock serializes claims of a step, so that its limits are exact over all nodes, and excludes cancels and
+	// re-runs, which take the same lock. A claim of one step waits; one of several skips locked ones.
 	stepsToLock = `
 SELECT st.run_id, st.step FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) CROSS JOIN LATERAL (
     SELECT run_id, step FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step FOR NO KEY UPDATE`
 	lockStep      = stepsToLock + `) st`
 	lockFreeSteps = stepsToLock + ` SKIP LOCKED) st`
 
-	// pacesToLock makes claims for one endpoint take turns, for the limits over all runs. Always after the steps.
+	// pacesToLock serializes claims for an endpoint, for the limits over all runs. Always after the steps.
 	pacesToLock = `
 SELECT p.endpoint FROM (` + endpointsOfSteps + ` OFFSET 0) n CROSS JOIN LATERAL (
     SELECT endpoint FROM endpoint_pace o WHERE o.endpoint = n.endpoint FOR NO KEY UPDATE`
 	lockPace      = pacesToLock + `) p`
 	lockFreePaces = pacesToLock + ` SKIP LOCKED) p`
 
-	// loadSteps is a statement of its own after the locks, so that it sees what they waited for. So are the next.
+	// loadSteps, like the following, is a statement after the locks, so it sees what they waited for.
 	loadSteps = `
 SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
        CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
@@ -47,15 +47,14 @@ CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
 CROSS JOIN (SELECT tranche_now() AS now) t`
 
-	// endpointsOfSteps are those of the steps $1, $2, and whether one of them leaves its limit in flight to the pace.
+	// endpointsOfSteps is the endpoints of the steps $1, $2, and whether one of them has an automatic limit.
 	endpointsOfSteps = `
     SELECT st.endpoint COLLATE "C" AS endpoint, bool_or(st.in_flight_auto) AS auto
     FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step)
     CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
     GROUP BY st.endpoint COLLATE "C"`
 
-	// loadPaces counts what is out at an endpoint only where a limit asks for it, in work_slice_busy; slices that an older
-	// node claimed name no endpoint.
+	// loadPaces counts what is in flight only if a limit needs it. Slices claimed by an older version name no endpoint.
 	loadPaces = `
 SELECT at.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
@@ -82,11 +81,11 @@ LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = at.endpoi
 CROSS JOIN (SELECT tranche_now() AS now) t`
 )
 
-// claimLoad is what the step of a claim is like, read under the locks of the step and its endpoint.
+// claimLoad is the state of a claim's step, read under the locks of the step and its endpoint.
 type claimLoad struct {
 	held       bool // the step and its endpoint are locked
 	found      bool // the run has the step
-	running    bool // and is neither over nor held, and the step waits for nothing that all of it has to have
+	running    bool // the run is running and not held, and the step's barrier is passed
 	generation workqueue.Generation
 	priority   int
 	params     []byte
@@ -97,8 +96,8 @@ type claimLoad struct {
 	item    bool             // a request carries the item's payload
 	inputs  []workqueue.Step // and the parts of these
 	timeout time.Duration
-	steps   int   // that the run has
-	stop    *bool // of a run whose items stand in lines: at a failure
+	steps   int   // of the run
+	stop    *bool // of a run with lanes: whether a failure stops a lane
 
 	endpoint   string
 	chunk      int
@@ -106,41 +105,41 @@ type claimLoad struct {
 	chunkBytes int64
 	inFlight   int
 	auto       bool
-	share      int // of what it shares, beside that of others
-	live       int // slices of the step that are out
+	share      int // of what it shares, in addition to those of others
+	live       int // slices of the step in flight
 	step       pace.Bucket
-	works      bool // something is ready, or due
+	works      bool // something is ready or due
 	now        time.Time
 
 	pace *paceLoad
 }
 
-// paceLoad is what an endpoint is like: as it was read, and then with what the claim has taken of its steps.
+// paceLoad is the state of an endpoint as read, then updated with what the claim got.
 type paceLoad struct {
-	held     bool // its row is locked
+	held     bool
 	paced    bool // it has a row
-	limit    int  // what nodes found to be good for it
+	limit    int  // found by nodes
 	learned  float64
 	tokens   float64 // of the rates
 	age      *float64
 	chunk    int
 	chunkCap int // 0: none
 	down     bool
-	probeIn  float64 // seconds until the next probe; below 0: it is due for so long
-	probing  bool    // the last one has not come back
-	probes   int     // that failed since the endpoint is down
+	probeIn  float64 // seconds until the next probe; below 0: since it was due
+	probing  bool    // the last one is in flight
+	probes   int     // failed since the endpoint went down
 
 	budget   int         // 0: none
 	rate     float64     // 0: none
-	busy     int         // slices and flushes out at the endpoint, when there is a budget
-	busyAuto int         // those of automatic steps, where it matters
-	calls    pace.Bucket // of calls; rate 0: none
+	busy     int         // slices and flushes in flight at the endpoint, if there is a budget
+	busyAuto int         // those of automatic steps, if needed
+	calls    pace.Bucket // of requests; rate 0: none
 	now      time.Time
 
 	rivals []contending // steps that could use a slot
 }
 
-// begin locks the steps and their endpoints, reads what they are like, and locks what there is to take.
+// begin locks and reads the steps and their endpoints, and locks what can be claimed.
 func (c *claims) begin(ctx context.Context) error {
 	for made := false; ; made = true {
 		if err := c.lock(ctx); err != nil || made || !c.lacksPace() {
@@ -163,7 +162,7 @@ func (c *claims) lacksPace() bool {
 	return false
 }
 
-// lock does all of it in one round trip.
+// lock does that in one round trip.
 func (c *claims) lock(ctx context.Context) error {
 	runs, steps := make([]workqueue.RunID, len(c.steps)), make([]workqueue.Step, len(c.steps))
 	params, dues, most := make([]bool, len(c.steps)), make([]int, len(c.steps)), make([]int, len(c.steps))
@@ -259,7 +258,7 @@ func (c *claims) scanPaces(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// took counts what a step takes, for those after it.
+// took counts what a step got, for the claim's later steps.
 func (p *paceLoad) took(c *claim, slices int) {
 	l := &c.load
 	p.busy += slices

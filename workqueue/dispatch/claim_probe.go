@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// anyScheduled finds something to probe with when nothing is ready. It need not be due: while the endpoint is down
-	// an attempt is not held against the item.
+	// anyScheduled finds a probe if nothing is ready. It need not be due: a probe counts no attempt.
 	anyScheduled = `
 SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
 FROM (SELECT $1::uuid AS run_id, $2::smallint AS step) u
 CROSS JOIN LATERAL (` + scheduled + ` ORDER BY s.not_before, s.id LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED) s`
 
-	// carveSlice takes a bit out of a slice that waits for its time.
+	// carveSlice removes an item from a scheduled slice.
 	carveSlice = `
 UPDATE work_slice SET mask = mask & ~$2::bit(8192), remaining = remaining & ~$2::bit(8192)
 WHERE id = $1 AND state = 'scheduled' AND (remaining & $2::bit(8192)) = $2::bit(8192)`
 
-	// insertProbe gives the probe the parent of the slice that it is carved from: that one was never sent, and may yet
-	// vanish into another.
+	// insertProbe gives the probe the parent of the slice that it is taken from, which was never sent and may yet be
+	// merged.
 	insertProbe = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, deadline, root, endpoint)
@@ -42,13 +41,13 @@ SET state = 'claimed', cause = 'probe', session_id = $2, deadline = tranche_now(
     error_code = NULL, error_message = NULL
 WHERE id = $1 AND state = 'scheduled'`
 
-	// goodReady reports whether a running run of an endpoint $1 has something ready that was never tried.
+	// goodReady reports whether a running run at endpoint $1 has a ready item that was never tried.
 	goodReady = `
 SELECT coalesce((SELECT true FROM (SELECT $1::text AS endpoint) e CROSS JOIN LATERAL (
     SELECT * FROM ` + plane.ReadyAuto + ` a UNION ALL SELECT * FROM ` + plane.ReadyFixed + ` f) t
     CROSS JOIN ` + plane.RunAndStep + ` WHERE ` + plane.Unheld + ` AND r.generation = 1 LIMIT 1), false)`
 
-	// noteProbe keeps the next probe for later, in case no one learns what became of this one.
+	// noteProbe postpones the next probe, in case the outcome of this one is lost.
 	noteProbe = `
 UPDATE endpoint_pace
 SET probe_slice = $2, probe_at = tranche_now() + $3, changed_at = tranche_now()
@@ -58,13 +57,13 @@ WHERE endpoint = $1 AND breaker = 'open'`
 const (
 	// leastProbePause is the shortest time between two probes.
 	leastProbePause = time.Second
-	// goodProbe is for how long a probe that is due is left to another run that has items which never failed.
+	// goodProbe is how long a due probe is left to other runs with items that never failed.
 	goodProbe = time.Second
-	// downWait is in how long a claim at an endpoint that is down asks again while a probe is out.
+	// downWait is when a claim at a down endpoint with a probe in flight is repeated.
 	downWait = time.Second
 )
 
-// allowProbe lets one slice of one item pass when a probe is due, and nothing else.
+// allowProbe permits one slice of one item if a probe is due, and nothing else.
 func (c *claim) allowProbe() {
 	l := c.load.pace
 	switch {
@@ -73,13 +72,12 @@ func (c *claim) allowProbe() {
 	case l.probeIn > 0:
 		c.deny(BoundEndpoint, time.Duration(l.probeIn*float64(time.Second))+time.Millisecond)
 	default:
-		c.free = min(c.free, 1) // the limits hold for probes too
+		c.free = min(c.free, 1) // the limits hold for probes, too
 	}
 }
 
-// probe takes one item. One that is ready goes before one of a slice that waits for its time, with every second probe
-// the other way round: neither those that never failed nor those that did are to keep an endpoint down by themselves.
-// For a while a step leaves the probe to those of other runs that never failed, when its own may have.
+// probe claims one item. Ready and scheduled ones alternate in going first, so that neither kind alone keeps an
+// endpoint down. For a while a step leaves the probe to other runs' untried items if its own may have failed.
 func (c *claim) probe(ctx context.Context) ([]workqueue.Slice, error) {
 	c.bound, c.wait = BoundEndpoint, downWait
 	first, second := c.probeReady, c.probeWaiting

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// A reset may have taken items out of a slice: what remains is what there is to do. Of a step u.
+	// For a step u. A reset may have removed items from a slice: only the remaining ones count.
 	scheduled = `
 SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect,
        coalesce(s.root, s.id) AS root,
@@ -19,8 +19,7 @@ SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause,
 FROM work_slice s JOIN work_block b USING (run_id, step, block) JOIN run_step st USING (run_id, step)
 WHERE s.run_id = u.run_id AND s.step = u.step AND s.state = 'scheduled'`
 
-	// dueSlices locks slices whose time has come, of each step the longest due first, up to $3 of each; rows locked by
-	// others are left to them. The blocks are only read.
+	// dueSlices locks each step's due slices, longest due first, up to $3, skipping locked ones. Blocks are only read.
 	dueSlices = `
 SELECT u.n, s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
 FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
@@ -28,7 +27,7 @@ CROSS JOIN LATERAL (` + scheduled + ` AND s.not_before <= (SELECT tranche_now())
     ORDER BY s.not_before, s.id LIMIT u.most FOR NO KEY UPDATE OF s SKIP LOCKED) s
 ORDER BY u.n, s.not_before, s.id`
 
-	// takeScheduled claims slices for the endpoint that their step has now: they were never sent anywhere.
+	// takeScheduled claims slices for their step's current endpoint: they were never sent.
 	takeScheduled = `
 UPDATE work_slice s
 SET state = 'claimed', session_id = $3, deadline = tranche_now() + $4, endpoint = $5, mask = u.mask,
@@ -36,8 +35,7 @@ SET state = 'claimed', session_id = $3, deadline = tranche_now() + $4, endpoint 
 FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state = 'scheduled'`
 
-	// insertPieces makes the rest of slices that are larger than chunks are now. It reads what they have in common from
-	// the slice that they are of.
+	// insertPieces inserts the rest of slices larger than the current chunks, copying its columns.
 	insertPieces = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, not_before, deadline, root, endpoint)
@@ -47,12 +45,11 @@ SELECT u.id, s.run_id, s.step, s.block, s.generation, u.mask, u.mask, u.state, s
 FROM unnest($1::uuid[], $2::uuid[], $3::bit(8192)[], $4::text[]) AS u (id, whole, mask, state)
 JOIN work_slice s ON s.id = u.whole`
 
-	// dropMerged deletes slices whose bits another has taken over.
+	// dropMerged deletes slices merged into another.
 	dropMerged = `DELETE FROM work_slice WHERE id = ANY($1) AND state = 'scheduled'`
 )
 
-// mergeRoom is how many due slices are looked at for each that may be taken, to put small ones together, and mergeMost
-// how many in all: each brings a mask of a kilobyte.
+// mergeRoom is how many due slices are read per claimable one, to merge small ones, and mergeMost in total: 1 KB each.
 const (
 	mergeRoom = 4
 	mergeMost = 512
@@ -63,7 +60,7 @@ func dueLimit(free int) int { return max(free, min(mergeRoom*free, mergeMost)) }
 // dueSlice is a scheduled slice, locked.
 type dueSlice struct {
 	workqueue.Slice
-	itemBytes int64 // of its block's mean item
+	itemBytes int64 // mean of its block
 }
 
 func (t *dueSlice) into() []any {
@@ -89,7 +86,7 @@ func (c *claim) owned(t dueSlice) dueSlice {
 	return t
 }
 
-// kin is what slices have in common that may become one.
+// kin is what mergeable slices must share.
 type kin struct {
 	block      workqueue.Block
 	generation workqueue.Generation
@@ -97,32 +94,29 @@ type kin struct {
 	failures   int
 }
 
-// mergeable reports whether the items of a slice were singled out one by one, so that nothing is learned from how they
-// were grouped.
+// mergeable reports whether the items of a slice were singled out individually: their grouping means nothing.
 func mergeable(s *workqueue.Slice) bool {
 	return !s.Suspect && (s.Cause == workqueue.CauseRetry || s.Cause == workqueue.CauseUnanswered ||
 		s.Cause == workqueue.CauseThrottled)
 }
 
-// retaking is a choice among due slices in progress.
 type retaking struct {
 	claim  *claim
 	taken  []workqueue.Slice
-	begun  map[kin]int // where in taken a slice is that others may join
+	begun  map[kin]int // index in taken of a slice that others may join
 	merged []workqueue.SliceID
 	pieces []chunkPiece
 }
 
-// chunkPiece is a part of a due slice that is larger than chunks are now.
+// chunkPiece is part of a due slice larger than the current chunks.
 type chunkPiece struct {
 	workqueue.Slice
 	whole workqueue.SliceID
 	state string
 }
 
-// again takes due slices. Retries of the same items' standing are put together up to a chunk: the first takes the bits
-// of the others, which were never sent and vanish. Slices that are larger than chunks are now are cut, so that a size
-// that was turned down holds for what is retried as well.
+// again claims due slices. Retries of items in the same state are merged up to a chunk: the first takes the items of
+// the rest, which are deleted. Slices larger than the current chunks are cut, so that a refused size is not retried.
 func (c *claim) again(due []dueSlice) []workqueue.Slice {
 	r := retaking{claim: c, begun: map[kin]int{}}
 	for _, s := range due {
@@ -137,7 +131,7 @@ func (c *claim) again(due []dueSlice) []workqueue.Slice {
 	return r.taken
 }
 
-// join puts a slice to one of its kin that has room for it.
+// join merges a slice into one of its kin with enough capacity.
 func (r *retaking) join(s workqueue.Slice, chunk int) bool {
 	i, ok := r.begun[kinOf(&s)]
 	if !ok || !mergeable(&s) || r.taken[i].Mask.Count()+s.Mask.Count() > chunk {
@@ -149,7 +143,7 @@ func (r *retaking) join(s workqueue.Slice, chunk int) bool {
 	return true
 }
 
-// take takes a slice, or as many pieces of it as there is room for; the other pieces wait for the next claim.
+// take claims a slice, or as many pieces of it as permitted; the rest wait for the next claim.
 func (r *retaking) take(s workqueue.Slice, chunk int) {
 	whole := s.ID
 	for i, mask := range s.Mask.Split(chunk) {

@@ -1,4 +1,5 @@
-// Package dispatch is how nodes find work and claim it, under the locks of its step and its endpoint.
+// Package dispatch finds work for nodes and claims it. Claims lock the step and its endpoint, so limits and rates
+// are exact over all nodes.
 package dispatch
 
 import (
@@ -14,15 +15,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Store is the database for who claims work. It is safe for concurrent use.
+// Store finds and claims work. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// A slice of a step whose work nodes do themselves, and which may kill its node, is tried alone. That it is begun
-// stands in delivered_at, as for a request that is in a service's hands: the slice that follows it when its node is
-// gone so tells one that killed it from one that waited its turn.
+// A slice of a step done by nodes that may crash its node is tried alone. delivered_at records its start, as for a
+// request with a service: after the node's death it shows whether the slice was running or only waiting.
 const (
 	beginAlone = `
 UPDATE work_slice SET delivered_at = tranche_now()
@@ -32,8 +32,7 @@ WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 SELECT p.delivered_at IS NOT NULL FROM work_slice s JOIN work_slice p ON p.id = s.parent WHERE s.id = $1`
 )
 
-// BeginAlone notes that a claimed slice is begun, with nothing else at work beside it. It returns false when the slice
-// is no longer the session's.
+// BeginAlone records that a claimed slice starts with nothing else running. False: the session has lost the slice.
 func (s Store) BeginAlone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) (bool, error) {
 	tag, err := s.db.Pool.Exec(ctx, beginAlone, id, session)
 	if err != nil {
@@ -42,7 +41,7 @@ func (s Store) BeginAlone(ctx context.Context, session workqueue.SessionID, id w
 	return tag.RowsAffected() == 1, nil
 }
 
-// TriedAlone reports whether the slice that this one was made from was begun alone, as [Store.BeginAlone] notes.
+// TriedAlone reports whether the parent of the slice was started alone, see [Store.BeginAlone].
 func (s Store) TriedAlone(ctx context.Context, id workqueue.SliceID) (tried bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, triedAlone, id).Scan(&tried)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -52,9 +51,8 @@ func (s Store) TriedAlone(ctx context.Context, id workqueue.SliceID) (tried bool
 }
 
 const (
-	// barrierDue is a condition on a run_step st of batchrun r: it waits until what it needs has ended for all items, and
-	// it has. $2 and $3 are the steps with barriers and, for each, those that it needs, directly or not. The blocks of
-	// those are read until one is found that has not ended.
+	// barrierDue is a condition on a run_step st of batchrun r: it has a barrier, and its needed steps have ended for all
+	// items. $2 and $3 pair the steps with barriers with those that they need, directly or not.
 	barrierDue = `
 st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL AND r.state = 'running' AND r.sealed_at IS NOT NULL
 AND NOT EXISTS (
@@ -63,13 +61,12 @@ AND NOT EXISTS (
     WHERE u.step = st.step
       AND bit_count(` + plane.SettledBits + `) < b.size)`
 
-	// Looks without a lock, so that a check that finds nothing is in no one's way.
+	// Without a lock, so that a check without effect blocks nothing.
 	barriersDue = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.id = $1 AND ` + barrierDue + `)`
 
-	// passBarriers is a statement of its own after the locks of the steps, so that it sees what a re-run did for which
-	// they waited. With the steps held, no item of the run can lose its outcome: only a re-run takes one away, and it
-	// holds the steps.
+	// passBarriers is a statement after the locks of the steps, so it sees the re-run that they waited for. While
+	// they are locked no item can lose its outcome: only a re-run removes outcomes, and it locks the steps.
 	passBarriers = `
 UPDATE run_step st SET barrier_passed = st.approval IS NULL,
     gate_since = CASE WHEN st.approval IS NOT NULL THEN tranche_now() END
@@ -77,9 +74,8 @@ FROM batchrun r WHERE r.id = $1 AND st.run_id = $1 AND ` + barrierDue + `
 RETURNING st.step, st.barrier_passed`
 )
 
-// CheckBarriers lets the steps of a run begin that wait until what they need has ended for all items, when it has, and
-// returns them. One with a gate waits for someone from then on: see control.Store.Approve. Any node may call it at any
-// time. See [Store.WaitingBarriers].
+// CheckBarriers starts the steps of a run whose needed steps have ended for all items, and returns them. A gated one
+// then waits for approval: see control.Store.Approve. Any node may call it at any time. See [Store.WaitingBarriers].
 func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed []workqueue.Step, err error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {
@@ -116,16 +112,15 @@ func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed [
 	return passed, nil
 }
 
-// By run_step_barrier, if it is planned while there is something to go through; a kept plan may be as old as the schema
-// is.
+// By run_step_barrier, if planned with data; QueryExecModeExec avoids an old cached plan.
 const waitingBarriers = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND EXISTS (
     SELECT FROM run_step st WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL)
 ORDER BY r.id`
 
-// WaitingBarriers returns the runs of which a step waits until what it needs has ended for all items, for whoever sees
-// to it that nothing is overlooked: the checks that nodes make by themselves may be lost with them.
+// WaitingBarriers returns the runs with a step that waits at a barrier, as a safety net: checks may be lost with their
+// node.
 func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], waitingBarriers, pgx.QueryExecModeExec)
 	if err != nil {

@@ -14,51 +14,50 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Item is an item as it goes into a request. Its memory belongs to the driver and is valid only during the call that
-// gets it.
+// Item is an item for a request. Its memory belongs to the driver and is valid only during the call that gets it.
 type Item struct {
 	Ordinal workqueue.Ordinal
 	Key     []byte
-	Payload []byte // JSON; nil when it was not asked for
+	Payload []byte // JSON; nil if not requested
 }
 
-// InputRequest says what the request for a chunk is to carry.
+// InputRequest says what a chunk's request will carry.
 type InputRequest struct {
 	Run    workqueue.RunID
 	Block  workqueue.Block
 	Mask   *bitfield.Set
-	Inputs []workqueue.StepInput // whose parts
-	NoItem bool                  // the payloads are not wanted
+	Inputs []workqueue.StepInput // steps whose parts are included
+	NoItem bool                  // without payloads
 }
 
-// Input is an item with its parts, of which the same is true as of the item's memory.
+// Input is an item with its parts, whose memory has the same lifetime.
 type Input struct {
 	Item
 	Parts []PartInput // in the order of InputRequest.Inputs
 }
 
-// PartInput is the newest part that a step has for an item.
+// PartInput is a step's newest part for an item.
 type PartInput struct {
 	Missing     bool // there is none, or it is an error: the step is optional
 	Data        []byte
-	ContentType string // empty means JSON
-	Large       int64  // bytes of one that did not fit a message and is kept apart: Data is a reference; 0: none such
+	ContentType string // empty: JSON
+	Large       int64  // bytes of a large result, to which Data is a reference; 0: Data is the result
 }
 
 const (
-	inputItems = 1024    // that are read at once with their parts
-	inputBytes = 4 << 20 // of parts that are read at once, but for those of one item
-	// leastInput is what each step has of inputBytes at least.
+	inputItems = 1024    // read at once with their parts
+	inputBytes = 4 << 20 // of parts read at once, except those of one item
+	// leastInput is each step's least share of inputBytes.
 	leastInput = 256 << 10
 )
 
-// The items between two ordinals, a walk along the primary key in their order.
+// The items between two ordinals, a scan of the primary key.
 const readItems = `
 SELECT ordinal, item_key, CASE WHEN $4 THEN payload END FROM work_queue
 WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3
 ORDER BY ordinal`
 
-// Items that lie scattered: a walk for each row of them without a gap, so that what lies between is not read.
+// For scattered items: a scan of each gapless range, skipping what lies between.
 const readScatteredItems = `
 SELECT q.ordinal, q.item_key, q.payload
 FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
@@ -69,9 +68,9 @@ CROSS JOIN LATERAL (
 ) AS q
 ORDER BY q.ordinal`
 
-// The newest part of each item, by walks along the primary key, backwards since the newest generation is the last. As
-// in exportParts only so many bytes are fetched as may be held at once; upto tells whether that was all. A part of an
-// earlier generation does not count when its step is left out now: the block's plane tells, which is read once.
+// The newest part of each item, by backward scans of the primary key, since the newest generation is last. As in
+// exportParts only as many bytes are read as may be held; upto tells whether that was all. A part of an earlier
+// generation does not count if its step is now skipped, according to the block's plane, which is read once.
 const readInputs = `
 SELECT ordinal, CASE WHEN get_bit(coalesce((SELECT b.skipped FROM work_block b
                                             WHERE b.run_id = $1 AND b.step = $2 AND b.block = $6), B'0'::bit(8192)),
@@ -90,9 +89,9 @@ FROM (
 WHERE upto - size < $5
 ORDER BY ordinal`
 
-// EachInput calls f with the items of a mask in one block, in order and with their parts, until f returns false. What
-// is scattered is read by ordinals, so that what lies between its members costs nothing. Items are streamed; of parts
-// up to 4 MiB are held at once, or those of a single item, and 256 KiB for each input at least.
+// EachInput calls f with the items of a mask in one block, in order and with their parts, until f returns false.
+// Scattered items are read by ordinal, so gaps cost nothing. Items are streamed; up to 4 MiB of parts are held at
+// once, or those of a single item, and at least 256 KiB for each input.
 func (s Store) EachInput(ctx context.Context, want InputRequest, f func(Input) bool) error {
 	r := &inputReader{store: s.db, want: want, handle: f, rest: *want.Mask, bytes: pg.Arena{Most: inputBytes}}
 	for !r.stopped && !r.rest.Empty() {
@@ -111,18 +110,17 @@ type inputReader struct {
 	store   *database.DB
 	want    InputRequest
 	handle  func(Input) bool
-	rest    bitfield.Set // that is left to be read
+	rest    bitfield.Set // not read so far
 	found   int
 	stopped bool // by handle
 
-	now        bitfield.Set  // what is read at the moment
-	begin, end int           // its bounds; the end is moved up when the parts are too large
-	parts      [][]PartInput // of each step, by the place behind begin
+	now        bitfield.Set  // being read
+	begin, end int           // its bounds; end is reduced if the parts are too large
+	parts      [][]PartInput // of each step, by index from begin
 	bytes      pg.Arena      // of the parts
 	types      map[string]string
 }
 
-// next reads the items that come next.
 func (r *inputReader) next(ctx context.Context) error {
 	r.now = r.rest
 	if len(r.want.Inputs) > 0 {
@@ -144,7 +142,6 @@ func (r *inputReader) next(ctx context.Context) error {
 	return err
 }
 
-// ranges are the rows without a gap, as ordinals.
 func (r *inputReader) ranges() (first, last []workqueue.Ordinal) {
 	for lo, hi := range r.now.Ranges() {
 		first, last = append(first, r.want.Block.Ordinal(lo)), append(last, r.want.Block.Ordinal(hi-1))
@@ -155,7 +152,7 @@ func (r *inputReader) ranges() (first, last []workqueue.Ordinal) {
 // room is how many bytes of a step's parts are read at once.
 func (r *inputReader) room() int64 { return int64(max(inputBytes/len(r.want.Inputs), leastInput)) }
 
-// queueItems reads the whole span when most of it is wanted.
+// queueItems reads the whole span if most of it is wanted.
 func (r *inputReader) queueItems(batch *pgx.Batch, first, last []workqueue.Ordinal) {
 	payloads := !r.want.NoItem
 	if 2*r.now.Count() >= r.end-r.begin {
@@ -184,9 +181,9 @@ func (r *inputReader) read(results pgx.BatchResults) error {
 	return r.readItems(rows)
 }
 
-// readParts takes the parts of one step, by the item's place in the block.
+// readParts reads the parts of one step, by the item's place in the block.
 func (r *inputReader) readParts(rows pgx.Rows, n int) error {
-	_, end := r.now.Bounds() // r.end may be before it by now
+	_, end := r.now.Bounds() // r.end may be lower by now
 	parts := make([]PartInput, end-r.begin)
 	for i := range parts {
 		parts[i].Missing = true
@@ -209,7 +206,7 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	return err
 }
 
-// typeOf returns a content type, of which there are few.
+// typeOf interns a content type, since there are few.
 func (r *inputReader) typeOf(raw []byte) string {
 	if len(raw) == 0 {
 		return ""

@@ -18,49 +18,47 @@ type StepRef struct {
 	Step workqueue.Step
 }
 
-// Runnable is a step of a running run that a node may claim work of.
+// Runnable is a step of a running run with claimable work.
 type Runnable struct {
 	Run      workqueue.RunID
 	Step     workqueue.Step
-	Place    string // the endpoint at which it was found
+	Place    string // the endpoint where it was found
 	Endpoint string
 	Kind     workqueue.Kind
-	Auto     bool // its limit in flight is the one that nodes find for the endpoint
+	Auto     bool // its limit is found by nodes
 	Priority int  // of its run
-	Live     int  // its slices that are out
+	Live     int  // its slices in flight
 }
 
 // Ref returns the step's name.
 func (r *Runnable) Ref() StepRef { return StepRef{r.Run, r.Step} }
 
-// Bounds of a look for work, unless it says otherwise.
+// Default bounds of a search for work.
 const (
-	// RunnablePlaces is how many endpoints it brings steps of.
+	// RunnablePlaces bounds the endpoints whose steps are returned.
 	RunnablePlaces = 32
-	// leastSteps is how many steps of each, mostSteps of few endpoints together.
+	// leastSteps bounds the steps of each endpoint, mostSteps those of few endpoints together.
 	leastSteps, mostSteps = 8, 64
-	// mostElsewhere is how many endpoints of other nodes it names.
+	// mostElsewhere bounds the named endpoints of other nodes.
 	mostElsewhere = 256
 )
 
-// Search narrows a look for work. The zero Search is for all there is, a page of it.
+// Search narrows a search for work. The zero Search is for a page of everything.
 type Search struct {
 	Skip     []StepRef // steps to leave out
 	Shut     []string  // endpoints to leave out
 	ShutAuto []string  // endpoints whose automatic steps to leave out
-	Locals   []string  // the local functions that the claimer has; steps of others are left out
-	NoRoom   []string  // what paces steps that nodes do themselves and that the claimer has no room for
-	// Own narrows it to the endpoints that fall to this node: each falls to one of the nodes that are alive, so that they
-	// do not all look at the same and stand in each other's way. Late are endpoints to look at whoever they fall to. The
-	// zero Own is for all endpoints.
+	Locals   []string  // local functions of the claimer; steps of others are left out
+	NoRoom   []string  // targets of node-done steps for which the claimer has no capacity
+	// Own restricts it to the endpoints assigned to this node: each is assigned to one of the live nodes, so that nodes
+	// do not compete. Late are endpoints to search regardless. A zero Own means all endpoints.
 	Own  workqueue.SessionID
 	Late []string
 }
 
 const (
 
-	// eligible is what every step must be. $3 and $4 are steps, $2, $5 and $7 endpoints to leave out, $6 the local
-	// functions there are.
+	// eligible is what every step must satisfy. Left out: steps $3 and $4, endpoints $2, $5 and $7. $6: local functions.
 	eligible = plane.Unheld + `
 AND NOT st.endpoint COLLATE "C" = ANY($2::text[])
 AND NOT (st.in_flight_auto AND (e.full OR st.endpoint COLLATE "C" = ANY($5::text[])))
@@ -68,12 +66,10 @@ AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 
-	// placesOfWork are the endpoints at which something is ready or waits, found one at a time by their names, those
-	// of other nodes only when $11 names them or the node would have to do the work itself,
-	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
-	// those that take no more of automatic steps. What is out is counted step by step only where so much is out at all,
-	// and where there are steps that are not automatic; while a step that was moved elsewhere has something out there, it
-	// may be counted too.
+	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those with
+	// exhausted budgets, or down without a due probe, and those of other nodes unless $11 names them or the node itself
+	// must do the work. full are those that take no more of automatic steps, counted by step only if necessary. Slices in
+	// flight of a step moved elsewhere may count, too.
 	placesOfWork = `
 alive AS MATERIALIZED (
     SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > tranche_now()
@@ -143,18 +139,17 @@ alive AS MATERIALIZED (
         ORDER BY b.turn LIMIT 1), false)
 )`
 
-	// idleStep is what follows of a step t that has nothing out at the endpoint.
+	// idleStep selects a step t with nothing in flight at the endpoint.
 	idleStep = `
          CROSS JOIN ` + plane.RunAndStep + `
          WHERE ` + eligible + ` AND (
             SELECT true FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
               AND ` + plane.SliceInFlight + ` LIMIT 1) IS NULL`
 
-	// runnable looks at a few of these endpoints, those with the most urgent work and else as chance has it, for a few
-	// steps each: of those with nothing out the first in turn, of those with something out, which are no more than that,
-	// all, and all of which something is due. $1 is how many endpoints, $8 how many steps of
-	// each at the least, $9 of all when they are few. An endpoint without
-	// any is a row without a step.
+	// searchRunnable picks endpoints, those with the most urgent work and otherwise at random, with a few steps
+	// each: the first ones with nothing in flight, all with something in flight, which are no more than that, and
+	// all with something due. $1 is the number of endpoints, $8 the least number of steps of each, $9 of all if they
+	// are few. An endpoint without any is a row without a step.
 	searchRunnable = `
 WITH RECURSIVE ` + placesOfWork + `, chosen AS MATERIALIZED (
     SELECT e.* FROM places e ORDER BY e.turn, random() LIMIT $1
@@ -183,21 +178,19 @@ UNION ALL
 ORDER BY 9, 7 DESC NULLS LAST, 8, 2, 3`
 )
 
-// Found is what a look for work brought.
+// Found is the result of a search for work.
 type Found struct {
-	// Steps have work to claim now: of the most urgent runs first, among them those with the fewest slices out, then the
-	// oldest.
+	// Steps have claimable work, by priority, then fewest slices in flight, then age.
 	Steps []Runnable
-	// Without are endpoints at which there is something, and nothing to be claimed.
+	// Without are endpoints with work of which nothing is claimable.
 	Without []string
 	More    bool // there may be other endpoints with work
-	// Elsewhere are endpoints of others at which something is ready or waits, with the step that is the first there.
+	// Elsewhere are endpoints of other nodes with ready or waiting items, with their first step.
 	Elsewhere map[string]StepRef
 }
 
-// RunnableSteps returns steps that have work to claim now, a few of each endpoint that has any. Runs that are held are
-// left out, and endpoints that are down or have all that they may. It costs what the endpoints cost that have work, and
-// not what the runs do.
+// RunnableSteps returns steps with claimable work, a few for each endpoint. It leaves out held runs, and endpoints
+// that are down or at their limits. Its cost depends on the endpoints with work, not on the number of runs.
 func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, err error) {
 	runs, steps := make([]workqueue.RunID, len(search.Skip)), make([]workqueue.Step, len(search.Skip))
 	for i, ref := range search.Skip {
@@ -233,7 +226,7 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 	return found, nil
 }
 
-// add takes in a row: a step, an endpoint without one, or one of another node.
+// add adds a row: a step, an endpoint without one, or one of another node.
 func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) {
 	var r struct {
 		run       *workqueue.RunID
@@ -261,7 +254,7 @@ func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) 
 	return place, !r.elsewhere, err
 }
 
-// notNil keeps an empty list from being NULL, which no comparison is true with.
+// notNil turns nil into an empty list: NULL would match nothing.
 func notNil(list []string) []string {
 	if list == nil {
 		return []string{}

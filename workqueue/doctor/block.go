@@ -17,7 +17,7 @@ const doctorSlices = `
 SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent')
 FROM work_slice WHERE run_id = $1 AND step = $2 AND block = $3`
 
-// A range of work_result's primary key, in its order. What is kept in pieces is looked for by keys.
+// A range of work_result's primary key, in order. Large results are looked up by keys.
 const doctorParts = `
 SELECT ordinal, generation, slice_id, error_code IS NOT NULL,
     CASE WHEN large_id IS NULL THEN false ELSE NOT EXISTS (
@@ -26,7 +26,6 @@ SELECT ordinal, generation, slice_id, error_code IS NOT NULL,
 FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN $3 AND $4
 ORDER BY ordinal, generation`
 
-// block checks all steps of one block of a run.
 func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, totals *runTotals) error {
 	settled, failed, open := bitfield.Full(bitfield.Size), bitfield.Set{}, bitfield.Set{}
 	for i := range steps {
@@ -87,8 +86,7 @@ func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, tota
 	return results.Close()
 }
 
-// slices reads the slices of a block and checks the planes with them: everything is disjoint, nothing lies past size,
-// and nothing is lost.
+// slices reads the slices of a block and checks the planes with them: disjoint, within size, and nothing lost.
 func (d *doctor) slices(
 	results pgx.BatchResults, r *doctorRun, b *stepBlock, at place,
 ) (map[workqueue.SliceID]bitfield.Set, error) {
@@ -117,8 +115,8 @@ func (d *doctor) slices(
 	overlap := b.Ready.And(final).Or(b.Done.And(b.Failed)).Or(b.Skipped.And(b.Done.Or(b.Failed)))
 	planes := b.Ready.Or(final)
 	known := planes.Or(live).Or(b.Held)
-	d.bits(ItemsAddUp, at, overlap, "in two planes at once")
-	d.bits(ItemsAddUp, at, twice, "in two live slices at once")
+	d.bits(ItemsAddUp, at, overlap, "in two planes")
+	d.bits(ItemsAddUp, at, twice, "in two live slices")
 	d.bits(ItemsAddUp, at, live.And(b.Ready), "ready, and in a live slice")
 	d.bits(ItemsAddUp, at, live.And(final), "final, and in a live slice")
 	d.bits(ItemsAddUp, at, b.Held.And(planes.Or(live)), "held back, and in another plane or a live slice")
@@ -131,8 +129,8 @@ func (d *doctor) slices(
 	return masks, nil
 }
 
-// steady checks what the steps of a block say of each other: what is ready, held back or in progress has what it needs,
-// what waits does not, and what is left out, and nothing else, needs what will never be there.
+// steady checks the steps of a block against each other: items ready, held or in progress have what they need,
+// waiting ones do not, and exactly the skipped ones need what will never exist.
 func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 	if len(steps) != len(r.graph.Steps) {
 		d.found(ItemsAddUp, place{run: &r.id, block: &steps[0].block}, int64(len(steps)-len(r.graph.Steps)),
@@ -158,7 +156,6 @@ func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 	}
 }
 
-// partsCheck folds the parts of one block, which come in the order of ordinal and generation.
 type partsCheck struct {
 	run   *doctorRun
 	block *stepBlock
@@ -172,7 +169,6 @@ type partsCheck struct {
 	broken            bitfield.Set // I6: pieces of the result are missing
 }
 
-// partRow is one row of work_result, without its contents.
 type partRow struct {
 	ordinal    workqueue.Ordinal
 	generation workqueue.Generation
@@ -187,7 +183,7 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 		return err
 	}
 	var part, before partRow
-	// The plain types behind the named ones: pgx has a quicker way for them, and there are many rows.
+	// Plain types: pgx scans them faster, and there are many rows.
 	to := []any{(*int32)(&part.ordinal), (*int32)(&part.generation), (*[16]byte)(&part.slice), &part.fault,
 		&part.broken}
 	err = pg.Each(rows, to, func() {
@@ -202,7 +198,6 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 	return err
 }
 
-// supersede looks at a part that is followed by another of the same item.
 func (p *partsCheck) supersede(bit int, before, part partRow) {
 	if before.generation == part.generation {
 		p.doubled.Add(bit)
@@ -243,7 +238,7 @@ func (p *partsCheck) report(d *doctor, at place) {
 	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later re-run in the audit log")
 	d.bits(TruthsAgree, at, p.block.Done.AndNot(p.result), "done, and the newest part is not a result")
 	d.bits(TruthsAgree, at, p.block.Failed.AndNot(p.fault), "failed, and the newest part is not an error")
-	d.bits(TruthsAgree, at, p.broken, "a result of which pieces are missing")
+	d.bits(TruthsAgree, at, p.broken, "a result with missing pieces")
 	d.bits(AskedFor, at, p.noSlice, "parts whose slice does not exist, or belongs to another block, step or run")
 	d.bits(AskedFor, at, p.notAsked, "parts of items that their slice did not hold")
 }

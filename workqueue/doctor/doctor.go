@@ -1,4 +1,4 @@
-// Package doctor recounts what a database holds, and says what does not agree.
+// Package doctor recounts what a database holds, and reports violated invariants. It changes nothing.
 package doctor
 
 import (
@@ -16,28 +16,28 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for the doctor. It is safe for concurrent use.
+// Store checks databases. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// Invariant is one of the rules that hold in every database that Tranche writes, whatever happened to its nodes.
+// Invariant is a rule that holds in every database written by Tranche, regardless of node failures.
 type Invariant string
 
 // The invariants that Doctor checks.
 const (
-	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed + left out, at every step
-	OnePart       Invariant = "I2"  // at most one part for an item, a step and a generation
-	AuditedReset  Invariant = "I3"  // a final bit changes only by a re-run that the audit log knows
+	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed + skipped, at every step
+	OnePart       Invariant = "I2"  // at most one part for an item, step and generation
+	AuditedReset  Invariant = "I3"  // a final bit changes only by an audited re-run
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
-	AskedFor      Invariant = "I7"  // every part was asked for by a slice that held its item
+	AskedFor      Invariant = "I7"  // every part was requested by a slice that held its item
 	OneCompletion Invariant = "I10" // one completion event for each completed generation
-	AsMigrated    Invariant = "S1"  // the schema is as the migrations made it
-	Approved      Invariant = "I11" // of a step with a gate nothing was asked for before someone approved
+	AsMigrated    Invariant = "S1"  // the schema matches the migrations
+	Approved      Invariant = "I11" // at a gated step nothing was requested before its approval
 )
 
-// Rules are the invariants in words, in the order in which they are told.
+// Rules returns the invariants in words, in display order.
 func Rules() []Rule {
 	return []Rule{
 		{ItemsAddUp, "the items of every step add up: waiting, ready, in flight, done, failed and left out"},
@@ -46,7 +46,7 @@ func Rules() []Rule {
 		{TruthsAgree, "bits, parts and trackers say the same"},
 		{AskedFor, "every part was asked for by a request that held its item"},
 		{OneCompletion, "every generation that completed has one event of it"},
-		{Approved, "nothing was asked for at a step that had to be approved before someone did"},
+		{Approved, "nothing was sent at a step before its required approval"},
 		{AsMigrated, "the schema is as this version's migrations made it"},
 		{OneOfALane, "of a lane at most one item is worked on, and one is when any waits"},
 		{KeysAddUp, "the keys of collectors count the operations that are there, and what waits will be flushed"},
@@ -59,7 +59,7 @@ type Rule struct {
 	Words     string
 }
 
-// Words are what the invariant says.
+// Words returns the invariant's rule.
 func (i Invariant) Words() string {
 	for _, r := range Rules() {
 		if r.Invariant == i {
@@ -70,7 +70,7 @@ func (i Invariant) Words() string {
 }
 
 const (
-	maxViolations = 1000 // violations that a report lists
+	maxViolations = 1000 // listed in a report
 )
 
 // Violation is one place where an invariant does not hold.
@@ -84,7 +84,7 @@ type Violation struct {
 	What      string              `json:"what"`
 }
 
-// String says the violation in one line.
+// String describes the violation in one line.
 func (v Violation) String() string {
 	place := ""
 	if v.Run != nil {
@@ -106,7 +106,7 @@ func (v Violation) String() string {
 	return line + "; the rule: " + v.Invariant.Words()
 }
 
-// Report is what Doctor found. It names at most a thousand violations; Found counts all of them.
+// Report is what Doctor found. It lists at most a thousand violations; Found counts all.
 type Report struct {
 	At         time.Time   `json:"at" doc:"the database's clock when it looked"`
 	Seconds    float64     `json:"seconds" doc:"how long it took"`
@@ -125,14 +125,13 @@ func (r *Report) OK() bool { return r.Found == 0 }
 
 const doctorClock = `SELECT tranche_now()`
 
-// Doctor checks the invariants over everything in the database as it stood at one moment, and changes nothing. It reads
-// every part once (about a million in a second or two) in one transaction; PostgreSQL cannot clean up behind other
-// transactions meanwhile. An error means that the check could not be made, not that it found something.
+// Doctor checks the invariants over the whole database as of one moment. It reads every part once (about a million in
+// a second or two) in one transaction, during which PostgreSQL cannot vacuum. A violation is not an error.
 func (s Store) Doctor(ctx context.Context) (Report, error) {
 	return s.examine(ctx, (*doctor).schema, (*doctor).data)
 }
 
-// Recount is Doctor without the schema, which takes longer to compare than a small database to recount.
+// Recount is Doctor without the schema check, which takes longer than recounting a small database.
 func (s Store) Recount(ctx context.Context) (Report, error) { return s.examine(ctx, (*doctor).data) }
 
 func (s Store) examine(ctx context.Context, parts ...func(*doctor, context.Context) error) (Report, error) {
@@ -157,7 +156,6 @@ func (s Store) examine(ctx context.Context, parts ...func(*doctor, context.Conte
 	return report, nil
 }
 
-// doctor is one examination.
 type doctor struct {
 	tx     pgx.Tx
 	report *Report
@@ -200,7 +198,6 @@ func (d *doctor) data(ctx context.Context) error {
 	return nil
 }
 
-// place says where a violation is. A nil field stands for all of them.
 type place struct {
 	run   *workqueue.RunID
 	step  *workqueue.Step
@@ -218,7 +215,6 @@ func (d *doctor) found(inv Invariant, at place, count int64, what string, items 
 	})
 }
 
-// bits notes a violation by every item of a block whose bit is in the set, if there is one.
 func (d *doctor) bits(inv Invariant, at place, set bitfield.Set, what string) {
 	if set.Empty() {
 		return
@@ -231,11 +227,10 @@ func (d *doctor) bits(inv Invariant, at place, set bitfield.Set, what string) {
 	d.found(inv, at, int64(set.Count()), what, items...)
 }
 
-// KeysAddUp says that the keys of collectors count the operations that are there, and that what waits will be flushed.
+// KeysAddUp says that the keys of collectors count the existing operations, and waiting ones will be flushed.
 const KeysAddUp Invariant = "C1"
 
-// doctorCollectors reads every operation of collectors once. A deleted collector is on its way out, key by key, and
-// adds up no more.
+// doctorCollectors reads every operation of collectors once. Collectors being deleted do not count.
 const doctorCollectors = `
 WITH counted AS (
     SELECT collector, key_version, key,
@@ -272,8 +267,8 @@ func (d *doctor) collectors(ctx context.Context) error {
 	return err
 }
 
-// doctorTrackers reads every group of the trackers that others have opened, and what failed of them. A deleted one is
-// on its way out and adds up no more. Events may have been deleted since: there is never more than one.
+// doctorTrackers reads every group of trackers opened by other users, and their failures. A deleted tracker, while
+// being removed, does not count. Events may have been deleted: there is at most one.
 const doctorTrackers = `
 WITH failed AS (
     SELECT batch_id, grp, bit_or(mask) AS mask, sum(bit_count(mask)) - bit_count(bit_or(mask)) AS twice

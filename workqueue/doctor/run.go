@@ -18,7 +18,7 @@ WHERE c.conrelid = 'work_result'::regclass AND c.contype = 'p' AND i.indisvalid
     AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) = '{generation,ordinal,run_id,step}'`
 
-// Hops from run to run in work_result's primary key instead of reading it. What is being deleted is no one's.
+// Skips from run to run in work_result's primary key instead of scanning it. Runs being deleted do not count.
 const doctorOrphans = `
 WITH RECURSIVE runs AS (
     (SELECT run_id FROM work_result ORDER BY run_id LIMIT 1)
@@ -32,8 +32,7 @@ SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM bat
 const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
 
-// What is cut before an approval, or after the gate was shut again and before the next one. Retries of what was out
-// when it was shut are made anyway, and wait.
+// Slices cut before an approval, or between closing the gate and its next approval. Retries are made anyway, and wait.
 const doctorGates = `
 SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
 WHERE st.approval IS NOT NULL AND s.cause IN ('ready', 'probe')
@@ -41,7 +40,7 @@ WHERE st.approval IS NOT NULL AND s.cause IN ('ready', 'probe')
   AND (st.approved_at IS NULL OR s.created_at < st.approved_at)
 GROUP BY st.run_id, st.step`
 
-// The counts read work_queue and work_result by their primary keys, index only where the visibility map allows.
+// The counts read work_queue and work_result by their primary keys, index-only where the visibility map permits.
 const doctorRuns = `
 SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0), r.accepted,
     coalesce(r.canary_state, ''),
@@ -65,7 +64,6 @@ ORDER BY block, step`
 
 const doctorGroups = `SELECT grp, size, pending FROM tracker_group WHERE batch_id = $1`
 
-// doctorRun is a run as its own row, its tracker and the audit log tell it.
 type doctorRun struct {
 	id          workqueue.RunID
 	state       string
@@ -73,7 +71,7 @@ type doctorRun struct {
 	items       int64
 	done        int64
 	failed      int64
-	accepted    int64 // of the failed ones
+	accepted    int64 // among the failed ones
 	canary      string
 	queued      int64 // rows of work_queue
 	lastOrdinal int64
@@ -86,7 +84,7 @@ type doctorRun struct {
 	graph       *plane.Graph
 }
 
-// endless reports whether size is what the blocks of an open run that was not sealed hold: full ones only.
+// endless reports whether size is that of an unsealed open run's blocks: only full ones.
 func (r *doctorRun) endless(size int64) bool {
 	return r.opened && (r.tracker == "open" || r.tracker == "cancelled") && size == r.items-r.items%bitfield.Size
 }
@@ -139,7 +137,6 @@ func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
 	})
 }
 
-// stepBlock is one row of work_block.
 type stepBlock struct {
 	plane.Planes
 
@@ -151,14 +148,13 @@ type stepBlock struct {
 	accepted bitfield.Set
 }
 
-// runTotals is what the blocks of a run add up to.
 type runTotals struct {
 	parts        int64
 	done, failed int64
 	accepted     int64
 	sizes        map[workqueue.Step]int64 // items
 	groups       map[workqueue.Block]trackerGroup
-	active       map[workqueue.Block]bitfield.Set // items that are worked on, in a run that has lines
+	active       map[workqueue.Block]bitfield.Set // items in work, in a run with lanes
 }
 
 type trackerGroup struct {
@@ -169,7 +165,7 @@ type trackerGroup struct {
 func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 	d.report.Runs++
 	d.report.Items += r.items
-	var known plane.GraphCache // not the store's: what is checked is what the database says
+	var known plane.GraphCache // not the store's: the database itself is checked
 	var err error
 	if r.graph, err = known.Of(ctx, d.tx, r.id); err != nil {
 		return err
@@ -227,7 +223,6 @@ func (d *doctor) steps(r *doctorRun, totals *runTotals) {
 	}
 }
 
-// totals checks what is known about the run as a whole.
 func (d *doctor) totals(r *doctorRun, t *runTotals) {
 	at := place{run: &r.id}
 	if r.queued != r.items || r.lastOrdinal != r.items-1 {
@@ -258,7 +253,6 @@ func (d *doctor) totals(r *doctorRun, t *runTotals) {
 	}
 }
 
-// completed checks what a run says of itself at its end.
 func (d *doctor) completed(r *doctorRun, t *runTotals) {
 	at := place{run: &r.id}
 	if r.done != t.done || r.failed != t.failed {
@@ -272,16 +266,16 @@ func (d *doctor) completed(r *doctorRun, t *runTotals) {
 	}
 }
 
-// OneOfALane says that of the items of a lane at most one is worked on, and that one is when any waits.
+// OneOfALane says that at most one item of a lane is in work, and one is if any waits.
 const OneOfALane Invariant = "O1"
 
-// doctorLanes goes over the lanes of a run: the head with the lane that it really stands in. Primary keys of both.
+// doctorLanes reads the lanes of a run: each head with its actual lane. Primary keys of both.
 const doctorLanes = `
 SELECT l.head, o.lane IS NOT DISTINCT FROM l.lane, l.due
 FROM work_lane l LEFT JOIN work_order o ON o.run_id = l.run_id AND o.ordinal = l.head
 WHERE l.run_id = $1`
 
-// waitingWithout are items that wait in lanes which have no head, and wait for no end.
+// waitingWithout is waiting items in lanes without a head that are not due to be ended.
 const waitingWithout = `
 SELECT o.ordinal FROM work_block b
 CROSS JOIN LATERAL generate_series(b.block * 8192, b.block * 8192 + b.size - 1) AS i (ordinal)
@@ -291,8 +285,7 @@ WHERE b.run_id = $1 AND b.held IS NOT NULL AND get_bit(b.held, i.ordinal % 8192)
   AND (l.lane IS NULL OR l.head IS NULL AND NOT l.due)
 ORDER BY 1 LIMIT 1000`
 
-// lanes checks the lanes of a run against what is in progress: the items that are neither final nor held back are the
-// heads of lanes, one of each.
+// lanes checks a run's lanes against what is in progress: items neither final nor held are heads, one per lane.
 func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.Block]bitfield.Set) error {
 	if !r.graph.Ordered || r.state == "cancelled" {
 		return nil
@@ -339,7 +332,7 @@ func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.B
 	return err
 }
 
-// underWay are the items of a block that are neither final nor held back at any step.
+// underWay is the items of a block that are neither final nor held at any step.
 func underWay(steps []stepBlock, settled bitfield.Set) bitfield.Set {
 	active := bitfield.Full(steps[0].size).AndNot(settled)
 	var begun bitfield.Set

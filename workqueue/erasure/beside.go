@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// Keys and values of what is called a parameter are texts and numbers of whoever started the run.
+	// Parameters' names and values are chosen by whoever starts the run.
 	eraseParams = `
 UPDATE batchrun SET params = erased_json(params, $1, $2, true), content = erased_json(content, $1, $2, true)
 WHERE ($3::uuid IS NULL OR id = $3) AND (params, content) IS DISTINCT FROM
@@ -32,7 +32,7 @@ SELECT o.seq, c.name, o.op_id, o.parked_at IS NOT NULL, o.key = $2 OR coalesce(o
     concat_ws(E'\n', o.key, o.op_id, o.fold, o.folded_into, o.payload)
 FROM collector_op o JOIN collector c ON c.id = o.collector WHERE o.seq > $1 ORDER BY o.seq LIMIT 2000`
 
-	// The keys are locked before their operations, in the order of their primary key.
+	// The keys are locked before their operations, in primary key order.
 	lockParked = `
 SELECT k.parked FROM collector_key k WHERE (k.collector, k.key_version, k.key) IN (
     SELECT o.collector, o.key_version, o.key FROM collector_op o WHERE o.seq = ANY ($1))
@@ -50,14 +50,13 @@ less AS (
     WHERE k.collector = g.collector AND k.key_version = g.key_version AND k.key = g.key)
 SELECT count(*) FROM gone`
 
-	// No key is without operations but those that have just lost them.
+	// Only keys that have just lost their operations have none.
 	dropEmptyKeys = `DELETE FROM collector_key WHERE untried = 0 AND retrying = 0 AND parked = 0 AND flush IS NULL`
 
 	auditPiece = 5000
 	eraseAudit = `SELECT audit_erase($1, $2, $3, $4, $5)`
 )
 
-// beside erases what does not belong to an item of a run.
 func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
 	run := e.only()
 	for _, of := range []struct {
@@ -84,7 +83,7 @@ func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
 	return done, e.auditLog(ctx, run)
 }
 
-// findOperations finds those of the key, or in which it stands: the parked ones, and collectors with others.
+// findOperations finds operations with the key, or that contain it: the parked ones, and the collectors of others.
 func (e *erasure) findOperations(ctx context.Context) (waiting []string, err error) {
 	e.parked = nil
 	n := needle(e.Key)
@@ -111,8 +110,7 @@ func (e *erasure) findOperations(ctx context.Context) (waiting []string, err err
 	return waiting, nil
 }
 
-// operations deletes parked operations of the key, up to a number of them at once, that of the collectors' own
-// statements.
+// operations deletes parked operations of the key, in batches as large as the collectors' own.
 func (e *erasure) operations(ctx context.Context, _ *workqueue.RunID) (done Erased, err error) {
 	for seqs := range slices.Chunk(e.parked, 2000) {
 		var piece Erased
@@ -138,7 +136,6 @@ func (e *erasure) operations(ctx context.Context, _ *workqueue.RunID) (done Eras
 	return done, nil
 }
 
-// answers has the marker stand for the key in parameters of runs and in answers that are kept.
 func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	err = e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		done = Erased{}
@@ -158,7 +155,6 @@ func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erase
 	return done, err
 }
 
-// auditLog has it stand there, too, which the log notes by itself.
 func (e *erasure) auditLog(ctx context.Context, run *workqueue.RunID) error {
 	for after := int64(0); ; {
 		var last *int64
@@ -172,24 +168,24 @@ func (e *erasure) auditLog(ctx context.Context, run *workqueue.RunID) error {
 	}
 }
 
-// How a column is searched.
+// Ways of searching a column.
 const (
-	// Text and JSON: wherever the key stands in it, the marker takes its place.
+	// Text and JSON: the marker replaces the key wherever it occurs.
 	Text = "text"
 	JSON = "json"
-	// Kept: it is searched and left as it is. The answer says where the key was found, and why it stays.
+	// Kept: it is searched and left unchanged. The outcome says where the key was found, and why it stays.
 	Kept = "kept"
 )
 
-// Columns are columns that are searched in one way.
+// Columns are columns searched in the same way.
 type Columns struct {
 	How   string
-	Names string // table.column, with spaces between them
-	Why   string // of those that are kept
+	Names string // table.column, separated by spaces
+	Why   string // for kept ones
 }
 
-// Searched are the columns that are searched as such. The rows of others are found by the item's key, or by what they
-// say; a test has these, and those in which no key stands, and compares all with the catalogue.
+// Searched returns the columns that are searched directly. Rows of others are found by the item's key or by their
+// contents. A test lists those, and columns that cannot contain a key, and compares all with the catalogue.
 func Searched() []Columns {
 	return []Columns{
 		{Text, `alert.error alert_message.error api_request.operation batchrun.name batchrun.source batchrun.hold_detail
@@ -213,10 +209,8 @@ func Searched() []Columns {
 	}
 }
 
-// perRun are the tables of the above with run_id, which are erased from for one run, too.
 const perRun = " run_event work_slice run_correction run_acceptance run_fail_fast "
 
-// texts has the marker stand for the key in what is told of everything.
 func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	var statements []string
 	for _, of := range Searched() {
@@ -253,8 +247,8 @@ func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased,
 	return done, nil
 }
 
-// eraseColumn writes only rows in which the key stands. Names are those above. Tables may have millions of rows: what
-// plainly has no key in any form does not come to the function, which takes a hundred times as long.
+// eraseColumn updates only rows with the key. Names come from [Searched]. Tables may have millions of rows: a cheap
+// condition excludes rows without any form of the key, since the function takes a hundred times as long.
 func eraseColumn(table, column, how string, byRun bool) string {
 	of := "erased_" + how + "(" + column + ", $1, $2)"
 	statement := "UPDATE " + table + " SET " + column + " = " + of + " WHERE CASE WHEN strpos(" + column +
@@ -265,7 +259,6 @@ func eraseColumn(table, column, how string, byRun bool) string {
 	return statement
 }
 
-// kept finds where the key stands in what is left as it is.
 func (e *erasure) kept(ctx context.Context) (left []string, err error) {
 	for _, of := range Searched() {
 		if of.How != Kept {

@@ -1,17 +1,15 @@
-// Package erasure takes what is kept of one item's key out of the database: of a person, who asked for it.
+// Package erasure erases what is stored about one item's key, such as a person's, on request.
 //
-// A marker takes the place of the key, the same one in all that one call does, and what was kept of the item is gone:
-// payloads, results, messages of errors, letters, messages in quarantine, operations of collectors. Counts, states and
-// codes stay, so that the books are right.
+// One marker per call replaces the key everywhere, and the item's payloads, results, error messages, letters,
+// quarantined messages and collector operations are erased. Counts, states and codes stay consistent.
 //
-// It works in pieces, each a transaction with a row in the audit log: one for each run, and some for what belongs to
-// none. What was interrupted is finished by doing it again. What is in progress is refused before anything is changed.
-// In the end it looks again, until it finds nothing: what came in meanwhile is erased, too, or told of. A run that
-// takes items of another is refused when items of that one were erased since it began to read (batchrun.erased).
+// It works in transactions with an audit entry each: one for each run, and several for the rest. After an
+// interruption, repeat it. If something is in progress, it is refused before any change. It searches again until it
+// finds nothing: data that arrived meanwhile is erased, too, or reported. A run that takes items of another is
+// refused if items of that one were erased since it started reading (batchrun.erased).
 //
-// A test knows each column in which text can stand, and how it is searched ([Searched]). It cannot reach what is not in
-// the tables: messages in streams, backups, the log of PostgreSQL, exports, and what services keep. [Unreached] says it
-// for people.
+// A test knows each column that can contain text and how it is searched ([Searched]). Messages in streams, backups,
+// PostgreSQL's log, exports and services' data cannot be reached; [Unreached] lists this for users.
 package erasure
 
 import (
@@ -32,22 +30,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for who erases. It is safe for concurrent use.
+// Store erases. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db} }
 
-// Request says whose traces are erased.
+// Request names the key to erase.
 type Request struct {
 	Key    string
-	Run    workqueue.RunID // out of this run only; zero: out of all that is kept
-	DryRun bool            // change nothing, and say what would be erased
-	Reason string          // for the audit log, in which the key must not stand
+	Run    workqueue.RunID // only from this run; zero: from everything
+	DryRun bool            // change nothing, and return what would be erased
+	Reason string          // for the audit log; must not contain the key
 	Actor  string
 }
 
-// Erased is what was erased, in rows.
+// Erased is the numbers of erased rows.
 type Erased struct {
 	Items       int64 `json:"items" doc:"of runs: their keys and payloads"`
 	Payloads    int64 `json:"earlier_payloads" doc:"that items had until they were corrected"`
@@ -68,18 +66,18 @@ func (e *Erased) add(o *Erased) {
 
 // Outcome is what an erasure did, or would do.
 type Outcome struct {
-	Marker string            // stands where the key stood
+	Marker string            // replaces the key
 	Runs   []workqueue.RunID // that had the key
 	Erased Erased
-	Kept   []string // columns of which a definition or a name has the key, and why it stays
+	Kept   []string // columns in whose definitions or names the key stays, and why
 }
 
-// UnderWayError is returned while something is still done with the key.
+// UnderWayError is returned while the key is still in use.
 type UnderWayError struct {
-	Runs       []workqueue.RunID // in which the item has no outcome yet
-	Params     []workqueue.RunID // that are not done, and have it in their parameters
-	Operations []string          // that collectors still have to flush: the collector and the id
-	Late       bool              // it came while all that was there before was erased; otherwise nothing was erased
+	Runs       []workqueue.RunID // in which the item has no outcome so far
+	Params     []workqueue.RunID // in progress, with the key in their parameters
+	Operations []string          // not flushed so far: the collector and the ID
+	Late       bool              // it arrived after the rest was erased; otherwise nothing was erased
 }
 
 func (e *UnderWayError) Error() string {
@@ -107,7 +105,7 @@ func (e *UnderWayError) Error() string {
 	return what + strings.Join(why, "; ")
 }
 
-// Unreached is what no erasure reaches, for people.
+// Unreached returns what no erasure reaches, for users.
 func Unreached() []string {
 	return []string{
 		"messages in JetStream's streams, until they were handled or are past the limits of their stream",
@@ -120,12 +118,11 @@ func Unreached() []string {
 }
 
 const (
-	hashRounds = 600_000 // some tenths of a second, on purpose: keys can be guessed
+	hashRounds = 600_000 // some tenths of a second, deliberately: keys can be guessed
 	saltBytes  = 16
 )
 
-// mark makes the hash by which it can be shown later that a key was erased, by whoever knows it, and of its beginning
-// the marker.
+// mark computes the hash that proves a known key's erasure, and from its start the marker.
 func mark(key string) (salt, hash, marker string, err error) {
 	random := make([]byte, saltBytes)
 	if _, err := rand.Read(random); err != nil {
@@ -139,7 +136,6 @@ func mark(key string) (salt, hash, marker string, err error) {
 	return hex.EncodeToString(random), hash, "erased-" + hash[:16], nil
 }
 
-// erasure is one in progress.
 type erasure struct {
 	Request
 	db                 *database.DB
@@ -147,7 +143,6 @@ type erasure struct {
 	parked             []int64 // operations of collectors, by number
 }
 
-// only is the one run to erase from; nil: from all that is kept.
 func (e *erasure) only() *workqueue.RunID {
 	if e.Run == (workqueue.RunID{}) {
 		return nil
@@ -167,10 +162,10 @@ SELECT id FROM batchrun WHERE state IN ('loading', 'running') AND params <> eras
     AND ($3::uuid IS NULL OR id = $3) ORDER BY id`
 )
 
-// maxRounds bounds how often it looks again. A round that follows another finds what came in while that was at it.
+// maxRounds bounds the searches. Each one finds what arrived during the one before.
 const maxRounds = 5
 
-// Erase erases what is kept of a key. A dry run does each piece and takes it back.
+// Erase erases what is stored about a key. A dry run does each transaction and rolls back.
 func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) {
 	if !pg.ValidText(req.Key) || req.Key == "" {
 		return out, &workqueue.SettingError{Detail: "key: it is empty, or no text that can be stored"}
@@ -217,7 +212,6 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 	return out, nil
 }
 
-// round erases all that is there now.
 func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased, err error) {
 	for _, run := range runs {
 		done, err := e.run(ctx, run)
@@ -234,7 +228,6 @@ func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased
 	return all, nil
 }
 
-// find returns the runs that have the key, and refuses what is in progress.
 func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) {
 	only := e.only()
 	if runs, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runsWithKey, e.Key, only); err != nil {
@@ -263,7 +256,7 @@ func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) 
 	return runs, nil
 }
 
-// audit notes a piece, with a hash of the key and never the key.
+// audit writes the audit entry, with a hash of the key, never the key.
 func (e *erasure) audit(ctx context.Context, tx pgx.Tx, run workqueue.RunID, done *Erased) error {
 	detail := map[string]any{"marker": e.marker, "salt": e.salt, "hash": e.hash, "erased": done,
 		"how": fmt.Sprintf("PBKDF2-HMAC-SHA-256, %d rounds", hashRounds)}

@@ -19,16 +19,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// needle is a key that is looked for in what messages and operations carry, in every form that it can have there: as it
-// is, escaped as in JSON and in addresses, in base64, compressed by zstd, and one in the other.
+// needle is a key to be found in any form: unchanged, escaped as in JSON and URLs, base64, zstd, and nested.
 type needle string
 
 const (
-	maxUnpacked = 16 << 20 // what services read at most
-	maxNested   = 3        // how many forms are in each other
+	maxUnpacked = 16 << 20 // most that services read
+	maxNested   = 3        // most nested forms
 )
 
-// in reports whether the key stands in a text as a word, or, if it is very short, as a whole or as a JSON string.
+// in reports whether the text contains the key as a word, or if very short, as the whole text or a JSON string.
 func (n needle) in(text []byte, nested int) bool {
 	text = unpacked(text)
 	for range maxNested {
@@ -53,7 +52,6 @@ func (n needle) stands(text []byte) bool {
 		bytes.Contains(text, []byte(`"`+n+`"`))
 }
 
-// inBase64 looks into each run of characters of base64, of both alphabets, that is long enough.
 func (n needle) inBase64(text []byte, nested int) bool {
 	for len(text) > 0 {
 		end := bytes.IndexFunc(text, func(r rune) bool { return !isBase64(r) })
@@ -63,7 +61,7 @@ func (n needle) inBase64(text []byte, nested int) bool {
 		if base64.RawStdEncoding.DecodedLen(end) >= len(n) {
 			run := bytes.ReplaceAll(bytes.ReplaceAll(text[:end], []byte("-"), []byte("+")), []byte("_"), []byte("/"))
 			out := make([]byte, base64.RawStdEncoding.DecodedLen(end))
-			read, _ := base64.RawStdEncoding.Decode(out, run) // one that was cut is read up to there
+			read, _ := base64.RawStdEncoding.Decode(out, run) // truncated data is decoded up to its end
 			if n.in(out[:read], nested) {
 				return true
 			}
@@ -77,7 +75,7 @@ func isBase64(r rune) bool {
 	return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || r == '+' || r == '/' || r == '-' || r == '_')
 }
 
-// unpacked undoes the compression of the protocol, as far as the bytes reach.
+// unpacked undoes the protocol's compression, as far as the bytes reach.
 func unpacked(body []byte) []byte {
 	if !bytes.HasPrefix(body, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 		return body
@@ -89,11 +87,10 @@ func unpacked(body []byte) []byte {
 	}
 	defer decoder.Close()
 	var out bytes.Buffer
-	_, _ = io.Copy(&out, io.LimitReader(decoder, maxUnpacked)) // one that was cut is read up to there
+	_, _ = io.Copy(&out, io.LimitReader(decoder, maxUnpacked)) // truncated data is decompressed up to its end
 	return out.Bytes()
 }
 
-// unescaped undoes escapes of JSON and of addresses, also in what is no JSON or was cut.
 func unescaped(text []byte) (plain []byte, changed bool) {
 	if !bytes.ContainsAny(text, `\%`) {
 		return text, false
@@ -109,7 +106,7 @@ func unescaped(text []byte) (plain []byte, changed bool) {
 	return plain, changed
 }
 
-// escape reads the escape at the beginning of a text. The size is 0 if there is none.
+// escape decodes the escape at the start of a text. The size is 0 if there is none.
 func escape(text []byte) (is string, size int) {
 	if text[0] == '%' && len(text) > 2 {
 		if b, err := strconv.ParseUint(string(text[1:3]), 16, 8); err == nil {
@@ -138,7 +135,6 @@ func escape(text []byte) (is string, size int) {
 	return "", 0
 }
 
-// unit reads \uXXXX; -1: it is none.
 func unit(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return -1
@@ -169,11 +165,10 @@ func partOfWord(r rune) bool {
 	return r != utf8.RuneError && (r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
 }
 
-// Messages that are kept are read, whatever run or slice they name: whether the key stands in one that a service sent
-// on its own account, or in one of a run that is not there, cannot be told otherwise.
+// All stored messages are read, regardless of their run or slice, since services may send some on their own.
 
 const (
-	// One that waited for someone is dropped: it cannot be requeued without its body.
+	// A waiting letter is dropped: it cannot be requeued without its body.
 	emptyLetter = `body = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN ''::bytea END,
     state = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN state ELSE 'dropped' END,
     message = 'erased', stack = '', origin = '', headers = '{}', changed_at = tranche_now()`
@@ -182,7 +177,7 @@ const (
 	emptyQuarantined   = `body = '', detail = 'erased', subject = '', headers = '{}'`
 	quarantinedIsEmpty = `octet_length(body) = 0 AND detail = 'erased'`
 
-	// A page of a few, for they may be 16 MiB each. Of one run or of all.
+	// A small page, since bodies may be 16 MiB each. Of one run or all.
 	letters = `
 SELECT id::text, concat_ws(E'\n', message, stack, origin), headers, coalesce(body, '') FROM dead_letter
 WHERE id > coalesce(nullif($1, ''), '00000000-0000-0000-0000-000000000000')::uuid
@@ -198,7 +193,6 @@ ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
 
-// messages erases those in which the key stands, page by page.
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
 	n := needle(e.Key)

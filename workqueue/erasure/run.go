@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// The view looks for the key in each block, by its index. It knows no items of a run that is being loaded.
+	// The view searches each block for the key, by index. It has no items of a run that is loading.
 	itemUnderWay = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN work_queue q ON q.run_id = r.id
     WHERE r.id = $1 AND r.state = 'loading' AND q.item_key = $2)
@@ -20,23 +20,23 @@ OR EXISTS (SELECT FROM batchrun r JOIN run_item i ON i.run_id = r.id
     WHERE r.id = $1 AND r.state IN ('loading', 'running') AND i.key = $2
         AND i.state NOT IN ('done', 'failed', 'skipped'))`
 
-	// As everybody does who begins something with a run: its steps first.
+	// Locks the steps first, like every operation on a run.
 	lockSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
 
-	// A run that takes items of this one waits for the end of it, and is refused.
+	// A run that takes items of this one waits for this transaction, and is refused.
 	countErasure = `UPDATE batchrun SET erased = erased + 1 WHERE id = $1`
 
 	lockItems = `
 SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2 ORDER BY ordinal FOR UPDATE`
 
-	// Every slice that ever had one of the items, in the order in which they are locked.
+	// Every slice that ever had one of the items, in lock order.
 	lockSlices = `
 SELECT w.id FROM work_slice w
 WHERE w.run_id = $1 AND w.block = ANY (SELECT o >> 13 FROM unnest($2::int[]) o)
     AND EXISTS (SELECT FROM unnest($2::int[]) o WHERE o >> 13 = w.block AND get_bit(w.mask, o & 8191) = 1)
 ORDER BY w.id FOR UPDATE`
 
-	// The blocks change, by which groups of errors are known to be out of date.
+	// Changing the blocks invalidates cached error groups.
 	lockBlocks = `
 SELECT step FROM work_block WHERE run_id = $1 AND block = ANY (SELECT o >> 13 FROM unnest($2::int[]) o)
 ORDER BY step, block FOR UPDATE`
@@ -68,7 +68,7 @@ DELETE FROM large_result WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FRO
 UPDATE work_error SET error_message = 'erased'
 WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
 
-	// What is said of a chunk may be about any of its items.
+	// A chunk's error may be about any of its items.
 	eraseChunks = `
 UPDATE work_slice SET error_message = 'erased' WHERE id = ANY ($1) AND error_message <> 'erased'`
 
@@ -81,7 +81,7 @@ UPDATE quarantine SET ` + emptyQuarantined + ` WHERE run_id = $1 AND slice_id = 
 
 	runs = `SELECT id FROM batchrun WHERE $1::uuid IS NULL OR id = $1 ORDER BY id`
 
-	// A page of the failures of a run, by their index. Their blocks change with them.
+	// A page of the failures of a run, by their index, changing their blocks, too.
 	eraseFailures = `
 WITH page AS (
     SELECT step, error_code, ordinal, generation FROM work_result
@@ -101,7 +101,7 @@ blocks AS (
 SELECT (SELECT count(*) FROM changed), step, error_code, ordinal, generation FROM page
 ORDER BY step DESC, error_code DESC, ordinal DESC, generation DESC LIMIT 1`
 
-	// A page of the errors that were retried, by primary key.
+	// A page of the retried errors, by primary key.
 	eraseRetried = `
 WITH page AS (
     SELECT step, ordinal, slice_id FROM work_error
@@ -116,11 +116,11 @@ changed AS (
 SELECT (SELECT count(*) FROM changed), step, slice_id::text, ordinal, 0 FROM page
 ORDER BY step DESC, ordinal DESC, slice_id DESC LIMIT 1`
 
-	// errorsPage bounds the time of a statement: a message in which the key stands takes some 100 µs.
+	// errorsPage bounds a statement's duration: a message with the key takes some 100 µs.
 	errorsPage = 5_000
 )
 
-// payload is what an item carries that was erased: who is asked for it again can tell.
+// payload replaces an erased item's payload, recognizable if the item is requested again.
 const payload = `{"erased":true}`
 
 type queryer interface {
@@ -132,7 +132,7 @@ func underWay(ctx context.Context, db queryer, run workqueue.RunID, key string) 
 	return live, err
 }
 
-// run erases what a run has of the key, in one transaction: it is a handful of rows.
+// run erases the key from a run in one transaction, since it concerns few rows.
 func (e *erasure) run(ctx context.Context, run workqueue.RunID) (done Erased, err error) {
 	err = e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
 		done, err = e.runIn(ctx, tx, run)
@@ -194,7 +194,6 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	return done, e.audit(ctx, tx, run, &done)
 }
 
-// failures has the marker stand for the key in messages of errors of other items, page by page.
 func (e *erasure) failures(ctx context.Context, only *workqueue.RunID) (done Erased, err error) {
 	all, err := pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runs, only)
 	if err != nil {

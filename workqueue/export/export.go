@@ -1,11 +1,10 @@
 // Package export reads all items of a run with their outcomes, page by page, in constant memory, and single results.
-// What becomes of them, as lines, tables or files, is the API's to say.
+// Their output format is the API's concern.
 //
-// Results that do not fit a message come in pieces, each with what the service says about the whole, and stay in them:
-// nothing here holds more of a result than a piece at once. A piece counts only while its slice is live and waits for
-// its item, and when it comes from the endpoint that the slice was sent to. A result becomes that of its item in the
-// transaction of settle that records it, once all pieces are here and have the size and the hash that the service said.
-// What is not recorded is deleted once its slice has ended.
+// Results too large for a message arrive in pieces, each with the service's description of the whole, and are stored
+// as pieces: at most one piece is in memory. A piece is accepted only from the slice's endpoint, while the slice is
+// live and waits for the item. settle records a result once all pieces are present with the described size and hash.
+// Unrecorded results are deleted after their slice has ended.
 package export
 
 import (
@@ -25,55 +24,55 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// Store is the database for who exports runs. It is safe for concurrent use.
+// Store exports runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// Item is one item with its outcome. Result, of the step that is exported, is set when it is done; Step,
-// ErrorCode and ErrorMessage, of the first step that failed, when it failed.
+// Item is one item with its outcome. Result, of the exported step, is set if it is done; Step, ErrorCode and
+// ErrorMessage, of the first step that failed, if it failed.
 type Item struct {
 	Ordinal      workqueue.Ordinal
 	Key          string
 	State        workqueue.Outcome
 	Step         string
 	Result       []byte // valid until yield returns
-	ContentType  string // empty means JSON
+	ContentType  string // empty: JSON
 	Large        *LargeResult
 	ErrorCode    string
 	ErrorMessage string
-	Accepted     bool   // each of its failures is
-	Payload      []byte // JSON, when it was asked for; valid until yield returns
+	Accepted     bool   // all its failures are accepted
+	Payload      []byte // JSON, if requested; valid until yield returns
 }
 
-// LargeResult is a result that did not fit a message. Package results has it; in its place stands a JSON object with
-// its bytes and its SHA-256.
+// LargeResult is a result too large for a message. [Store.OpenResult] reads it; Result is a JSON object with its size
+// and hash.
 type LargeResult struct {
 	ID          uuid.UUID
 	ContentType string
 }
 
-// Request says which items of a run are exported, and whose parts.
+// Request selects the items to export, and the step whose parts they have.
 type Request struct {
 	Run workqueue.RunID
-	// Step is the name of the step whose parts are the results; "" is the only one that no other needs. An item is done
-	// when that step has done it, failed when that step has failed it or a step that it needs, and missing otherwise.
+	// Step is the step whose parts are the results; "" means the only one that no other needs. An item is done if
+	// that step is done with it, failed if that step or one that it needs failed it, and missing otherwise.
 	Step    string
-	States  []workqueue.Outcome // only items in one of them; none: all
-	Select  redo.Selection      // only these items; empty: all. Parts are those of the steps that are exported
-	Payload bool                // items come with what they carry
+	States  []workqueue.Outcome // only items in these states; none: all
+	Select  redo.Selection      // only these items; empty: all. Parts are those of the exported steps
+	Payload bool                // include the items' payloads
 }
 
-// Export is an export that has been found to be possible.
+// Export is a validated export.
 type Export struct {
 	store    *database.DB
 	run      workqueue.RunID
 	items    int64
-	steps    []workqueue.Step // that tell of failures, in order; the one that is exported is among them
+	steps    []workqueue.Step // whose failures count, in order, including the exported one
 	names    []string
-	optional []bool // of steps that the exported one goes on without
-	result   int    // which of them is exported, or plane.NoStep
+	optional []bool // the exported step continues without them
+	result   int    // index of the exported step, or plane.NoStep
 	states   []workqueue.Outcome
 	chosen   map[workqueue.Block]*bitfield.Set // only these items; nil: all
 	payload  bool
@@ -81,8 +80,8 @@ type Export struct {
 
 const exportRun = `SELECT items FROM batchrun WHERE id = $1`
 
-// Open returns the export of a run. Without a step, failed items can be exported of any run: those of all steps.
-// The error wraps ErrNotFound when there is no such run, or is a *StepChoiceError.
+// Open returns the export of a run. Without a step, failed items of all steps can be exported. The error wraps
+// ErrNotFound if the run does not exist, or is a *StepChoiceError.
 func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 	e := &Export{store: s.db, run: req.Run, states: req.States, payload: req.Payload, result: plane.NoStep}
 	err := s.db.Pool.QueryRow(ctx, exportRun, req.Run).Scan(&e.items)
@@ -97,7 +96,7 @@ func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 		err = e.choose(g, req.Step)
 	}
 	if err == nil && !req.Select.Empty() {
-		looking, cancel := context.WithTimeout(ctx, database.OperatorTimeout) // a path may take as long as it wants to
+		looking, cancel := context.WithTimeout(ctx, database.OperatorTimeout) // a path may take long
 		defer cancel()
 		err = s.db.Snapshot(looking, func(tx pgx.Tx) (err error) {
 			e.chosen, err = req.Select.Items(looking, tx, req.Run, e.items, e.steps)
@@ -110,7 +109,6 @@ func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 	return e, nil
 }
 
-// choose finds the step that is exported, and those whose failures are its items'.
 func (e *Export) choose(g *plane.Graph, name string) error {
 	leaves, all := make([]string, 0, 1), make([]string, len(g.Steps))
 	chosen := workqueue.Step(plane.NoStep)
@@ -130,7 +128,7 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 	for i := range g.Steps {
 		step := workqueue.Step(i)
 		switch {
-		case len(leaves) > 1: // whichever it was
+		case len(leaves) > 1: // any of them
 		case step == chosen:
 			e.result = len(e.steps)
 		case !slices.Contains(g.Before[chosen], step):
@@ -142,12 +140,11 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 	return nil
 }
 
-// Items is how many items the run has.
+// Items returns the number of items of the run.
 func (e *Export) Items() int64 { return e.items }
 
-// Each yields the items in the order of their ordinals. Memory is constant: pages of at most 1024 items and of 8 MiB
-// but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is
-// held, so a slow reader is in no one's way. An error from yield ends the export and is wrapped.
+// Each yields the items in ordinal order. Memory is constant: pages of at most 1024 items and about 8 MiB, each read
+// as of one moment. While yield runs, no connection or snapshot is held. An error from yield is wrapped.
 func (e *Export) Each(ctx context.Context, yield func(*Item) error) error {
 	pages := exportPages{Export: e, results: pg.Arena{Most: exportBytes}}
 	for from := workqueue.Ordinal(0); int64(from) < e.items; {

@@ -20,7 +20,7 @@ import (
 
 const (
 	exportItems = 1024    // of one page
-	exportBytes = 8 << 20 // of one page, but for the item that fills it
+	exportBytes = 8 << 20 // of one page, except for the item that fills it
 )
 
 // A point read of work_block's primary key for each step.
@@ -28,10 +28,9 @@ const exportBlock = `
 SELECT step, size, done, failed, coalesce(accepted, ` + plane.NoBits + `) FROM work_block
 WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 
-// The newest parts in ranges of ordinals, each a walk along work_result's primary key: one range when all items are
-// wanted, a point for each when few are. LATERAL holds the planner to it, also where nothing was ever analyzed. Of the
-// bytes, which TOAST tells without reading them, only so many are fetched as a page may hold; upto tells whether that
-// was all.
+// The newest parts in ranges of ordinals, each a scan of work_result's primary key: one range if all items are
+// wanted, points if few are. LATERAL forces that plan, even without statistics. TOAST gives sizes without reading
+// the data, so only as many bytes are fetched as a page may hold; upto tells whether that was all.
 const exportParts = `
 SELECT ordinal, result, coalesce(content_type, ''), coalesce(error_code, ''), coalesce(error_message,
 	''), large_id, upto
@@ -49,7 +48,7 @@ FROM (
 WHERE upto - size < $5
 ORDER BY ordinal`
 
-// The keys, in the same way by work_queue's primary key. They are written once, and their index bounds their length.
+// The keys, likewise by work_queue's primary key. They are short, bounded by their index.
 const exportKeys = `
 SELECT q.ordinal, q.item_key
 FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
@@ -60,7 +59,7 @@ CROSS JOIN LATERAL (
 ) AS q
 ORDER BY q.ordinal`
 
-// The same with payloads, of which as many bytes are read as the page still has room for, like parts.
+// The same with payloads, limited like parts to the bytes that the page may still take.
 const exportCarried = `
 SELECT ordinal, item_key, payload, upto
 FROM (
@@ -75,26 +74,24 @@ FROM (
 WHERE upto - octet_length(payload) < $4
 ORDER BY ordinal`
 
-// exportPages reads the pages of one export. The memory of a page is used again for the next.
 type exportPages struct {
 	*Export
 
 	page     []Item
 	ordinals []workqueue.Ordinal // of the page
-	telling  []int               // of each item of the page: the step whose part is its outcome, or plane.NoStep
+	telling  []int               // for each item of the page: the step whose part is its outcome, or plane.NoStep
 	results  pg.Arena
 	room     int64 // bytes that the page may still take
 }
 
-// read returns the wanted items from one on, as many as make a page and are in the same block, and where the next page
-// begins.
+// read returns a page of wanted items of one block, from an item on, and where the next page starts.
 func (p *exportPages) read(
 	ctx context.Context, from workqueue.Ordinal,
 ) (page []Item, next workqueue.Ordinal, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	err = p.store.Snapshot(ctx, func(tx pgx.Tx) error {
-		// A run loses its row before anything else of it is deleted: while the row is there, the page is whole.
+		// A deleted run loses its row first: while the row exists, the page is complete.
 		err := tx.QueryRow(ctx, exportRun, p.run).Scan(new(int64))
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("the run was deleted meanwhile: %w", workqueue.ErrNotFound)
@@ -118,7 +115,6 @@ func (p *exportPages) read(
 	return p.page, next, err
 }
 
-// choose begins the page with the items that are wanted, as the planes have them.
 func (p *exportPages) choose(
 	ctx context.Context, tx pgx.Tx, from workqueue.Ordinal,
 ) (next workqueue.Ordinal, err error) {
@@ -164,7 +160,6 @@ func (p *exportPages) choose(
 	return (block + 1).Ordinal(0), nil
 }
 
-// wanted returns the items of a block that are in one of the wanted states.
 func (p *exportPages) wanted(done, failed bitfield.Set, size int) (chosen bitfield.Set) {
 	all := bitfield.Full(size)
 	if len(p.states) == 0 {
@@ -194,7 +189,6 @@ func standing(done, failed *bitfield.Set, bit int) workqueue.Outcome {
 	}
 }
 
-// tells returns the index of the step whose part is the item's outcome.
 func (p *exportPages) tells(bit int, done *bitfield.Set, failed []bitfield.Set) int {
 	if done.Has(bit) {
 		return p.result
@@ -215,7 +209,7 @@ func (p *exportPages) begin(ordinal workqueue.Ordinal, state workqueue.Outcome, 
 	p.page, p.ordinals, p.telling = append(p.page, item), append(p.ordinals, ordinal), append(p.telling, step)
 }
 
-// readParts fills in the outcomes that one step tells. When they are more than a page may hold, the page ends earlier.
+// readParts reads the outcomes given by one step. If they exceed the page, it ends earlier.
 func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *workqueue.Ordinal) error {
 	var told []workqueue.Ordinal
 	for i, s := range p.telling {
@@ -226,7 +220,7 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	if len(told) == 0 {
 		return nil
 	}
-	p.room = max(p.room, 1) // the first item always comes
+	p.room = max(p.room, 1) // the first item always fits
 	first, last := ranges(told)
 	var part Item
 	var large uuid.NullUUID
@@ -254,7 +248,6 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	return err
 }
 
-// cut ends the page after n items.
 func (p *exportPages) cut(n int, next *workqueue.Ordinal) {
 	if n < len(p.page) {
 		*next = p.ordinals[n]
@@ -276,7 +269,6 @@ func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// readCarried is readKeys with payloads. When they are more than a page may hold, the page ends earlier.
 func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {
 	first, last := ranges(p.ordinals)
 	var ordinal workqueue.Ordinal
@@ -297,7 +289,6 @@ func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueu
 	return err
 }
 
-// ranges returns the first and the last of each row of ordinals without a gap.
 func ranges(ordinals []workqueue.Ordinal) (first, last []workqueue.Ordinal) {
 	for i, o := range ordinals {
 		if i > 0 && o == ordinals[i-1]+1 {

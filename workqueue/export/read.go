@@ -28,7 +28,7 @@ const (
 	onePiece = `SELECT bytes FROM work_piece WHERE large_id = $1 AND piece = $2`
 )
 
-// Verify reads the pieces of a result, one at a time, and reports whether they have a hash.
+// Verify reads the pieces of a result, one at a time, and reports whether their hash matches.
 func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -45,20 +45,20 @@ func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte)
 	return [sha256.Size]byte(sum.Sum(nil)) == want, nil
 }
 
-// Reader reads a large result, a piece at a time, each by a statement of its own. It is for one goroutine.
+// Reader reads a large result, one piece at a time in separate statements. It is for one goroutine.
 type Reader struct {
 	ctx    context.Context //nolint:containedctx // io.Reader has none
 	store  Store
 	id     uuid.UUID
-	starts []int64 // of the pieces, and the end of the last
+	starts []int64 // offset of each piece, and the end of the last
 	at     int64
-	here   int    // which piece is at hand; 0: none
-	data   []byte // of it
+	here   int    // number of the loaded piece; 0: none
+	data   []byte // the loaded piece
 }
 
 var _ io.ReadSeeker = (*Reader)(nil)
 
-// OpenResult returns a reader of a result, for as long as ctx lasts. The error wraps ErrNotFound when there is none.
+// OpenResult returns a reader of a result, valid as long as ctx. The error wraps ErrNotFound if there is none.
 func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	r := &Reader{ctx: ctx, store: s, id: id, starts: []int64{0}}
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
@@ -76,7 +76,7 @@ func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	return r, nil
 }
 
-// Size is how many bytes the result has.
+// Size returns the bytes of the result.
 func (r *Reader) Size() int64 { return r.starts[len(r.starts)-1] }
 
 // Seek implements io.Seeker.
@@ -111,7 +111,6 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fetch has a piece at hand.
 func (r *Reader) fetch(number int) error {
 	if r.here == number {
 		return nil
@@ -133,7 +132,7 @@ func (r *Reader) fetch(number int) error {
 	return nil
 }
 
-// Reference is what stands in the place of a result that is kept apart: the same for the same result.
+// Reference is stored in place of a large result; it is the same for the same result.
 func Reference(bytes int64, sum [sha256.Size]byte) []byte {
 	return fmt.Appendf(nil, `{"bytes":%d,"sha256":"%s"}`, bytes, hex.EncodeToString(sum[:]))
 }
@@ -143,24 +142,24 @@ type ResultRequest struct {
 	Run     workqueue.RunID
 	Step    string             // empty: the only step that no other needs
 	Key     string             // of the item
-	Ordinal *workqueue.Ordinal // of the item, where several have the key
+	Ordinal *workqueue.Ordinal // of the item, if several have the key
 }
 
-// Result is what a step made of an item.
+// Result is a step's result for an item.
 type Result struct {
 	Ordinal     workqueue.Ordinal
 	Step        string
 	Generation  workqueue.Generation
 	Body        []byte
-	ContentType string        // as the service said; empty: JSON
-	Large       uuid.NullUUID // the result did not fit a message: Open has it, and Body only refers to it
+	ContentType string        // from the service; empty: JSON
+	Large       uuid.NullUUID // set for a large result: OpenResult reads it, and Body only refers to it
 	SHA256      [sha256.Size]byte
 }
 
-// AmbiguousKeyError is returned where one item must be named, and several have the key.
+// AmbiguousKeyError is returned if one item must be named and several have the key.
 type AmbiguousKeyError struct {
 	Key      string
-	Ordinals []workqueue.Ordinal // some
+	Ordinals []workqueue.Ordinal // some of them
 }
 
 func (e *AmbiguousKeyError) Error() string {
@@ -180,7 +179,7 @@ const ordinalsByKey = `
 SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2 AND ($3::int IS NULL OR ordinal = $3)
 ORDER BY ordinal LIMIT $4`
 
-// The newest part counts while the item's bit is set. Points of primary keys.
+// The newest part counts if the item's bit is set. Points of primary keys.
 const oneResult = `
 SELECT p.generation, p.result, coalesce(p.content_type, ''), p.large_id,
     CASE WHEN p.large_id IS NULL THEN sha256(p.result)
@@ -190,9 +189,8 @@ JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = $4
 WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = $3 AND p.result IS NOT NULL AND get_bit(b.done, $5) = 1
 ORDER BY p.generation DESC LIMIT 1`
 
-// Result returns the result that counts of one item at one step. The error wraps ErrNotFound when there is none, is a
-// *StepChoiceError when the step is none of the run or one must be named, and a *AmbiguousKeyError when several items
-// have the key.
+// Result returns the current result of one item at one step. The error wraps ErrNotFound if there is none, is a
+// *StepChoiceError if the step is unknown or must be named, and an *AmbiguousKeyError if several items have the key.
 func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// MaxOpen bounds the bytes of the results of one slice that have begun to come and are not recorded, as far as the
-// service says how many there are: so much a service can pile up with each request that it holds.
+// MaxOpen bounds the bytes of a slice's incomplete or unrecorded large results, by their described sizes: so much a
+// service can accumulate with each request that it holds.
 const MaxOpen = 512 << 20
 
-// Claim is what a service says about a result.
+// Claim is a service's description of a result.
 type Claim struct {
 	Slice       workqueue.SliceID
-	Endpoint    string // that it came from
+	Endpoint    string // its origin
 	Ordinal     workqueue.Ordinal
 	Pieces      int
 	Bytes       int64
@@ -31,8 +31,8 @@ type Claim struct {
 	ContentType string
 }
 
-// id is the same for all pieces of a result, also when the request is delivered again and the service makes the same of
-// it; what was made or cut in another way has another one, so that pieces of two never mix.
+// id is the same for all pieces of a result, even if the request is redelivered and the service recomputes the same.
+// A different result or division has another ID, so pieces of two never mix.
 func (c *Claim) id() uuid.UUID {
 	b := binary.BigEndian.AppendUint64(nil, uint64(c.Ordinal))
 	b = binary.BigEndian.AppendUint64(b, uint64(c.Pieces))
@@ -44,34 +44,34 @@ func (c *Claim) id() uuid.UUID {
 // Piece is a piece of a result.
 type Piece struct {
 	Claim
-	Number int // from 1 on
+	Number int // from 1
 	Data   []byte
 }
 
-// Standing is what has become of a piece.
+// Standing is the outcome of a piece.
 type Standing int
 
-// Standings of a piece.
+// The outcomes of a piece.
 const (
-	Kept          Standing = iota // others are still to come
-	Complete                      // all pieces are here
-	Stale                         // the slice has ended, or the item has been answered: not kept
-	Foreign                       // the item was not asked for: not kept
-	WrongEndpoint                 // the slice was sent to another endpoint: not kept
-	TooMuch                       // the slice has too much that is open: not kept
-	WrongSize                     // the pieces have other bytes than the service says
+	Kept          Standing = iota // others are missing
+	Complete                      // all pieces are present
+	Stale                         // the slice has ended, or the item has an outcome: not stored
+	Foreign                       // the item was not requested: not stored
+	WrongEndpoint                 // the slice was sent to another endpoint: not stored
+	TooMuch                       // the slice has too many unrecorded bytes: not stored
+	WrongSize                     // the pieces' total size differs from the described one
 )
 
-// Taken is what has become of a piece, and which result it is of.
+// Taken is the outcome of a piece, and its result.
 type Taken struct {
 	ID       uuid.UUID
 	Standing Standing
-	Endpoint string // that the slice was sent to
+	Endpoint string // endpoint of the slice
 }
 
 const (
-	// Slices are found by their key, what is open of them by large_result_open. Nothing is locked: a slice that ends
-	// meanwhile leaves what is swept up, and recording fences it again.
+	// Slices are found by key, their unrecorded results by large_result_open. Nothing is locked: if a slice ends
+	// meanwhile, the sweep deletes its pieces, and recording is fenced again.
 	fencePieces = `
 SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
     s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1, get_bit(s.remaining, u.ordinal & 8191) = 1,
@@ -80,8 +80,7 @@ SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
 FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::int[]) AS u (n, id, slice, ordinal)
 JOIN work_slice s ON s.id = u.slice JOIN run_step st USING (run_id, step)`
 
-	// The row of a result is locked, in the order of the ids, by whoever adds a piece to it: of two who bring the last two
-	// pieces at the same time, the later sees both.
+	// Adding a piece locks the result's row, in ID order: of two with the last two pieces, the later sees both.
 	openLarge = `
 INSERT INTO large_result (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
 SELECT u.id, s.run_id, s.step, u.ordinal, s.id, u.pieces, u.bytes, u.sha256, u.content_type
@@ -91,18 +90,17 @@ JOIN work_slice s ON s.id = u.slice
 ORDER BY u.id
 ON CONFLICT (id) DO UPDATE SET pieces = excluded.pieces`
 
-	// One for each: an array of them would be put together in memory twice more.
+	// One statement each: an array would be assembled in memory twice more.
 	addPiece = `
 INSERT INTO work_piece (large_id, piece, bytes) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
 
-	// A range of work_piece's primary key for each. The length of what is in TOAST is known without reading it.
+	// Ranges of work_piece's primary key. TOAST gives lengths without reading the data.
 	countPieces = `
 SELECT large_id, count(*), sum(octet_length(bytes))::bigint FROM work_piece WHERE large_id = ANY ($1) GROUP BY large_id`
 )
 
-// Take keeps pieces, in one transaction, and says what has become of each. Of those of a result that is complete, or is
-// known not to be what the service said, the last says so; that it is complete says nothing about its hash: see
-// [Store.Verify]. Pieces may come in any order and more than once.
+// Take stores pieces in one transaction and returns their outcomes. The last piece of a result is complete, or of the
+// wrong size; for the hash see [Store.Verify]. Pieces may come in any order and repeatedly.
 func (s Store) Take(ctx context.Context, pieces []Piece) ([]Taken, error) {
 	var taken []Taken
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -121,7 +119,6 @@ func (s Store) Take(ctx context.Context, pieces []Piece) ([]Taken, error) {
 	return taken, nil
 }
 
-// fence finds out which pieces count.
 func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 	n := len(pieces)
 	taken := make([]Taken, n)
@@ -136,7 +133,7 @@ func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 	var live, asked, waits bool
 	var endpoint string
 	var open int64
-	more := map[uuid.UUID]int64{} // what this transaction opens, of each slice
+	more := map[uuid.UUID]int64{} // opened by this transaction, by slice
 	begun := map[uuid.UUID]bool{}
 	err := pg.Each(pg.Rows(ctx, tx, fencePieces, numbers, ids, of, ordinals),
 		[]any{&i, &live, &endpoint, &asked, &waits, &open}, func() {
@@ -162,7 +159,6 @@ func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 	return taken, err
 }
 
-// kept are the pieces that count, by their places.
 type kept []int
 
 func keep(pieces []Piece, taken []Taken) (k kept) {
@@ -174,7 +170,6 @@ func keep(pieces []Piece, taken []Taken) (k kept) {
 	return k
 }
 
-// write keeps the pieces, and finds out which results are complete with them.
 func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Taken) error {
 	last := map[uuid.UUID]int{} // the last piece of each result
 	ids := make([]uuid.UUID, len(k))
@@ -222,8 +217,8 @@ func claims(ids []uuid.UUID, last map[uuid.UUID]int, pieces []Piece) []any {
 // sweepAtOnce bounds the results that one transaction deletes: each may be 64 MiB.
 const sweepAtOnce = 4
 
-// By large_result_open, and slices by their key. A slice that has ended comes never back, and recording marks a result
-// in the transaction that may end its slice: what is seen as not recorded of a slice that has ended is no one's.
+// By large_result_open, and slices by key. An ended slice never revives, and recording marks a result in the
+// transaction that may end its slice. So an unrecorded result of an ended slice is garbage.
 const deleteAbandoned = `
 DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
     SELECT l.id FROM large_result l
@@ -231,8 +226,8 @@ DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
         SELECT FROM work_slice s WHERE s.id = l.slice_id AND s.state IN ('scheduled', 'claimed', 'sent'))
     LIMIT $1))`
 
-// Sweep deletes what has come of results that no one will record: their service has died on the way, a piece was lost,
-// or the item was answered otherwise. It returns how many it has deleted. Leader work.
+// Sweep deletes results that will never be recorded: a service died, a piece was lost, or the item is settled. Leader
+// work.
 func (s Store) Sweep(ctx context.Context, lease workqueue.Lease) (swept int, err error) {
 	for {
 		var deleted int64

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Clone returns a network that may be changed apart.
+// Clone returns a copy that can be changed independently.
 func (n *Network) Clone() *Network {
 	return &Network{slices.Clone(n.Runs), slices.Clone(n.Steps), slices.Clone(n.Endpoints)}
 }
 
-// Apply changes the network as if someone had changed a run: "STEP.in_flight=32", "STEP.chunk=200", "STEP.rate=50",
+// Apply changes the network as if a run were changed: "STEP.in_flight=32", "STEP.chunk=200", "STEP.rate=50",
 // "STEP.budget=16" (of its endpoint), "STEP.instances=6" (of its service), "rate=50" (of each step), "priority=5",
-// "without=RUN" (as if that other run were not there). An error says what is accepted.
+// or "without=RUN" (without that other run). An error says what is accepted.
 func (n *Network) Apply(run int, change string) error {
 	what, value, _ := strings.Cut(change, "=")
 	switch what {
@@ -50,10 +50,10 @@ func (n *Network) Apply(run int, change string) error {
 	return nil
 }
 
-// bounds are those of a setting, as those that set it know them.
+// bounds are those of a setting, as in the code that sets it.
 type bounds struct {
 	least, most float64
-	broken      bool // it may be no whole number, and be 0 for none
+	broken      bool // it may be a fraction, and 0 for none
 	want        string
 }
 
@@ -71,7 +71,6 @@ func accepted(setting string) (b bounds, known bool) {
 	return b, false
 }
 
-// parse reads the value of a setting.
 func parse(setting, value string) (float64, error) {
 	b, _ := accepted(setting)
 	number, err := strconv.ParseFloat(value, 64)
@@ -84,7 +83,7 @@ func parse(setting, value string) (float64, error) {
 	return number, nil
 }
 
-// cutLast takes a setting from the name of its step, which may have dots.
+// cutLast separates a setting from its step's name, which may contain dots.
 func cutLast(what string) (step, setting string, of bool) {
 	at := strings.LastIndexByte(what, '.')
 	if at < 0 {
@@ -119,7 +118,7 @@ func (n *Network) set(s *Step, setting string, number float64) {
 	}
 }
 
-// sized is what requests of so many items would cost: one part of their time goes with the items, the other does not.
+// sized is the cost of requests with that many items: part of their time is fixed, the rest proportional.
 func (c Cost) sized(items float64) Cost {
 	if c.Chunk == 0 {
 		return c
@@ -134,7 +133,7 @@ func (c Cost) sized(items float64) Cost {
 	return c
 }
 
-// scale is as if so many instances of the service ran. More of them help only where requests wait for one.
+// scale applies another number of instances of the service. More help only where requests wait for one.
 func (e *Endpoint) scale(s *Step, instances float64) {
 	by := instances / float64(max(s.Cost.Instances, 1))
 	switch {
@@ -145,7 +144,7 @@ func (e *Endpoint) scale(s *Step, instances float64) {
 	}
 }
 
-// without takes another run away, by its name, its id or the beginning of that.
+// without removes another run by name, ID or the start of the ID.
 func (n *Network) without(run int, ref string) error {
 	others := map[string]bool{}
 	var named []int
@@ -181,7 +180,6 @@ func (n *Network) without(run int, ref string) error {
 		strings.Join(slices.Sorted(maps.Keys(others)), ", "))
 }
 
-// called are the ids of runs, with their names.
 func (n *Network) called(runs []int) []string {
 	all := make([]string, len(runs))
 	for at, r := range runs {

@@ -6,41 +6,41 @@ import (
 	"slices"
 )
 
-// Request is a request of a step, with its times in seconds from now: those that are over are negative.
+// Request is a request of a step. Times are seconds from now, negative in the past.
 type Request struct {
 	Items    float64
-	First    bool // its items were asked for the first time
-	Live     bool // it has not ended
+	First    bool // its items were requested for the first time
+	Live     bool
 	Began    float64
 	Ended    float64
-	Took     float64 // seconds that the service worked on it; negative: not known
-	Instance string  // who answered
+	Took     float64 // seconds that the service worked on it; negative: unknown
+	Instance string  // that answered
 }
 
-// Cost is what requests of a step cost.
+// Cost is the cost of a step's requests.
 type Cost struct {
-	Requests  int       // that ended
+	Requests  int       // ended
 	Chunk     float64   // items in a request
-	Slot      float64   // seconds of a place in flight for an item, with all that is tried again
-	Spread    float64   // how sure that is: a standard deviation, as a share
-	Vary      float64   // how much one request differs from another: a standard deviation, as a share
-	Again     float64   // items that were tried again, as a share
-	Stays     []float64 // seconds that requests stayed in flight, ascending
-	Fixed     float64   // of those, the part that does not depend on the number of items, as a share
-	Busy      float64   // the part for which the service worked, as a share; 0: not known
-	Level     float64   // requests in flight while there were any; 0: not known
-	Oldest    float64   // for how long the oldest request in flight has been
+	Slot      float64   // seconds in flight for an item, including retries
+	Spread    float64   // uncertainty of Slot: standard deviation, as a share
+	Vary      float64   // variation between requests: standard deviation, as a share
+	Again     float64   // retried items, as a share
+	Stays     []float64 // seconds in flight of requests, ascending
+	Fixed     float64   // share of those that does not depend on the number of items
+	Busy      float64   // share in which the service worked; 0: unknown
+	Level     float64   // requests in flight while there were any; 0: unknown
+	Oldest    float64   // age of the oldest request in flight
 	Instances int       // that answered
 
-	served bool // Slot is the time of a worker of the service
+	served bool // Slot is a worker's time at the service
 }
 
 const (
-	leastRequests = 3    // before anything is said
-	drift         = 0.07 // how much a rate changes by itself, as a share
-	borrowed      = 0.15 // how much it differs from that of an earlier run
-	levelWindow   = 30.0 // seconds over which the requests in flight are counted, at most
-	batches       = 8    // in which the spread is looked for
+	leastRequests = 3    // required for a forecast
+	drift         = 0.07 // spontaneous change of a rate, as a share
+	borrowed      = 0.15 // difference from an earlier run's rate
+	levelWindow   = 30.0 // most seconds over which requests in flight are counted
+	batches       = 8    // in which the spread is measured
 )
 
 // Known reports whether enough was measured.
@@ -48,7 +48,7 @@ func (c *Cost) Known() bool { return c.Requests >= leastRequests && c.Slot > 0 }
 
 func (c *Cost) typical() float64 { return quantile(c.Stays, 0.5) }
 
-// rest is for how much longer a request stays that has been in flight for so long.
+// rest is the expected remaining time of a request in flight of that age.
 func (c *Cost) rest(age float64) float64 {
 	at, _ := slices.BinarySearch(c.Stays, age)
 	if longer := c.Stays[at:]; len(longer) > 0 {
@@ -57,7 +57,7 @@ func (c *Cost) rest(age float64) float64 {
 	return age / 2
 }
 
-// Measure finds what requests cost, of this run or of an earlier one.
+// Measure derives the cost from requests of this run, or of an earlier one.
 func Measure(requests []Request, earlier bool) Cost {
 	var c Cost
 	var ended []Request
@@ -105,11 +105,11 @@ func Measure(requests []Request, earlier bool) Cost {
 	return c
 }
 
-// points is how finely the times of requests are kept.
+// points is the number of stored quantiles.
 const points = 64
 
-// stays are the quantiles of how long requests stay in flight, and the mean. Those that have not ended count as well,
-// as far as they have come: otherwise the slow ones would be missing while a run is young (Kaplan and Meier).
+// stays returns the quantiles and mean of requests' time in flight. Unfinished ones count, too, with their time so
+// far: otherwise slow ones would be missing in a young run (Kaplan and Meier).
 func stays(requests []Request) (quantiles []float64, mean float64) {
 	sorted := slices.Clone(requests)
 	for i := range sorted {
@@ -120,7 +120,7 @@ func stays(requests []Request) (quantiles []float64, mean float64) {
 	slices.SortFunc(sorted, func(a, b Request) int {
 		return cmp.Compare(a.Ended-a.Began, b.Ended-b.Began)
 	})
-	left, before := 1.0, 0.0 // of all requests, those that take longer than before
+	left, before := 1.0, 0.0 // share of all requests that take longer than before
 	for i, r := range sorted {
 		stay := r.Ended - r.Began
 		mean += left * (stay - before)
@@ -139,7 +139,7 @@ func stays(requests []Request) (quantiles []float64, mean float64) {
 	return quantiles, mean
 }
 
-// spread is how much the cost of an item may differ from what was measured: by chance, and later by itself.
+// spread is how much an item's cost may differ from the measured one: by chance, and by later change.
 func spread(ended []Request) float64 {
 	var each []float64
 	for at := range batches {
@@ -169,8 +169,8 @@ func spread(ended []Request) float64 {
 	return min(math.Sqrt(chance+drift*drift)+few*few, 1)
 }
 
-// Level is how many requests were in flight lately, while there were any: a pause says nothing. Lately is a few times
-// as long as half of them take. Where many more are in flight now, something has just begun, and they count.
+// Level is the recent number of requests in flight, ignoring pauses. Recent means a few times their median duration.
+// If many more are in flight now, something has just begun, and they count.
 func Level(requests []Request) float64 {
 	type edge struct{ at, by float64 }
 	quantiles, _ := stays(requests)
@@ -201,8 +201,8 @@ func Level(requests []Request) float64 {
 	return max(sum/busy, 0.9*live)
 }
 
-// fixedShare is the part of a request's time that does not depend on its size: by a line through requests of different
-// sizes, or else what the service does not work.
+// fixedShare is the share of a request's time that does not depend on its size: from a line through requests of
+// different sizes, or else the time in which the service does not work.
 func fixedShare(ended []Request, busy float64) float64 {
 	n, sx, sy, sxx, sxy := 0.0, 0.0, 0.0, 0.0, 0.0
 	for _, r := range ended {
@@ -219,8 +219,8 @@ func fixedShare(ended []Request, busy float64) float64 {
 	return 0.1
 }
 
-// marks are the items whose outcome may be the last: how many items before the end such a one is on average, and how
-// long it takes. They are those of slow requests, and of items that are tried again and again.
+// marks are the items that may finish last: how many items before the end such a one is on average, and its
+// duration. They come from slow requests, and from items retried repeatedly.
 func (s *Step) marks() []mark {
 	c, typical := &s.Cost, s.Cost.typical()
 	all := []mark{{0, typical}}
@@ -240,8 +240,8 @@ func (s *Step) marks() []mark {
 	return all
 }
 
-// Fit makes the network agree with what was measured: a service that requests wait for has no more workers than it was
-// seen to use, and places that stand empty between requests are part of what a request costs. Call it once.
+// Fit adjusts the network to what was measured: a service with waiting requests has no more workers than it was seen
+// to use, and idle places between requests are part of a request's cost. Call it once.
 func (n *Network) Fit() {
 	for e := range n.Endpoints {
 		n.fitWorkers(e)
@@ -260,7 +260,7 @@ func (n *Network) Fit() {
 	}
 }
 
-// fit returns what items of each step cost when the places that stand empty count. Some runs are left out.
+// fit returns the cost of each step's items, including idle places. Some runs are left out.
 func (n *Network) fit(x *index, without []bool) []float64 {
 	p := n.start(x, nil, without)
 	n.allot(p)
@@ -276,7 +276,7 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 			continue
 		}
 		full := s.Cost.Level * s.Cost.used() / sp.places
-		// Others that have ended, or are about to, used the same places.
+		// Requests that have ended, or will shortly, used the same places.
 		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
 		least := 0.1
 		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places
@@ -287,7 +287,7 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 	return slots
 }
 
-// used is the part of the time in flight that Slot counts.
+// used is the share of the time in flight that Slot counts.
 func (c *Cost) used() float64 {
 	if c.served {
 		return c.Busy
@@ -296,8 +296,8 @@ func (c *Cost) used() float64 {
 }
 
 const (
-	queued    = 0.65 // a service that works on its requests for less of their time has them wait
-	queuedFor = 0.05 // seconds that they wait then
+	queued    = 0.65 // a service that works less than this share has requests waiting
+	queuedFor = 0.05 // for at least these seconds
 )
 
 func (n *Network) fitWorkers(e int) {

@@ -1,8 +1,7 @@
-// Package forecast says when runs will end. It holds one model of runs as a queueing network: steps that feed each
-// other, endpoints whose places they share, requests that take a while and items that are tried again. The model plays
-// what is left many times, in amounts of items rather than one by one, each time with other luck within what was
-// measured, and tells a band. It reads no clock and no database: times are seconds from the moment that the network
-// shows. The same network gives the same answer.
+// Package forecast predicts when runs will end. It models runs as a queueing network: steps that feed each other,
+// endpoints with shared capacity, requests with durations, and retries. It simulates the remaining work many times,
+// in amounts of items, each with random variations within what was measured, and returns quantiles. It reads neither
+// a clock nor a database: times are seconds from the network's moment. The same network gives the same result.
 package forecast
 
 import (
@@ -14,22 +13,22 @@ import (
 	"time"
 )
 
-// Network is the work at hand: runs, and what they share.
+// Network is the current work: runs, and what they share.
 type Network struct {
 	Runs      []Run
-	Steps     []Step // of each run in order, so that a step comes after those that it needs
+	Steps     []Step // of each run in order: each after those it needs
 	Endpoints []Endpoint
 }
 
 // Run is a run that has not ended.
 type Run struct {
-	ID, Name string // as people call it in [Network.Apply]; the name may be empty
+	ID, Name string // as in [Network.Apply]; the name may be empty
 	Priority int
-	Person   string // that is waited for before anything goes on, like "someone to resume it"; empty: no one
-	Canary   bool   // a sample goes first: the others wait until it has ended
-	Approve  bool   // and until someone approves
-	WhyNot   string // why no one can know its end
-	Idle     bool   // it asks for nothing now, like one that is being loaded or waits for a person
+	Person   string // whose action everything waits for, like "someone to resume it"; empty: none
+	Canary   bool   // a sample goes first; the rest waits until it has ended
+	Approve  bool   // and until approval
+	WhyNot   string // why its end cannot be predicted
+	Idle     bool   // it requests nothing now, for example while loading or waiting for a person
 
 	Timed  bool    // it is to be done in DoneBy seconds; see [Network.Paces]
 	DoneBy float64 // negative: it should have been
@@ -38,25 +37,25 @@ type Run struct {
 	AtRisk bool    // it was found that it will not be
 }
 
-// Step is a step of a run. Items are those that it has to do in all.
+// Step is a step of a run. Items are its total.
 type Step struct {
 	Run      int // index of Network.Runs
 	Name     string
 	Endpoint int   // index of Network.Endpoints
 	Needs    []int // indexes of Network.Steps
-	Barrier  bool  // it begins when its needs have ended for all items
-	Gate     bool  // and someone has approved
+	Barrier  bool  // it starts when its needed steps have ended for all items
+	Gate     bool  // and it was approved
 
 	Items, Settled float64
-	Ready          float64 // may be asked for now
-	Held           float64 // behind the canary; or, in a run without one, behind others of their lanes
-	Out            float64 // asked for and not answered
-	Retrying       float64 // wait to be asked for again
+	Ready          float64 // claimable now
+	Held           float64 // by the canary or, in a run without one, behind others in their lanes
+	Out            float64 // in flight
+	Retrying       float64 // waiting to be retried
 	RetryDue       float64 // seconds until the last of those is due
-	Failed         float64 // share of what has settled, so that steps that need it leave it out
+	Failed         float64 // share of the settled items, which later steps skip
 
-	InFlight            int // requests at most
-	Cap                 int // the same, as long as its run is gentle; 0: none
+	InFlight            int // limit of requests
+	Cap                 int // the same while its run is gentle; 0: none
 	Auto                bool
 	Rate                float64 // items a second; 0: no limit
 	Attempts            int
@@ -69,15 +68,15 @@ type Step struct {
 type Endpoint struct {
 	Name        string
 	Budget      int     // requests over all runs; 0: no limit
-	Auto        int     // requests of the steps that leave it to nodes; 0: not known
+	Auto        int     // limit found by nodes for automatic steps; 0: unknown
 	Rate        float64 // items a second; 0: no limit
 	RequestRate float64 // requests a second; 0: no limit
-	Workers     float64 // requests that its service works on at once, where others wait for it; 0: more than are sent
-	Level       float64 // requests in flight lately, of whatever runs; 0: not known
+	Workers     float64 // concurrent requests of its service, if others wait; 0: more than are sent
+	Level       float64 // recent requests in flight of all runs; 0: unknown
 	Down        string  // why nothing is sent to it
 }
 
-// Forecast says when a run will end. Its times are those that one in ten, half and nine in ten courses keep.
+// Forecast predicts when a run will end. Its times are kept by 10%, 50% and 90% of the simulations.
 type Forecast struct {
 	P10 *time.Time `json:"p10,omitempty" doc:"one in ten such runs ends before; absent: it waits, or no one knows"`
 	P50 *time.Time `json:"p50,omitempty" doc:"half of them do"`
@@ -92,38 +91,37 @@ type Forecast struct {
 	WhyNot string `json:"why_not,omitempty" doc:"why there is no forecast yet"`
 }
 
-// Block takes the times away: something stands in the way, and no one knows when it is gone. A run that waits already
-// keeps how long it takes after that.
+// Block removes the times because of an unpredictable obstacle. A waiting run keeps the duration after its wait.
 func (f *Forecast) Block(why string) {
 	if f != nil && (f.WaitsFor == "" || f.WaitsFrom != nil) {
 		*f = Forecast{WhyNot: why}
 	}
 }
 
-// Span is how long something takes.
+// Span is a predicted duration.
 type Span struct {
 	P10 float64 `json:"p10_seconds"`
 	P50 float64 `json:"p50_seconds"`
 	P90 float64 `json:"p90_seconds"`
 }
 
-// StepForecast says when a step will end, in seconds from now.
+// StepForecast predicts when a step will end, in seconds from now.
 type StepForecast struct {
 	Step string `json:"step"`
 	Span
 }
 
-// Outcome is what is known of a run.
+// Outcome is the prediction for a run.
 type Outcome struct {
 	Forecast
-	Steps []StepForecast // none when nothing can be told
+	Steps []StepForecast // empty if none is possible
 }
 
-// rounds is how often the model plays, by the number of steps: large networks vary less, and cost more.
+// rounds is the number of simulations by the number of steps: large networks vary less and cost more.
 func rounds(steps int) int { return min(max(2000/max(steps, 1), 20), 60) }
 
-// All returns what is known of each run, as of now. The seed chooses the luck. Runs that do not go on take nothing from
-// those that do, but from when they go on themselves. It fails when the context ends.
+// All returns the prediction for each run as of now. seed selects the random variations. Runs that are idle affect
+// others only once they continue. It fails when the context ends.
 func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcome, error) {
 	out := make([]Outcome, len(n.Runs))
 	if len(n.Steps) == 0 {
@@ -154,7 +152,7 @@ func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcom
 	return out, nil
 }
 
-// courses are what was played: with luck, and the middle of it.
+// courses are the simulations: with variations, and the nominal one.
 type courses struct {
 	played  []*play
 	nominal *play
@@ -172,7 +170,7 @@ func (n *Network) course(ctx context.Context, x *index, lucks [][]luck, without 
 	return c, nil
 }
 
-// idle says for each run whether it asks for nothing now.
+// idle is, for each run, whether it requests nothing now.
 func (n *Network) idle() []bool {
 	idle := make([]bool, len(n.Runs))
 	for r := range n.Runs {
@@ -181,7 +179,7 @@ func (n *Network) idle() []bool {
 	return idle
 }
 
-// unknown says for each run why it cannot be told when it ends.
+// unknown is, for each run, why its end cannot be predicted.
 func (n *Network) unknown() []string {
 	why := make([]string, len(n.Runs))
 	for r := range n.Runs {
@@ -199,7 +197,7 @@ func (n *Network) unknown() []string {
 	return why
 }
 
-// tell makes a forecast of what was played.
+// tell derives a forecast from simulations.
 func (n *Network) tell(r int, now time.Time, c courses) Outcome {
 	if i := n.stuck(r, c); i >= 0 {
 		return Outcome{Forecast: Forecast{WhyNot: fmt.Sprintf("step %s cannot go on as things are", n.Steps[i].Name)}}
@@ -232,7 +230,7 @@ func (n *Network) tell(r int, now time.Time, c courses) Outcome {
 	return out
 }
 
-// stuck is the first step of a run that nothing moves; -1: none.
+// stuck is the first step of a run that cannot progress; -1: none.
 func (n *Network) stuck(r int, c courses) int {
 	for _, i := range c.nominal.byRun[r] {
 		if c.nominal.steps[i].stuck || slices.ContainsFunc(c.played, func(p *play) bool { return p.steps[i].stuck }) {
@@ -242,7 +240,6 @@ func (n *Network) stuck(r int, c courses) int {
 	return -1
 }
 
-// finite reports whether all of it are numbers.
 func (s Span) finite() bool {
 	sum := s.P10 + s.P50 + s.P90
 	return !math.IsNaN(sum) && !math.IsInf(sum, 0)
@@ -273,7 +270,7 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// waitsFor names what a run waits for, or will, of which no one knows when it comes. atOnce says that it waits now.
+// waitsFor names what a run waits for, or will, without a known end. atOnce: it waits now.
 func (n *Network) waitsFor(r int) (what string, atOnce bool) {
 	run := &n.Runs[r]
 	if run.Person != "" {
@@ -301,7 +298,7 @@ func (n *Network) waitsFor(r int) (what string, atOnce bool) {
 	return gates, false
 }
 
-// bound says what keeps a run from being faster: the step that has work waiting for the longest time, and why.
+// bound says what limits a run: the step with the longest backlog, and why.
 func (n *Network) bound(r int, nominal *play) string {
 	worst := -1
 	for i := range n.Steps {
@@ -333,7 +330,7 @@ func (n *Network) limitText(i int, l limit) string {
 	case byAuto:
 		return fmt.Sprintf("%d requests in flight, which nodes found %s to take", e.Auto, e.Name)
 	case byWorkers:
-		return fmt.Sprintf("the service of %s works on %.0f requests at once, and others wait for it", e.Name,
+		return fmt.Sprintf("the service of %s works on %.0f requests concurrently, and others wait", e.Name,
 			max(e.Workers, 1))
 	case byRate:
 		return fmt.Sprintf("%v items a second by its rate", s.Rate)

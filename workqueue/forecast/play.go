@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// limit is what keeps a step from being faster.
+// limit is what limits a step.
 type limit int
 
 const (
@@ -20,21 +20,21 @@ const (
 	byEndpointRate
 )
 
-// play is one course of what is left of all runs.
+// play is one simulation of the remaining work of all runs.
 type play struct {
 	*index
 	now   float64
 	steps []stepPlay
 	runs  []runPlay
 
-	shares  []share // room for those of an endpoint
-	changed []bool  // and for which endpoints are shared anew
+	shares  []share // reused for an endpoint's shares
+	changed []bool  // endpoints to be shared again
 }
 
 type runPlay struct {
 	ended float64
-	waits float64 // when it began to wait for a person; -1: never
-	free  bool    // all items may go: it has no canary, or that has ended
+	waits float64 // when it started to wait for a person; -1: never
+	free  bool    // all items may go: no canary, or it has ended
 }
 
 func (r *runPlay) wait(now float64) {
@@ -44,37 +44,36 @@ func (r *runPlay) wait(now float64) {
 }
 
 type stepPlay struct {
-	slot      float64 // seconds of a place that an item costs, its retries included
-	started   float64 // items that were asked for, once or more
-	arrived   float64 // items that may be
+	slot      float64 // seconds of a place that an item costs, including retries
+	started   float64 // items requested at least once
+	arrived   float64 // items available
 	total     float64
 	marks     []mark  // what ends last
-	ended     float64 // -1: not yet
-	rate      float64 // items a second that are asked for now
-	inflow    float64 // items a second that arrive
-	places    float64 // requests in flight now
+	ended     float64 // -1: not ended
+	rate      float64 // items a second being requested
+	inflow    float64 // items a second arriving
+	places    float64 // requests in flight
 	limit     limit
-	backlog   float64 // seconds for which items waited for it
-	idle      float64 // share of its places that it did not use at first, for want of items
+	backlog   float64 // seconds during which items waited for it
+	idle      float64 // share of its places initially unused for want of items
 	waitedFor bool    // its gate has been reached
-	moved     float64 // items that were asked for lately
+	moved     float64 // items requested lately
 	was       float64 // rate of the last pass
-	stuck     bool    // nothing can move it
+	stuck     bool    // it cannot progress
 }
 
-// mark is an item whose outcome comes so long after it was asked for.
+// mark is an item whose outcome comes that long after its request.
 type mark struct{ item, delay float64 }
 
-// luck is what is drawn for a step: how costly it is, and where its slow requests and its retries are.
+// luck is a step's random variations: its cost, and its slow requests and retries.
 type luck struct {
 	cost  float64   // standard normal
-	marks []float64 // exponential, of mean 1
+	marks []float64 // exponential, with mean 1
 }
 
-const drawn = 12 // marks of a step at most
+const drawn = 12 // most marks of a step
 
-// draw gives each round its luck. Over all rounds each step's costs are spread evenly (a Latin hypercube), so that few
-// rounds are enough.
+// draw draws each round's variations. Each step's costs form a Latin hypercube, so few rounds suffice.
 func draw(steps, count int, seed uint64) [][]luck {
 	source := rand.New(rand.NewPCG(seed, 0x7261))
 	all := make([][]luck, count)
@@ -93,7 +92,6 @@ func draw(steps, count int, seed uint64) [][]luck {
 	return all
 }
 
-// index finds the steps of an endpoint and of a run.
 type index struct {
 	byEndpoint, byRun [][]int
 	depth             int // steps of the longest chain
@@ -115,7 +113,7 @@ func (n *Network) index() *index {
 	return x
 }
 
-// start is the beginning of a play. Runs that are left out are as if they had ended.
+// start returns the initial state. Runs left out count as ended.
 func (n *Network) start(x *index, lucks []luck, without []bool) *play {
 	p := &play{index: x, steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs)),
 		changed: make([]bool, len(n.Endpoints))}
@@ -135,10 +133,10 @@ func (n *Network) start(x *index, lucks []luck, without []bool) *play {
 	return p
 }
 
-// exact is how many changes are played one by one at most; see [play.least].
+// exact is the most changes simulated individually; see [play.least].
 const exact = 200
 
-// play plays until all has ended. Without luck it plays the middle of it.
+// play simulates until all has ended; without luck, the nominal course.
 func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	p := n.start(x, lucks, without)
 	n.expect(p)
@@ -160,7 +158,7 @@ func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	}
 	for i := range n.Steps {
 		s := &p.steps[i]
-		if s.ended < 0 { // nothing can move it
+		if s.ended < 0 { // it cannot progress
 			s.ended, s.stuck = p.now, true
 		}
 		r := &p.runs[n.Steps[i].Run]
@@ -169,7 +167,7 @@ func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	return p
 }
 
-// least is how long a play goes on at least before it looks again, after many changes: ever longer, so that it ends.
+// least is the shortest step of time after many changes, ever longer, so that the simulation ends.
 func (p *play) least(past int) float64 {
 	if past < 0 {
 		return 0
@@ -177,7 +175,7 @@ func (p *play) least(past int) float64 {
 	return max(p.now, 1e-3) * 2e-3 * math.Exp2(float64(past/32))
 }
 
-// expect adds what steps will get from requests that others have in flight.
+// expect adds what steps will get from requests in flight at needed steps.
 func (n *Network) expect(p *play) {
 	for i := range n.Steps {
 		if sp := &p.steps[i]; sp.ended < 0 {
@@ -187,7 +185,7 @@ func (n *Network) expect(p *play) {
 	}
 }
 
-// unstick ends the canaries of runs where nothing moves any more: what is missing of them will not come.
+// unstick ends the canaries of runs that cannot progress: their missing items will not come.
 func (n *Network) unstick(p *play) (some bool) {
 	for r := range p.runs {
 		if run := &p.runs[r]; !run.free {
@@ -199,8 +197,7 @@ func (n *Network) unstick(p *play) (some bool) {
 	return some
 }
 
-// fed is how much of something a step gets from those that it needs and that have not ended: the least of them, in
-// its own items.
+// fed is how much a step gets of something from needed steps that have not ended, in its own items.
 func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
 	s := &n.Steps[i]
 	if s.Barrier {
@@ -218,16 +215,16 @@ func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
 	return least
 }
 
-// leave takes a step out of a play.
+// leave removes a step from a simulation.
 func (s *stepPlay) leave() { s.started, s.arrived, s.ended = s.total, s.total, 0 }
 
 func (n *Network) begin(p *play, i int, l luck) {
 	s, out := &n.Steps[i], &p.steps[i]
 	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1}
 	out.started = min(s.Settled+s.Out, s.Items)
-	// What is left may cost more or less than what was measured, the more so the fewer requests it is.
+	// The rest may cost more or less than measured, varying more the fewer requests it is.
 	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk, 1)
-	for _, need := range s.Needs { // what failed there is left out here
+	for _, need := range s.Needs { // what failed there is skipped here
 		out.slot *= max(1-n.Steps[need].Failed, 0.01)
 	}
 	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
@@ -237,7 +234,7 @@ func (n *Network) begin(p *play, i int, l luck) {
 		return
 	}
 	held := s.Held
-	if !n.Runs[s.Run].Canary { // they are behind others of their lanes
+	if !n.Runs[s.Run].Canary { // they are behind others in their lanes
 		held, out.arrived = 0, min(out.arrived+s.Held, s.Items)
 	}
 	if len(s.Needs) == 0 {
@@ -263,8 +260,7 @@ func (n *Network) begin(p *play, i int, l luck) {
 	}
 }
 
-// pass notes when the items between two were asked for, the first of them at a time, at a rate: their delays become
-// times. A mark that is passed has item -1.
+// pass records when the items between two were requested: delays become times. A passed mark has item -1.
 func (s *stepPlay) pass(from, to, at, rate float64) {
 	for i := range s.marks {
 		m := &s.marks[i]
@@ -282,7 +278,7 @@ func (s *stepPlay) pass(from, to, at, rate float64) {
 	}
 }
 
-// end is when the last outcome is there, once all items have been asked for.
+// end is the time of the last outcome, once all items are requested.
 func (s *stepPlay) end() float64 {
 	last := 0.0
 	for _, m := range s.marks {
@@ -291,7 +287,7 @@ func (s *stepPlay) end() float64 {
 	return last
 }
 
-// release lets items go that waited for other steps, for a canary or for a person, who comes at once.
+// release releases items that waited for steps, a canary or a person, who is assumed to act immediately.
 func (n *Network) release(p *play) {
 	for r := range p.runs {
 		if run := &p.runs[r]; !run.free && n.sampled(p, r) {
@@ -323,8 +319,7 @@ func (p *play) over(steps []int) bool {
 	return true
 }
 
-// sampled reports whether all that goes before the rest of a canary was asked for. The first steps say how much that
-// is; what waits for all items at a barrier is not part of it.
+// sampled reports whether a canary's sample, as large as the first steps say, was requested, except at barriers.
 func (n *Network) sampled(p *play, r int) bool {
 	held := 0.0
 	for _, i := range p.byRun[r] {
@@ -340,16 +335,14 @@ func (n *Network) sampled(p *play, r int) bool {
 }
 
 const (
-	// settles is for how many passes rates are looked for that do not change any more, where steps that feed each other
-	// share an endpoint.
+	// settles is the number of passes for rates to converge where steps that feed each other share an endpoint.
 	settles = 8
-	// In a network of many steps, where changes are many and small, a few passes from the rates before are enough.
+	// Large networks change often and little, so a few passes from the previous rates suffice.
 	manySteps, fewPasses = 100, 4
 )
 
-// allot gives the places of the endpoints to the steps that have work, and so each its rate. What arrives at a step
-// depends on the rates of others: each pass gets one step farther down the chains. After that what still changes goes
-// halfway.
+// allot divides the endpoints' places among steps with work, which gives their rates. What arrives at a step depends
+// on other rates: each pass gets one step further down the chains. After that, changes are applied by half.
 func (n *Network) allot(p *play) {
 	rate := func(need int) float64 { return p.steps[need].rate }
 	changed := p.changed
@@ -386,7 +379,6 @@ func (n *Network) allot(p *play) {
 	}
 }
 
-// settled reports whether the last pass changed no rate.
 func (p *play) settled() bool {
 	for i := range p.steps {
 		if sp := &p.steps[i]; math.Abs(sp.rate-sp.was) > 1e-4*max(sp.rate, sp.was) {
@@ -437,7 +429,7 @@ func (n *Network) allotEndpoint(p *play, e int) {
 	}
 }
 
-// wants is how many places a step would fill now, by itself.
+// wants is how many places a step alone would fill now.
 func (n *Network) wants(p *play, i int) float64 {
 	s, sp := &n.Steps[i], &p.steps[i]
 	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total {
@@ -464,7 +456,7 @@ func (s *Step) inFlight() int {
 	return s.InFlight
 }
 
-// most is how many items a second the rates allow a step.
+// most is the items a second that the rates permit a step.
 func (s *Step) most(at *Endpoint) float64 {
 	most := math.Inf(1)
 	if s.Rate > 0 {
@@ -489,16 +481,14 @@ func (n *Network) shareRate(p *play, all []share, rate float64) {
 	}
 }
 
-// share is what a step wants of something that it shares, and gets.
+// share is what a step wants and gets of something shared.
 type share struct {
 	step, priority int
 	weight         float64
 	wants, gets    float64
 }
 
-// fill shares what there is: the more urgent come first, those that are as urgent get the same, times their weights,
-// unless they want less.
-// It reports whether someone got less than wanted.
+// fill divides what exists: by priority, and by weight within one unless a step wants less. short: any got less.
 func fill(all []share, left float64) (short bool) {
 	slices.SortFunc(all, func(a, b share) int {
 		switch {
@@ -523,7 +513,7 @@ func fill(all []share, left float64) (short bool) {
 	return short
 }
 
-// mark notes for the steps that got less than they wanted what kept them from more.
+// mark records what limited the steps that got less than they wanted.
 func (n *Network) mark(p *play, all []share, by limit) {
 	several := slices.ContainsFunc(all, func(sh share) bool { return n.Steps[sh.step].Run != n.Steps[all[0].step].Run })
 	for _, sh := range all {
@@ -535,7 +525,7 @@ func (n *Network) mark(p *play, all []share, by limit) {
 	}
 }
 
-// next is how long until something changes.
+// next is the time until something changes.
 func (n *Network) next(p *play) float64 {
 	d := math.Inf(1)
 	for i := range n.Steps {
@@ -545,7 +535,7 @@ func (n *Network) next(p *play) float64 {
 			d = min(d, sp.ended-p.now)
 		case sp.ended >= 0:
 		case left <= 1e-6:
-			d = 0 // its end is to be noted
+			d = 0 // its end must be recorded
 		case sp.rate <= 0:
 		case waiting > 1e-6 && sp.rate > sp.inflow:
 			d = min(d, waiting/(sp.rate-sp.inflow), left/sp.rate)
@@ -553,7 +543,7 @@ func (n *Network) next(p *play) float64 {
 			d = min(d, left/sp.rate)
 		}
 	}
-	if !(d >= 0) { // it is no number
+	if !(d >= 0) { // NaN
 		return math.Inf(1)
 	}
 	return d
@@ -591,7 +581,7 @@ func (n *Network) advance(p *play, d float64) {
 	p.now += d
 }
 
-// noteIdle notes how much of its places each step leaves unused, since others feed it slowly.
+// noteIdle records how much of its places each step leaves unused because it is fed slowly.
 func (n *Network) noteIdle(p *play) {
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]

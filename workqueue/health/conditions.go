@@ -8,10 +8,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// The statements of the rules, and the index that each goes by. What words name is a column; `subject` and `since` are
-// columns of all, and `count`, `of`, `severity`, `kind` and `case`, which say it instead of the rule, of some.
+// The statements of the rules, each with the index that it uses. Templates read its columns by name. Every row has
+// `subject` and `since`; `count`, `of`, `severity`, `kind` and `case`, where present, override the rule.
 const (
-	// batchrun_failed. What is accepted does not count. A re-run opens the run again, and takes its condition away.
+	// batchrun_failed. Accepted failures do not count. A re-run reopens the run, which removes its condition.
 	failedRuns = `
 WITH failed AS (
     SELECT id, name, plan, failed - accepted AS items, finished_at, row_number() OVER (ORDER BY id DESC) AS nth
@@ -24,7 +24,7 @@ SELECT 'older', 'older runs', '', '', sum(items)::bigint, count(*), max(finished
 FROM failed WHERE nth > $2 HAVING count(*) > 0
 ORDER BY nth`
 
-	// batchrun_active, and run_step_barrier for the steps that wait, of a run that is not held; a few for each reason.
+	// batchrun_active, and run_step_barrier for waiting steps of runs that are not held. A few rows for each reason.
 	heldRuns = `
 SELECT kind, id::text AS subject, name, plan, detail, since, by, other, steps, known,
     CASE steps WHEN 1 THEN detail ELSE 'NAME' END AS step
@@ -48,7 +48,6 @@ SELECT id::text AS subject, name, plan, seal_deadline AS since, items FROM batch
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()
 ORDER BY seal_deadline, id LIMIT $1`
 
-	// One row for each endpoint.
 	openBreakers = `
 SELECT endpoint AS subject, breaker_since AS since, breaker_reason AS reason, runs,
     CASE runs WHEN 0 THEN 'info' END AS severity
@@ -60,7 +59,7 @@ ORDER BY since, subject LIMIT $1`
 
 	slowServices = `SELECT endpoint AS subject, before, now, since, runs FROM (` + pace.SlowEndpoints + `) s`
 
-	// work_slice_live. The leader notes from time to time what services have taken.
+	// work_slice_live. The leader periodically records which requests services have taken.
 	untakenRequests = `
 SELECT 'untaken' AS case, coalesce(w.endpoint, st.endpoint) AS subject, count(*) AS slices,
     sum(bit_count(w.remaining))::bigint AS items, min(w.sent_at) AS since
@@ -68,7 +67,7 @@ FROM work_slice w JOIN run_step st USING (run_id, step)
 WHERE w.state = 'sent' AND w.delivered_at IS NULL AND w.sent_at < tranche_now() - $1::interval
 GROUP BY 2 ORDER BY since, subject LIMIT $2`
 
-	// work_slice_live; what is out is bounded by the limits in flight.
+	// work_slice_live. In-flight limits bound the slices.
 	staleRequests = `
 SELECT w.run_id::text AS subject, r.name, r.plan, count(*) AS slices, sum(bit_count(w.remaining))::bigint AS items,
     min(w.deadline) AS since,
@@ -90,19 +89,18 @@ FROM (SELECT reason, at FROM quarantine ORDER BY id DESC LIMIT $1) q
 WHERE at > tranche_now() - $2::interval
 GROUP BY reason ORDER BY 2 DESC, 1 LIMIT $3`
 
-	// run_event_unpublished. NATS is unavailable, or does not take them from the nodes' user.
+	// run_event_unpublished. NATS is unreachable, or refuses events from the nodes' user.
 	waitingEvents = `
 SELECT 'events' AS subject, count(*) AS events, min(at) AS since, string_agg(DISTINCT kind, ', ' ORDER BY kind) AS kinds
 FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval HAVING count(*) > 0`
 
-	// Tokens are few.
 	endingTokens = `
 SELECT name AS subject, role, expires_at AS ends, expires_at - $1::interval AS since,
     CASE WHEN expires_at < tranche_now() + interval '1 day' THEN 'warning' ELSE 'info' END AS severity
 FROM api_token WHERE revoked_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
 ORDER BY expires_at, id LIMIT $2`
 
-	// Schedules are few; the last fire of each by the primary key, backwards.
+	// The last occurrence of each schedule, by the primary key, backwards.
 	failedSchedules = `
 SELECT s.name AS subject, f.state = 'missed' AS missed, f.due_at AS due, f.reason, f.ended_at AS since
 FROM schedule s CROSS JOIN LATERAL (
@@ -111,8 +109,8 @@ FROM schedule s CROSS JOIN LATERAL (
 WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
-	// schedule_due and schedule_occurrence_waiting. What is queued waits for a run, about which others tell. A first
-	// attempt may begin long after the due time: when a window opens, or when it is its turn.
+	// schedule_due and schedule_occurrence_waiting. Queued occurrences wait for a run that other conditions report.
+	// A first attempt may begin long after the due time: when a window opens, or when those before it have ended.
 	stuckSchedules = `
 SELECT '' AS case, name AS subject, next_due AS due, '' AS reason, NULL::timestamptz AS loading, next_due AS since
 FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now() - $1::interval
@@ -140,7 +138,7 @@ SELECT r.id::text AS subject, r.name, r.plan, r.done_by AS since, (
 FROM batchrun r WHERE r.state = 'running' AND r.done_by <= tranche_now()
 ORDER BY r.done_by, r.id LIMIT $1`
 
-	// Collectors are few; collector_op_parked.
+	// collector_op_parked.
 	parkedOps = `
 SELECT c.name AS subject, p.ops AS count, p.since
 FROM collector c CROSS JOIN LATERAL (
@@ -150,11 +148,11 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND p.ops > 0
 ORDER BY p.ops DESC, c.name LIMIT $2`
 
-	// How the last flush of a collector came to nothing, when no other has come after it.
+	// Why the last flush of a collector failed, unless a later one succeeded.
 	failedFlush = `CASE WHEN c.failures > 0 THEN c.failure_code END AS failure, c.failure_message AS message`
 
-	// collector_key_due, once for each key version and priority that there may be. A key that is full is due since its
-	// oldest operation was added, up to max_age before it was.
+	// collector_key_due, for each key version and priority. A full key is due since its oldest operation, up to max_age
+	// earlier.
 	lateFlushes = `
 SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused' THEN 'info' END AS severity,
     c.paused_by AS by, d.due_at + c.max_age AS since, ` + failedFlush + `
@@ -168,8 +166,7 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
 ORDER BY since, subject LIMIT $2`
 
-	// collector_key_flushing. A flush may take as long as its time-out says; but where one has come to nothing already,
-	// the next need not last for an hour before someone is told.
+	// collector_key_flushing. After a failure the condition comes before the time-out, which may be an hour.
 	hungFlushes = `
 SELECT c.name AS subject, c.endpoint, k.key, k.flushed_at AS since,
     extract(epoch FROM c.timeout)::float8 AS timeout, ` + failedFlush + `
@@ -185,7 +182,6 @@ SELECT name AS subject, refused_since AS since, refused_at AS last, rtrim(refuse
 WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > tranche_now() - $1::interval
 ORDER BY 2, 1 LIMIT $2`
 
-	// Rules of alerts are few.
 	failingAlerts = `
 SELECT a.name AS subject, a.failing_since AS since, a.failures, split_part(a.error, E'\n', 1) AS reason,
     (SELECT count(*) FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting') AS messages
@@ -193,7 +189,7 @@ FROM alert a
 WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
-	// A row or none.
+	// At most one row.
 	streamTrouble = `
 SELECT 'streams' AS subject, last_error AS trouble, since, tries FROM stream_setting WHERE last_error <> ''`
 
@@ -206,20 +202,19 @@ WHERE noticed_at > tranche_now() - CASE WHEN lost THEN $2::interval ELSE $3::int
 ORDER BY id DESC LIMIT $1`
 )
 
-// WorkingEndpoint is something that steps ask, and that running runs have work for which could be done now.
+// WorkingEndpoint is a target of steps for which running runs have work that is due.
 type WorkingEndpoint struct {
 	Endpoint string
-	Plain    bool // asked in plain requests only, over core NATS
+	Plain    bool // called only by plain requests over core NATS
 	Runs     int64
 	Out      int64 // requests
 }
 
-// healthSteps returns the endpoints that running runs have work for, and the oldest steps of which nothing is out.
-// batchrun_active finds the runs, work_slice_live what is out of them or due, and work_block_ready, asked once for each
-// step, whether any block has ready items. Of the oldest idle steps only, the last thing that happened is looked up: an
-// operator's action in audit_log_run, of which notes and acceptances move nothing, and what became of slices in
-// work_slice_block, from its end and no further back than some thousand, since blocks are cut in order. A step
-// whose endpoint is known to be down waits for that.
+// healthSteps returns the endpoints for which running runs have work, and the oldest steps with none in flight. It
+// reads batchrun_active for the runs, work_slice_live for slices in flight or due, and work_block_ready once a step.
+// For the oldest idle steps it also finds the last event: an operator's action in audit_log_run, except notes and
+// acceptances, which move nothing; and slice outcomes from the end of work_slice_block, a few thousand at most,
+// since blocks are cut in order. A step whose endpoint is known to be down is not idle.
 const healthSteps = `
 WITH live AS MATERIALIZED (
     SELECT run_id, step, count(*) FILTER (WHERE state <> 'scheduled') AS out,
@@ -256,8 +251,7 @@ SELECT endpoint, false, (since < tranche_now() - $1::interval)::int, 0, id::text
 FROM dated
 ORDER BY 8 NULLS FIRST, 1, 5`
 
-// queueSteps reads what runs have work for; and which runs have items to be sent, none that are out, and have had none
-// for long.
+// queueSteps reads which endpoints have work, and which runs have been idle for long: items ready, none in flight.
 func (f *Facts) queueSteps(b *pgx.Batch) {
 	most, idle := min(f.limits.Listed, maxIdle), 0
 	b.Queue(healthSteps, f.limits.Waiting, most).Query(func(rows pgx.Rows) error {
@@ -274,7 +268,7 @@ func (f *Facts) queueSteps(b *pgx.Batch) {
 				if idle++; idle == most {
 					f.cut(OldestWaiting)
 				}
-				if e.Runs > 0 { // it has been idle for long
+				if e.Runs > 0 {
 					f.rows = append(f.rows, found{OldestWaiting, Row{"subject": *run, "name": name, "plan": plan,
 						"endpoint": e.Endpoint, "since": *since}})
 				}

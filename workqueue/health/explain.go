@@ -14,13 +14,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Advice is something that an operator could do.
+// Advice is an action that an operator can take.
 type Advice struct {
 	Do      string `json:"do"`
 	Command string `json:"command,omitempty" doc:"exact"`
 }
 
-// LastEvent is the last thing that happened to some items, or to a run.
+// LastEvent is the last event of some items or of a run.
 type LastEvent struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
@@ -32,8 +32,8 @@ type StepPart struct {
 	Items int64  `json:"items"`
 }
 
-// MissingGroup is items without an outcome, for the same reason: in one step, in several that miss them for the same
-// reason (Steps), or, without any, in all. Every item that a step misses is in exactly one group of the step.
+// MissingGroup is items without an outcome that wait for the same reason: in one step, in several (Steps), or in all
+// steps when neither is set. Every item that a step misses is in exactly one group of that step.
 type MissingGroup struct {
 	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
 	Reason   Kind       `json:"reason" doc:"in one word, as conditions of the health have it, like no_listeners"`
@@ -45,32 +45,32 @@ type MissingGroup struct {
 	Step     string     `json:"step,omitempty"`
 	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
 	Endpoint string     `json:"endpoint,omitempty"`
-	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"what it waits on"`
 	Who      string     `json:"who" doc:"the owner by name"`
 	Abnormal bool       `json:"abnormal,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
 	Last     *LastEvent `json:"last,omitempty" doc:"the last thing that happened to them"`
 	Next     string     `json:"next" doc:"what will happen"`
-	When     *time.Time `json:"when,omitempty" doc:"at the latest; absent: at once, or not by itself"`
+	When     *time.Time `json:"when,omitempty" doc:"at the latest; absent: immediately, or not automatically"`
 	Advice   []Advice   `json:"advice,omitempty" doc:"what an operator could do"`
 
 	run     workqueue.RunID
-	session workqueue.SessionID // of the node that has claimed them
+	session workqueue.SessionID // of the node that claimed them
 	by      []cameBy
-	until   time.Time // the last of them come, when they do not all come at When
-	needs   stepSet   // that they wait for
-	needed  []string  // the names of those, and of what steps do that are told with it
+	until   time.Time // latest When of the items, if it differs from When
+	needs   stepSet   // steps that they wait for
+	needed  []string  // names of needs, and of the local functions reported with them
 }
 
-// Session returns the session of the node that has claimed the items, or the zero id.
+// Session returns the session of the node that claimed the items, or the zero ID.
 func (g *MissingGroup) Session() workqueue.SessionID { return g.session }
 
-// Run returns the run whose items they are; in the view of an endpoint, one of them.
+// Run returns the run of the items; for an endpoint's explanation, one of the runs.
 func (g *MissingGroup) Run() workqueue.RunID { return g.run }
 
-// Explanation says why a run is not done. What its groups count adds up to Unsettled, the items of the groups of a step
-// to what the step misses. In a run of one step, all of these are Missing.
+// Explanation says why a run is not done. The Counted of its groups add up to Unsettled; the Items of a step's
+// groups add up to what the step misses. In a run of one step, both equal Missing.
 type Explanation struct {
 	Run        workqueue.RunID      `json:"run"`
 	Name       string               `json:"name,omitempty"`
@@ -86,11 +86,11 @@ type Explanation struct {
 	Steps      []StepStanding       `json:"steps,omitempty" doc:"of a run with several steps"`
 	Unsealed   bool                 `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`
 	Summary    string               `json:"summary" doc:"the whole in a sentence or two"`
-	Groups     []MissingGroup       `json:"groups" doc:"the ones that need someone first"`
+	Groups     []MissingGroup       `json:"groups" doc:"those that need an operator first"`
 	Key        string               `json:"key,omitempty" doc:"all counts are of the items of this key"`
 	Of         []inspect.ItemView   `json:"of,omitempty" doc:"those items with every attempt"`
 	Last       *LastEvent           `json:"last,omitempty" doc:"the last thing that happened to the run"`
-	Advice     []Advice             `json:"advice,omitempty" doc:"about the run as a whole"`
+	Advice     []Advice             `json:"advice,omitempty" doc:"about the entire run"`
 	Notes      []string             `json:"notes,omitempty"`
 	Nodes      int                  `json:"nodes" doc:"that are alive"`
 	At         time.Time            `json:"at" doc:"the database's clock; all of the above is as of one moment"`
@@ -98,9 +98,8 @@ type Explanation struct {
 	ServicesAt *time.Time `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
 }
 
-// Explain says why a run is not done: which of its items are missing, who has to do what about them, since when, and
-// what will happen. It reads one snapshot; the sums are exact. What services and consumers do is for the caller to add.
-// The error wraps ErrNotFound when there is no such run.
+// Explain says why a run is not done: which items are missing, who must act, since when, and what happens next. It
+// reads one snapshot, and the sums are exact. The caller adds what services and consumers do.
 func (s Store) Explain(ctx context.Context, id workqueue.RunID) (*Explanation, error) {
 	var e *Explanation
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -122,8 +121,7 @@ func (s Store) Explain(ctx context.Context, id workqueue.RunID) (*Explanation, e
 	return e, nil
 }
 
-// ExplainKey is Explain for the items of one key: the counts and groups are of those items only. The error wraps
-// ErrNotFound when the run or the key does not exist.
+// ExplainKey explains only the items of one key. The error wraps ErrNotFound if the run or the key does not exist.
 func (s Store) ExplainKey(ctx context.Context, id workqueue.RunID, key string) (*Explanation, error) {
 	var e *Explanation
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -189,7 +187,6 @@ func (e *Explanation) countItems(r *runFacts) {
 	}
 }
 
-// fill explains what is missing, and makes sure that nothing is left out or told twice.
 func (e *Explanation) fill(f *facts) error {
 	run := f.runs[e.Run]
 	e.Missing = e.Items - e.Done - e.Failed
@@ -211,7 +208,7 @@ func (e *Explanation) fill(f *facts) error {
 	return nil
 }
 
-// check holds the groups against what is missing, step by step and in the whole.
+// check compares the groups with what is missing, for each step and in total.
 func (e *Explanation) check(run *runFacts) error {
 	var counted, common int64
 	byStep := map[string]int64{}
@@ -234,21 +231,20 @@ func (e *Explanation) check(run *runFacts) error {
 	return nil
 }
 
-// heldBack reports whether a group says that the run is held.
 func (e *Explanation) heldBack() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
 		return g.Reason == RunHeld || g.Reason.heldForFailures()
 	})
 }
 
-// heldForFailures reports whether a group tells already how to see what failed.
+// heldForFailures reports whether a group already says how to see the failures.
 func (e *Explanation) heldForFailures() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
 		return g.Reason.heldForFailures()
 	})
 }
 
-// errSums is a fault of ours: an explanation that leaves items out is none.
+// errSums is a bug in this package: an explanation must cover every missing item exactly once.
 var errSums = errors.New("an explanation does not add up")
 
 func (k Kind) heldForFailures() bool {

@@ -15,15 +15,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// say explains a group by the rule of a kind; the words may name the nodes that are alive, and who leads.
+// say explains a group by the rule of a kind, adding the live nodes and the leader to the row.
 func (f *facts) say(g *MissingGroup, k Kind, row Row) {
 	all := Row{"nodes": f.nodesText(), "leader": f.leaderText()}
 	maps.Copy(all, row)
 	g.Say(k, all)
 }
 
-// claimable explains items that a node may claim as far as their own state goes: the first thing that stands in the way
-// of a claim, in the order in which a claim looks, or that they are next.
+// claimable explains claimable items: the first obstacle, in the order of a claim's checks, or that they are next.
 func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	e := f.endpoints[g.Endpoint]
 	if e == nil {
@@ -54,7 +53,7 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 }
 
-// shut explains items that are not claimed however little is out, if they are such.
+// shut explains items that cannot be claimed however few requests are in flight, if they are such.
 func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
 	switch {
 	case r.hold != "":
@@ -77,7 +76,6 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 	return true
 }
 
-// limited explains items that wait for a request to end.
 func limited(g *MissingGroup, reason Kind, row Row) {
 	if kind, _ := workqueue.TargetKind(g.Endpoint); kind == workqueue.KindLocal {
 		row["owner"] = string(OwnerNode)
@@ -85,7 +83,7 @@ func limited(g *MissingGroup, reason Kind, row Row) {
 	g.Say(reason, row)
 }
 
-// behind adds that other runs come first when requests of an endpoint end.
+// behind adds that runs of higher priority come first when requests of the endpoint end.
 func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
 	runs, one, highest := e.ahead(r.priority)
 	if runs == 0 {
@@ -96,7 +94,7 @@ func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
 	g.Owner, g.Who, g.Why, g.Advice = first.Owner, first.Who, g.Why+": "+first.Why, append(first.Advice, g.Advice...)
 }
 
-// shared explains items of a run that has its part of an endpoint's limit beside other runs, if it has.
+// shared explains items of a run that has used its share of an endpoint's limit. It reports whether it has.
 func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
 	limit := e.maxInFlight
 	others, shares := e.others(r.priority, st.shares)
@@ -112,7 +110,6 @@ func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool 
 	return true
 }
 
-// breakerGroup explains items whose endpoint is not asked at the moment.
 func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	row := Row{"reason": e.breakerReason, "probes": e.probes, "attempts": st.maxAttempts, "owner": string(OwnerTimer)}
 	g.Since = e.breakerSince
@@ -135,7 +132,6 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	}
 }
 
-// rateGroup explains items that wait for a rate, if one stands in their way.
 func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
 	wait, slowest, why, advice := time.Duration(0), 0.0, "", Advice{}
 	consider := func(tokens float64, at *time.Time, rate float64, what string, a Advice) {
@@ -159,7 +155,7 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	consider(e.callTokens, e.callTokensAt, e.requestRate, target+" gets at most "+PerSecond(e.requestRate, "request")+
 		" in all", Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
-		consider(e.tokens, e.tokensAt, *e.learnedRate, target+" said that it is asked too much, and gets "+
+		consider(e.tokens, e.tokensAt, *e.learnedRate, target+" said it is overloaded, and gets "+
 			PerSecond(*e.learnedRate, "item"), Advice{"see how that was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {
@@ -174,7 +170,7 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	return true
 }
 
-// PerSecond writes a rate of a noun.
+// PerSecond formats a rate with its noun.
 func PerSecond(rate float64, noun string) string {
 	text := fmt.Sprintf("%.3g", rate)
 	if rate >= 10 {
@@ -186,7 +182,7 @@ func PerSecond(rate float64, noun string) string {
 	return text + " " + noun + " a second"
 }
 
-// readBadParts finds the parts of a run that steps after say are bad.
+// readBadParts finds the parts of a run that later steps reported as bad. It reads nothing for several runs.
 func (f *facts) readBadParts(ctx context.Context, tx pgx.Tx, runs []workqueue.RunID) (err error) {
 	if len(runs) == 1 && f.runs[runs[0]] != nil {
 		f.runs[runs[0]].bad, err = inspect.ReadBadParts(ctx, tx, runs)
@@ -194,7 +190,7 @@ func (f *facts) readBadParts(ctx context.Context, tx pgx.Tx, runs []workqueue.Ru
 	return err
 }
 
-// again is how what failed is done again: at the step whose part is bad, or where it failed.
+// again advises how to rerun failed items: reset the step whose part is bad, or else rerun what failed.
 func (r *runFacts) again(do string) (all []Advice) {
 	for _, b := range r.bad {
 		all = append(all, Advice{b.Why(), b.Command()})

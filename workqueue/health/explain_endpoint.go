@@ -16,14 +16,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// EndpointExplanation says why an endpoint does not move: the missing items of running runs that it is to answer, in
-// groups.
+// EndpointExplanation says why an endpoint makes no progress: the items of running runs that wait for it, in groups.
 type EndpointExplanation struct {
 	Endpoint   string         `json:"endpoint"`
 	Summary    string         `json:"summary" doc:"the whole in a sentence or two"`
 	Runs       int64          `json:"runs" doc:"running runs with items for it"`
 	Missing    int64          `json:"missing" doc:"items of them that it has not answered"`
-	Groups     []MissingGroup `json:"groups" doc:"the ones that need someone first; their items add up to missing"`
+	Groups     []MissingGroup `json:"groups" doc:"those that need an operator first; their items add up to missing"`
 	Listens    string         `json:"listens" doc:"who listens, in words"`
 	Notes      []string       `json:"notes,omitempty"`
 	Nodes      int            `json:"nodes" doc:"that are alive"`
@@ -31,10 +30,9 @@ type EndpointExplanation struct {
 	ServicesAt *time.Time     `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
 }
 
-// maxExplainedRuns bounds the runs of which an endpoint is explained. The most urgent ones come first.
 const maxExplainedRuns = 2000
 
-// batchrun_active finds the runs.
+// batchrun_active.
 const explainedRuns = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND (
@@ -43,8 +41,8 @@ WHERE r.state = 'running' AND (
                  AND s.endpoint = $1))
 ORDER BY r.priority DESC, r.id LIMIT $2`
 
-// ExplainEndpoint says what the running runs wait for at an endpoint. It reads one snapshot; what services and
-// consumers do is for the caller to add. An endpoint that no one knows has no groups.
+// ExplainEndpoint says what running runs wait for at an endpoint. It reads one snapshot; the caller adds what
+// services and consumers do. An unknown endpoint has no groups.
 func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExplanation, error) {
 	e := &EndpointExplanation{Endpoint: name, Groups: []MissingGroup{}}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -76,7 +74,6 @@ func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExpla
 	return e, nil
 }
 
-// add takes in what one run waits for at the endpoint.
 func (e *EndpointExplanation) add(groups []MissingGroup) {
 	counted := false
 	for i := range groups {
@@ -93,7 +90,6 @@ func (e *EndpointExplanation) add(groups []MissingGroup) {
 	}
 }
 
-// merge adds a group to the one of its kind.
 func (e *EndpointExplanation) merge(g MissingGroup) {
 	g.Runs = 1
 	i := slices.IndexFunc(e.Groups, func(h MissingGroup) bool {
@@ -111,7 +107,7 @@ func (e *EndpointExplanation) merge(g MissingGroup) {
 	h.join(&g)
 }
 
-// Sum makes the summary from the groups, which whoever has added to them calls again.
+// Sum recomputes the summary; call it again after adding groups.
 func (e *EndpointExplanation) Sum() {
 	sortGroups(e.Groups)
 	tellAmiss(e.Groups)
@@ -136,32 +132,30 @@ func waitsWait(n int64) string {
 	return "wait"
 }
 
-// endpointFacts is what limits an endpoint over all runs, and what is out there.
 type endpointFacts struct {
 	name          string
-	live          int     // slices out, of all runs
+	live          int     // slices in flight, of all runs
 	liveAuto      int     // those of automatic steps
 	maxInFlight   int     // budget; 0: none
 	rate          float64 // budget; 0: none
-	requestRate   float64 // also, of requests
+	requestRate   float64 // budget, in requests
 	callTokens    float64
 	callTokensAt  *time.Time
-	paced         bool // there is a row of endpoint_pace
+	paced         bool // endpoint_pace has a row
 	inFlight      int
 	learnedRate   *float64
 	tokens        float64
 	tokensAt      *time.Time
-	open          bool // the breaker
+	open          bool // the breaker is open
 	breakerReason string
 	breakerSince  *time.Time
 	probes        int
 	probeAt       *time.Time
-	probeState    string // of the last probe; empty: it has ended, or there was none
-	change        string // why the limit of requests is what it is
+	probeState    string // of the last probe; empty: ended, or there was none
+	change        string // why the request limit has its value
 	rivals        []rival
 }
 
-// rival is runs of one priority that have work for the endpoint.
 type rival struct {
 	priority int
 	runs     []workqueue.RunID // some of them
@@ -169,7 +163,6 @@ type rival struct {
 	shares   int64 // of all of them
 }
 
-// endpointOf returns the facts about an endpoint, which are read later.
 func (f *facts) endpointOf(name string) *endpointFacts {
 	e := f.endpoints[name]
 	if e == nil {
@@ -187,7 +180,7 @@ func (f *facts) endpointNames() []string {
 	return names
 }
 
-// Slices that are out are few: work_slice_live finds them. endpoint_change_endpoint, backwards, has the last change.
+// work_slice_live: few slices are in flight. endpoint_change_endpoint, backwards, for the last change.
 const explainEndpoints = `
 WITH live AS MATERIALIZED (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS slices,
@@ -230,8 +223,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// The same runs that a node finds when it looks for work and that are not at their own limit, counted by endpoint and
-// priority.
+// The runs, by endpoint and priority, that a node's search for work would find and that are below their limit.
 const explainRivals = `
 SELECT st.endpoint, r.priority, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
@@ -261,7 +253,6 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// ahead counts the runs with work for the endpoint whose priority is higher.
 func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, highest int) {
 	for i := range e.rivals {
 		if r := &e.rivals[i]; r.priority > priority {
@@ -274,8 +265,8 @@ func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, hi
 	return runs, one, highest
 }
 
-// others counts the other runs that compete with one of this priority and share, which is among those counted, and adds
-// up their shares.
+// others counts the other runs that compete with a run of this priority and share, and adds up their shares. The run
+// itself is among the rivals.
 func (e *endpointFacts) others(priority, share int) (runs, shares int) {
 	runs, shares = -1, -share
 	for i := range e.rivals {
@@ -286,7 +277,7 @@ func (e *endpointFacts) others(priority, share int) (runs, shares int) {
 	return max(runs, 0), max(shares, 0)
 }
 
-// level is what a bucket holds now: the rate fills it, up to what comes in a second.
+// level is the tokens in a bucket now: it fills at the rate, up to one second's worth.
 func level(tokens float64, at *time.Time, rate float64, now time.Time) float64 {
 	if at == nil {
 		return rate

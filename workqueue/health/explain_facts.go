@@ -18,8 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// facts is everything an explanation rests on, as of one moment. No statement reads a row for each item: items are
-// counted in planes and masks.
+// facts is all that an explanation reads, as of one moment. Items are counted in planes and masks, never row by row.
 type facts struct {
 	at        time.Time
 	runs      map[workqueue.RunID]*runFacts
@@ -27,10 +26,10 @@ type facts struct {
 	slices    []sliceFacts
 	endpoints map[string]*endpointFacts
 	sessions  map[workqueue.SessionID]*Node
-	alive     []*Node // none while the database is readOnly: nodes can do nothing then
+	alive     []*Node // empty while the database is readOnly: nodes cannot work then
 	led       bool    // some node has the lease
-	readOnly  bool    // the database takes no writes
-	// awaitsStandby is that commits wait for a standby that is gone; nodes can do nothing then, either.
+	readOnly  bool
+	// awaitsStandby: commits wait for a missing standby, and nodes cannot work.
 	awaitsStandby bool
 	faults        []session.StreamFault
 	slow          []pace.SlowEndpoint
@@ -41,7 +40,7 @@ type stepKey struct {
 	step workqueue.Step
 }
 
-// readFacts reads the facts about runs, or about some items of each block when masks are given.
+// readFacts reads the facts about runs; masks, if given, restrict it to some items of each block.
 func readFacts(
 	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
 ) (*facts, error) {
@@ -81,8 +80,8 @@ func readFacts(
 const explainNow = `
 SELECT tranche_now(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > tranche_now())`
 
-// explainPlanes is what is missing of each block, step by step, and of those the items that no step before misses: they
-// are counted for the run. It is a range of work_block's primary key for each run.
+// explainPlanes is each block's missing items by step, and which of them no earlier step misses: those count for the
+// run. It scans a range of work_block's primary key for each run.
 const explainPlanes = `
 WITH planes AS (
     SELECT b.run_id, b.step, b.block, b.ready, coalesce(b.held, ` + plane.NoBits + `) AS held,
@@ -98,7 +97,6 @@ WITH planes AS (
         SELECT (~` + plane.NoBits + ` << (8192 - b.size)) & coalesce(u.mask, ~` + plane.NoBits + `) AS asked) m
     WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR u.block IS NOT NULL))`
 
-// stepFacts is one step: its settings and where its missing items are.
 type stepFacts struct {
 	run          workqueue.RunID
 	step         workqueue.Step
@@ -112,15 +110,15 @@ type stepFacts struct {
 	tokens       float64
 	tokensAt     *time.Time
 	maxAttempts  int
-	live         int // slices out
+	live         int // slices in flight
 	kind         workqueue.Kind
 	needs        []workqueue.Step
 	timeout      time.Duration
 	optional     bool
-	barred       bool       // it has a barrier, and that has not been passed
-	gate         string     // who has to approve that: anyone or other; empty: no one
-	gateSince    *time.Time // since when it waits for that
-	left         int64      // items without an outcome, those that no one asked about too; only in runs with a barrier
+	barred       bool       // it waits at its barrier
+	gate         string     // who must approve: anyone or other; empty: no gate
+	gateSince    *time.Time // since when it waits for approval
+	left         int64      // items without an outcome, also beyond the masks; set only in runs with a barrier
 
 	missing, ready, held  share
 	done, failed, skipped int64
@@ -128,14 +126,14 @@ type stepFacts struct {
 	leftOut               map[workqueue.Step]int64
 }
 
-// share is items of a step, and how many of those are counted for the run: the ones that no step before misses.
+// share is items of a step, and how many of them count for the run: those that no earlier step misses.
 type share struct{ items, counted int64 }
 
 func (s share) minus(o share) share { return share{s.items - o.items, s.counted - o.counted} }
 
 func (s share) plus(o share) share { return share{s.items + o.items, s.counted + o.counted} }
 
-// work_slice_live counts the slices that are out.
+// work_slice_live counts the slices in flight.
 const explainSteps = explainPlanes + `
 SELECT st.run_id, st.step, st.name, st.endpoint, least(st.in_flight, st.in_flight_cap),
     coalesce(st.in_flight_cap, 0), st.in_flight_auto, st.share, st.rate, st.tokens, st.tokens_at,
@@ -186,7 +184,6 @@ func (f *facts) readSteps(
 	return nil
 }
 
-// sliceFacts is live slices that are in the same position.
 type sliceFacts struct {
 	run      workqueue.RunID
 	step     workqueue.Step
@@ -194,14 +191,14 @@ type sliceFacts struct {
 	state    string
 	cause    workqueue.Cause
 	session  workqueue.SessionID
-	due      bool   // scheduled, and its time has come
-	unsent   string // scheduled, and why it could not be published
+	due      bool   // scheduled and due
+	unsent   string // scheduled, and why it was not published
 	handed   bool
-	lost     bool   // sent through streams that are gone
+	lost     bool   // sent through a stream that no longer exists
 	late     bool   // past its deadline
 	partly   bool   // some of its items were answered
-	refused  string // why a message of its reply could not be taken
-	final    bool   // the last message of its reply has come
+	refused  string // why a message of its reply was rejected
+	final    bool   // the last message of its reply arrived
 
 	slices, answered            int64
 	held                        share
@@ -214,11 +211,11 @@ type sliceFacts struct {
 	maxFailures                 int
 	newest                      workqueue.SliceID
 
-	before *LastEvent // how the slice ended that the newest was made from
+	before *LastEvent // how the parent of the newest slice ended
 }
 
-// Slices are put together as far as an explanation tells them apart. What is claimed next goes where its step goes
-// now. work_slice_live finds the slices, quarantine_run the messages that could not be taken.
+// Slices are grouped as far as explanations distinguish them. A scheduled slice goes to its step's current endpoint.
+// work_slice_live finds the slices, quarantine_run the rejected messages.
 const explainSlices = explainPlanes + `
 SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
     s.state, CASE s.state WHEN 'scheduled' THEN s.cause ELSE '' END,
@@ -275,8 +272,7 @@ func (f *facts) readSlices(
 	return f.readBefore(ctx, tx)
 }
 
-// How the slices ended that others were made from: primary keys only. What a service said of an item that is to be
-// retried stands with the item; the first one of the slice speaks for all.
+// How the parents of slices ended, by primary keys. For a retry, the first item's error counts.
 const explainBefore = `
 SELECT n.id, p.ended_at, p.state, coalesce(p.service, ''), bit_count(p.mask)::bigint,
     coalesce(e.error_code, p.error_code, ''), coalesce(e.error_message, p.error_message, '')

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// mergeKey is what groups have in common that a person reads as one.
+// mergeKey is what groups must share to be shown as one.
 type mergeKey struct {
 	step, endpoint, state, who string
 	reason                     Kind
@@ -16,13 +16,12 @@ type mergeKey struct {
 	owner                      Owner
 }
 
-// cameBy is one of the ways in which the items of a group got where they are.
 type cameBy struct {
 	what  string
 	items int64
 }
 
-// merged makes one group of those that differ in how their items got where they are, and says all the ways.
+// merged merges groups that differ only in how their items got where they are, and keeps all the ways.
 func merged(all []MissingGroup) []MissingGroup {
 	slices.SortStableFunc(all, func(a, b MissingGroup) int { return cmp.Compare(b.Items, a.Items) })
 	var groups []MissingGroup
@@ -43,7 +42,6 @@ func merged(all []MissingGroup) []MissingGroup {
 	return groups
 }
 
-// join takes in another group of the same kind; what it says of itself stays.
 func (g *MissingGroup) join(h *MissingGroup) {
 	g.Items, g.Counted = g.Items+h.Items, g.Counted+h.Counted
 	g.Slices, g.Answered = g.Slices+h.Slices, g.Answered+h.Answered
@@ -64,11 +62,9 @@ func (g *MissingGroup) join(h *MissingGroup) {
 	}
 }
 
-// maxWays bounds the ways that a group names.
 const maxWays = 3
 
-// tell puts the ways in which the items of a group got where they are before its reason, and when the last of them
-// come behind what happens next. It does so once.
+// tell puts the ways in which the items got here before Why, and the latest When after Next. Call it once.
 func (g *MissingGroup) tell() {
 	var ways []string
 	var rest int64
@@ -95,15 +91,14 @@ func (g *MissingGroup) tell() {
 	g.until = time.Time{}
 }
 
-// alikeKey is what groups of several steps have in common that read alike.
+// alikeKey is what groups of several steps must share to be shown as one.
 type alikeKey struct {
 	state, who, why, next, advice string
 	reason                        Kind
 	owner                         Owner
 }
 
-// MergeSteps makes one group of those of several steps that say the same. Call it last: such a group names no endpoint
-// to look at.
+// MergeSteps merges the groups of several steps that say the same. Call it last: endpoints may be lost.
 func (e *Explanation) MergeSteps() {
 	groups, at := []MissingGroup{}, map[alikeKey]int{}
 	for i := range e.Groups {
@@ -127,7 +122,7 @@ func (e *Explanation) MergeSteps() {
 	e.Groups = groups
 }
 
-// ofAnyStep is the advice of the group with a place for the name of its step.
+// ofAnyStep is the group's advice with NAME in place of its step.
 func (g *MissingGroup) ofAnyStep() []Advice {
 	all := slices.Clone(g.Advice)
 	for i := range all {
@@ -138,12 +133,11 @@ func (g *MissingGroup) ofAnyStep() []Advice {
 	return all
 }
 
-// of reports whether items of a step, or of all, are in the group.
+// of reports whether the group has items of the step; an empty step means any.
 func (g *MissingGroup) of(step string) bool {
 	return step == "" || g.Step == step || slices.ContainsFunc(g.Steps, func(p StepPart) bool { return p.Step == step })
 }
 
-// joinStep takes in a group of another step that says the same.
 func (g *MissingGroup) joinStep(h *MissingGroup) {
 	if len(g.Steps) == 0 {
 		g.Steps = []StepPart{{g.Step, g.Items}}
@@ -173,8 +167,8 @@ func earlier(a, b *time.Time) *time.Time {
 	return a
 }
 
-// sortGroups puts what needs a person first. Then comes what keeps the run from its end, the most items first; what
-// waits behind requests that are out comes after them, then what a node does at once, and what waits for other steps.
+// sortGroups orders groups by urgency, then by items: those that need an operator; those that keep the run from
+// ending; those behind requests in flight; those that a node handles immediately; those that wait for other steps.
 func sortGroups(all []MissingGroup) {
 	slices.SortStableFunc(all, func(a, b MissingGroup) int {
 		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(b.Items, a.Items),
@@ -199,8 +193,8 @@ func (g *MissingGroup) urgency() int {
 	}
 }
 
-// needsSomebody reports whether the items do not go on before a person has seen to them.
+// needsSomebody reports whether the items wait until an operator acts.
 func (g *MissingGroup) needsSomebody() bool { return g.Owner == OwnerOperator || g.Owner == OwnerNATS }
 
-// Behind reports whether the items wait for requests that are out to end.
+// Behind reports whether the items wait for requests in flight to end.
 func (g *MissingGroup) Behind() bool { return g.Reason.Rule().Behind }

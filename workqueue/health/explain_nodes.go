@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// The sessions that are alive, those asked for, and the one that was heard of last.
+// The live sessions, those in $1, and the one with the newest heartbeat.
 const explainSessions = `
 SELECT ` + nodeColumns + `
 FROM node_session n
@@ -52,7 +52,6 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// nodesText names the nodes that are alive, without those that can send nothing.
 func (f *facts) nodesText() string {
 	able := f.able()
 	switch len(able) {
@@ -65,7 +64,7 @@ func (f *facts) nodesText() string {
 	}
 }
 
-// able are the nodes that are alive and reach NATS, or all that are alive when none does.
+// able is the live nodes that reach NATS, or all live nodes if none does.
 func (f *facts) able() []*Node {
 	able := slices.DeleteFunc(slices.Clone(f.alive), func(s *Node) bool { return s.Away })
 	if len(able) == 0 {
@@ -74,12 +73,11 @@ func (f *facts) able() []*Node {
 	return able
 }
 
-// cutOff reports whether there are nodes and none of them reaches NATS.
 func (f *facts) cutOff() bool {
 	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *Node) bool { return !s.Away })
 }
 
-// natsUnreachable makes a group wait for its node, or for any, to reach NATS again.
+// natsUnreachable makes a group wait until one of the nodes reaches NATS again.
 func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
 	row := Row{"alive": len(nodes)}
 	if len(nodes) == 1 {
@@ -90,9 +88,7 @@ func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
 	refusedBy(g, nodes)
 }
 
-// refusedByNATS makes a group wait for whoever gives nodes their users of NATS, if it is a node's turn to send it and
-// no
-// node may.
+// refusedByNATS makes a group wait for the administrator of NATS, if a node must send it and none may.
 func (f *facts) refusedByNATS(st *stepFacts, g *MissingGroup) {
 	if st.kind == workqueue.KindEndpoint && (g.State == "ready" || g.State == "claimed") &&
 		(g.Owner == OwnerNode || g.Owner == OwnerService) {
@@ -108,7 +104,6 @@ func refusedBy(g *MissingGroup, nodes []*Node) {
 	g.Advice = []Advice{NATS.Advice("refused")}
 }
 
-// nodeNotes names the nodes that are alive and cannot reach NATS.
 func (f *facts) nodeNotes() []string {
 	var notes []string
 	for _, s := range f.alive {
@@ -122,7 +117,6 @@ func (f *facts) nodeNotes() []string {
 	return notes
 }
 
-// slowNotes names the services that became slow.
 func (f *facts) slowNotes() []string {
 	var notes []string
 	for i := range f.slow {
@@ -132,7 +126,6 @@ func (f *facts) slowNotes() []string {
 	return notes
 }
 
-// lastSeen is the node that was heard of last, when none is alive.
 func (f *facts) lastSeen() *Node {
 	var last *Node
 	for _, s := range f.sessions {
@@ -143,7 +136,6 @@ func (f *facts) lastSeen() *Node {
 	return last
 }
 
-// leaderText names who sweeps.
 func (f *facts) leaderText() string {
 	if len(f.alive) == 0 {
 		return "the next node that starts"
@@ -154,17 +146,17 @@ func (f *facts) leaderText() string {
 	return "the leader"
 }
 
-// StandbyText is what is said while a standby that must confirm commits is gone.
+// StandbyText explains that commits wait for a missing synchronous standby.
 const StandbyText = "commits wait for a standby: PostgreSQL confirms none before a synchronous standby has it, and " +
 	"none does"
 
 const (
-	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
+	// sweepWithin is the longest wait for leader work, lookWithin for an idle node's next look for work.
 	sweepWithin = time.Second
-	lookWithin  = 2 * time.Second // of a node that had nothing to do for a while
+	lookWithin  = 2 * time.Second
 )
 
-// swept makes a group wait for the leader's sweep, or for a node when there is none.
+// swept makes a group wait for the leader's sweep, or for a node if none is alive.
 func (f *facts) swept(g *MissingGroup, reason Kind, row Row) {
 	f.say(g, reason, row)
 	g.When = after(f.at, sweepWithin)
@@ -173,8 +165,7 @@ func (f *facts) swept(g *MissingGroup, reason Kind, row Row) {
 	}
 }
 
-// noNode makes a group wait for a node to be started, or for the database to take writes: until then nodes cannot say
-// that they live.
+// noNode makes a group wait for a node to start, or for the database to take writes, as heartbeats do.
 func (f *facts) noNode(g *MissingGroup) {
 	if g.Why != "" {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
@@ -196,8 +187,7 @@ func (f *facts) noNode(g *MissingGroup) {
 	}
 }
 
-// withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
-// the streams do not answer, neither nodes nor services can do anything about items that go through them.
+// withoutQuorum makes a group wait for NATS if the streams do not answer, which stops both nodes and services.
 func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 	stalled := Stalled(slices.Values(f.alive))
 	turn := []Owner{OwnerNode, OwnerService}
@@ -209,7 +199,7 @@ func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 	g.Since, g.by, g.Advice = stalled.StalledSince, nil, []Advice{NATS.Advice("stalled")}
 }
 
-// StalledText says of streams that do not answer what that means; why is what a node was told of them.
+// StalledText explains that streams do not answer; why is the error that a node got.
 func StalledText(why string) string {
 	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
 		"its streams are away, or they have no leader yet", why)
@@ -218,7 +208,6 @@ func StalledText(why string) string {
 // lettersAndEvents are the streams that no item waits for.
 var lettersAndEvents = [...]string{"TRANCHE_DEAD", "TRANCHE_EVENT"} //nolint:gochecknoglobals // a constant
 
-// readStreamFaults reads which streams take nothing of what items wait for.
 func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
 	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[session.StreamFault], session.StreamFaults)
 	if err != nil {
@@ -230,8 +219,7 @@ func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
 	return nil
 }
 
-// unwritable explains items that wait for messages which JetStream cannot store, if they do: neither services nor nodes
-// can do anything about them meanwhile.
+// unwritable explains items that wait because JetStream's store is not writable, and reports whether they do.
 func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	if len(f.faults) == 0 || kind != workqueue.KindEndpoint {
 		return false
@@ -248,10 +236,9 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	return true
 }
 
-// replacedWithin is how long the leader takes to replace a stream, about.
 const replacedWithin = 10 * time.Second
 
-// StoreText says of streams that take nothing what is wrong with them.
+// StoreText says why streams reject messages.
 func StoreText(faults []session.StreamFault) string {
 	names := make([]string, len(faults))
 	for i := range faults {

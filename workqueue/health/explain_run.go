@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// runFacts is a run as a whole.
 type runFacts struct {
 	id                workqueue.RunID
 	state             string
@@ -27,7 +26,7 @@ type runFacts struct {
 	sealedAt          *time.Time
 	startedAt         *time.Time
 	finishedAt        *time.Time
-	hold              string // why it is held; empty: it is not
+	hold              string // why it is held; empty: not held
 	holdDetail        string
 	heldAt            *time.Time
 	heldBy            string
@@ -40,20 +39,20 @@ type runFacts struct {
 	letters           int64
 
 	lastDone                *LastEvent // the slice that ended last
-	lastOrder               *LastEvent // the last thing that an operator did
+	lastOrder               *LastEvent // the last action of an operator
 	items, done, failed     int64
-	settled                 int64 // items that every step has an outcome for
-	unplaced                int64 // items of an open run whose block is not there yet
+	settled                 int64 // items with an outcome in every step
+	unplaced                int64 // items of an open run without a block so far
 	open                    bool
 	sealDeadline, overdueAt *time.Time
 	onOverdue               string
-	ordered                 bool     // its items stand in lines
-	ahead                   []string // in front of the items that were asked about
+	ordered                 bool     // its items are in lanes
+	ahead                   []string // keys of the items ahead in those lanes
 	steps                   []*stepFacts
 	bad                     []inspect.BadPart
 }
 
-// viewState is the state as views show it: a run that is held is paused.
+// viewState is the state as views show it: a held run is paused.
 func (r *runFacts) viewState() string {
 	if r.state == "running" && r.hold != "" {
 		return "paused"
@@ -61,7 +60,7 @@ func (r *runFacts) viewState() string {
 	return r.state
 }
 
-// The rows that a load has brought so far are told by the last ordinal, at the end of work_queue's primary key.
+// The last ordinal, at the end of work_queue's primary key, gives the rows loaded so far.
 const explainRuns = `
 SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
     coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve,
@@ -84,7 +83,7 @@ LEFT JOIN LATERAL (
 WHERE r.id = ANY ($1)`
 
 const (
-	// The last slice that ended, with what was wrong with it.
+	// The last slice that ended, with its error.
 	explainLastSlice = `
 SELECT ended_at, state, coalesce(service, ''), bit_count(mask)::bigint, coalesce(error_code, ''),
     coalesce(error_message, '')
@@ -115,7 +114,6 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 	return nil
 }
 
-// readLast reads what happened last in a run.
 func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	rows := pg.Rows(ctx, tx, explainLastSlice, r.id)
 	var state, service, code, message string
@@ -140,7 +138,6 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	return nil
 }
 
-// actionText says who did what to a run, an operator or the run itself.
 func actionText(actor, action string, hold control.Hold) string {
 	switch {
 	case hold == control.HoldThreshold || hold == control.HoldFailFast || hold == control.HoldCanary:
@@ -155,7 +152,6 @@ func actionText(actor, action string, hold control.Hold) string {
 	return "operator's action " + action + ", by " + actor
 }
 
-// endedText says how a slice ended.
 func endedText(state, service string, items int64, code, message string) string {
 	by := ""
 	if service != "" {
@@ -174,7 +170,6 @@ func endedText(state, service string, items int64, code, message string) string 
 	return fmt.Sprintf("a request of %s ended without an answer: %s", manyItems(items), why)
 }
 
-// last is the last thing that happened to the run.
 func (r *runFacts) last(f *facts) *LastEvent {
 	last := &LastEvent{r.createdAt, "the run was made"}
 	consider := func(at *time.Time, what string) {
@@ -203,7 +198,7 @@ func (r *runFacts) last(f *facts) *LastEvent {
 	return last
 }
 
-// notes are what has gone astray of the run.
+// notes are a run's anomalies: open, quarantined messages, dead letters.
 func (r *runFacts) notes() []string {
 	var notes []string
 	if r.open {
@@ -214,17 +209,16 @@ func (r *runFacts) notes() []string {
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for someone; see: `tranche dlq list`", r.letters))
+		notes = append(notes, fmt.Sprintf("%d of its dead letters wait for an operator; see: `tranche dlq list`", r.letters))
 	}
 	return notes
 }
 
-// heldNote says of a run whose missing items are all out that nothing would follow them.
+// heldNote is for a held run whose missing items are all in flight: it says that none will follow.
 func (r *runFacts) heldNote() string {
 	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
 }
 
-// advice is what an operator could do about a run that has come to an end.
 func (r *runFacts) advice(e *Explanation) []Advice {
 	switch {
 	case r.open && r.unplaced > 0: // a group says what to do
@@ -249,12 +243,11 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 	}
 }
 
-// correctAdvice is for data that is wrong.
 func correctAdvice(run workqueue.RunID) Advice {
 	return Advice{"or, when its data is wrong, correct that", fmt.Sprintf("tranche run correct %s --items FILE", run)}
 }
 
-// loading explains a run that is not sealed: it has no items yet, and so no groups.
+// loading explains an unsealed run, which has no items and so no groups.
 func (r *runFacts) loading(f *facts) string {
 	s := f.sessions[r.loader]
 	if r.state == "loading" && s != nil && s.Alive {
@@ -276,20 +269,18 @@ func (r *runFacts) loading(f *facts) string {
 		manyItems(r.loaded), by)
 }
 
-// servers is who answers for a target.
 func servers(key string) string {
 	kind, _ := workqueue.TargetKind(key)
 	return map[workqueue.Kind]string{workqueue.KindSQL: "the database of ", workqueue.KindLocal: "the nodes that have ",
 		workqueue.KindEndpoint: "the services of "}[kind] + workqueue.TargetText(key)
 }
 
-// someNodeHas reports whether a node that is alive has a local function. One that has not said yet may have it.
+// someNodeHas reports whether a live node has a local function. One that has not listed its functions may.
 func (f *facts) someNodeHas(key string) bool {
 	_, function := workqueue.TargetKind(key)
 	return slices.ContainsFunc(f.alive, func(n *Node) bool { return n.Has(function) })
 }
 
-// unplacedGroup explains items of an open run whose block is not there yet.
 func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	g := MissingGroup{run: r.id, State: "waiting", Items: r.unplaced, Counted: r.unplaced, Since: &r.createdAt}
 	row := Row{"overdue": r.overdueAt != nil}
@@ -303,7 +294,6 @@ func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	return g
 }
 
-// openNote says until when a run takes items.
 func (r *runFacts) openNote() string {
 	note := "the run is open: it takes items, and does not end before it is sealed"
 	switch {

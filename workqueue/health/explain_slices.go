@@ -7,7 +7,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-// sliceGroup explains items that live slices hold.
 func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	st := f.steps[stepKey{s.run, s.step}]
 	g := f.group(r, st, s.endpoint, s.state, s.held)
@@ -28,7 +27,6 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	return g
 }
 
-// claimedGroup explains slices whose requests a node is making.
 func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	since, ttl := s.firstAt, dispatch.DefaultClaimTTL
 	if st.kind.Fetched() {
@@ -69,7 +67,6 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	}
 }
 
-// fetching explains slices that a node is at itself.
 func (f *facts) fetching(st *stepFacts, node *Node, g *MissingGroup) {
 	f.say(g, ReasonFetching, Row{"case": string(st.kind), "node": node.Name()})
 	if st.kind == workqueue.KindDirect && node.Away {
@@ -77,7 +74,6 @@ func (f *facts) fetching(st *stepFacts, node *Node, g *MissingGroup) {
 	}
 }
 
-// sentGroup explains slices whose requests are, or were, in the stream.
 func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	g.Since = s.firstSent
 	if s.lastSent != nil {
@@ -123,7 +119,6 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	}
 }
 
-// causeText says why slices were made, for those whose time to be retried comes.
 func causeText(c workqueue.Cause) string {
 	if text, ok := causeTexts()[c]; ok {
 		return text
@@ -135,16 +130,16 @@ func causeTexts() map[workqueue.Cause]string {
 	return map[workqueue.Cause]string{
 		workqueue.CauseRetry:      "the service asked for them to be retried",
 		workqueue.CauseUnanswered: "the service's reply left them out",
-		workqueue.CauseFailure:    "the service failed their request as a whole",
+		workqueue.CauseFailure:    "the service failed their entire request",
 		workqueue.CauseUnreadable: "the service's reply could not be read",
 		workqueue.CauseDeadline:   "no reply came in time",
-		workqueue.CauseSilence: "no reply came in time, which does not count against them: nothing says that they are to " +
+		workqueue.CauseSilence: "no reply came in time, which does not count against them: nothing shows that they are to " +
 			"blame",
 		workqueue.CauseSession:   "the node that had claimed them is gone",
 		workqueue.CauseHandBack:  "the node that had claimed them stopped in good order",
 		workqueue.CauseStreams:   "a stream was lost, and their request or its reply with it",
 		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
-		workqueue.CauseBisect:    "they are a half of a request that failed as a whole, to find what is wrong in it",
+		workqueue.CauseBisect:    "they are half of a request that failed entirely, to find the culprit",
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",
 		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count " +
 			"against them",
@@ -154,7 +149,6 @@ func causeTexts() map[workqueue.Cause]string {
 	}
 }
 
-// scheduledGroup explains slices that wait for their time, or for a node once it has come.
 func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	since := s.firstAt
 	g.Since, g.Last = &since, &LastEvent{s.lastAt, causeText(s.cause)}
@@ -179,7 +173,6 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 	}
 }
 
-// pausing explains slices whose time has not come.
 func (f *facts) pausing(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	switch {
 	case s.postponed() && st.kind.Fetched():
@@ -202,7 +195,6 @@ func (s *sliceFacts) postponed() bool {
 	return s.unsent != "" || s.cause == workqueue.CauseReady
 }
 
-// why says why slices are to be sent again.
 func (s *sliceFacts) why(st *stepFacts) string {
 	switch {
 	case s.unsent != "" && st.kind.Fetched():

@@ -21,7 +21,7 @@ import (
 type StepStanding struct {
 	Name     string         `json:"name"`
 	Kind     workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint string         `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Endpoint string         `json:"endpoint" doc:"or another target, like http:HOST, sql:SOURCE or local:FUNCTION"`
 	Needs    []string       `json:"needs,omitempty"`
 	Optional bool           `json:"optional,omitempty"`
 	Barred   bool           `json:"barred,omitempty" doc:"it waits at its barrier"`
@@ -30,16 +30,15 @@ type StepStanding struct {
 	Failed   int64          `json:"failed"`
 	Skipped  int64          `json:"skipped" doc:"left out"`
 	Missing  int64          `json:"missing" doc:"the items of its groups and of groups without a step add up to it"`
-	LeftOut  []LeftOut      `json:"left_out,omitempty" doc:"for the failure of which step items were left out"`
+	LeftOut  []LeftOut      `json:"left_out,omitempty" doc:"the step whose failure left items out"`
 }
 
-// LeftOut is items that a step leaves out because another one has failed for them.
+// LeftOut is items that a step skips because another step failed for them.
 type LeftOut struct {
 	Because string `json:"because" doc:"the step that failed; the first one, if several did"`
 	Items   int64  `json:"items"`
 }
 
-// standings tells of each step of a run.
 func (f *facts) standings(r *runFacts) []StepStanding {
 	all := make([]StepStanding, len(r.steps))
 	for i, st := range r.steps {
@@ -56,7 +55,7 @@ func (f *facts) standings(r *runFacts) []StepStanding {
 	return all
 }
 
-// stepSet is steps of a run, which has 64 at most.
+// stepSet is a set of a run's steps, of which there are at most 64.
 type stepSet uint64
 
 func setOf(steps []workqueue.Step) (set stepSet) {
@@ -66,7 +65,6 @@ func setOf(steps []workqueue.Step) (set stepSet) {
 	return set
 }
 
-// names are the steps of a set by name.
 func (r *runFacts) names(set stepSet) []string {
 	names := make([]string, 0, bits.OnesCount64(uint64(set)))
 	for _, st := range r.steps {
@@ -77,7 +75,7 @@ func (r *runFacts) names(set stepSet) []string {
 	return names
 }
 
-// forStep is the flag that names a step to a command, where there are several.
+// forStep is the flag that selects a step, or empty in a run of one step.
 func (r *runFacts) forStep(st *stepFacts) string {
 	if len(r.steps) < 2 {
 		return ""
@@ -85,7 +83,7 @@ func (r *runFacts) forStep(st *stepFacts) string {
 	return " --step " + shellQuote(st.name)
 }
 
-// explainWaits has the items that are in no plane and in no slice, with what their steps need, block by block.
+// explainWaits returns the items in no plane and no slice, block by block, with what their steps need.
 const explainWaits = explainPlanes + `, live AS (
     SELECT run_id, step, block, bit_or(remaining) AS bits FROM work_slice
     WHERE run_id = ANY ($1) AND state IN ('scheduled', 'claimed', 'sent') GROUP BY run_id, step, block
@@ -95,15 +93,13 @@ SELECT p.run_id, p.block, p.step, p.missing, p.counted, p.failed, p.skipped,
 FROM planes p LEFT JOIN live l USING (run_id, step, block)
 ORDER BY p.run_id, p.block, p.step`
 
-// waitPlanes is what is read of one block of a step.
 type waitPlanes struct {
 	step                                       *stepFacts
 	missing, counted, failed, skipped, waiting bitfield.Set
-	blocked                                    map[workqueue.Step]bitfield.Set // by an item's step that is still to come
+	blocked                                    map[workqueue.Step]bitfield.Set // by the step that blocks them
 }
 
-// readWaits finds out what waiting items wait for, and what items were left out for, in runs of several steps: 6 KB for
-// 8192 items of a step, a block of the run at a time.
+// readWaits finds what waiting items wait for and why items were skipped, by block: 6 KB for 8192 items of a step.
 func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Block, masks any) error {
 	var several []workqueue.RunID
 	for id, r := range f.runs {
@@ -138,7 +134,7 @@ func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Blo
 	return nil
 }
 
-// sortOut counts, in one block of a run, what each step's waiting items wait for and what others were left out for.
+// sortOut counts, in one block of a run, what each step's waiting items wait for and why the rest were skipped.
 func sortOut(planes []waitPlanes) {
 	by := map[workqueue.Step]*waitPlanes{}
 	for i := range planes {
@@ -153,8 +149,8 @@ func sortOut(planes []waitPlanes) {
 	}
 }
 
-// behind adds which items the step cannot have before a step that it needs: those that the other one misses, and where
-// it has them already (what it made them from is made again), those that it cannot have itself.
+// behind adds the items that a needed step blocks: those that it misses. Where it has a result that will be
+// recomputed, the steps that block it block this step, too.
 func (p *waitPlanes) behind(need workqueue.Step, n *waitPlanes) {
 	if n == nil {
 		return
@@ -165,7 +161,6 @@ func (p *waitPlanes) behind(need workqueue.Step, n *waitPlanes) {
 	}
 }
 
-// countWaits puts the waiting items in classes by the steps that they wait for.
 func (p *waitPlanes) countWaits() {
 	if p.waiting.Empty() {
 		return
@@ -190,8 +185,7 @@ func (p *waitPlanes) countWaits() {
 	}
 }
 
-// countLeftOut finds the steps whose failure items were left out for: the first of those that are needed and not
-// optional, however far around.
+// countLeftOut finds the steps whose failure caused items to be skipped: the first required steps upstream.
 func (p *waitPlanes) countLeftOut(by map[workqueue.Step]*waitPlanes) {
 	if p.skipped.Empty() {
 		return
@@ -218,7 +212,6 @@ func (p *waitPlanes) countLeftOut(by map[workqueue.Step]*waitPlanes) {
 	}
 }
 
-// needsGroup explains items that wait for other steps.
 func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items share) MissingGroup {
 	g := f.group(r, st, st.endpoint, "waiting", items)
 	names := r.names(needs)
@@ -234,7 +227,7 @@ func stepsText(names []string) string {
 	return "steps " + strings.Join(names, ", ")
 }
 
-// barrierGroup explains items that could go on if their step did not wait for all the others.
+// barrierGroup explains items that only their step's barrier keeps back.
 func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	if st.gateSince != nil {
 		f.gateGroup(st, g)
@@ -254,7 +247,6 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	g.Say(ReasonBarrier, Row{"steps": stepsText(names), "left": strings.Join(counts, ", "), "gate": st.gate})
 }
 
-// gateGroup explains items whose step waits for a person.
 func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
 	row := Row{}
 	if st.gate == workqueue.ApproveOther {
@@ -264,7 +256,7 @@ func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
 	g.Since = st.gateSince
 }
 
-// before are the steps that a step needs, however far around.
+// before is the steps upstream of a step, direct or not.
 func (r *runFacts) before(st *stepFacts) (set stepSet) {
 	for _, other := range slices.Backward(r.steps) {
 		if other == st || set.has(other.step) {
@@ -276,7 +268,7 @@ func (r *runFacts) before(st *stepFacts) (set stepSet) {
 
 func (s stepSet) has(step workqueue.Step) bool { return s&(1<<step) != 0 }
 
-// aheadOf has the items that are worked on in the lanes of some others. Primary keys.
+// aheadOf returns the items in work in the lanes of given items, by primary keys.
 const aheadOf = `
 SELECT DISTINCT q.item_key, l.head FROM work_order o
 JOIN work_lane l ON l.run_id = o.run_id AND l.lane = o.lane
@@ -284,7 +276,6 @@ JOIN work_queue q ON q.run_id = o.run_id AND q.ordinal = l.head
 WHERE o.run_id = $1 AND o.ordinal = ANY ($2) AND l.head <> o.ordinal
 ORDER BY l.head LIMIT 3`
 
-// readAhead finds out behind which items those stand that were asked about.
 func (f *facts) readAhead(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
 ) error {
@@ -306,12 +297,11 @@ func (f *facts) readAhead(
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read what stands in front: %w", err)
+		return fmt.Errorf("read the items ahead: %w", err)
 	}
 	return nil
 }
 
-// lineGroup explains items that wait for those before them in their lanes.
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "held", st.held)
 	g.Since = r.startedAt

@@ -11,11 +11,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// maxTold bounds the groups that a summary names.
 const maxTold = 3
 
-// Sum makes the summary from the groups. Whoever has added to them calls it again: groups that have become alike are
-// put together.
+// Sum recomputes the summary and merges groups that have become alike; call it again after adding groups.
 func (e *Explanation) Sum() {
 	e.Groups = merged(e.Groups)
 	sortGroups(e.Groups)
@@ -76,7 +74,6 @@ func (e *Explanation) keySummary() string {
 	return fmt.Sprintf("%q stands %d times and %d of them are missing: %s", e.Key, e.Items, e.Missing, e.told())
 }
 
-// failureOf says which step failed an item, if there are several, and what it was left out of.
 func failureOf(item *inspect.ItemView) string {
 	var cause *inspect.ItemStep
 	var out []string
@@ -102,12 +99,11 @@ func failureOf(item *inspect.ItemView) string {
 	return text
 }
 
-// told is what a summary says of groups that read alike.
 type told struct {
 	items int64
 	text  string
 	steps []string
-	needs bool // someone, whoever else is counted for these items
+	needs bool // an operator must act, even if these items are counted elsewhere
 }
 
 func (t *told) String() string {
@@ -121,7 +117,7 @@ func (t *told) String() string {
 	}
 }
 
-// told names the first groups, those of the same kind as one. An item that several steps miss is counted once.
+// told summarizes the first groups, merging those that read alike. An item that several steps miss is counted once.
 func (e *Explanation) told() string {
 	var all []*told
 	for i := range e.Groups {
@@ -164,7 +160,6 @@ func (e *Explanation) told() string {
 	return strings.Join(parts, "; ")
 }
 
-// headline is the reason in a few words.
 func (g *MissingGroup) headline() string {
 	if kind, _ := workqueue.TargetKind(g.Endpoint); kind != workqueue.KindEndpoint && g.Reason == ReasonPostponed {
 		return "not to be worked on at the moment"
@@ -196,7 +191,7 @@ func (f *facts) groups(id workqueue.RunID) []MissingGroup {
 			all = append(all, g)
 		}
 	}
-	if r.state == "cancelled" { // whatever the planes say, nothing moves any more
+	if r.state == "cancelled" { // nothing moves any more, regardless of the planes
 		for _, st := range r.steps {
 			rest := f.group(r, st, st.endpoint, "waiting", st.missing)
 			f.explainRest(r, &rest)
@@ -229,12 +224,10 @@ func (f *facts) groups(id workqueue.RunID) []MissingGroup {
 	return all
 }
 
-// group begins the explanation of items of a step.
 func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, of share) MissingGroup {
 	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: of.items, Counted: of.counted}
 }
 
-// readyGroup explains items that may be claimed: what keeps a node from it, if anything does.
 func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "ready", st.ready)
 	g.Since = r.startedAt
@@ -244,7 +237,6 @@ func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 	return g
 }
 
-// heldGroup explains items that a canary holds back.
 func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	if r.ordered {
 		return f.lineGroup(r, st)
@@ -269,7 +261,6 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	return g
 }
 
-// holdGroup explains items of which nothing is claimed because their run is held.
 func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	if r.heldAt != nil {
 		g.Since = r.heldAt
@@ -286,14 +277,14 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 		g.Say(RunFailFast, row)
 		g.Advice = slices.Insert(g.Advice, 1,
 			r.again("when the service is fixed, run what failed again, and resume the run then")...)
-	case control.HoldCanary, "": // which waits, without holding anything else
+	case control.HoldCanary, "": // a canary holds nothing else back
 		g.Say(RunApproval, row)
 	default:
 		g.Say(RunHeld, row)
 	}
 }
 
-// explainRest explains items that are in no plane and in no slice, and wait for nothing.
+// explainRest explains items in no plane and no slice that wait for nothing.
 func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	if r.state == "cancelled" {
 		g.Say(ReasonCancelled, nil)
@@ -309,7 +300,6 @@ func after(t time.Time, d time.Duration) *time.Time {
 	return &t
 }
 
-// manyItems is a number of items in words.
 func manyItems(n int64) string {
 	if n == 1 {
 		return "1 item"
@@ -317,10 +307,8 @@ func manyItems(n int64) string {
 	return control.Grouped(n) + " items"
 }
 
-// clock is a time in a sentence.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// shellQuote is a text as an argument of a command.
 func shellQuote(s string) string {
 	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')

@@ -1,5 +1,5 @@
-// Package health says why something stands: each missing item of a run or an endpoint ([Store.Explain]), and all that
-// wants someone's attention ([Store.Health]). It also counts what metrics show ([Store.Metrics]).
+// Package health says why work is stalled: for each missing item of a run or endpoint ([Store.Explain]), and as
+// conditions that need attention ([Store.Health]). It also reads the counts for metrics ([Store.Metrics]).
 package health
 
 import (
@@ -20,22 +20,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Store is the database for who watches over the whole, or explains a part of it. It is safe for concurrent use.
+// Store explains and watches what is in the database. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// Facts is what the database tells of the system's health, as of about one moment: conditions, by the rules, and what
-// others are judged by.
+// Facts is the system's health according to the database, at about one moment, and what servers judge further by.
 type Facts struct {
 	At         time.Time // the database's clock
 	Conditions []Condition
-	Cut        []Kind         // kinds of which there may be more conditions
-	More       map[Kind]int64 // how many of a kind are known and not listed
+	Cut        []Kind         // kinds that may have more conditions
+	More       map[Kind]int64 // how many conditions of a kind were found but not listed
 
 	Working  []WorkingEndpoint
-	Leader   *inspect.LeaderView // nil: no one has ever led
+	Leader   *inspect.LeaderView // nil: no node has ever led
 	Nodes    []NodeHealth
 	Database DatabaseLoad
 	Kept     []KeptCondition
@@ -43,24 +42,24 @@ type Facts struct {
 	Faults   []session.StreamFault
 
 	limits Limits
-	rows   []found // to be worded once all is read, the clock last: nothing was so later than at At
+	rows   []found // worded after all is read: the clock is read last, so no row is later than At
 }
 
-// Limits says from when on something counts.
+// Limits bounds what Health reports.
 type Limits struct {
-	Waiting time.Duration // a run that has work and gets none of it done
-	Listed  int           // how many conditions each kind has at most, the worst or oldest; zero: DefaultListed
+	Waiting time.Duration // how long a run with work may finish none
+	Listed  int           // most conditions of a kind, the worst or oldest; zero: DefaultListed
 }
 
 const (
-	// DefaultListed is how many conditions of each kind Facts has.
+	// DefaultListed is how many conditions of each kind Facts has by default.
 	DefaultListed = 20
-	// maxIdle bounds, whatever Limits say, of how many idle runs it is read since when they are.
+	// maxIdle bounds, regardless of Limits, the idle runs whose last event is read.
 	maxIdle = 1000
 )
 
-// Health reads what the database tells of the system's health. It locks nothing and reads no planes: blocks with ready
-// items, and live slices, are found by their partial indexes, whatever else there is.
+// Health reads the system's health. It locks nothing and reads no planes: partial indexes find blocks with ready
+// items and live slices, so the cost does not grow with the database.
 func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	l.Listed = cmp.Or(l.Listed, DefaultListed)
 	f := &Facts{More: map[Kind]int64{}, limits: l}
@@ -80,10 +79,9 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	return f, err
 }
 
-// maxResets bounds the failed runs, the newest, of which adviseResets reads parts.
 const maxResets = 100
 
-// adviseResets has the parts made again for which items failed: a re-run would give them the same parts.
+// adviseResets advises resetting bad parts for which items failed: a re-run would give them the same parts.
 func (s Store) adviseResets(ctx context.Context, f *Facts) error {
 	failed := f.newestFailed()
 	if len(failed) == 0 {
@@ -98,7 +96,6 @@ func (s Store) adviseResets(ctx context.Context, f *Facts) error {
 	return err
 }
 
-// newestFailed finds the rows of failed runs, up to maxResets.
 func (f *Facts) newestFailed() map[workqueue.RunID]Row {
 	failed := map[workqueue.RunID]Row{}
 	for _, one := range f.rows {
@@ -110,7 +107,6 @@ func (f *Facts) newestFailed() map[workqueue.RunID]Row {
 	return failed
 }
 
-// queueRows adds a query whose rows become a list.
 func queueRows[T any](b *pgx.Batch, into *[]T, sql string, args ...any) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
 		*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
@@ -118,21 +114,20 @@ func queueRows[T any](b *pgx.Batch, into *[]T, sql string, args ...any) {
 	})
 }
 
-// ConditionKey names something that a person should see to.
+// ConditionKey names a condition.
 type ConditionKey struct{ Kind, Subject string }
 
-// KeptCondition says since when a condition has been seen. It is kept for those of which nothing else in the database
-// tells it.
+// KeptCondition is since when a condition has been seen, kept for those that nothing else in the database dates.
 type KeptCondition struct {
 	ConditionKey
 
 	Since  time.Time
-	SeenAt time.Time       // within a minute, while someone looks
-	Said   json.RawMessage // what a server says of itself that no other one can see; nil: each sees it for itself
+	SeenAt time.Time       // exact to a minute while a server looks
+	Said   json.RawMessage // what only this server can know; nil: each server sees it itself
 }
 
 const (
-	// Whoever saw it first has said since when. Rows are locked in the order of the key.
+	// The first to see it set since. Rows are locked in the order of the key.
 	keepConditions = `
 INSERT INTO health_condition AS h (kind, subject, since, said)
 SELECT kind, subject, since, said
@@ -140,7 +135,7 @@ FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::jsonb[]) AS f (kind, 
 ORDER BY 1, 2
 ON CONFLICT (kind, subject) DO UPDATE SET seen_at = tranche_now(), said = excluded.said`
 
-	// What someone else has seen since this look began stays. The lock order is that of the keeping.
+	// A condition that another server has seen since this look began stays. Locks as in keepConditions.
 	forgetConditions = `
 DELETE FROM health_condition h
 USING (SELECT h.kind, h.subject FROM health_condition h
@@ -149,8 +144,7 @@ USING (SELECT h.kind, h.subject FROM health_condition h
 WHERE h.kind = gone.kind AND h.subject = gone.subject`
 )
 
-// KeepConditions notes conditions that are there, with since when they are unless that is known already; and forgets
-// those that a look, begun at a time of the database's clock, has found gone.
+// KeepConditions saves existing conditions, keeping an earlier since, and deletes those that a look found gone.
 func (s Store) KeepConditions(ctx context.Context, there []KeptCondition, gone []ConditionKey, begun time.Time) error {
 	if len(there) == 0 && len(gone) == 0 {
 		return nil

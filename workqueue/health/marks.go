@@ -11,19 +11,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MarkState is what someone said of a condition.
+// MarkState is an operator's decision on a condition.
 type MarkState string
 
 // The states of a mark.
 const (
-	Muted        MarkState = "muted"        // it is not told of, until it gets worse or the time is up
-	Acknowledged MarkState = "acknowledged" // someone sees to it
+	Muted        MarkState = "muted"        // not reported until it gets worse or the time is up
+	Acknowledged MarkState = "acknowledged" // an operator is working on it
 )
 
-// MarkWorse is the state of what was muted, and has got worse since: it is told of again.
+// MarkWorse is the state of a muted condition that got worse: it is reported again.
 const MarkWorse MarkState = "worse"
 
-// Mark is what someone said of a condition.
+// Mark is an operator's decision on a condition.
 type Mark struct {
 	State  MarkState  `json:"state" enum:"muted,acknowledged,worse" doc:"worse: it was muted, and got worse"`
 	By     string     `json:"by" doc:"who said so"`
@@ -32,7 +32,7 @@ type Mark struct {
 	Reason string     `json:"reason,omitempty"`
 }
 
-// KeptMark is a mark on record.
+// KeptMark is a saved mark.
 type KeptMark struct {
 	ConditionKey
 
@@ -41,13 +41,13 @@ type KeptMark struct {
 	At       time.Time
 	Until    *time.Time // nil: permanently
 	Reason   string
-	Severity string     // when it was said
-	Count    int64      // the same
-	WorseAt  *time.Time // since when what is muted is worse than it was then; nil: it has not got worse
-	SeenAt   time.Time  // when the condition was last seen, within a day
+	Severity string     // when it was set
+	Count    int64      // when it was set
+	WorseAt  *time.Time // since when a muted condition has been worse; nil: it is not
+	SeenAt   time.Time  // when the condition was last seen, exact to a day
 }
 
-// NewMark is what is to be said of conditions of a kind, as bad as they are now.
+// NewMark is a mark to set on conditions of a kind, with how bad they are now.
 type NewMark struct {
 	Kind   string
 	About  []Measured
@@ -69,13 +69,12 @@ const (
 SELECT kind, subject, state, by, at, until, reason, severity, count, worse_at, seen_at FROM health_ack
 WHERE until IS NULL OR until > tranche_now()`
 
-	// Of all subjects when there are none. Rows whose time is up go, too.
+	// Without subjects: all of the kind. Expired rows are deleted, too.
 	dropMarks = `
 DELETE FROM health_ack WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= tranche_now()
 RETURNING kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)), subject, state, by, until, reason`
 
-	// Someone else may have said something since the rows were deleted: the later word holds. What is said at once has
-	// one time.
+	// If another mark was set since the rows were deleted, the later one wins. One call has one time.
 	putMarks = `
 INSERT INTO health_ack AS m (kind, subject, state, by, at, until, reason, severity, count)
 SELECT $1, u.subject, $3, $4, t.now, t.now + nullif($5::interval, '0'), $6, u.severity, u.count
@@ -86,8 +85,7 @@ ON CONFLICT (kind, subject) DO UPDATE SET state = excluded.state, by = excluded.
     worse_at = NULL, seen_at = excluded.seen_at
 RETURNING at, until`
 
-	// Of what someone has said again meanwhile nothing is noted, and what got worse after a look had begun is not over by
-	// what that look has seen. Rows are locked in the order of the key.
+	// Skips marks set again meanwhile; one that got worse after the look began stays worse. Locks in key order.
 	noteMarks = `
 UPDATE health_ack m SET seen_at = CASE WHEN f.seen THEN tranche_now() ELSE m.seen_at END,
     worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, tranche_now()) WHEN m.worse_at < $6 AND NOT f.seen
@@ -106,17 +104,16 @@ DELETE FROM health_ack m USING (
 WHERE m.kind = f.kind AND m.subject = f.subject`
 )
 
-// SeenMark is what a look has seen of what a mark is about.
+// SeenMark is what a look found about a mark's condition.
 type SeenMark struct {
 	KeptMark
 
-	Seen   bool // it is there
-	Worse  bool // it is muted, and is worse than it was then
-	Forget bool // it was not there for long, and what was said of it goes
+	Seen   bool // the condition exists
+	Worse  bool // it is muted, and worse than when it was muted
+	Forget bool // it has been gone for long: delete the mark
 }
 
-// NoteMarks notes what a look, begun at a time of the database's clock, has seen of what marks are about: that it is
-// there, that it is worse than when it was muted, or that it is over.
+// NoteMarks saves what a look found: that conditions exist, are worse than when they were muted, or are gone.
 func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time) error {
 	var noted, forgotten markColumns
 	for i := range marks {
@@ -134,7 +131,7 @@ func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note what became of %d conditions: %w", len(marks), err)
+		return fmt.Errorf("record how %d conditions ended: %w", len(marks), err)
 	}
 	return nil
 }
@@ -150,7 +147,7 @@ func (c *markColumns) add(m *SeenMark) {
 	c.seen, c.worse = append(c.seen, m.Seen), append(c.worse, m.Worse)
 }
 
-// PutMark notes what someone says of conditions, and returns since when and until when it holds.
+// PutMark sets a mark on conditions and returns from when until when it holds.
 func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *time.Time, err error) {
 	subjects, severities, counts := make([]string, len(m.About)), make([]string, len(m.About)), make([]int64, len(m.About))
 	for i, a := range m.About {
@@ -177,8 +174,7 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *tim
 	return at, until, nil
 }
 
-// DropMarks takes back what was said of a condition; without a subject, of all of its kind. It reports whether there
-// was anything.
+// DropMarks deletes the marks of a condition or, without a subject, of all of its kind. found: there were any.
 func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (found bool, err error) {
 	var subjects []string
 	if key.Subject != "" {
@@ -194,12 +190,12 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 			Before:  was})
 	})
 	if err != nil {
-		return false, fmt.Errorf("take back what was said of condition %s: %w", audited(key.Kind, subjects), err)
+		return false, fmt.Errorf("clear condition %s: %w", audited(key.Kind, subjects), err)
 	}
 	return found, nil
 }
 
-// dropped deletes marks, and returns what they said, by their subjects; nil: there were none.
+// dropped deletes marks and returns what they said, by subject; nil: there were none.
 func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (was map[string]any, err error) {
 	rows := pg.Rows(ctx, tx, dropMarks, kind, subjects)
 	var ours bool
@@ -216,7 +212,6 @@ func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (wa
 	return was, err
 }
 
-// audited is the subject of an action about conditions of a kind.
 func audited(kind string, subjects []string) string {
 	if len(subjects) != 1 {
 		return kind

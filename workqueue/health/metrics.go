@@ -11,13 +11,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Metrics is how much there is of what, how old the oldest of it is, and how full the database is, at about one moment.
-// It judges nothing and names no run, no item and no message. Ages are seconds by the database's clock; 0: there is
-// none.
+// Metrics is counts, oldest ages and the database's size, as of about one moment. It judges nothing and names no
+// run, item or message. Ages are seconds by the database's clock; 0: none exists.
 type Metrics struct {
 	Runs       []RunMetrics
-	Overdue    int64 // open runs that were not sealed in time
-	Late       int64 // runs that were not done by their time
+	Overdue    int64 // open runs past their seal deadline
+	Late       int64 // runs past their done_by
 	Endpoints  []EndpointMetrics
 	Collectors []CollectorMetrics
 	Schedules  ScheduleMetrics
@@ -27,82 +26,78 @@ type Metrics struct {
 	Tables     []TableMetrics
 }
 
-// RunMetrics are those in progress that stand alike.
+// RunMetrics is the runs in progress with the same state and hold.
 type RunMetrics struct {
-	State  string  // loading, running, or held
-	Hold   string  // why they are held; empty: they are not
-	Count  int64   // of them
-	Oldest float64 // age of the one that was made first
+	State  string // loading, running, or held
+	Hold   string // why they are held; empty: not held
+	Count  int64
+	Oldest float64 // age of the run created first
 }
 
-// EndpointMetrics is an endpoint that something is known of, or that runs in progress have work for, with the work of
-// runs that are not held. What is nil is not known, or there is none.
+// EndpointMetrics is an endpoint with a pace or work, and the work of runs that are not held. Nil: unknown or none.
 type EndpointMetrics struct {
-	Endpoint  string // or what else paces a step, like http:HOST
-	Ready     int64  // items that may go out
-	Scheduled int64  // items that are to be retried after a pause
-	InFlight  int64  // items that are out
-	Requests  int64  // that are out, chunks of the node's own work included
+	Endpoint  string // or another target of a step, like http:HOST
+	Ready     int64  // claimable items
+	Scheduled int64  // items that will be retried after a pause
+	InFlight  int64
+	Requests  int64 // in flight, including chunks of the nodes' own work
 	Oldest    float64
-	Limit     *int64 // of requests at once: what operators set, or else what nodes have found
-	Open      bool   // its breaker
+	Limit     *int64 // of concurrent requests: set by operators, or else found by nodes
+	Open      bool   // the breaker is open
 	Rate      *float64
 	Chunk     *int64
 }
 
-// deadWindow is for how long a node that died is counted, unless one was started again on its host.
+// deadWindow is how long a dead node counts, unless another was started on its host.
 const deadWindow = time.Hour
 
 // CollectorMetrics is what waits in a collector that is not being deleted.
 type CollectorMetrics struct {
 	Collector string
-	Oldest    float64 // age of the oldest operation of the key that is to be flushed first, or is being flushed
-	MaxAge    float64 // when operations are to be flushed at the latest
-	Parked    int64   // operations that wait for someone; MaxCounted at most
+	Oldest    float64 // age of the oldest operation of the key that is flushed next, or is being flushed
+	MaxAge    float64 // when operations must be flushed at the latest
+	Parked    int64   // operations that wait for an operator; MaxCounted at most
 }
 
-// ScheduleMetrics counts those that someone should look at.
+// ScheduleMetrics counts schedules that need attention.
 type ScheduleMetrics struct {
-	Overdue   int64   // active ones whose due time has come, and was not taken
-	OldestDue float64 // since when, the first of them
-	Unstarted int64   // due times that were taken and have no run yet, after a minute
-	Failing   int64   // whose last due time has no run: it failed, or was missed
+	Overdue   int64   // active ones with a due time in the past that was not taken
+	OldestDue float64 // age of the first of those due times
+	Unstarted int64   // due times taken over a minute ago without a run
+	Failing   int64   // those whose last due time failed or was missed
 }
 
-// LeftoverMetrics is what waits for someone, or for NATS. MaxCounted each at most.
+// LeftoverMetrics counts what waits for an operator or for NATS, up to MaxCounted each.
 type LeftoverMetrics struct {
 	Letters     int64 // dead letters
 	Quarantined int64 // messages of the last day
-	Events      int64 // that are not published after a minute
+	Events      int64 // unpublished after a minute
 }
 
-// NodeMetrics counts processes.
+// NodeMetrics counts nodes.
 type NodeMetrics struct {
 	Alive int64
-	Dead  int64 // in the last hour, without a word, and not started again on their host
+	Dead  int64 // died in the last hour without ending their session, and not replaced on their host
 }
 
-// DatabaseMetrics says how full it is.
+// DatabaseMetrics is the load of the database.
 type DatabaseMetrics struct {
 	Bytes, Connections, MaxConnections int64
 	OldestTransaction                  float64 // of those that the role may see
 }
 
-// TableMetrics is one of ours.
+// TableMetrics is one of Tranche's tables.
 type TableMetrics struct {
 	Name string
 	Dead int64 // rows that VACUUM has not cleared, as PostgreSQL estimates
 }
 
-// statementLimit bounds what each statement of a reading may take.
 const statementLimit = 2 * time.Second
 
-// limitStatements bounds them in the transaction.
 const limitStatements = `SELECT set_config('statement_timeout', $1, true)`
 
-// Metrics reads what metrics show, in one transaction that locks nothing. It is cheap whatever there is: runs under
-// way, live slices and blocks with ready items are found by their partial indexes, letters are counted up to a number,
-// and no finished run is looked at.
+// Metrics reads the metrics in one transaction that locks nothing. Its cost does not grow with the database: it uses
+// partial indexes, bounded counts, and no finished runs.
 func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	r := &Metrics{}
 	tx, err := s.db.Pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -129,7 +124,6 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	return r, nil
 }
 
-// row adds a query of one row.
 func row(b *pgx.Batch, into []any, sql string, args ...any) {
 	b.Queue(sql, args...).QueryRow(func(found pgx.Row) error { return found.Scan(into...) })
 }
@@ -147,8 +141,8 @@ SELECT count(*) FILTER (WHERE opened AND sealed_at IS NULL AND seal_deadline <= 
     count(*) FILTER (WHERE done_by <= tranche_now())
 FROM batchrun WHERE state = 'running'`
 
-	// endpointMetrics reads batchrun_active and, for each of the runs, work_block_ready; what is out is found by
-	// work_slice_live and bounded by the limits in flight. A block's plane is read only where something is ready.
+	// batchrun_active and, for each run, work_block_ready. work_slice_live finds slices in flight, which limits
+	// bound. A block's plane is read only where an item is ready.
 	endpointMetrics = `
 WITH live AS MATERIALIZED (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint,
@@ -179,8 +173,7 @@ FULL JOIN live USING (endpoint)
 FULL JOIN ready USING (endpoint)
 ORDER BY coalesce(ready.items, 0) + coalesce(live.requests, 0) > 0 DESC, endpoint`
 
-	// Collectors are few; collector_key_due, once for each key version and priority that there may be,
-	// collector_key_flushing and collector_op_parked.
+	// collector_key_due for each key version and priority; collector_key_flushing and collector_op_parked.
 	collectorMetrics = `
 SELECT c.name,
     coalesce(extract(epoch FROM tranche_now() - least(d.oldest_at, f.oldest_at)), 0)::float8,
@@ -200,8 +193,7 @@ CROSS JOIN LATERAL (
         SELECT FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL ORDER BY seq LIMIT $1) few) p
 WHERE c.state <> 'deleting' ORDER BY c.name`
 
-	// schedule_due, schedule_occurrence_waiting, schedule_occurrence_run; schedules are few, and the last fire of each is
-	// found by the primary key, backwards.
+	// schedule_due, schedule_occurrence_waiting and _run; the last occurrence by the primary key, backwards.
 	scheduleMetrics = `
 SELECT s.overdue, s.oldest, (
         SELECT count(*) FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
@@ -223,7 +215,6 @@ SELECT (SELECT count(*) FROM (SELECT FROM dead_letter WHERE state = 'waiting' LI
     (SELECT count(*) FROM (
         SELECT FROM run_event WHERE published_at IS NULL AND at < tranche_now() - interval '1 min' LIMIT $1) few)`
 
-	// Sessions are few.
 	nodeMetrics = `
 SELECT count(*) FILTER (WHERE expires_at > tranche_now()),
     count(*) FILTER (WHERE expires_at <= tranche_now() AND expires_at > tranche_now() - $1::interval
@@ -231,14 +222,14 @@ SELECT count(*) FILTER (WHERE expires_at > tranche_now()),
             AND later.started_at > n.heartbeat_at))
 FROM node_session n WHERE ended_at IS NULL`
 
-	// pg_stat_database counts for every role; of pg_stat_activity a role sees the times of its own transactions.
+	// pg_stat_database counts all roles; in pg_stat_activity a role sees only the times of its own transactions.
 	databaseMetrics = `
 SELECT pg_database_size(current_database()), (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
     coalesce((SELECT extract(epoch FROM clock_timestamp() - min(xact_start)) FROM pg_stat_activity
         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()), 0)::float8`
 
-	// Partitions count as the whole.
+	// Partitions count for their parent.
 	tableMetrics = `
 SELECT coalesce(c.relname, s.relname)::text, sum(s.n_dead_tup)::bigint
 FROM pg_stat_user_tables s LEFT JOIN pg_inherits i ON i.inhrelid = s.relid LEFT JOIN pg_class c ON c.oid = i.inhparent

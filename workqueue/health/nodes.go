@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
-// Node is the session of a node.
+// Node is a node's session.
 type Node struct {
 	Session      workqueue.SessionID
 	Host         string
@@ -24,14 +24,14 @@ type Node struct {
 	ExpiresAt    time.Time
 	EndedAt      *time.Time
 	Alive        bool
-	Away         bool       // it said that it cannot reach NATS
-	StalledSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
+	Away         bool       // it reported that it cannot reach NATS
+	StalledSince *time.Time // since when it reports that it reaches NATS but the streams do not answer; nil: they do
 	StalledWhy   string
-	Refused      string    // what it said that NATS refuses it; empty: nothing
-	Locals       *[]string // the local functions that it said it has; nil: it has not said
+	Refused      string    // what NATS refuses it, as it reported; empty: nothing
+	Locals       *[]string // local functions that it reported; nil: it has not reported
 }
 
-// Of the row n of node_session.
+// Columns of the row n of node_session.
 const nodeColumns = `n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.ended_at,
     n.ended_at IS NULL AND n.expires_at > tranche_now(), coalesce(n.stats -> 'nats' = 'false', false),
     ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `, ` + inspect.Refused + `,
@@ -39,15 +39,14 @@ const nodeColumns = `n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expire
         WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END`
 
-// Name is the node's for people.
+// Name is the node's human-readable name.
 func (n *Node) Name() string { return fmt.Sprintf("node %s (pid %d)", n.Host, n.PID) }
 
-// Has reports whether a node that is alive has a local function, or has not said yet what it has.
+// Has reports whether a live node has a local function, or may have it because it has not reported.
 func (n *Node) Has(function string) bool {
 	return n.Alive && (n.Locals == nil || slices.Contains(*n.Locals, function))
 }
 
-// gone is when its session ended, or will.
 func (n *Node) gone() time.Time {
 	if n.EndedAt != nil {
 		return *n.EndedAt
@@ -55,8 +54,7 @@ func (n *Node) gone() time.Time {
 	return n.ExpiresAt
 }
 
-// Stalled returns the node that the streams have not answered for longest, or nil when they answer some node that
-// reaches NATS.
+// Stalled returns the node with the longest stall of the streams, or nil if they answer any.
 func Stalled(nodes iter.Seq[*Node]) (first *Node) {
 	for n := range nodes {
 		switch {
@@ -70,7 +68,7 @@ func Stalled(nodes iter.Seq[*Node]) (first *Node) {
 	return first
 }
 
-// NodeHealth is a node that is there, or that died lately and was not started again on its host.
+// NodeHealth is a live node, or one that died lately and was not replaced on its host.
 type NodeHealth struct {
 	Node
 
@@ -79,20 +77,20 @@ type NodeHealth struct {
 	Loads  int64 // runs that it was loading
 }
 
-// JetStream is the subject of conditions that are about JetStream itself, and not about one node.
+// JetStream is the subject of conditions about JetStream itself, not one node.
 const JetStream = "JetStream"
 
-// DatabaseLoad is how full the database is.
+// DatabaseLoad is the load of the database.
 type DatabaseLoad struct {
 	Connections    int64
 	MaxConnections int64
 	Bytes          int64 // of this database
-	ReadOnly       bool  // it takes no writes
-	AwaitsStandby  bool  // commits wait for a standby
+	ReadOnly       bool
+	AwaitsStandby  bool // commits wait for a standby
 }
 
 const (
-	// Sessions are few; what they hold says work_slice_live, which runs they load batchrun_active.
+	// Claimed slices by work_slice_live, the runs being loaded by batchrun_active.
 	healthNodes = `
 WITH held AS MATERIALIZED (
     SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
@@ -107,14 +105,13 @@ WHERE n.ended_at IS NULL AND (n.expires_at > tranche_now() OR h.session_id IS NO
             AND later.started_at > n.heartbeat_at))
 ORDER BY n.started_at, n.id`
 
-	// pg_stat_database counts for every role; pg_stat_activity would not tell all of them.
+	// pg_stat_database counts all roles; pg_stat_activity does not show all of them.
 	healthDatabase = `
 SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
     pg_database_size(current_database()), tranche_now(), NOT (` + inspect.TakesWrites + `),
     ` + inspect.AwaitsStandby
 
-	// A few rows.
 	healthKept = `SELECT kind, subject, since, seen_at, said FROM health_condition`
 )
 

@@ -16,47 +16,47 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Kind says in one word why something stands: items of a run ([MissingGroup]), or anything else ([Condition]).
+// Kind is in one word why items of a run ([MissingGroup]) or anything else ([Condition]) is stalled.
 type Kind string
 
-// Owner says whose turn it is.
+// Owner is who must act next.
 type Owner string
 
 // Owners.
 const (
-	OwnerService  Owner = "service"  // an instance that listens on the endpoint
-	OwnerNode     Owner = "node"     // a node, immediately or with its next look
-	OwnerTimer    Owner = "timer"    // a time that has to come
-	OwnerOperator Owner = "operator" // a person
+	OwnerService  Owner = "service" // an instance that listens on the endpoint
+	OwnerNode     Owner = "node"    // a node, immediately or at its next look for work
+	OwnerTimer    Owner = "timer"   // a time that must come
+	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"  // a person who runs the servers
 	OwnerDatabase Owner = "database" // a person who runs PostgreSQL
 	OwnerNATS     Owner = "nats"     // the NATS servers, which have to find a quorum
-	OwnerStep     Owner = "step"     // another step of the run, of which other groups tell
+	OwnerStep     Owner = "step"     // another step of the run, which other groups explain
 	OwnerNobody   Owner = "nobody"   // nothing moves any more
 )
 
-// Severity says how much a condition matters.
+// Severity is how much a condition matters.
 type Severity string
 
 // Severities.
 const (
-	Info     Severity = "info"     // good to know; someone may have wanted it so
-	Warning  Severity = "warning"  // someone has to see to it, and it can wait
+	Info     Severity = "info"     // good to know; may be intended
+	Warning  Severity = "warning"  // needs an operator, but can wait
 	Critical Severity = "critical" // work is stalled, or is about to be
 )
 
-// Least reports whether a severity is another one at least.
+// Least reports whether s is at least as severe as other.
 func (s Severity) Least(other Severity) bool { return s.Weight() >= other.Weight() }
 
 // Weight orders severities.
 func (s Severity) Weight() int { return slices.Index([]Severity{Info, Warning, Critical}, s) }
 
-// Condition is something that a person should see to.
+// Condition is a state that an operator should know of or fix.
 type Condition struct {
 	Kind     Kind      `json:"kind" doc:"in one word, like failed_items or no_listeners; new ones may come"`
 	Severity Severity  `json:"severity" enum:"info,warning,critical"`
 	Subject  string    `json:"subject" doc:"of what: the id of a run, the name of an endpoint, a node, a stream, a host"`
-	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,nobody" doc:"whose turn it is"`
+	Owner    Owner     `json:"owner" enum:"service,node,operator,servers,database,nobody" doc:"what it waits on"`
 	Title    string    `json:"title"`
 	Detail   string    `json:"detail"`
 	Since    time.Time `json:"since"`
@@ -65,9 +65,9 @@ type Condition struct {
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`
 	Resets   bool      `json:"resets,omitempty" doc:"a step must be reset, as remedy says: a re-run would fail again"`
-	Mark     *Mark     `json:"mark,omitempty" doc:"what someone said of it; absent: nothing"`
+	Mark     *Mark     `json:"mark,omitempty" doc:"how operators marked it; absent: not marked"`
 
-	Undated bool `json:"-"` // nothing in the database tells since when it is so: that must be kept
+	Undated bool `json:"-"` // nothing in the database dates it: its first sight must be kept
 }
 
 // Key names it.
@@ -84,52 +84,49 @@ const (
 	StopsAll
 )
 
-// Stops is what a condition stops.
+// Stops is what the condition stops.
 func (c *Condition) Stops() Reach {
-	if c.Kind == NATS && c.Subject != JetStream { // one node's
+	if c.Kind == NATS && c.Subject != JetStream { // only one node
 		return StopsNothing
 	}
 	return c.Kind.Rule().Stops
 }
 
-// Rule is one reason why something stands, with all that is said of it anywhere but for what is particular about one
-// case. `run explain`, the health, alerts and the list of runs select from the rules by their fields.
+// Rule is one reason for a stall, with all words about it that hold for every case. `run explain`, the health,
+// alerts and the list of runs select rules by their fields.
 type Rule struct {
 	Kind     Kind
-	Owner    Owner    // whose turn it is; of items each group says it
-	Severity Severity // empty: Warning
-	Waits    bool     // it is critical after some times Limits.Waiting
+	Owner    Owner // who must act; a group may override it
+	Severity Severity
+	Waits    bool // it becomes critical after waitsLong times Limits.Waiting
 
-	// Items is what items say that wait for it, in a few words, with {to} for what they are for; Normal that they wait
-	// for it although all is well. Empty: items do not wait for it.
+	// Items says in a few words what items wait for, with {to} for the target; empty: never. Normal: also if all is well.
 	Items  string
 	Normal bool
-	Behind bool // they wait for requests that are out to end
+	Behind bool // they wait for requests in flight to end
 
-	// Who, Why, Next and Advice say it at length of items: templates, too. An advice is left out that comes to nothing.
+	// Who, Why, Next and Advice are templates that explain items at length. Advice that renders empty is left out.
 	Who, Why, Next string
 	Advice         []Advice
 
-	// Title, Detail, Remedy and Link word a condition: templates over its [Row]. Without a Remedy it says the advice;
-	// without a Link it leads to the page of its run or endpoint. Cases are what is different in some cases, by the
-	// row's column of that name.
+	// Title, Detail, Remedy and Link are templates over a condition's [Row]. Remedy defaults to the advice, Link to
+	// the page of the run or endpoint. Cases override them, by the row's column `case`.
 	Title, Detail, Remedy, Link string
 	Cases                       map[string]Rule
 
-	// Name, Of and Counts are of all its conditions: what they are called, what they are about and what they count.
-	// Many is what alerts say of several.
+	// Name, Of and Counts are the kind's name, subject and unit of counting. Many is what alerts say of several.
 	Name, Of, Counts, Many string
 
 	Stops  Reach
-	Change string // what rules of alerts call it, of runs
-	With   Kind   // it is read with that one
-	Most   int64  // so many are counted at most; 0: all
+	Change string // its name in rules of alerts about runs
+	With   Kind   // it is read by that kind's statement
+	Most   int64  // bound of the count; 0: none
 
 	find string // the statement whose rows are its conditions; empty: servers see it themselves
 	args []any
 }
 
-// Rule returns the rule of a kind; the zero Rule but for the kind when there is none.
+// Rule returns the rule of a kind, or one with only the kind if none exists.
 func (k Kind) Rule() Rule {
 	at := slices.IndexFunc(rules, func(r Rule) bool { return r.Kind == k })
 	if at < 0 {
@@ -138,7 +135,7 @@ func (k Kind) Rule() Rule {
 	return rules[at]
 }
 
-// Words are what conditions of a kind are called, what they are about, and what they count.
+// Words returns a kind's name, what its conditions are about, and what they count.
 func (k Kind) Words() (title, of, counted string) {
 	if r := k.Rule(); r.Name != "" {
 		return r.Name, r.Of, r.Counts
@@ -147,11 +144,11 @@ func (k Kind) Words() (title, of, counted string) {
 	return strings.ToUpper(name[:1]) + name[1:], "condition", ""
 }
 
-// Amiss reports whether items would not wait for it if all were well: no service is at work on them, no node is about
-// to send them, and it is not their turn yet that they wait for.
+// Amiss reports whether items wait for it only when something is wrong: no service works on them, no node is about
+// to send them, and nothing ahead of them is in progress.
 func (k Kind) Amiss() bool { return !k.Rule().Normal }
 
-// in is the rule as it is in one of its cases.
+// in is the rule with the overrides of one of its cases.
 func (r Rule) in(name string) Rule {
 	of := r.Cases[name]
 	r.Title, r.Detail, r.Remedy = cmp.Or(of.Title, r.Title), cmp.Or(of.Detail, r.Detail), cmp.Or(of.Remedy, r.Remedy)
@@ -166,14 +163,13 @@ func (r Rule) in(name string) Rule {
 	return r
 }
 
-// Advice is what helps in a case of a kind that is helped alike wherever it is seen.
+// Advice is the remedy of a case, for kinds whose remedy is the same everywhere.
 func (k Kind) Advice(name string) Advice {
 	remedy := k.Rule().in(name).Remedy
 	return Advice{Do: strings.ToLower(remedy[:1]) + remedy[1:]}
 }
 
-// Say explains items by the rule of a kind: the words name what row has, what the group is about (run, step, endpoint,
-// target, who serves it) and no more. When it is over is for the caller to add.
+// Say explains items by the rule of a kind, whose templates may use row and the group's fields. It clears When.
 func (g *MissingGroup) Say(k Kind, row Row) {
 	all := Row{"run": g.run.String(), "step": g.Step, "endpoint": g.Endpoint,
 		"target": workqueue.TargetText(g.Endpoint), "servers": servers(g.Endpoint)}
@@ -185,7 +181,6 @@ func (g *MissingGroup) Say(k Kind, row Row) {
 	g.Advice = r.advice(say)
 }
 
-// advice is what helps in one case, filled in.
 func (r *Rule) advice(say func(string) string) (all []Advice) {
 	for _, a := range r.Advice {
 		if a = (Advice{say(a.Do), say(a.Command)}); a.Do != "" {
@@ -195,7 +190,6 @@ func (r *Rule) advice(say func(string) string) (all []Advice) {
 	return all
 }
 
-// remedy is advice in a sentence.
 func remedy(all []Advice) string {
 	parts := make([]string, len(all))
 	for i, a := range all {
@@ -207,21 +201,21 @@ func remedy(all []Advice) string {
 	return strings.ToUpper(text[:min(len(text), 1)]) + text[min(len(text), 1):]
 }
 
-// AdviceFor is the first that helps items of a group for which a kind is the reason.
+// AdviceFor is the kind's first advice for the items of a group.
 func (k Kind) AdviceFor(g *MissingGroup) Advice {
 	other := MissingGroup{run: g.run, Endpoint: g.Endpoint}
 	other.Say(k, nil)
 	return other.Advice[0]
 }
 
-// Links of what runs and endpoints are about.
+// Links of runs and endpoints.
 const (
 	runLink      = "/runs/{{.subject}}"
 	endpointLink = "/endpoint?name={{urlquery .subject}}"
 )
 
-// Row is what is known of one condition, by name: a row of its rule's statement, or what a server sees itself. It has a
-// subject; without since, it has been so since it was first seen. It may have count, of, severity and case.
+// Row is what is known of one condition, by name: a row of its rule's statement, or what a server sees itself. It
+// has a subject, and may have count, of, severity and case. Without since, the condition dates from its first sight.
 type Row map[string]any
 
 func (r Row) text(name string) string {
@@ -229,13 +223,12 @@ func (r Row) text(name string) string {
 	return text
 }
 
-// number is a count of the row's, or 1.
 func (r Row) number(name string) int64 {
 	n, _ := r[name].(int64)
 	return max(n, 1)
 }
 
-// Condition words what is known of one, by the database's clock.
+// Condition formats a row as a condition; at is the database's clock.
 func (k Kind) Condition(at time.Time, row Row) Condition {
 	r := k.Rule().in(row.text("case"))
 	severity := cmp.Or(Severity(row.text("severity")), r.Severity, Warning)
@@ -253,8 +246,7 @@ func (k Kind) Condition(at time.Time, row Row) Condition {
 		Of: row.number("of"), Resets: row["bad"] != nil, Undated: !dated || row["undated"] != nil}
 }
 
-// sayer returns what fills the templates of a rule. What is wrong with one, which is a fault of ours, stands in its
-// place: the condition is told anyway.
+// sayer renders a rule's templates. A template's error, which is a bug, becomes the text.
 func sayer(at time.Time, row Row) func(text string) string {
 	words := template.FuncMap{
 		"ago":    func(t time.Time) string { return Ago(at.Sub(t)) },
@@ -284,10 +276,9 @@ func sayer(at time.Time, row Row) func(text string) string {
 	}
 }
 
-// texts are those of rules that were parsed, of which there are a few hundred.
+// texts caches the parsed templates of rules, a few hundred.
 var texts sync.Map //nolint:gochecknoglobals // ten thousand conditions have the texts of a few rules
 
-// parsed is a text with its words, which know the time.
 func parsed(text string, words template.FuncMap) (*template.Template, error) {
 	if known, ok := texts.Load(text); ok {
 		t, err := known.(*template.Template).Clone() //nolint:forcetypeassert // nothing else is stored
@@ -304,10 +295,8 @@ func parsed(text string, words template.FuncMap) (*template.Template, error) {
 	return t.Clone()
 }
 
-// maxQuoted bounds what is quoted of a server.
 const maxQuoted = 300
 
-// limit stands among the arguments of a statement for one of the Limits.
 type limit int
 
 const (
@@ -328,13 +317,12 @@ func (l *Limits) args(args []any) []any {
 	return args
 }
 
-// found is a condition that is still to be worded.
 type found struct {
 	kind Kind
 	row  Row
 }
 
-// queue adds the statement of a rule. Rows may say which kind they are of, and how many of it are known.
+// queue adds a rule's statement. Its rows may set the kind, and how many of the kind are known.
 func (f *Facts) queue(b *pgx.Batch, r *Rule) {
 	if r.find == "" {
 		return
@@ -360,10 +348,9 @@ func (f *Facts) queue(b *pgx.Batch, r *Rule) {
 	})
 }
 
-// waitsLong is how many times Limits.Waiting it is critical after.
+// waitsLong is the multiple of Limits.Waiting after which a condition that Waits is critical.
 const waitsLong = 6
 
-// say words what was found.
 func (f *Facts) say() {
 	for _, one := range f.rows {
 		c := one.kind.Condition(f.At, one.row)
@@ -374,7 +361,6 @@ func (f *Facts) say() {
 	}
 }
 
-// cut notes that there may be more conditions of a kind, and of those read with it.
 func (f *Facts) cut(kind Kind) {
 	for i := range rules {
 		if rules[i].Kind == kind || rules[i].With == kind {

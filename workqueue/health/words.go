@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Count writes a number with its noun: 1 item, 2 items.
+// Count formats a number with its noun: 1 item, 2 items.
 func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -17,7 +17,6 @@ func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// countOf is Count in a template.
 func countOf(n any, noun string) string {
 	if text := fmt.Sprint(n); text != "1" {
 		return text + " " + noun + "s"
@@ -25,7 +24,6 @@ func countOf(n any, noun string) string {
 	return "1 " + noun
 }
 
-// thereAre is countOf in a sentence: no item is, 1 item is, 2 items are.
 func thereAre(n any, noun string) string {
 	switch fmt.Sprint(n) {
 	case "0":
@@ -48,7 +46,6 @@ func uses(runs any) string {
 	}
 }
 
-// runName is a run for people.
 func runName(r Row) string {
 	if name := r.text("name"); name != "" {
 		return "run " + name
@@ -56,7 +53,6 @@ func runName(r Row) string {
 	return fmt.Sprintf("run %.8s of %s", r.text("subject"), r.text("plan"))
 }
 
-// logsOf says where to look for why something became slow.
 func logsOf(endpoint string) string {
 	switch kind, of := workqueue.TargetKind(endpoint); kind {
 	case workqueue.KindHTTP:
@@ -68,7 +64,7 @@ func logsOf(endpoint string) string {
 	}
 }
 
-// Ago is a time that has gone by, for people.
+// Ago formats a duration in human-readable form.
 func Ago(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -82,11 +78,9 @@ func Ago(d time.Duration) string {
 	}
 }
 
-// moment is a time for people who may be anywhere.
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
-// OneLine makes what others have written, like a run's name, fit to stand in a line of a text: nothing of it breaks the
-// line, is unseen, or turns the order of what is seen.
+// OneLine makes foreign text, like a run's name, safe in a line: without breaks, invisible or bidi characters.
 func OneLine(text string, most int) string {
 	return Clip(strings.Map(func(r rune) rune {
 		switch {
@@ -99,7 +93,7 @@ func OneLine(text string, most int) string {
 	}, text), most)
 }
 
-// Clip bounds a text to so many characters.
+// Clip cuts a text to at most that many characters.
 func Clip(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -1,4 +1,4 @@
-// Package identity keeps tokens, the sessions of web users, and failed logins.
+// Package identity stores API tokens, web sessions and failed logins. Secrets are stored only as hashes.
 package identity
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for who asks who someone is. It is safe for concurrent use.
+// Store reads and writes credentials. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// Credential is what is known of a secret by its hash: that of a token, or of a web session's cookie.
+// Credential is what is known of a secret by its hash: a token's, or that of a web session's cookie.
 type Credential struct {
 	Hash      []byte
 	User      string
 	Role      string
-	Token     *TokenID // nil: a session that was begun without a token
+	Token     *TokenID // nil: a session begun without a token
 	ExpiresAt *time.Time
 	State     TokenState
-	Unnoted   bool // its use has not been noted for a minute
+	Unnoted   bool // its use has not been recorded for a minute
 }
 
-// useNote is how exactly the last use of a credential is known: each use being a write would be one too many.
+// useNote is the precision of the last use, so that not every use is a write.
 const useNote = time.Minute
 
 // The unique index of hash.
@@ -42,16 +42,16 @@ SELECT hash, name, role, id, expires_at,
     last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval
 FROM api_token WHERE hash = $1`
 
-// TokenCredential looks a token up by the hash of its secret. It returns ErrNoCredential when there is none.
+// TokenCredential finds a token by the hash of its secret. It returns ErrNoCredential if there is none.
 func (s Store) TokenCredential(ctx context.Context, hash [32]byte) (Credential, error) {
 	return scanCredential(s.db.Pool.QueryRow(ctx, tokenCredential, hash[:], useNote))
 }
 
-// vouchedFor is when a provider of identities last stood by a session of its: at its beginning, when it cannot be asked
-// again or a node of an earlier version began it. NULL is one of a token.
+// vouchedFor is when the identity provider last confirmed a session: at its start, if it cannot be asked again or an
+// earlier version began it. NULL for a token's session.
 const vouchedFor = `CASE WHEN s.token_id IS NULL THEN coalesce(s.checked_at, s.created_at) END`
 
-// A session is as good as the token that began it, or the provider of identities that vouches for it. The primary keys.
+// A session is as valid as the token that began it, or its identity provider's confirmation. By primary keys.
 const sessionCredential = `
 SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at),
     CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
@@ -62,8 +62,7 @@ SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at
 FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = $1`
 
-// SessionCredential looks a web session up by the hash of its cookie. One that has been idle for so long has expired.
-// It returns ErrNoCredential when there is none.
+// SessionCredential finds a web session by the hash of its cookie, unless idle for longer, or returns ErrNoCredential.
 func (s Store) SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (Credential, error) {
 	return scanCredential(s.db.Pool.QueryRow(ctx, sessionCredential, hash[:], useNote, idle, ProviderTime))
 }
@@ -88,8 +87,8 @@ WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
     AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, ` + vouchedFor + ` + $3::interval)
         > tranche_now()`
 
-// StandingCredentials returns those of the hashes whose token or session is still of use. It has connections of its
-// own: it has to answer while all others are taken.
+// StandingCredentials returns the hashes that are still valid. It uses the session connections, which are never all
+// taken.
 func (s Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error) {
 	standing, err := pg.Collect(ctx, s.db.Sessions, pgx.RowTo[[]byte], standingCredentials, hashes, idle, ProviderTime)
 	if err != nil {
@@ -112,7 +111,7 @@ WHERE s.hash = ANY($1) AND t.id = s.token_id
     AND (last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval)`
 )
 
-// NoteUse notes that tokens and sessions are being used, to the minute.
+// NoteUse records the use of tokens and sessions, to the minute.
 func (s Store) NoteUse(ctx context.Context, hashes [][]byte) error {
 	batch := &pgx.Batch{}
 	for _, statement := range []string{noteTokens, noteSessions, noteSessionTokens} {
@@ -124,20 +123,20 @@ func (s Store) NoteUse(ctx context.Context, hashes [][]byte) error {
 	return nil
 }
 
-// FailedLogin is logins that failed, summed up.
+// FailedLogin is failed logins, aggregated.
 type FailedLogin struct {
-	Address string // or network, from which they came; empty: several
+	Address string // or network of origin; empty: several
 	Way     string // token, cookie or provider; empty: several
-	Why     string // of the last
+	Why     string // of the last one
 	Count   int64
 
 	First, Last time.Time
 }
 
-// Anonymous is what the audit log calls those who do not say who they are, or who are not believed.
+// Anonymous is the audit log's actor without valid credentials.
 const Anonymous = "anonymous"
 
-// NoteFailedLogins adds a row to the audit log for each.
+// NoteFailedLogins writes an audit entry for each.
 func (s Store) NoteFailedLogins(ctx context.Context, all []FailedLogin) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		for i := range all {

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// TokenID names an API token. It is random, so that its beginning is enough to name it by.
+// TokenID names an API token. It is random, so that its first digits identify it.
 type TokenID uuid.UUID
 
 // String returns the usual 36 characters.
@@ -27,7 +27,7 @@ func (id TokenID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalTe
 // UnmarshalText reads what MarshalText writes.
 func (id *TokenID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
 
-// TokenState says whether a token, or a web session, is of use.
+// TokenState says whether a token or web session is valid.
 type TokenState string
 
 // The states of a token.
@@ -37,7 +37,7 @@ const (
 	TokenRevoked TokenState = "revoked"
 )
 
-// TokenView is a token as it is shown. Its secret is known to no one but its holder.
+// TokenView is a token without its secret, which only its holder knows.
 type TokenView struct {
 	ID         TokenID    `json:"id"`
 	Name       string     `json:"name" doc:"the actor in the audit log of what is done with it"`
@@ -51,7 +51,7 @@ type TokenView struct {
 	RevokedBy  string     `json:"revoked_by,omitempty"`
 }
 
-// NewToken is a token to be made.
+// NewToken is a token to be created.
 type NewToken struct {
 	Name, Role string
 	Hash       [32]byte      // of its secret
@@ -77,7 +77,7 @@ INSERT INTO api_token (id, name, role, hash, created_by, expires_at)
 VALUES ($1, $2, $3, $4, $5, tranche_now() + $6::interval)
 RETURNING` + tokenColumns
 
-// CreateToken keeps a token, with a row in the audit log.
+// CreateToken saves a token, with an audit entry.
 func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
 	var life *time.Duration
 	if n.ExpiresIn > 0 {
@@ -106,7 +106,7 @@ func (t *TokenView) audited() map[string]any {
 	return doc
 }
 
-// Small: there are as many tokens as people and programs.
+// Few rows: one for each user or program.
 const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_at DESC, id LIMIT $1`
 
 // Tokens lists the newest MaxTokens tokens.
@@ -122,7 +122,7 @@ const anyTokens = `
 SELECT EXISTS (
     SELECT FROM api_token WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()))`
 
-// HasTokens reports whether someone could log in by a token.
+// HasTokens reports whether any token can log in.
 func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, anyTokens).Scan(&found); err != nil {
 		return false, fmt.Errorf("look for tokens: %w", err)
@@ -130,7 +130,7 @@ func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
 	return found, nil
 }
 
-// AmbiguousTokenError is returned when a reference fits several tokens that are not revoked.
+// AmbiguousTokenError is returned if a reference matches several tokens that are not revoked.
 type AmbiguousTokenError struct {
 	Ref     string
 	Matches []TokenID
@@ -141,7 +141,7 @@ func (e *AmbiguousTokenError) Error() string {
 		e.Matches[0], e.Matches[1])
 }
 
-// RevokedTokenError is returned when a token has been revoked before.
+// RevokedTokenError is returned if a token was already revoked.
 type RevokedTokenError struct {
 	Token TokenID
 	At    time.Time
@@ -152,7 +152,7 @@ func (e *RevokedTokenError) Error() string {
 	return fmt.Sprintf("token %s was revoked already, by %s at %s", e.Token, e.By, e.At.UTC().Format(time.RFC3339))
 }
 
-// $2 and $3 are null when the reference cannot be the beginning of an id. FOR UPDATE: of two that revoke, one does.
+// $2 and $3 are null if the reference cannot start an ID. FOR UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
 FROM api_token WHERE name = $1 OR id BETWEEN $2 AND $3
 ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $4 FOR UPDATE`
@@ -163,8 +163,8 @@ RETURNING` + tokenColumns
 
 const endTokenSessions = `DELETE FROM web_session WHERE token_id = $1` // web_session_token
 
-// RevokeToken ends a token and the web sessions that it began, with a row in the audit log. The reference is an id, the
-// beginning of one (MinPrefix digits or more), or the name of the only token of that name that is not revoked.
+// RevokeToken revokes a token and ends its web sessions, with an audit entry. The reference is an ID, the start of
+// one (at least MinPrefix digits), or the name of the only token with that name that is not revoked.
 func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, error) {
 	var out TokenView
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -184,7 +184,6 @@ func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, e
 	return out, err
 }
 
-// tokenFor finds and locks the token that a person means to revoke.
 func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 	if ref = strings.TrimSpace(ref); !pg.ValidText(ref) {
 		return TokenView{}, noToken(ref)
@@ -218,5 +217,5 @@ func noToken(ref string) error {
 	return fmt.Errorf("no token has the id, the beginning of an id or the name %q: %w", ref, workqueue.ErrNotFound)
 }
 
-// ErrNoCredential is returned when no token or web session has a secret.
+// ErrNoCredential is returned if no token or web session has a secret.
 var ErrNoCredential = errors.New("no token or session has this secret")

@@ -18,15 +18,15 @@ type NewWebSession struct {
 	Hash [32]byte // of its cookie
 	Life time.Duration
 
-	Token *TokenID // by which it was begun; nil: User and Role say who
+	Token *TokenID // by which it was begun; nil: see User and Role
 	User  string
 	Role  string
 
-	Subject string // as the provider of identities calls them who vouches for them
-	Renewal []byte // what it is asked by whether it still does, sealed; nil: it cannot be asked
+	Subject string // the user's name at the identity provider
+	Renewal []byte // sealed data for asking the provider again; nil: it cannot be asked
 }
 
-// A token that is not of use begins none. FOR KEY SHARE: it may not vanish meanwhile.
+// An invalid token begins none. FOR KEY SHARE keeps the token from being deleted meanwhile.
 const beginTokenSession = `
 WITH t AS (
     SELECT id, name, role, expires_at FROM api_token
@@ -41,14 +41,13 @@ VALUES ($1, $2, $3, tranche_now() + $4::interval, $5, $6,
     CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END)
 RETURNING user_name, role, expires_at`
 
-// web_session_expires. A few at a time: who logs in should not wait for it.
+// web_session_expires. A few at a time, so that logins do not wait for it.
 const clearWebSessions = `
 DELETE FROM web_session WHERE hash IN (
     SELECT hash FROM web_session WHERE expires_at < tranche_now() ORDER BY expires_at LIMIT 100
     FOR UPDATE SKIP LOCKED)`
 
-// BeginWebSession keeps a web session, with a row in the audit log, and clears away some that have expired. It returns
-// ErrNoCredential when the token is of no use any more.
+// BeginWebSession saves a web session and an audit entry. For an invalid token it returns ErrNoCredential.
 func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential, error) {
 	out := Credential{Hash: n.Hash[:], Token: n.Token, State: TokenActive}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -84,7 +83,7 @@ func (c *Credential) audited() map[string]any {
 
 const endWebSession = `DELETE FROM web_session WHERE hash = $1 RETURNING user_name, role, token_id, expires_at`
 
-// EndWebSession ends a web session, with a row in the audit log. It returns ErrNoCredential when there is none.
+// EndWebSession ends a web session, with an audit entry. It returns ErrNoCredential if there is none.
 func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var c Credential
@@ -103,25 +102,24 @@ func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 	return nil
 }
 
-// ProviderTime is how long a web session lasts that a provider of identities vouches for, after it did so last.
+// ProviderTime is how long a web session lasts after its identity provider last confirmed it.
 const ProviderTime = 4*time.Minute + 30*time.Second
 
-// DueSession is a web session that a provider of identities is to be asked about again.
+// DueSession is a web session that its identity provider must confirm again.
 type DueSession struct {
 	Hash                []byte
 	User, Role, Subject string
 	Renewal             []byte // sealed
 }
 
-// The one that waits longest first; there are as many rows as browsers that are logged in. What has expired, or is
-// idle, is asked about no more.
+// The longest waiting first; there are as many rows as logged-in browsers. Expired and idle ones are left out.
 const sessionsToRenew = `
 SELECT hash, user_name, role, subject, renewal FROM web_session
 WHERE renewal IS NOT NULL AND checked_at < tranche_now() - $1::interval AND expires_at > tranche_now()
     AND active_at > tranche_now() - $2::interval
 ORDER BY checked_at LIMIT $3`
 
-// DueSessions returns up to so many web sessions that were not asked about for so long, and are not idle.
+// DueSessions returns up to limit web sessions that are not idle and were not confirmed for that long.
 func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]DueSession, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSession], sessionsToRenew, since, idle, limit)
 	if err != nil {
@@ -130,11 +128,11 @@ func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit
 	return due, nil
 }
 
-// The renewal is the fence: of two who asked, the one has its answer kept who asked by what is there.
+// The renewal is the fence: of two concurrent checks, the one that used the stored renewal saves its answer.
 const renewSession = `
 UPDATE web_session SET renewal = $3, checked_at = tranche_now() WHERE hash = $1 AND renewal = $2`
 
-// RenewSession notes that the provider stands by a web session, and what it is to be asked by next.
+// RenewSession records the provider's confirmation, and the next renewal.
 func (s Store) RenewSession(ctx context.Context, due *DueSession, renewal []byte) error {
 	if _, err := s.db.Pool.Exec(ctx, renewSession, due.Hash, due.Renewal, renewal); err != nil {
 		return fmt.Errorf("renew a session of %s: %w", due.User, err)
@@ -144,7 +142,7 @@ func (s Store) RenewSession(ctx context.Context, due *DueSession, renewal []byte
 
 const endDueSession = `DELETE FROM web_session WHERE hash = $1 AND renewal = $2`
 
-// EndDueSession ends a web session that the provider does not stand by any more, with a row in the audit log.
+// EndDueSession ends a web session that the provider no longer confirms, with an audit entry.
 func (s Store) EndDueSession(ctx context.Context, due *DueSession, why string) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, endDueSession, due.Hash, due.Renewal)
@@ -160,7 +158,7 @@ func (s Store) EndDueSession(ctx context.Context, due *DueSession, why string) e
 	return nil
 }
 
-// WebSessionView is a browser that is logged in.
+// WebSessionView is a logged-in browser.
 type WebSessionView struct {
 	User      string    `json:"user" doc:"the actor in the audit log"`
 	Role      string    `json:"role" enum:"viewer,operator,admin"`
@@ -175,12 +173,12 @@ type WebSessionView struct {
 // MaxWebSessions bounds what WebSessions lists.
 const MaxWebSessions = 1000
 
-// Those of a token that was revoked are gone; those that no one has used for too long are listed until they expire.
+// Sessions of revoked tokens are deleted; idle ones are listed until they expire.
 const listWebSessions = `
 SELECT user_name, role, token_id, created_at, active_at, expires_at, checked_at FROM web_session
 WHERE expires_at > tranche_now() ORDER BY active_at DESC, hash LIMIT $1`
 
-// WebSessions lists the MaxWebSessions sessions that were used last.
+// WebSessions lists the MaxWebSessions most recently used sessions.
 func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {
 	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[WebSessionView], listWebSessions, MaxWebSessions)
 	if err != nil {
@@ -191,8 +189,7 @@ func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {
 
 const revokeWebSessions = `DELETE FROM web_session WHERE user_name = $1` // as few as there are logins
 
-// RevokeWebSessions ends all web sessions of a user, with a row in the audit log, and returns how many there were. The
-// error wraps ErrNotFound when there was none.
+// RevokeWebSessions ends all web sessions of a user, with an audit entry, and returns their number.
 func (s Store) RevokeWebSessions(ctx context.Context, user, actor string) (ended int64, err error) {
 	if !pg.ValidText(user) {
 		return 0, fmt.Errorf("no one is logged in as %q: %w", user, workqueue.ErrNotFound)

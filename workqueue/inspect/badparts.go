@@ -12,8 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// BadPart is that items of a run fail at a step for what another one made of them. To run them again there gives them
-// the same part: the step that made it must be reset.
+// BadPart is a part that makes items fail at a later step. A re-run cannot help: the step that made it must be reset.
 type BadPart struct {
 	Run  workqueue.RunID
 	Step string // fails
@@ -21,25 +20,24 @@ type BadPart struct {
 	Code string
 }
 
-// Why says so.
+// Why describes the bad part.
 func (b *BadPart) Why() string {
 	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a re-run of what failed would give it again: "+
 		"when the source of that part is fixed, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
 }
 
-// Command has the part made again.
+// Command returns the command that recomputes the part.
 func (b *BadPart) Command() string {
 	return fmt.Sprintf("tranche run reset %s --step %s --code %s --failed-at %s", b.Run, b.Of, b.Code,
 		b.Step)
 }
 
-// codeMissingValue is how a template says of a part what a service or a function says by [workqueue.CodeBadPart].
+// codeMissingValue is the code of a template for a bad part; services and functions use [workqueue.CodeBadPart].
 const codeMissingValue = "missing_value"
 
-// maxBadParts bounds the failures of a step that are read for the names in their messages.
 const maxBadParts = 1000
 
-// Ranges of the partial index on error codes. What was repaired meanwhile has no bit or another part.
+// Ranges of the partial index on error codes. Repaired items have no failed bit, or a newer part.
 const badParts = `
 SELECT DISTINCT s.run_id, s.step, s.name, p.error_code, left(p.error_message, 200),
     ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.needs))
@@ -52,8 +50,7 @@ WHERE s.run_id = ANY ($1) AND s.needs <> '{}' AND get_bit(b.failed, p.ordinal % 
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
 ORDER BY s.run_id, s.step`
 
-// ReadBadParts finds the parts of runs that steps after them say are bad. It decides, for all that tell what helps
-// against failures, whether it is a re-run or a reset.
+// ReadBadParts finds the parts of runs that later steps report as bad. It decides between a re-run and a reset.
 func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (all []BadPart, err error) {
 	var b BadPart
 	var step workqueue.Step
@@ -72,10 +69,9 @@ func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (a
 	return all, nil
 }
 
-// partOf is how messages name a part, quoted or not.
+// partOf matches the name of a part in a message, quoted or not.
 var partOf = regexp.MustCompile(`\bpart (?:of )?"?([A-Za-z0-9_.-]+)`)
 
-// partNamed is the step whose part a message is about, if it is about one.
 func partNamed(message string) string {
 	if named := partOf.FindStringSubmatch(message); named != nil {
 		return named[1]
@@ -83,7 +79,6 @@ func partNamed(message string) string {
 	return ""
 }
 
-// addResets says of the groups of a run's errors for whose parts they are.
 func addResets(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []ErrorGroup) error {
 	bad, err := ReadBadParts(ctx, tx, []workqueue.RunID{run})
 	for i := range groups {

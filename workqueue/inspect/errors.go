@@ -23,8 +23,8 @@ const (
 	maxExampleText = 1000 // characters of an example's message
 )
 
-// Errors is the items of a run that are failed now, in groups. An item is counted once: with the first step that failed
-// it. What steps that are optional failed stands in groups of its own and makes no failed items.
+// Errors is the currently failed items of a run, in groups. An item counts once, at the first step that failed it.
+// Failures of optional steps have separate groups and do not count as failed items.
 type Errors struct {
 	At         time.Time    `json:"at" doc:"when they were grouped; a while ago where that takes long, and more fail"`
 	Items      int64        `json:"items" doc:"failed items, those of groups left out included"`
@@ -35,20 +35,20 @@ type Errors struct {
 	ByStep     []StepErrors `json:"by_step" nullable:"false" doc:"steps at which items are failed now, in their order"`
 }
 
-// StepErrors is how many items are failed at a step.
+// StepErrors is the number of items failed at a step.
 type StepErrors struct {
 	Step     string `json:"step"`
 	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
 	Count    int64  `json:"count" doc:"an item that failed at several steps counts at each"`
 }
 
-// ServiceErrors is how many items of a group a service failed.
+// ServiceErrors is the number of items of a group that a service failed.
 type ServiceErrors struct {
 	Service string `json:"service"`
 	Count   int64  `json:"count"`
 }
 
-// ErrorGroup is the items of a run that are failed now in one step with one code and messages of one shape.
+// ErrorGroup is the failed items of one step with one code and messages of one shape.
 type ErrorGroup struct {
 	ID       string     `json:"id" doc:"names the group in a re-run; the same in every run"`
 	Step     string     `json:"step"`
@@ -69,9 +69,9 @@ type ErrorGroup struct {
 	Examples []ErrorExample `json:"examples" doc:"three at most, by ordinal"`
 
 	step   workqueue.Step
-	slices []workqueue.SliceID // the first ones with such items,
-	firsts []workqueue.Ordinal // and the first
-	lasts  []workqueue.Ordinal // and the last such item of each
+	slices []workqueue.SliceID // the first slices with such items,
+	firsts []workqueue.Ordinal // and of each slice the first
+	lasts  []workqueue.Ordinal // and the last such item
 }
 
 // ErrorExample is one failed item.
@@ -80,13 +80,12 @@ type ErrorExample struct {
 	Message string `json:"message" doc:"its first 1000 characters"`
 }
 
-// A part counts when the item's bit is still in the failed plane and no later generation wrote another.
-// work_result_error finds the parts. Their blocks are joined to them as a FULL JOIN, whose other rows nothing comes of,
-// for it is hashed or merged whatever the planner believes: a nested loop, which it takes when it believes in few
-// parts, is quadratic. So are the shapes, of which each message has one, and the beginnings of groups. For the same
-// reason the newest generation is looked up one by one, only in runs that have more than one. Whether a step before
-// failed the item, too, is asked only of steps that are not the first. The shapes are most of the work: they are made
-// of messages that are alike once.
+// A part counts if the item's bit is still in the failed plane and no later generation wrote another.
+// work_result_error finds the parts. Their blocks, the shapes of messages and the starts of groups are joined as a
+// FULL JOIN whose extra rows are dropped: it is always hashed or merged, while a nested loop, which the planner
+// takes when it expects few parts, is quadratic. For the same reason the newest generation is looked up one at a
+// time, only in runs that have more than one. Only later steps check whether an earlier step failed the item. Shapes
+// are most of the cost, so each distinct message has its shape computed once.
 const errorGroups = `
 WITH by_message AS MATERIALIZED (
     SELECT c.step, c.error_code, c.keyed, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
@@ -157,14 +156,14 @@ JOIN run_step s ON s.run_id = $1 AND s.step = g.step
 WHERE g.items IS NOT NULL
 ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
 
-// The steps whose failures are failures of items, and those that are optional.
+// The required steps, whose failures fail items, and the optional steps.
 const errorSteps = `
 SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'),
     coalesce(array_agg(step) FILTER (WHERE optional), '{}')
 FROM run_step WHERE run_id = $1`
 
-// The examples of each group, from the first slices that have some. The shapes of their parts are made again, but
-// of each part once: it is linear however many groups share a slice. The parts are ranges of work_result's primary key.
+// The examples of each group, from the first slices that have some. The shape of each part is recomputed once, so
+// the cost is linear however many groups share a slice. The parts are ranges of work_result's primary key.
 const errorExamples = `
 WITH wanted AS (
     SELECT * FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[], $7::int[])
@@ -186,11 +185,10 @@ FROM wanted w
 JOIN ranked r ON r.slice_id = w.slice_id AND r.id = w.id AND r.place <= $9
 ORDER BY w.nth, r.ordinal`
 
-// Errors groups the items of a run that are failed now by step, error code and the shape of their messages. The error
-// wraps ErrNotFound when there is no such run.
+// Errors groups the failed items of a run by step, error code and the shape of their messages.
 func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
 	entry := database.Kept[errorsCache](s.db).of(id)
-	if err := entry.lock(ctx); err != nil { // one at a time is enough
+	if err := entry.lock(ctx); err != nil { // one computation at a time for a run
 		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
 	}
 	defer entry.unlock()
@@ -237,7 +235,7 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 			if !g.Optional {
 				listed += g.Count
 			}
-			g, counts = ErrorGroup{}, nil // the lists in it are the group's now
+			g, counts = ErrorGroup{}, nil // its lists are shared with the appended group
 		})
 	if err != nil {
 		return out, err
@@ -249,7 +247,6 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 	return out, addResets(ctx, tx, id, out.Groups)
 }
 
-// addExamples fills in the items that stand for each group.
 func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []ErrorGroup) error {
 	var nth []int
 	var steps []workqueue.Step
@@ -278,26 +275,24 @@ func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []E
 	return err
 }
 
-// errorsCache keeps the groups of errors of the runs that were looked at last. They are true as long as no block of the
-// run has changed: what was recorded of an item stays, and whether it counts is said by its block.
+// errorsCache keeps the error groups of recent runs while no block changes: recorded errors stay.
 type errorsCache struct {
 	mu      sync.Mutex
 	entries map[workqueue.RunID]*cachedErrors
 	looks   int64
 }
 
-// maxCachedErrors bounds the runs, each of which has a megabyte or so at most.
+// maxCachedErrors bounds the runs; each has at most about a megabyte.
 const maxCachedErrors = 16
 
-// Of a run of which more fails while it is looked at, groups that took long to make are given for a while.
+// While a run keeps failing items, groups that were slow to compute are served stale for a while.
 const (
-	slowErrors = time.Second // making them takes so long at least
-	staleRatio = 5           // times that
+	slowErrors = time.Second // the least time that counts as slow
+	staleRatio = 5           // they are served for this multiple of that time
 )
 
-// cachedErrors is what is known of one run.
 type cachedErrors struct {
-	turn   chan struct{} // holds a value while no one is at it
+	turn   chan struct{} // holds a value while unlocked
 	looked int64
 	errors Errors
 	extent ErrorsExtent
@@ -305,7 +300,7 @@ type cachedErrors struct {
 	known  bool
 }
 
-// ErrorsExtent tells one state of a run's errors from others.
+// ErrorsExtent identifies a state of a run's errors.
 type ErrorsExtent struct {
 	generation workqueue.Generation
 	steps      []stepErrors
@@ -317,7 +312,7 @@ type stepErrors struct {
 	optional bool
 	failed   int64
 	accepted int64
-	stamp    int64 // greater with every change of a block
+	stamp    int64 // increases with every change of a block
 }
 
 func (c *errorsCache) of(run workqueue.RunID) *cachedErrors {
@@ -357,14 +352,14 @@ func (e *cachedErrors) lock(ctx context.Context) error {
 
 func (e *cachedErrors) unlock() { e.turn <- struct{}{} }
 
-// serves reports whether the groups are those of a state, or not much older and dear.
+// serves reports whether the groups are of that state, or slow to compute and not much older.
 func (e *cachedErrors) serves(now *ErrorsExtent) bool {
 	if !e.known || e.extent.generation != now.generation {
 		return false
 	}
 	same := len(e.extent.steps) == len(now.steps)
 	for i := range now.steps {
-		if same && e.extent.steps[i].accepted != now.steps[i].accepted { // who has accepted some wants to see it
+		if same && e.extent.steps[i].accepted != now.steps[i].accepted { // who accepts some expects to see it
 			return false
 		}
 		same = same && e.extent.steps[i] == now.steps[i]
@@ -376,7 +371,7 @@ func (e *cachedErrors) keep(found Errors, of ErrorsExtent, took time.Duration) {
 	e.errors, e.extent, e.took, e.known = found, of, took, true
 }
 
-// A range of work_block's primary key. xmin is the transaction that wrote a row last: their sum grows with each.
+// A range of work_block's primary key. xmin is the transaction that last wrote a row: the sum grows with each write.
 const errorsOfSteps = `
 SELECT r.generation, tranche_now(), s.name, s.optional, coalesce(sum(bit_count(b.failed)), 0)::bigint,
     coalesce(sum(bit_count(b.accepted)), 0)::bigint,
@@ -387,7 +382,7 @@ WHERE r.id = $1
 GROUP BY r.generation, s.step, s.name, s.optional
 ORDER BY s.step`
 
-// ReadExtent reads how many errors a run has, by step.
+// ReadExtent reads the number of a run's errors by step.
 func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExtent, error) {
 	var out ErrorsExtent
 	var step stepErrors
@@ -404,7 +399,7 @@ func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExte
 	return out, nil
 }
 
-// ByStep is how many errors there are at each step.
+// ByStep returns the steps with errors.
 func (x *ErrorsExtent) ByStep() []StepErrors {
 	all := []StepErrors{}
 	for _, s := range x.steps {

@@ -18,18 +18,17 @@ import (
 )
 
 const (
-	// foretold bounds the runs of a list that are foretold at once, and beside bounds the others that are played with
-	// them.
+	// foretold bounds the runs of a list that get forecasts together, and beside the other runs simulated with them.
 	foretold = 50
 	beside   = 16
-	// measuredRequests is how many of the newest requests of an endpoint tell what requests cost.
+	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
-	// staleAfter is for how long requests of a run tell how it goes.
+	// staleAfter is how long a run's requests are representative.
 	staleAfter = 15 * time.Minute
 )
 
-// networkSteps are the steps of the runs $1, and those of others at the same endpoints, or at $4, that go on now.
-// Blocks are ranges of work_block's primary key, live slices are in work_slice_live.
+// networkSteps is the steps of the runs $1, and those of other active runs at the same endpoints, or at $4. Blocks
+// are ranges of work_block's primary key, live slices by work_slice_live.
 const networkSteps = `
 WITH asked AS MATERIALIZED (
     SELECT endpoint COLLATE "C" AS endpoint FROM run_step WHERE run_id = ANY ($1) UNION SELECT unnest($4::text[])),
@@ -68,8 +67,8 @@ LEFT JOIN LATERAL (
 WHERE r.own OR EXISTS (SELECT FROM asked a WHERE a.endpoint = st.endpoint)
 ORDER BY r.own DESC, r.id, st.step`
 
-// newestRequests are those of each endpoint that ended last, by work_slice_ended, and those in flight, by
-// work_slice_busy. One that waited for its time was in flight from then on.
+// newestRequests is the last ended ones of each endpoint, by work_slice_ended, and those in flight, by
+// work_slice_busy. A scheduled one counts as in flight from its time on.
 const newestRequests = `
 SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8, w.cause = 'ready', w.ended_at IS NULL,
     extract(epoch FROM least(greatest(w.created_at, CASE WHEN w.cause <> 'ready' THEN
@@ -90,13 +89,13 @@ SELECT e.endpoint, coalesce(s.max_in_flight, 0), coalesce(p.in_flight, 0),
 FROM unnest($1::text[]) AS e (endpoint)
 LEFT JOIN endpoint_setting s ON s.endpoint = e.endpoint LEFT JOIN endpoint_pace p ON p.endpoint = e.endpoint`
 
-// foresight is a network as the database has it.
+// foresight is a network as read from the database.
 type foresight struct {
 	*forecast.Network
-	at    time.Time // by the clock of the database
+	at    time.Time // by the database's clock
 	runs  map[workqueue.RunID]int
 	plans []string // of each run
-	own   int      // the runs that were asked for come first
+	own   int      // the requested runs come first
 	steps map[stepOf]int
 	ends  map[string]int // endpoints
 }
@@ -106,8 +105,7 @@ type stepOf struct {
 	step workqueue.Step
 }
 
-// readNetwork reads what runs have to do, with what they share it, and what their requests cost; and what a run would
-// that has not started, unless it is nil.
+// readNetwork reads the work of runs, what they share, and the cost of their requests, and of planned unless nil.
 func readNetwork(
 	ctx context.Context, from pg.Querier, ids []workqueue.RunID, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
@@ -204,7 +202,7 @@ func (f *foresight) plan(req *start.LoadRequest, items float64) {
 	}
 }
 
-// Foresee says when a run of so many items would end if it started now.
+// Foresee predicts when a run with that many items would end if it started now.
 func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64) (*forecast.Forecast, error) {
 	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, req, items)
 	if err != nil {
@@ -217,13 +215,13 @@ func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64)
 	return &all[0].Forecast, nil
 }
 
-// standing says why no one knows when a run ends, or for whom it waits.
+// standing says why a run's end cannot be predicted, or whom it waits for.
 func standing(state, hold string, open bool) (whyNot, person string) {
 	switch {
 	case state == "loading":
 		return "its items are being loaded", ""
 	case state != "running":
-		return "it has ended", ""
+		return "it ended", ""
 	case open:
 		return "it takes items until it is sealed", ""
 	case control.Hold(hold) == control.HoldCanary:
@@ -259,8 +257,7 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// readRequests finds what requests of each step cost: its own, or else those of the same step of other runs of its
-// plan.
+// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
 func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	type profile struct{ plan, step, endpoint string }
 	own, earlier := make([][]forecast.Request, len(f.Steps)), map[profile][]forecast.Request{}
@@ -299,7 +296,7 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// foresee reads what the forecasts of runs that are in progress need; nil: none is.
+// foresee reads what the forecasts of runs in progress need; nil: none are.
 func foresee(ctx context.Context, from pg.Querier, runs []*RunSummary) (*foresight, error) {
 	var ids []workqueue.RunID
 	for _, r := range runs {
@@ -318,7 +315,7 @@ func foresee(ctx context.Context, from pg.Querier, runs []*RunSummary) (*foresig
 	return readNetwork(ctx, from, ids, nil, 0)
 }
 
-// foretell sets the forecasts of runs that are in progress. It reads nothing.
+// foretell sets the forecasts of runs in progress. It reads nothing.
 func (f *foresight) foretell(ctx context.Context, runs []*RunSummary) error {
 	if f == nil {
 		return nil
@@ -335,15 +332,15 @@ func (f *foresight) foretell(ctx context.Context, runs []*RunSummary) error {
 	return nil
 }
 
-// Variant is what a forecast would be if some things were changed.
+// Variant is a forecast with some changes.
 type Variant struct {
-	Changes  []string                `json:"changes" nullable:"false" doc:"none: as it is"`
+	Changes  []string                `json:"changes" nullable:"false" doc:"empty: unchanged"`
 	Forecast forecast.Forecast       `json:"forecast"`
 	Steps    []forecast.StepForecast `json:"steps" nullable:"false" doc:"when each step ends, in seconds from at"`
 }
 
-// Suppose says when a run will end as it is, with each of the changes alone, and with all of them when there are
-// several. It changes nothing. An error about a change is a *workqueue.SettingError.
+// Suppose predicts when a run will end unchanged, with each of the changes alone, and with all of several. It
+// changes nothing. An error about a change is a *workqueue.SettingError.
 func (s Store) Suppose(
 	ctx context.Context, id workqueue.RunID, changes []string,
 ) (all []Variant, at time.Time, err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MaxPayloadGroups bounds the values that are told apart. Items with others are in one group more, the last.
+// MaxPayloadGroups bounds the values with a group each. Items with other values share one more group, the last.
 const MaxPayloadGroups = 50
 
 // PayloadGroups is the items of a run by the value of one field of their payloads.
@@ -32,7 +32,7 @@ type PayloadGroups struct {
 // PayloadGroup is the items that share a value, over all steps.
 type PayloadGroup struct {
 	Value      *string `json:"value" doc:"its first 200 characters; null where there is no such field, or null in it"`
-	Values     int     `json:"values,omitempty" doc:"how many values, of the others"`
+	Values     int     `json:"values,omitempty" doc:"how many values the group of the rest has"`
 	Items      int64   `json:"items"`
 	Done       int64   `json:"done"`
 	Failed     int64   `json:"failed"`
@@ -55,11 +55,10 @@ func (g *PayloadGroup) add(state ItemState) {
 const firstPayloads = `
 SELECT payload FROM work_queue WHERE run_id = $1 AND ordinal < 20 AND octet_length(payload) <= 65536 ORDER BY ordinal`
 
-// maxFields bounds the fields that are offered.
 const maxFields = 50
 
-// PayloadFields lists the fields by which the items of a run can be grouped, as the first of them have them, and how
-// many items there are. The error wraps ErrNotFound when there is no such run.
+// PayloadFields lists the fields by which the items of a run can be grouped, according to its first items, and the
+// number of items. The error wraps ErrNotFound if the run does not exist.
 func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*PayloadGroups, error) {
 	items, err := New(s.db).ItemsOf(ctx, run, nil)
 	if err != nil {
@@ -79,7 +78,7 @@ func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, e
 	_, err := pgx.ForEachRow(rows, []any{&payload}, func() error {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(payload, &fields) != nil {
-			return nil //nolint:nilerr // what is no object has no fields
+			return nil //nolint:nilerr // only objects have fields
 		}
 		for name, value := range fields {
 			if name != "" && len(name) <= MaxFieldName && value[0] != '{' && value[0] != '[' {
@@ -94,10 +93,9 @@ func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, e
 
 const inOrder = `SELECT EXISTS (SELECT FROM run_order WHERE run_id = $1)`
 
-// GroupsBy counts the items of a run, as they are at one moment, by the value of a field of their payloads, or by lane
-// if field is empty: all their planes are read by one statement. The first look at a field reads the payloads, too:
-// they are never written again. The error wraps ErrNotFound when there is no such run, and is a *GroupingError when it
-// cannot be grouped so.
+// GroupsBy counts the items of a run, as of one moment, by the value of a field of their payloads, or by lane if field
+// is empty. One statement reads all planes. The first call for a field also reads the payloads; they are never
+// rewritten. The error may be a *GroupingError.
 func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) (*PayloadGroups, error) {
 	out, err := s.PayloadFields(ctx, run)
 	if err != nil {
@@ -135,7 +133,7 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 	return out, nil
 }
 
-// count counts the states of items over all steps. of has the value of each item, and rank the group of a value.
+// count counts the states of items over all steps. of is the value of each item, and rank the group of each value.
 func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank []byte, groups []PayloadGroup) error {
 	blocks := make([]workqueue.Block, (len(of)+bitfield.Size-1)/bitfield.Size)
 	for i := range blocks {
@@ -150,8 +148,7 @@ func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank
 	})
 }
 
-// GroupPlane says of each item of some blocks, in a byte, in which group of [Store.GroupsBy] it is; the others are in
-// group 50. It fails as that does.
+// GroupPlane returns, for some blocks, a byte for each item: its group in [Store.GroupsBy], or 50 for other values.
 func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string, from workqueue.Block, blocks int,
 ) (*Planes, error) {
 	known, err := s.PayloadFields(ctx, run)
@@ -175,14 +172,14 @@ func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string
 	return out, nil
 }
 
-// Bounds of what can be grouped by a field.
+// Bounds of grouping.
 const (
 	MaxFieldName    = 200      // bytes
 	MaxGroupedItems = 16 << 20 // of a run
 
-	maxFieldValues = 1<<16 - 1 // different ones
-	maxGroupings   = 4         // that are kept: some tens of megabytes each at most
-	groupingPage   = 1 << 17   // items that one statement reads
+	maxFieldValues = 1<<16 - 1 // distinct ones
+	maxGroupings   = 4         // cached, at some tens of megabytes each
+	groupingPage   = 1 << 17   // items read by one statement
 )
 
 // GroupingError says why the items of a run cannot be grouped.
@@ -190,24 +187,22 @@ type GroupingError struct{ Why string }
 
 func (e *GroupingError) Error() string { return e.Why }
 
-// groupsCache keeps, for the fields that were looked at last, which items have which value. Only items that come later,
-// or are corrected, are read later.
+// groupsCache keeps the value of each item for the fields viewed last. Only new and corrected items are read again.
 type groupsCache struct {
 	mu      sync.Mutex
-	entries []*fieldGroups // the one that was looked at last is the last
+	entries []*fieldGroups // the last viewed is last
 }
 
-// fieldGroups is one field of one run.
 type fieldGroups struct {
 	run    workqueue.RunID
 	field  string        // of the payloads; empty: the lane
-	turn   chan struct{} // holds a value while no one is at it
-	of     []uint16      // by ordinal: 0 for none, else 1 + the place in values
+	turn   chan struct{} // holds a value while unlocked
+	of     []uint16      // by ordinal: 0 for none, else 1 + the index in values
 	values []string
 	index  map[string]uint16
-	counts []int64              // by what of says
-	known  workqueue.Generation // of the last correction that is in of
-	wrong  error                // a GroupingError: it has too many values, and is not read again
+	counts []int64              // by value, as in of
+	known  workqueue.Generation // generation of the last correction in of
+	wrong  error                // a GroupingError, for too many values; the field is not read again
 }
 
 func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
@@ -223,7 +218,7 @@ func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
 		run: run, field: field, turn: make(chan struct{}, 1), index: map[string]uint16{}, counts: make([]int64, 1),
 	}
 	f.turn <- struct{}{}
-	// One that is being read stays: who reads it would have to begin again.
+	// An entry in use stays: its reader would have to start again.
 	if c.entries = append(c.entries, f); len(c.entries) > maxGroupings {
 		rests := func(f *fieldGroups) bool { return len(f.turn) > 0 }
 		if at := slices.IndexFunc(c.entries[:len(c.entries)-1], rests); at >= 0 {
@@ -233,7 +228,7 @@ func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
 	return f
 }
 
-// grouped calls do with what is known of a field, which is all of so many items. One at a time is at it.
+// grouped calls do with the field's values, complete for that many items. One caller at a time holds a field.
 func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, items int64, do func(*fieldGroups) error,
 ) error {
 	if items > MaxGroupedItems {
@@ -253,7 +248,7 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 	if err := f.correct(ctx, s.db); err != nil {
 		return err
 	}
-	for int64(len(f.of)) < items { // what was read stays, should the time not be enough for all
+	for int64(len(f.of)) < items { // what was read stays, even if the time runs out
 		if err := f.read(ctx, s.db, items); err != nil {
 			return err
 		}
@@ -261,12 +256,12 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 	return do(f)
 }
 
-// fieldValue is what a payload says. JSON may have escapes that a text of PostgreSQL cannot.
+// fieldValue is the field's text. JSON may have escapes that text in PostgreSQL cannot hold.
 const fieldValue = `left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
     ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json
     ->> $2::text, 200)`
 
-// Each is a range of a primary key.
+// Ranges of primary keys.
 const (
 	payloadValues = `
 SELECT ordinal, ` + fieldValue + ` FROM work_queue WHERE run_id = $1 AND ordinal >= $3 AND ordinal < $4`
@@ -279,15 +274,15 @@ WHERE run_id = $1 AND $2::text = '' AND ordinal >= $3 AND ordinal < $4`
 const (
 	lastCorrection = `SELECT coalesce(max(generation), 0) FROM run_correction WHERE run_id = $1`
 
-	// correctedValues is of items that were corrected since, among those that were read.
+	// correctedValues is the items among those read that were corrected since.
 	correctedValues = `
 SELECT ordinal, ` + fieldValue + ` FROM work_queue
 WHERE run_id = $1 AND ordinal < $4
     AND ordinal IN (SELECT ordinal FROM work_correction WHERE run_id = $1 AND generation > $3)`
 )
 
-// correct reads what was corrected since it was read. The last correction is looked for before any item is read: one
-// that comes meanwhile may be read twice, and never missed.
+// correct rereads items corrected since they were read. It looks up the last correction before reading items: a
+// concurrent one may be read twice, but is never missed.
 func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 	var last workqueue.Generation
 	if err := db.Pool.QueryRow(ctx, lastCorrection, f.run).Scan(&last); err != nil {
@@ -296,7 +291,7 @@ func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 	if last == f.known {
 		return nil
 	}
-	if len(f.of) > 0 && f.field != "" { // what is corrected keeps its lane
+	if len(f.of) > 0 && f.field != "" { // corrections do not change lanes
 		rows := pg.Rows(ctx, db.Pool, correctedValues, f.run, f.field, f.known, len(f.of))
 		var ordinal int
 		var value *string
@@ -318,7 +313,6 @@ func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 	return nil
 }
 
-// read reads a page more.
 func (f *fieldGroups) read(ctx context.Context, db *database.DB, items int64) error {
 	first := len(f.of)
 	last := min(first+groupingPage, int(items))
@@ -327,7 +321,7 @@ func (f *fieldGroups) read(ctx context.Context, db *database.DB, items int64) er
 		values = laneValues
 	}
 	rows := pg.Rows(ctx, db.Pool, values, f.run, f.field, first, last)
-	page := make([]uint16, last-first) // items that retention took have no value
+	page := make([]uint16, last-first) // items deleted by retention have no value
 	var ordinal int
 	var value *string
 	_, err := pgx.ForEachRow(rows, []any{&ordinal, &value}, func() (err error) {
@@ -367,7 +361,7 @@ func (f *fieldGroups) place(value *string) (uint16, error) {
 	return place, nil
 }
 
-// ranks is the group of each value, and the values that there are, the most frequent first.
+// ranks returns the group of each value, and the values by descending frequency.
 func (f *fieldGroups) ranks() (rank []byte, order []uint16) {
 	for value, count := range f.counts {
 		if count > 0 {

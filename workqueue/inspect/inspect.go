@@ -1,5 +1,5 @@
-// Package inspect reads runs, steps, items, slices, endpoints, nodes, the audit log and unpublished events for whoever
-// asks, and counts the items of a run by what a field of their payloads says.
+// Package inspect reads runs, steps, items, slices, endpoints, nodes, the audit log and unpublished events, and
+// counts the items of a run by a field of their payloads.
 package inspect
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for who looks at runs. It is safe for concurrent use.
+// Store reads the state of runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// AuditEntry is one thing that someone did. It was written in the transaction that did it, and is never changed.
+// AuditEntry is one action. It is written in the action's transaction and never changed.
 type AuditEntry struct {
 	ID      int64            `json:"id" doc:"the newer the greater"`
 	At      time.Time        `json:"at" doc:"by the clock of the database"`
@@ -36,30 +36,29 @@ type AuditEntry struct {
 	After   json.RawMessage  `json:"after,omitempty" doc:"what it made of it, by name"`
 }
 
-// AuditFilter chooses what Audit lists. What is zero does not matter.
+// AuditFilter selects what Audit lists. Zero fields select everything.
 type AuditFilter struct {
 	Run    workqueue.RunID
 	Actor  string
 	Action string
 	Since  time.Time
-	Before int64 // the Next of the page before; 0: from the newest
+	Before int64 // Next of the page before; 0: from the newest
 	Limit  int   // 1 to MaxAudit; 0 means DefaultAudit
 }
 
-// The number of entries in one page.
+// The number of entries on a page.
 const (
 	DefaultAudit = 50
 	MaxAudit     = 500
 )
 
-// AuditPage is some of the audit log, newest first.
+// AuditPage is a page of the audit log, newest first.
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
 	Next    int64        `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
-// The primary key or, for one run, audit_log_run, backwards. People make few entries, so that no index is needed to
-// leave some out.
+// The primary key or, for one run, audit_log_run, backwards. Entries are few, so the other filters need no index.
 const listAudit = `
 SELECT id, at, actor, action, run_id, subject, detail, before, after FROM audit_log
 WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
@@ -67,7 +66,7 @@ WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = ''
 ORDER BY id DESC
 LIMIT $6`
 
-// Audit lists what was done, newest first.
+// Audit lists actions, newest first.
 func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	page := AuditPage{Entries: []AuditEntry{}}
 	if !pg.ValidText(f.Actor) || !pg.ValidText(f.Action) {
@@ -95,27 +94,27 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	return page, nil
 }
 
-// unpublishedEvents goes by run_event_unpublished. A completion is left to the node that committed it for a while.
+// unpublishedEvents uses run_event_unpublished. At first, a completion is left to the node that committed it.
 const unpublishedEvents = `
 SELECT id, run_id, generation, kind, payload, at
 FROM run_event WHERE published_at IS NULL AND (at, id) > ($1, $2) AND kind <> ALL ($3)
   AND (kind <> 'completed' OR at < tranche_now() - $5::interval) ORDER BY at, id LIMIT $4`
 
-// ownCompletion is for how long a completion is left to the node that committed it, which publishes it at once.
+// ownCompletion is how long a completion is left to the node that committed it, which publishes it immediately.
 const ownCompletion = time.Second
 
-// EventPlace is where an event stands among all. The zero place is before all of them.
+// EventPlace is a position in the order of events. The zero value is before all.
 type EventPlace struct {
 	At time.Time
 	ID uuid.UUID
 }
 
-// UnpublishedEvents returns events behind a place, but for some kinds, that no one has marked as published, oldest
-// first. It leaves out completions of the last second, which the nodes publish that committed them.
+// UnpublishedEvents returns the unpublished events after a position, except of some kinds, oldest first. It leaves
+// out completions of the last second, which the nodes that committed them publish.
 func (s Store) UnpublishedEvents(
 	ctx context.Context, after EventPlace, but []workqueue.EventKind, limit int,
 ) ([]workqueue.Event, error) {
-	without := make([]string, 0, len(but)) // never NULL, which nothing differs from
+	without := make([]string, 0, len(but)) // never NULL, which would match nothing
 	for _, kind := range but {
 		without = append(without, string(kind))
 	}
@@ -136,7 +135,7 @@ func (s Store) EventsPublished(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// GoneRun is a run that was deleted, or is being deleted.
+// GoneRun is a deleted run, or one being deleted.
 type GoneRun struct {
 	Run        workqueue.RunID `json:"run"`
 	Name       string          `json:"name,omitempty"`
@@ -150,13 +149,13 @@ type GoneRun struct {
 	GoneAt     *time.Time      `json:"purged_at,omitempty" doc:"when nothing was left of it; absent while there is"`
 }
 
-// GoneFields are those of a [GoneRun].
+// GoneFields are the columns of a [GoneRun].
 const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted_by, deleted, purged_at`
 
 const goneInRange = `
 SELECT ` + GoneFields + ` FROM deleted_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
 
-// GoneRuns reads runs that were removed.
+// GoneRuns reads deleted runs with a statement that selects GoneFields.
 func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -167,7 +166,7 @@ func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]G
 	return found, nil
 }
 
-// GoneError is returned for a run that was deleted. It is an [workqueue.ErrNotFound].
+// GoneError is returned for a deleted run. It is a [workqueue.ErrNotFound].
 type GoneError struct {
 	Run GoneRun
 }
@@ -184,10 +183,10 @@ func (e *GoneError) Error() string {
 		e.Run.DeletedAt.UTC().Format(time.RFC3339), e.Run.FinishedAt.UTC().Format(time.RFC3339), e.Run.Why)
 }
 
-// Is makes it an [workqueue.ErrNotFound].
+// Is makes it a [workqueue.ErrNotFound].
 func (e *GoneError) Is(target error) bool { return target == workqueue.ErrNotFound }
 
-// gone returns an error that says so when a reference is the id, or its beginning, of a run that was deleted.
+// gone returns a GoneError if ref is the ID of a deleted run, or the start of one.
 func (s Store) gone(ctx context.Context, ref string) error {
 	low, high, ok := pg.PrefixRange(ref)
 	if !ok {
@@ -200,13 +199,12 @@ func (s Store) gone(ctx context.Context, ref string) error {
 	return &GoneError{found[0]}
 }
 
-// LastRun is the reference that means the run that was made last.
+// LastRun is the reference to the run created last.
 const LastRun = "last"
 
 const lastRun = `SELECT id FROM batchrun ORDER BY id DESC LIMIT 1` // the primary key, backwards
 
-// Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null when the reference cannot be the
-// beginning of an id.
+// Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null if ref cannot start one.
 const matchingRuns = `
 SELECT id FROM batchrun WHERE name = $1
 UNION
@@ -214,16 +212,15 @@ SELECT id FROM batchrun WHERE id BETWEEN $2 AND $3
 ORDER BY id DESC
 LIMIT $4`
 
-// All runs are read. Nothing else fits, then.
+// Reads all runs; no index fits.
 const runsWithPiece = `
 SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0
 ORDER BY id DESC
 LIMIT $2`
 
-// Resolve finds the run that a person means by ref: LastRun, an id, a name, the beginning of an id, or else any piece
-// of
-// one (MinPrefix digits or more, hyphens optional). It returns an AmbiguousError with the newest matches when several
-// runs fit, and an error that wraps ErrNotFound when none does, a GoneError when it was deleted.
+// Resolve finds the run that ref means: LastRun, an ID, a name, the start of an ID, or else any part of an ID (at
+// least MinPrefix digits, hyphens optional). It returns an AmbiguousError with the newest matches if several runs
+// fit. Otherwise the error wraps ErrNotFound, and is a GoneError if the run was deleted.
 func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error) {
 	ids, err := s.matches(ctx, strings.TrimSpace(ref))
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// ItemView is one item with everything that happened to it.
+// ItemView is one item with its full history.
 type ItemView struct {
 	Ordinal workqueue.Ordinal `json:"ordinal"`
 	Key     string            `json:"key"`
@@ -33,7 +33,7 @@ type ItemStep struct {
 	Step     workqueue.Step `json:"step"`
 	Name     string         `json:"name"`
 	Kind     workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Endpoint string         `json:"endpoint" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Optional bool           `json:"optional,omitempty"`
 	Needs    []string       `json:"needs,omitempty" doc:"steps that come first"`
 	State    string         `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped"`
@@ -41,14 +41,14 @@ type ItemStep struct {
 	WaitsFor []string `json:"waits_for,omitempty" doc:"steps that it has not ended in, or the barrier is for"`
 
 	LeftOutBy   []string             `json:"left_out_by,omitempty" doc:"when skipped: the steps that failed it"`
-	Stale       bool                 `json:"stale,omitempty" doc:"what it was made from is being made again"`
+	Stale       bool                 `json:"stale,omitempty" doc:"its inputs are being recomputed"`
 	Generation  workqueue.Generation `json:"generation,omitempty" doc:"of the result or error"`
 	RecordedAt  *time.Time           `json:"recorded_at,omitempty" doc:"when the result or error came"`
 	Service     string               `json:"service,omitempty" doc:"who it came from"`
 	Result      json.RawMessage      `json:"result,omitempty" doc:"when it is JSON"`
 	ResultBytes []byte               `json:"result_bytes,omitempty" doc:"when it is something else"`
 	ContentType string               `json:"content_type,omitempty"`
-	Large       bool                 `json:"large,omitempty" doc:"it did not fit a message, and is to be had by itself"`
+	Large       bool                 `json:"large,omitempty" doc:"it did not fit in a message; fetch it separately"`
 	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
 	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError           `json:"error,omitempty"`
@@ -57,12 +57,12 @@ type ItemStep struct {
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
 	needs    []workqueue.Step
-	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs has ended, and someone has to approve"`
+	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs ended; it waits for approval"`
 
-	barrier bool // it has one, and it has not been passed
+	barrier bool // it has a barrier that has not been passed
 }
 
-// EarlierPart is a result or an error that does not count any more.
+// EarlierPart is a result or an error that no longer counts.
 type EarlierPart struct {
 	Generation workqueue.Generation `json:"generation"`
 	RecordedAt *time.Time           `json:"recorded_at,omitempty"`
@@ -97,7 +97,7 @@ type Attempt struct {
 	Error *ItemError `json:"error,omitempty"`
 }
 
-// MaxTwins bounds the items of one key that Items returns, in a run that allows a key to stand more than once.
+// MaxTwins bounds the items of one key that Items returns, in a run that allows duplicate keys.
 const MaxTwins = 100
 
 // work_queue_key finds the items.
@@ -105,8 +105,7 @@ const itemsByKey = `
 SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND item_key = $2 AND ordinal > $4
 ORDER BY ordinal LIMIT $3`
 
-// Point reads of primary keys, and the live slices of the item's block by work_slice_block. An item of an open run may
-// have no block yet.
+// Point reads of primary keys, and the block's live slices by work_slice_block. An open run's item may have none.
 const itemSteps = `
 SELECT s.step, s.name, s.kind, s.endpoint, s.optional, ` + NeedNames + `, s.needs,
     s.barrier AND NOT s.barrier_passed, s.gate_since IS NOT NULL,
@@ -124,8 +123,8 @@ LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = 
 WHERE s.run_id = $1
 ORDER BY s.step`
 
-// The parts of an item, the newest of each step with all of its result, unless it is kept apart. Ranges of
-// work_result's primary key, and the slices and what is kept apart by theirs.
+// The parts of an item; the newest of each step includes its result, unless that is stored separately. Ranges of
+// work_result's primary key; slices and large results by theirs.
 const itemParts = `
 SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
     CASE WHEN p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
@@ -155,18 +154,16 @@ LEFT JOIN work_result p ON p.run_id = w.run_id AND p.step = w.step AND p.ordinal
 WHERE w.run_id = $1 AND w.block = $2 AND w.step = ANY ($5) AND get_bit(w.mask, $3) = 1
 ORDER BY w.step, w.created_at, w.id`
 
-// Items returns the items that have the given key: one, unless the run allows a key to stand more than once. The error
-// wraps ErrNotFound when the run or the key does not exist.
+// Items returns the items with a key: one, unless the run allows duplicate keys.
 func (s Store) Items(ctx context.Context, id workqueue.RunID, key string) ([]ItemView, error) {
 	items, _, err := s.ItemsAfter(ctx, id, key, NoOrdinal)
 	return items, err
 }
 
-// NoOrdinal comes before all.
+// NoOrdinal is before all ordinals.
 const NoOrdinal workqueue.Ordinal = -1
 
-// ItemsAfter returns those of the items of a key whose ordinals follow one, or all from the first on after -1, MaxTwins
-// at most, and says whether others follow.
+// ItemsAfter returns at most MaxTwins items of a key after an ordinal, and whether more follow.
 func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, after workqueue.Ordinal,
 ) (items []ItemView, more bool, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
@@ -191,7 +188,7 @@ func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, a
 
 var errNoKey = fmt.Errorf("no item has this key: %w", workqueue.ErrNotFound)
 
-// FindItems finds the items of a key, from after on.
+// FindItems finds the items of a key after an ordinal.
 func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, after workqueue.Ordinal,
 ) (items []ItemView, more bool, err error) {
 	if !pg.ValidText(key) {
@@ -214,7 +211,7 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 // laneOf is a point read; most runs have no lanes.
 const laneOf = `SELECT coalesce((SELECT lane::text FROM work_order WHERE run_id = $1 AND ordinal = $2), '')`
 
-// FillItem reads what became of an item at each step.
+// FillItem reads the item's outcome at each step.
 func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) (err error) {
 	block, bit := item.Ordinal.Block()
 	if item.Steps, err = pg.Collect(ctx, tx, scanItemStep, itemSteps, id, block, bit); err != nil {
@@ -277,12 +274,11 @@ func attachAttempts(rows pgx.Rows, steps []ItemStep) error {
 	return err
 }
 
-// Settled reports whether the item has come to its end in the step.
+// Settled reports whether the step has an outcome for the item.
 func (s *ItemStep) Settled() bool {
 	return s.State == "done" || s.State == "failed" || s.State == "skipped"
 }
 
-// overall is the outcome of an item over all steps.
 func overall(steps []ItemStep) workqueue.Outcome {
 	outcome := workqueue.OutcomeDone
 	for i := range steps {
@@ -296,8 +292,7 @@ func overall(steps []ItemStep) workqueue.Outcome {
 	return outcome
 }
 
-// relate says what steps wait for, what they are left out for, and which results may be made again. The steps come in
-// their order, so what a step needs stands before it.
+// relate sets what steps wait for, why they are skipped, and which results may be recomputed. Needed steps come first.
 func relate(steps []ItemStep) {
 	at := map[workqueue.Step]*ItemStep{}
 	for i := range steps {
@@ -315,7 +310,6 @@ func relate(steps []ItemStep) {
 	}
 }
 
-// behind takes in where the item is in a step that is needed.
 func (s *ItemStep) behind(n *ItemStep) {
 	switch s.State {
 	case "waiting":
@@ -342,7 +336,6 @@ func addNew(to []string, names ...string) []string {
 	return to
 }
 
-// attachParts gives each step its newest part, if that counts, and those before it.
 func attachParts(rows pgx.Rows, steps []ItemStep) error {
 	var number workqueue.Step
 	var p itemPart
@@ -354,13 +347,12 @@ func attachParts(rows pgx.Rows, steps []ItemStep) error {
 			return fmt.Errorf("a part of step %d, which the run does not have", number)
 		}
 		steps[i].take(p)
-		p.result = nil // it is the step's now
+		p.result = nil // the step owns it now
 		return nil
 	})
 	return err
 }
 
-// itemPart is a part as it is read.
 type itemPart struct {
 	EarlierPart
 
@@ -373,7 +365,6 @@ type itemPart struct {
 	message     string
 }
 
-// take adds a part; the newest comes first.
 func (s *ItemStep) take(p itemPart) {
 	p.RecordedAt = p.at
 	if p.code != nil {
@@ -388,7 +379,7 @@ func (s *ItemStep) take(p itemPart) {
 	s.Size, s.SHA256, s.ContentType = p.Size, p.SHA256, p.contentType
 	s.Large = p.large
 	switch {
-	case p.large: // what stands in its place tells nothing that is not told here
+	case p.large: // the placeholder adds nothing
 	case p.contentType == "" && json.Valid(p.result):
 		s.Result = p.result
 	default:

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// ItemRow is an item as a list of a range shows it.
+// ItemRow is an item in the list of a range.
 type ItemRow struct {
 	Ordinal  workqueue.Ordinal `json:"ordinal"`
 	Key      string            `json:"key"`
@@ -26,18 +26,18 @@ type ItemRow struct {
 	Accepted bool              `json:"accepted,omitempty" doc:"its failures are accepted"`
 }
 
-// ItemRange says which items to list. Over all steps when no step is named.
+// ItemRange selects items; without a step, their state over all steps.
 type ItemRange struct {
 	Run    workqueue.RunID
 	From   workqueue.Ordinal
 	To     workqueue.Ordinal // included
 	Step   string
 	States []string          // as in ItemRow; none: all
-	After  workqueue.Ordinal // only behind this one; -1: from the beginning
+	After  workqueue.Ordinal // only items after this one; -1: from the beginning
 	Limit  int               // 1 to MaxItemRows; 0 means DefaultItemRows
 }
 
-// ItemRows is a page of a range. Next is the After of the page behind it; nil on the last.
+// ItemRows is a page of a range. Next is the After of the next page; nil on the last.
 type ItemRows struct {
 	Items []ItemRow          `json:"items"`
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
@@ -53,8 +53,8 @@ const (
 	// keysOf are point reads of work_queue's primary key.
 	keysOf = `SELECT ordinal, item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
-	// failuresOf are point reads of work_result's primary key; the newest part of a step counts, and of several steps the
-	// first. It is accepted when each failure of it is; work_block is read by its primary key.
+	// failuresOf are point reads of work_result's primary key. The newest part of a step counts, and the first of
+	// several steps. An item is accepted if each of its failures is; work_block is read by its primary key.
 	failuresOf = `
 SELECT DISTINCT ON (ordinal) ordinal, error_code, coalesce(error_message, ''),
     coalesce((SELECT bool_and(coalesce(get_bit(b.accepted, ordinal % 8192), 0) = 1) FROM work_block b
@@ -67,13 +67,11 @@ FROM (
 WHERE error_code IS NOT NULL ORDER BY ordinal, step`
 )
 
-// stateNames is the states by their numbers.
 func stateNames() []string {
 	return []string{"waiting", "held", "ready", "scheduled", "in_flight", "done", "failed", "skipped", "stale"}
 }
 
-// ItemsIn lists the items of a range of ordinals, all as of one moment. The error wraps ErrNotFound when there is no
-// such run or step.
+// ItemsIn lists the items of a range of ordinals, as of one moment.
 func (s Store) ItemsIn(ctx context.Context, r ItemRange) (*ItemRows, error) {
 	r.Limit = pg.Limit(r.Limit, DefaultItemRows, MaxItemRows)
 	out := &ItemRows{Items: []ItemRow{}}
@@ -115,13 +113,12 @@ func (s Store) itemsIn(ctx context.Context, tx pgx.Tx, r *ItemRange, out *ItemRo
 	return readFailuresOf(ctx, tx, r.Run, steps, found)
 }
 
-// findInRange finds up to one more than the limit, by their states.
 func (s Store) findInRange(ctx context.Context, tx pgx.Tx, r *ItemRange) (found []ItemRow, err error) {
 	var wanted [ItemStale + 1]bool
 	for state, name := range stateNames() {
 		wanted[state] = len(r.States) == 0 || slices.Contains(r.States, name)
 	}
-	if r.After == math.MaxInt32 { // nothing is behind it
+	if r.After == math.MaxInt32 { // nothing is after it
 		return nil, nil
 	}
 	first := max(r.From, r.After+1, 0)
@@ -149,7 +146,6 @@ func (s Store) findInRange(ctx context.Context, tx pgx.Tx, r *ItemRange) (found 
 	return found, nil
 }
 
-// countAttempts reads the slices of the blocks that items are in.
 func (s Store) countAttempts(ctx context.Context, tx pgx.Tx, r *ItemRange, items []ItemRow) error {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, r.Run)
 	if err != nil {
@@ -187,7 +183,6 @@ func ordinalsOf(items []ItemRow) []workqueue.Ordinal {
 	return all
 }
 
-// itemAt finds an item by its ordinal, by which they are sorted.
 func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
 	i, _ := slices.BinarySearchFunc(items, o,
 		func(r ItemRow, o workqueue.Ordinal) int { return cmp.Compare(r.Ordinal, o) })

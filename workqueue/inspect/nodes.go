@@ -14,15 +14,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// nodesFor are the sessions that are alive; for a local function, those that say that they have it, or that have not
-// said yet what they have.
+// nodesFor is the live sessions; for a local function, those that report it, or have not reported their functions.
 const nodesFor = `
 SELECT coalesce(array_agg(format('node %s (pid %s)', host, pid) ORDER BY started_at, id), '{}') FROM node_session
 WHERE ended_at IS NULL AND expires_at > tranche_now()
     AND ($1 = '' OR stats -> 'locals' IS NULL OR stats -> 'locals' ? $1)`
 
-// NodesFor names the nodes that are alive and do the work of steps with a pace key that is no endpoint's. Every node
-// can ask HTTP services and sources; local functions are there only in programs that bring them.
+// NodesFor names the live nodes that can do the work of a target that is not an endpoint. Every node can call HTTP
+// services and sources; local functions exist only in programs that bring them.
 func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err error) {
 	function := ""
 	if kind, target := workqueue.TargetKind(key); kind == workqueue.KindLocal {
@@ -34,14 +33,14 @@ func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err er
 	return nodes, nil
 }
 
-// What a heartbeat says of it. The node tells for how long, since its clock need not be the database's.
+// What a node's heartbeat reports. The node reports durations, since its clock may differ from the database's.
 const (
 	StalledSince = `heartbeat_at - make_interval(secs => (stats -> 'stalled' ->> 'seconds')::float8)`
 	StalledWhy   = `coalesce(stats -> 'stalled' ->> 'why', '')`
 	Refused      = `coalesce(stats ->> 'refused', '')`
 )
 
-// NodeView is a node, from its start to its end, with what it holds.
+// NodeView is a node's session and what it holds.
 type NodeView struct {
 	Session     workqueue.SessionID `json:"session"`
 	Host        string              `json:"host"`
@@ -74,27 +73,27 @@ type NodeRun struct {
 	Slices int64           `json:"slices"`
 }
 
-// Nodes is who is there and who leads.
+// Nodes is the nodes and the leader.
 type Nodes struct {
 	Leader      *LeaderView      `json:"leader" doc:"null while no one leads"`
 	LeaderTasks []LeaderTaskView `json:"leader_tasks" doc:"periodic work of the leader, as of its last heartbeat"`
 	Nodes       []NodeView       `json:"nodes" doc:"live nodes, then up to 50 that are gone, newest first"`
 	At          time.Time        `json:"at" doc:"the database's clock when it looked"`
-	// ReadOnly is why nodes that live are dead here: they cannot say so.
+	// ReadOnly is why live nodes appear dead: their heartbeats cannot be written.
 	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL takes no writes: nodes cannot say that they live"`
 }
 
 const (
 	maxGoneNodes = 50
 	maxNodeRuns  = 20
-	// lateAfter is three of a node's heartbeats.
+	// lateAfter is three heartbeats.
 	lateAfter = 3 * time.Second
 )
 
 const (
 	currentLeader = HealthLeader + ` AND expires_at > tranche_now()`
 
-	// Sessions are few. What they hold says work_slice_live, once for all of them.
+	// work_slice_live gives what all sessions hold, once.
 	nodeViews = `
 WITH held AS MATERIALIZED (
     SELECT w.session_id, w.run_id, count(*) AS slices, count(*) FILTER (WHERE w.state = 'claimed') AS claimed,
@@ -127,7 +126,7 @@ ORDER BY k.alive DESC, k.started_at DESC, k.id`
 	databaseNow = `SELECT tranche_now(), NOT (` + TakesWrites + `)`
 )
 
-// Nodes returns the nodes that are there and those that were there lately.
+// Nodes returns the live nodes and those that ended lately.
 func (s Store) Nodes(ctx context.Context) (Nodes, error) {
 	out := Nodes{LeaderTasks: []LeaderTaskView{}}
 	b := &pgx.Batch{}
@@ -160,7 +159,7 @@ func scanNode(row pgx.CollectableRow) (n NodeView, err error) {
 	return n, err
 }
 
-// LeaderView is the lease of the leader, or that led last.
+// LeaderView is the lease of the current or last leader.
 type LeaderView struct {
 	Session   workqueue.SessionID `json:"session"`
 	Epoch     int64               `json:"epoch" doc:"one more with every change of hands"`
@@ -168,25 +167,24 @@ type LeaderView struct {
 	ExpiresAt time.Time           `json:"expires_at"`
 }
 
-// HealthLeader reads the leader, if there is one.
+// HealthLeader reads the current or last leader, if any.
 const HealthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`
 
-// TaskPulse is what a node that leads says of one of its leader tasks with each heartbeat. Times are ages: no one's
-// clock is compared with that of others.
+// TaskPulse is what the leader reports of a leader task with each heartbeat. Times are ages.
 type TaskPulse struct {
 	Name      string        `json:"name"`
 	Runs      int64         `json:"runs"`
 	Failures  int64         `json:"failures"`
-	Running   time.Duration `json:"running"`    // so long already; 0: it does not run
-	Ended     time.Duration `json:"ended"`      // the last run, so long ago; -1: none has
-	Took      time.Duration `json:"took"`       // the last run
+	Running   time.Duration `json:"running"`    // for how long; 0: not running
+	Ended     time.Duration `json:"ended"`      // age of the end of the last run; -1: none
+	Took      time.Duration `json:"took"`       // duration of the last run
 	Failing   bool          `json:"failing"`    // the last run failed
 	LastError string        `json:"last_error"` // of the last run that failed
-	Failed    time.Duration `json:"failed"`     // that run, so long ago; -1: none has
-	Succeeded time.Duration `json:"-"`          // the last run that did not fail, so long ago; -1: none has
+	Failed    time.Duration `json:"failed"`     // age of that run; -1: none
+	Succeeded time.Duration `json:"-"`          // age of the last success; -1: none
 }
 
-// LeaderTaskView is a leader task of the leader, since it began to lead.
+// LeaderTaskView is a leader task, since its node became the leader.
 type LeaderTaskView struct {
 	Name      string     `json:"name"`
 	Runs      int64      `json:"runs"`
@@ -199,7 +197,7 @@ type LeaderTaskView struct {
 	FailedAt  *time.Time `json:"failed_at,omitempty" doc:"when that was"`
 }
 
-// dutiesOf reads what a node said with a heartbeat. One of another version may say other things.
+// dutiesOf reads the leader tasks in a heartbeat. Another version's heartbeat may have another form.
 func dutiesOf(n *NodeView) []LeaderTaskView {
 	var said struct {
 		LeaderTasks []TaskPulse `json:"leader_tasks"`
@@ -216,7 +214,7 @@ func dutiesOf(n *NodeView) []LeaderTaskView {
 	return out
 }
 
-// before is a time so long before the node's heartbeat.
+// before is the node's heartbeat time minus an age, or nil for a negative age.
 func (n *NodeView) before(age time.Duration) *time.Time {
 	if age < 0 {
 		return nil
@@ -225,10 +223,10 @@ func (n *NodeView) before(age time.Duration) *time.Time {
 	return &at
 }
 
-// EndpointLoad is the work that running runs have for one endpoint, in items.
+// EndpointLoad is the work of running runs for one endpoint, in items.
 type EndpointLoad struct {
-	Endpoint  string // or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION
-	Plain     bool   // it is asked in plain requests only, over core NATS
+	Endpoint  string // or another target, like http:HOST, sql:SOURCE or local:FUNCTION
+	Plain     bool   // it is called only by plain requests over core NATS
 	Runs      int
 	Waiting   int64 // for other steps, at barriers, behind canaries, or for their block
 	Ready     int64
@@ -236,8 +234,7 @@ type EndpointLoad struct {
 	Scheduled int64
 }
 
-// batchrun_active finds the runs; their blocks come from work_block's primary key, those with ready items from
-// work_block_ready, their live slices from work_slice_live.
+// batchrun_active, work_block's primary key, work_block_ready, and work_slice_live for live slices.
 const endpointLoads = `
 SELECT s.endpoint, bool_and(s.kind = 'direct'), count(DISTINCT r.id),
     coalesce(sum(r.items - coalesce(o.settled, 0) - coalesce(b.ready, 0) - coalesce(w.in_flight, 0)
@@ -275,23 +272,23 @@ func (s Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
 type PaceView struct {
 	Endpoint string `json:"-"`
 	Out      int    `json:"requests_out" doc:"of all runs"`
-	InFlight int    `json:"in_flight" doc:"requests at once that it takes well, for automatic steps"`
+	InFlight int    `json:"in_flight" doc:"requests in flight that it handles well, for automatic steps"`
 
 	Rate *float64 `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
 
 	Chunk *int `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
 
-	ChunkCap      *int                   `json:"chunk_cap,omitempty" doc:"larger requests fail as a whole"`
+	ChunkCap      *int                   `json:"chunk_cap,omitempty" doc:"larger requests fail entirely"`
 	ChunkCapUntil *time.Time             `json:"chunk_cap_until,omitempty"`
 	Breaker       workqueue.BreakerState `json:"breaker" enum:"closed,open"`
 	BreakerReason string                 `json:"breaker_reason,omitempty"`
 	BreakerSince  *time.Time             `json:"breaker_since,omitempty" doc:"of its last change"`
 	Probes        int                    `json:"probes,omitempty" doc:"sent since the breaker opened"`
 	ProbeAt       *time.Time             `json:"probe_at,omitempty" doc:"when the next probe may be sent"`
-	Collected     bool                   `json:"-"` // a collector flushes to it
+	Collected     bool                   `json:"-"`
 }
 
-// PastPace is one change of the pace of an endpoint, with its reason.
+// PastPace is one change of an endpoint's pace.
 type PastPace struct {
 	At     time.Time `json:"at"`
 	What   string    `json:"what" enum:"in_flight,rate,chunk,chunk_cap,breaker,cap,share"`
@@ -300,7 +297,7 @@ type PastPace struct {
 	Reason string    `json:"reason"`
 }
 
-// A cap whose time is over counts no more. Slices that are out are few; work_slice_live finds them.
+// An expired cap does not count. work_slice_live finds the slices in flight, which are few.
 const paceViews = `
 SELECT p.endpoint, coalesce(o.requests, 0), p.in_flight, p.rate, p.chunk,
     CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END,
@@ -328,7 +325,7 @@ func (s Store) Paces(ctx context.Context) ([]PaceView, error) {
 const pastPaces = `
 SELECT at, what, before, after, reason FROM endpoint_change WHERE endpoint = $1 ORDER BY id DESC LIMIT $2`
 
-// PastPaces returns the last changes of the pace of an endpoint, newest first.
+// PastPaces returns the last changes of an endpoint's pace, newest first.
 func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]PastPace, error) {
 	changes, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PastPace], pastPaces, endpoint, limit)
 	if err != nil {
@@ -337,7 +334,7 @@ func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]Pas
 	return changes, nil
 }
 
-// Ping returns nil when the database answers.
+// Ping returns nil if the database answers.
 func (s Store) Ping(ctx context.Context) error {
 	if err := s.db.Pool.Of(ctx).Ping(ctx); err != nil {
 		return fmt.Errorf("ask PostgreSQL: %w", err)
@@ -345,19 +342,17 @@ func (s Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// TakesWrites is an expression for whether the database takes writes. A transaction that only reads may ask it, too.
+// TakesWrites is an expression for whether the database takes writes. It also works in a read-only transaction.
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
-// AwaitsStandby is an expression for whether commits wait for a synchronous standby that does not confirm them. Of
-// other roles' sessions that is hidden, so the role's own count.
+// AwaitsStandby is an expression for whether commits wait for a synchronous standby. It sees only the role's own.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
         AND clock_timestamp() - query_start > interval '5 s')`
 
 const takesWrites = `SELECT ` + TakesWrites + `, ` + AwaitsStandby
 
-// Writable reports whether the database takes writes, and whether commits wait for a standby. The error says that it
-// does not answer.
+// Writable reports whether the database takes writes, and whether commits wait for a standby.
 func (s Store) Writable(ctx context.Context) (is, waits bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is, &waits); err != nil {
 		return false, false, fmt.Errorf("ask PostgreSQL: %w", err)

@@ -15,12 +15,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// PlanSummary is a plan on record as a list shows it: in its newest version, or one of its versions.
+// PlanSummary is the newest or another version of a saved plan, for lists.
 type PlanSummary struct {
 	Name      string     `json:"name"`
 	Version   int        `json:"version"`
 	Steps     []string   `json:"steps" nullable:"false" doc:"their names, in order"`
-	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; empty where there is none"`
+	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; may be empty"`
 	Needs     [][]string `json:"needs" nullable:"false" doc:"the steps that each of the steps needs, in order"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
@@ -28,7 +28,7 @@ type PlanSummary struct {
 	Running   int64      `json:"running" doc:"of those, the ones that have not ended"`
 }
 
-// PlanView is one version of a plan, whole.
+// PlanView is one version of a plan, complete.
 type PlanView struct {
 	PlanSummary
 	Newest int             `json:"newest" doc:"the plan's newest version"`
@@ -36,10 +36,10 @@ type PlanView struct {
 	Source string          `json:"source" doc:"as it was applied"`
 }
 
-// PlanFilter chooses what a list shows.
+// PlanFilter selects plans or versions.
 type PlanFilter struct {
-	Name   string // the versions of this plan; empty: all plans, in their newest version
-	After  string // only plans whose name follows this one
+	Name   string // only versions of this plan; empty: all plans, in their newest version
+	After  string // only plans with names after this one
 	Before int    // only versions before this one; 0: from the newest
 	Limit  int    // 1 to MaxPlans; 0 means DefaultPlans
 }
@@ -58,7 +58,7 @@ const (
      FROM jsonb_array_elements(p.spec->'steps') WITH ORDINALITY s),
     p.created_by, p.created_at, coalesce(u.runs, 0), coalesce(u.running, 0)`
 
-	// The primary key gives the newest version of each name; runs are counted in one pass over all of them.
+	// The primary key gives the newest version of each name; one pass over all runs counts them.
 	listPlans = `
 SELECT ` + planColumns + `
 FROM (SELECT DISTINCT ON (name) * FROM plan WHERE deleted_at IS NULL AND name > $1
@@ -92,8 +92,8 @@ ORDER BY p.version DESC
 LIMIT 1`
 )
 
-// Plans lists plans on record by name, or the versions of one, the newest first. Deleted ones are left out. more says
-// whether others follow. The error wraps ErrNotFound when there is no plan of the name that was asked for.
+// Plans lists saved plans by name, or the versions of one, newest first. Deleted ones are left out. more reports
+// whether others follow. The error wraps ErrNotFound if the named plan does not exist.
 func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, more bool, err error) {
 	limit := pg.Limit(f.Limit, DefaultPlans, MaxPlans)
 	if !pg.ValidText(f.Name) || !pg.ValidText(f.After) {
@@ -117,8 +117,7 @@ func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, mo
 	return plans, false, nil
 }
 
-// Plan returns one version of a plan on record; version 0 is the newest. The error wraps ErrNotFound when there is no
-// such version.
+// Plan returns one version of a saved plan; version 0 is the newest.
 func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("plan %q: %w", name, workqueue.ErrNotFound)
@@ -141,7 +140,6 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 	return view, nil
 }
 
-// scanPlan reads planColumns and what follows them.
 func scanPlan(row pgx.CollectableRow, more ...any) (PlanSummary, error) {
 	var p PlanSummary
 	err := row.Scan(append([]any{&p.Name, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy, &p.CreatedAt,

@@ -17,57 +17,56 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// ItemState says where an item is, in one byte: at a step, or over all steps.
+// ItemState says in one byte where an item is: at a step, or over all steps.
 type ItemState = byte
 
 // The states of items. The numbers are part of the API.
 const (
-	ItemWaiting   ItemState = iota // for a step before, or to be loaded
-	ItemHeld                       // held back by a canary, or in line behind another item
-	ItemReady                      // may be asked for
+	ItemWaiting   ItemState = iota // for an earlier step, or to be loaded
+	ItemHeld                       // by a canary, or behind another item in its lane
+	ItemReady                      // may be claimed
 	ItemScheduled                  // waits to be retried
-	ItemInFlight                   // asked for and not answered
+	ItemInFlight                   // requested and not answered
 	ItemDone                       // has a result
-	ItemFailed                     // has an error that is final
-	ItemSkipped                    // left out: a step that it needs has failed for it
-	ItemStale                      // has a result, and what that was made from is being made again
+	ItemFailed                     // has a final error
+	ItemSkipped                    // a step that it needs has failed for it
+	ItemStale                      // has a result whose inputs are being recomputed
 )
 
-// Layer is what the bytes of [Planes] say of items.
+// Layer is what the bytes of [Planes] mean.
 type Layer string
 
 // The layers.
 const (
 	LayerState    Layer = "state"    // an ItemState
-	LayerAttempts Layer = "attempts" // how often it was asked for since it was last ready, up to 255
-	LayerLatency  Layer = "latency"  // how long the request took that brought its outcome, 0 for none: see [TimeCode]
-	LayerAge      Layer = "age"      // how long ago it last moved: see [TimeCode]
+	LayerAttempts Layer = "attempts" // requests since it was last ready, up to 255
+	LayerLatency  Layer = "latency"  // duration of the request that brought its outcome, 0 for none: see [TimeCode]
+	LayerAge      Layer = "age"      // time since it last moved: see [TimeCode]
 )
 
 // MaxPlaneBlocks bounds the blocks of one PlanesRequest.
 const MaxPlaneBlocks = 128
 
-// PlanesRequest says which items to look at, and what at.
+// PlanesRequest selects items and a layer.
 type PlanesRequest struct {
 	Run    workqueue.RunID
 	Step   string // empty: over all steps
 	Layer  Layer  // empty: LayerState
 	From   workqueue.Block
-	Blocks int // at most MaxPlaneBlocks; what lies behind the last item is left out
+	Blocks int // at most MaxPlaneBlocks; blocks after the last item are left out
 }
 
-// Planes is one byte for each item, in the order of the items.
+// Planes is one byte for each item, in order.
 type Planes struct {
-	Items  int64 // that the run has
-	Blocks int   // also
+	Items  int64 // of the run
+	Blocks int   // of the run
 	Bytes  []byte
 }
 
-// planeItems is how many items the run has, by the primary key.
+// planeItems is a point read.
 const planeItems = `SELECT items FROM batchrun WHERE id = $1`
 
-// Planes looks at the items of some blocks, as they are at one moment. The error wraps ErrNotFound when there is no
-// such run or step.
+// Planes returns a layer of some blocks, as of one moment.
 func (s Store) Planes(ctx context.Context, req PlanesRequest) (*Planes, error) {
 	var out *Planes
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
@@ -114,29 +113,28 @@ func (s Store) planes(ctx context.Context, tx pgx.Tx, req *PlanesRequest) (*Plan
 	})
 }
 
-// RunMarks are numbers that change when something of a run does. They are only good for being compared.
+// RunMarks are numbers that change when something in a run does. They can only be compared.
 type RunMarks struct {
 	Items  int64
-	Ended  bool        // it moves no more by itself
-	Run    int64       // of the run itself and of its steps
-	Blocks []BlockMark // in order; blocks that are not there yet are left out
+	Ended  bool        // it no longer changes automatically
+	Run    int64       // of the run and its steps
+	Blocks []BlockMark // in order, without blocks that do not exist so far
 }
 
-// BlockMark changes whenever the state of an item of the block has changed at any step, and sometimes else.
+// BlockMark changes whenever the state of an item of the block changes at any step, and sometimes without a change.
 type BlockMark struct {
 	Block workqueue.Block
 	Mark  int64
 }
 
 const (
-	// marksOfRun is a point read, and a range of run_step's primary key.
+	// marksOfRun is a point read and a range of run_step's primary key.
 	marksOfRun = `
 SELECT items, state IN ('completed', 'cancelled'), hashtextextended(r.xmin::text, 0) # coalesce((
     SELECT bit_xor(hashtextextended(s.xmin::text, s.step + 1)) FROM run_step s WHERE s.run_id = r.id), 0)
 FROM batchrun r WHERE r.id = $1`
 
-	// marksOfBlocks touches every row of work_block of the run, but none of the planes in them, and the live slices by
-	// work_slice_live.
+	// marksOfBlocks reads the run's work_block without the planes; slices by work_slice_live.
 	marksOfBlocks = `
 WITH live AS MATERIALIZED (
     SELECT step, block, ` + liveMark + ` AS mark FROM work_slice
@@ -147,7 +145,7 @@ FROM work_block b LEFT JOIN live l USING (step, block)
 WHERE b.run_id = $1 GROUP BY b.block ORDER BY b.block`
 )
 
-// Marks tells what has changed since someone last asked, at a small part of the price of looking at it.
+// Marks returns numbers that show what has changed, at a small part of the cost of reading it.
 func (s Store) Marks(ctx context.Context, run workqueue.RunID) (marks RunMarks, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(marksOfRun, run).QueryRow(func(row pgx.Row) error {
@@ -166,15 +164,15 @@ func (s Store) Marks(ctx context.Context, run workqueue.RunID) (marks RunMarks, 
 	return marks, nil
 }
 
-// BlockStates is where the items of one block are, step by step as they were asked for.
+// BlockStates is where the items of one block are, at each requested step.
 type BlockStates struct {
 	BlockMark
 
 	States [][]byte // an ItemState for each item
 }
 
-// States calls f with each of some blocks that is there, in their order, as they all are at one moment. An empty name
-// stands for all steps together. What f gets is only good until it returns.
+// States calls f with each block in order, as of one moment. An empty name means all steps. f's argument is valid only
+// until f returns.
 func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, blocks []workqueue.Block,
 	f func(BlockStates) error,
 ) error {
@@ -209,8 +207,7 @@ func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, 
 	return nil
 }
 
-// ItemsOf returns how many items a run has. The error wraps ErrNotFound when there is no such run, or it has not all of
-// some steps.
+// ItemsOf returns the number of items of a run.
 func (s Store) ItemsOf(ctx context.Context, run workqueue.RunID, steps []string) (items int64, err error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {
@@ -227,7 +224,7 @@ func (s Store) ItemsOf(ctx context.Context, run workqueue.RunID, steps []string)
 	return items, nil
 }
 
-// planeColumn is the planes of one block at the steps of its run, as of one moment. Steps that were not read are empty.
+// planeColumn is the planes of one block at the steps of its run, as of one moment. Unread steps are empty.
 type planeColumn struct {
 	graph *plane.Graph
 	block workqueue.Block
@@ -236,12 +233,12 @@ type planeColumn struct {
 	steps []placeSets
 }
 
-// placeSets is where the items of a block are at one step. An item that is in none of the sets waits.
+// placeSets is where the items of a block are at one step. An item in none of the sets waits.
 type placeSets struct {
 	held, ready, scheduled, inFlight, done, failed, skipped bitfield.Set
 }
 
-// orEmpty scans a plane that may be NULL, which is an empty one.
+// orEmpty scans a plane; NULL is an empty one.
 type orEmpty struct{ set *bitfield.Set }
 
 // ScanBits implements pgtype.BitsScanner.
@@ -255,15 +252,15 @@ func (o orEmpty) ScanBits(b pgtype.Bits) (err error) {
 }
 
 const (
-	// liveMark is, over slices, a number that changes whenever one comes, goes or is put off. What else changes where
-	// an item is, changes a row of work_block too.
+	// liveMark is a number over slices that changes when one is made, ends or is postponed. Other moves change
+	// work_block.
 	liveMark = `bit_xor(uuid_hash_extended(id, (state = 'scheduled')::int::bigint))`
 
-	// blockMark is, of a block b, a number that changes with every update of its row: the transaction that wrote it.
+	// blockMark is a number that changes with every update of the row of block b: the transaction that wrote it.
 	blockMark = `hashtextextended(b.xmin::text, b.step)`
 
-	// planesOfBlocks reads ranges of work_block's primary key. Live slices are few: they are found by the partial index
-	// work_slice_live, and not block by block among all that have ended. Nothing is locked.
+	// planesOfBlocks reads ranges of work_block's primary key. The partial index work_slice_live finds the few live
+	// slices, instead of searching all ended ones of each block. It locks nothing.
 	planesOfBlocks = `
 WITH live AS MATERIALIZED (
     SELECT step, block, ` + liveMark + ` AS mark,
@@ -280,7 +277,7 @@ WHERE b.run_id = $1 AND b.step = ANY ($2) AND b.block = ANY ($3)
 ORDER BY b.block, b.step`
 )
 
-// eachColumn calls f with each of some blocks that is there, in their order. The column is only good until f returns.
+// eachColumn calls f with each existing block in order. The column is valid only until f returns.
 func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g *plane.Graph, steps []workqueue.Step,
 	blocks []workqueue.Block,
 	f func(*planeColumn) error,
@@ -317,7 +314,6 @@ func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g 
 	return f(&column)
 }
 
-// states writes a byte for each item of the block.
 func (c *planeColumn) states(view plane.View, out []byte) {
 	out = out[:min(c.size, len(out))]
 	clear(out)
@@ -337,8 +333,8 @@ func (c *planeColumn) states(view plane.View, out []byte) {
 	c.statesOverAll(settled, out)
 }
 
-// statesOverAll tells of each item what says most about it: that it has failed, that it has come to its end everywhere,
-// that it is being worked on anywhere, that its results stand while they are made again, or how far it has come else.
+// statesOverAll chooses the most telling state of each item: failed, ended at all steps, in work at any step, stale
+// because results are being recomputed, or else how far it has come.
 func (c *planeColumn) statesOverAll(settled []bitfield.Set, out []byte) {
 	var all placeSets
 	ended, results := bitfield.Full(c.size), bitfield.Full(c.size)
@@ -365,7 +361,7 @@ func (c *planeColumn) statesOverAll(settled []bitfield.Set, out []byte) {
 	fill(out, all.failed, ItemFailed)
 }
 
-// settled is, by step, the items that have come to an end there and at all that it needs.
+// settled is, by step, the items with an outcome there and at all steps that it needs.
 func (c *planeColumn) settled(steps []workqueue.Step) []bitfield.Set {
 	settled := make([]bitfield.Set, len(c.steps))
 	for _, s := range steps { // in order: each after those that it needs

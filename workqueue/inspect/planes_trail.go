@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// generationAge is how long ago the present generation of a run began, in seconds.
+	// generationAge is the age of the run's current generation in seconds.
 	generationAge = `
 SELECT coalesce(extract(epoch FROM tranche_now() - coalesce(started_at, sealed_at, created_at)), 0)::float8
 FROM batchrun WHERE id = $1`
 
-	// slicesOfBlocks are all that ever held an item of some blocks, in the order in which they were made. work_slice_block
-	// finds them: chunks of 500 items make 17 a block.
+	// slicesOfBlocks is all slices that ever held an item of some blocks, in the order of creation, by
+	// work_slice_block: chunks of 500 items make 17 a block.
 	slicesOfBlocks = `
 SELECT block, step, mask, attempt - (state = 'scheduled')::int,
     coalesce(extract(epoch FROM CASE WHEN state IN ('recorded', 'expired') THEN ended_at - ` + plane.AskedAt +
@@ -32,8 +32,8 @@ WHERE run_id = $1 AND step = ANY ($2) AND block = ANY ($3)
 ORDER BY block, step, created_at, id`
 )
 
-// TimeCode is a length of time as one byte: 1+12·log2(1+n) rounded, up to 255, so that 12 more is twice as long. n is
-// in milliseconds for latencies and in seconds for ages. 0 is left for none.
+// TimeCode encodes a duration in one byte: 1+12·log2(1+n), rounded, up to 255, so that 12 more is twice as long. n
+// is in milliseconds for latencies and in seconds for ages. 0 means none.
 func TimeCode(n float64) byte {
 	if math.IsNaN(n) || n <= 0 {
 		return 1
@@ -41,31 +41,28 @@ func TimeCode(n float64) byte {
 	return byte(min(1+math.Round(12*math.Log2(1+n)), math.MaxUint8))
 }
 
-// trail is what the slices of one block at one step tell of its items.
 type trail struct {
 	size          int
-	outcome, live bitfield.Set // items that have one, and items in slices that have not ended
-	seen          bitfield.Set // items that were in any slice
+	outcome, live bitfield.Set // items with an outcome, and items in live slices
+	seen          bitfield.Set // items in any slice
 	codes         [bitfield.Size]byte
-	ages          [bitfield.Size]float64 // in seconds, of what was seen
+	ages          [bitfield.Size]float64 // in seconds, of seen items
 }
 
-// trailPlace is a block at a step.
 type trailPlace struct {
 	block workqueue.Block
 	step  workqueue.Step
 }
 
-// trailed is a slice as its items remember it.
+// trailed is what its items read of a slice.
 type trailed struct {
 	trailPlace
 
 	mask      bitfield.Set
-	attempt   int     // how often its items were asked for
-	took, age float64 // in seconds; took is negative when no one was asked, or it has not ended
+	attempt   int     // requests so far
+	took, age float64 // in seconds; took is negative if the slice has not ended or was never sent
 }
 
-// trailReader writes one byte for each item from what slices tell.
 type trailReader struct {
 	layer  Layer
 	since  float64 // seconds since the generation began
@@ -74,13 +71,12 @@ type trailReader struct {
 	now    trail
 }
 
-// placeFacts is what the planes tell.
 type placeFacts struct {
 	size          int
 	outcome, live bitfield.Set
 }
 
-// readTrails writes a byte for each item: over several steps the most attempts, the longest time, the latest move.
+// readTrails writes a byte for each item; over several steps, the most, the longest or the latest.
 func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.View,
 	blocks []workqueue.Block,
 	at func(workqueue.Block) []byte,
@@ -135,7 +131,6 @@ func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.R
 	return err
 }
 
-// begin turns to a block at a step.
 func (r *trailReader) begin(at trailPlace) {
 	facts := r.places[at]
 	t := &r.now
@@ -144,7 +139,7 @@ func (r *trailReader) begin(at trailPlace) {
 	clear(t.codes[:])
 }
 
-// take goes on with the next slice: what a newer one says goes before what older ones said.
+// take adds the next slice; newer ones override older ones.
 func (t *trail) take(s *trailed, layer Layer) {
 	switch layer {
 	case LayerAge:
@@ -165,7 +160,6 @@ func (t *trail) take(s *trailed, layer Layer) {
 	}
 }
 
-// finish puts what is known of a block at a step to what other steps have put there.
 func (r *trailReader) finish(at trailPlace) {
 	t, out := &r.now, r.at(at.block)
 	delete(r.places, at)
@@ -182,8 +176,7 @@ func (r *trailReader) finish(at trailPlace) {
 	}
 }
 
-// finishAges makes codes of the ages. What has no outcome and is in no slice has moved when the generation began, at
-// the latest.
+// finishAges encodes the ages. One without outcome or slice last moved when the generation began.
 func (t *trail) finishAges(since float64) {
 	moved := t.outcome.Or(t.live)
 	rest := TimeCode(since)

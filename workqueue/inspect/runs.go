@@ -17,13 +17,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// RunSummary is a run as a list shows it. While the run is not completed its counts come from the bit planes.
+// RunSummary is a run in a list. Until the run is completed, its counts come from the bit planes.
 type RunSummary struct {
 	ID   workqueue.RunID `json:"id"`
 	Name string          `json:"name,omitempty"`
 	Plan string          `json:"plan"`
 
-	Version int `json:"plan_version,omitempty" doc:"of a plan on record; absent when the plan came with the run"`
+	Version int `json:"plan_version,omitempty" doc:"of a saved plan; absent if the plan came with the run"`
 
 	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
 	Hold       *HoldView            `json:"hold,omitempty" doc:"why nothing is claimed of it"`
@@ -45,7 +45,7 @@ type RunSummary struct {
 	AtRisk *control.AtRisk `json:"at_risk,omitempty" doc:"why it will not have ended by then; absent: it will, or no one knows"`
 
 	Sampling   bool       `json:"sampling,omitempty" doc:"its canary is in progress"`
-	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for someone to approve them"`
+	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for approval"`
 	Open       *OpenView  `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string     `json:"source,omitempty"`
 	CreatedBy  string     `json:"created_by,omitempty"`
@@ -59,14 +59,14 @@ type RunSummary struct {
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why it does not go on although it is running; in lists"`
 }
 
-// Blocker says what a run waits for that someone has to see to.
+// Blocker is why a run is stalled until an operator acts.
 type Blocker struct {
 	Kind  string    `json:"kind" doc:"as in GET /health, like no_listeners"`
 	Text  string    `json:"text"`
 	Since time.Time `json:"since"`
 }
 
-// HoldView says why nothing is claimed of a run. What is in progress is recorded anyway.
+// HoldView says why a run's items are not claimed. Requests in flight are recorded anyway.
 type HoldView struct {
 	Kind   control.Hold `json:"kind" enum:"operator,threshold,fail_fast,canary"`
 	Detail string       `json:"detail,omitempty"`
@@ -74,20 +74,20 @@ type HoldView struct {
 	By     string       `json:"by,omitempty" doc:"who paused it; tranche when it paused itself"`
 }
 
-// OpenView is a run that takes items over time, until someone seals it.
+// OpenView is a run that takes items until it is sealed.
 type OpenView struct {
 	SealDeadline *time.Time `json:"seal_deadline,omitempty" doc:"when it should have been sealed"`
-	Overdue      bool       `json:"overdue,omitempty" doc:"that time is over, and it was reported"`
+	Overdue      bool       `json:"overdue,omitempty" doc:"that time passed, and it was reported"`
 	OnOverdue    string     `json:"on_overdue" doc:"what happens then: report, seal or cancel"`
 }
 
-// Missing returns the number of items whose outcome is not final.
+// Missing returns the number of items without a final outcome.
 func (r *RunSummary) Missing() int64 { return r.Items - r.Done - r.Failed }
 
-// Ended reports whether the run moves no more by itself.
+// Ended reports whether the run no longer changes automatically.
 func (r *RunSummary) Ended() bool { return r.State == "completed" || r.State == "cancelled" }
 
-// RunView is everything there is to say about a run as a whole, as of one moment.
+// RunView is a run in full, as of one moment.
 type RunView struct {
 	RunSummary
 	IdempotencyKey string            `json:"idempotency_key,omitempty"`
@@ -103,7 +103,7 @@ type RunView struct {
 	Settling       int64             `json:"settling,omitempty" doc:"failed items that other steps are still at"`
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
-	DeadLetters    int64             `json:"dead_letters" doc:"of the run, that wait for someone"`
+	DeadLetters    int64             `json:"dead_letters" doc:"of the run, waiting for an operator"`
 	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
@@ -111,20 +111,20 @@ type RunView struct {
 // CanaryView is the sample of a run that is tried before all other items.
 type CanaryView struct {
 	Items int    `json:"items"`
-	Auto  bool   `json:"auto" doc:"goes on by itself when no more of the sample failed than may"`
+	Auto  bool   `json:"auto" doc:"released automatically when no more of the sample failed than allowed"`
 	State string `json:"state,omitempty" enum:"sampling,waiting,passed" doc:"absent until all items are there"`
 }
 
-// RunFilter chooses what Runs lists.
+// RunFilter selects runs.
 type RunFilter struct {
 	States   []string        // none: every state
-	Words    []string        // each in the name, the plan, the source or who started it, in any case, or how the id begins
-	Result   string          // failed: only completed runs with failures that no one accepted; ok: without; empty: all
+	Words    []string        // each in the name, plan, source or starter, in any case, or the start of the ID
+	Result   string          // failed: only completed runs with failures not accepted; ok: without; empty: all
 	Plan     string          // only runs of this plan
 	Version  int             // of the plan; 0: any
-	Endpoint string          // only runs with a step that asks this
-	Since    time.Time       // only runs that were made then or later; zero: all
-	Until    time.Time       // only runs that were made before; zero: all
+	Endpoint string          // only runs with a step that calls this
+	Since    time.Time       // only runs created at this time or later; zero: all
+	Until    time.Time       // only runs created before; zero: all
 	Before   workqueue.RunID // only runs older than this one; zero: from the newest
 	Limit    int             // 1 to MaxRuns; 0 means DefaultRuns
 }
@@ -135,11 +135,9 @@ const (
 	MaxRuns     = 500
 )
 
-// rateWindow is how far back the rate looks.
 const rateWindow = 10 * time.Second
 
-// Only runs that are not completed are counted from their planes; that read is a range of work_block's primary key for
-// each of them. Items of an open run whose block is not there yet count as missing.
+// Only uncompleted runs are counted from planes: a key range each. Items without a block count as missing.
 const runSummaries = `
 SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce(r.hold, ''), r.hold_detail, r.held_at,
     r.held_by, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, r.generation,
@@ -165,8 +163,8 @@ LEFT JOIN LATERAL (
 ) counts ON r.state <> 'completed'
 `
 
-// The primary key, backwards; what is left out costs a row. Steps are asked for by their primary key. Which letters
-// beyond ASCII are the same in another case, the locale of the database says; as they were written, they are found.
+// The primary key, backwards; each run left out costs a row. Steps by their primary key. The database's locale
+// decides case beyond ASCII; the exact spelling always matches.
 const listRuns = `
 WITH chosen AS MATERIALIZED (
     SELECT * FROM batchrun r
@@ -189,7 +187,7 @@ ORDER BY r.id DESC`
 
 const oneRun = `WITH chosen AS (SELECT * FROM batchrun WHERE id = $1)` + runSummaries
 
-// The messages are counted in quarantine_run, the letters in dead_letter_run.
+// quarantine_run counts the messages, dead_letter_run the letters.
 const runExtras = `
 SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
     coalesce(extract(epoch FROM coalesce(finished_at, tranche_now()) - started_at), 0)::float8,
@@ -208,7 +206,7 @@ func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
 	return runs, err
 }
 
-// RunsPage is Runs, and says whether older ones fit as well.
+// RunsPage is Runs, and reports whether older ones follow.
 func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
 	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
 	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary,
@@ -233,7 +231,7 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	return runs[:min(len(runs), limit)], len(runs) > limit, nil
 }
 
-// What ended lately at the endpoints of the runs, by work_slice_ended.
+// What ended lately at the runs' endpoints, by work_slice_ended.
 const answeredLately = `
 SELECT r.id, extract(epoch FROM tranche_now() - r.started_at)::float8, coalesce(sum(w.items), 0)::bigint
 FROM batchrun r
@@ -246,7 +244,6 @@ LEFT JOIN (
 WHERE r.id = ANY ($1) AND r.started_at < tranche_now()
 GROUP BY r.id, r.started_at`
 
-// pace says of the runs of a list that are in progress how fast they go.
 func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	var ids []workqueue.RunID
 	by := map[workqueue.RunID]*RunSummary{}
@@ -267,7 +264,7 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	return err
 }
 
-// ratedOver is how many seconds a rate is taken over: of a generation younger than the window, its age.
+// ratedOver is the seconds over which a rate is taken: the window, or the age of a younger generation.
 func ratedOver(seconds float64) float64 { return max(min(seconds, rateWindow.Seconds()), 0.1) }
 
 const runsThatAsk = `
@@ -277,7 +274,7 @@ WHERE st.run_id = ANY ($1) AND st.endpoint = ANY ($2) AND (
         WHERE w.run_id = st.run_id AND w.step = st.step AND w.state IN ('scheduled', 'claimed', 'sent'))
     OR EXISTS (SELECT FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready))`
 
-// Asks returns which of the endpoints each of the runs has work for now.
+// Asks returns, for each run, which of the endpoints it currently has work for.
 func (s Store) Asks(
 	ctx context.Context, runs []RunSummary, endpoints []string,
 ) (map[workqueue.RunID][]string, error) {
@@ -300,7 +297,6 @@ func (s Store) Asks(
 	return asks, nil
 }
 
-// unlessZero is nil for the zero value.
 func unlessZero[T comparable](value T) *T {
 	var zero T
 	if value == zero {
@@ -309,7 +305,7 @@ func unlessZero[T comparable](value T) *T {
 	return &value
 }
 
-// Run returns the state of one run. The error wraps ErrNotFound when there is no such run.
+// Run returns one run. The error wraps ErrNotFound if it does not exist.
 func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	view := &RunView{}
 	var f *foresight
@@ -355,7 +351,6 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	return view, nil
 }
 
-// estimate derives the rates.
 func (v *RunView) estimate() {
 	if v.State != "running" || v.Seconds <= 0 {
 		return

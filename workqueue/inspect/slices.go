@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// SliceView is one request of a run that is being made, is out, or waits for its time.
+// SliceView is a live slice: in preparation, in flight, or scheduled.
 type SliceView struct {
 	ID          workqueue.SliceID `json:"id"`
 	Step        string            `json:"step"`
@@ -43,25 +43,25 @@ type SliceNode struct {
 	PID     int                 `json:"pid,omitempty"`
 }
 
-// LiveCounts counts the slices that have not ended.
+// LiveCounts counts live slices.
 type LiveCounts struct {
 	Scheduled int64 `json:"scheduled"`
 	Claimed   int64 `json:"claimed"`
 	Sent      int64 `json:"sent"`
 }
 
-// LiveSlices is a page of them. Next is the After of the page behind it; nil on the last.
+// LiveSlices is a page of live slices. Next is the After of the next page; nil on the last.
 type LiveSlices struct {
 	Slices []SliceView        `json:"slices"`
 	Next   *workqueue.SliceID `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
-	Counts LiveCounts         `json:"counts" doc:"of all live slices of the run, whatever was asked for"`
+	Counts LiveCounts         `json:"counts" doc:"of all live slices of the run, regardless of filters"`
 }
 
-// LiveFilter chooses what LiveSlices lists.
+// LiveFilter selects live slices.
 type LiveFilter struct {
 	Run    workqueue.RunID
 	States []string          // scheduled, claimed, sent; none: all
-	After  workqueue.SliceID // of the page before; zero: from the beginning
+	After  workqueue.SliceID // of the previous page; zero: from the beginning
 	Limit  int               // 1 to MaxSlices; 0 means DefaultSlices
 }
 
@@ -72,14 +72,14 @@ const (
 )
 
 const (
-	// countLive is a read of work_slice_live for the steps of a run.
+	// countLive reads work_slice_live for the steps of a run.
 	countLive = `
 SELECT count(*) FILTER (WHERE state = 'scheduled'), count(*) FILTER (WHERE state = 'claimed'),
     count(*) FILTER (WHERE state = 'sent')
 FROM work_slice WHERE run_id = $1 AND step = ANY ($2) AND state IN ('scheduled', 'claimed', 'sent')`
 
-	// listLive goes by id, which says nothing, but stays: a slice keeps its place while others come and go. The masks are
-	// only taken out of the rows on the page. The first key is a point read of work_queue.
+	// listLive sorts by ID, which is meaningless but stable: a slice keeps its place while others change. Masks are
+	// read only for rows on the page. The first key is a point read of work_queue.
 	listLive = `
 WITH page AS MATERIALIZED (
     SELECT id FROM work_slice
@@ -97,7 +97,7 @@ LEFT JOIN node_session n ON n.id = w.session_id
 ORDER BY w.id`
 )
 
-// LiveSlices lists the slices of a run that have not ended.
+// LiveSlices lists the live slices of a run.
 func (s Store) LiveSlices(ctx context.Context, f LiveFilter) (*LiveSlices, error) {
 	limit := pg.Limit(f.Limit, DefaultSlices, MaxSlices)
 	out := &LiveSlices{}
@@ -144,20 +144,19 @@ func scanSliceView(row pgx.CollectableRow) (v SliceView, err error) {
 	return v, err
 }
 
-// StepView is one step of a run: its settings, and where its items are. Items is the sum of Waiting, Ready, InFlight,
-// Scheduled, Done, Failed and Skipped.
+// StepView is one step of a run. Items is the sum of Waiting, Ready, InFlight, Scheduled, Done, Failed and Skipped.
 type StepView struct {
 	Step          workqueue.Step `json:"step"`
 	Name          string         `json:"name"`
 	Kind          workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint      string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Endpoint      string         `json:"endpoint" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
 	SeesItem      bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
 	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
 	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed bool           `json:"barrier_passed,omitempty"`
-	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that someone has to approve"`
+	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that needs approval"`
 	State         string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
 	Progress      float64        `json:"progress" doc:"0 to 1"`
 	Rate          float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`
@@ -191,8 +190,8 @@ ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (
 ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.inputs) ORDER BY n.step)`
 )
 
-// One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken
-// out of the rows that are counted. Items of an open run whose block is not there yet wait.
+// Two ranges for each step: work_block's primary key and work_slice_block. remaining and mask are read only for rows
+// that are counted. Items of an open run without a block wait.
 func stepViews() string {
 	return `
 SELECT s.step, s.name, s.endpoint,
@@ -227,7 +226,7 @@ WHERE s.run_id = $1
 ORDER BY s.step`
 }
 
-// Settled returns the number of items that the step has an outcome for.
+// Settled returns the number of items with an outcome in the step.
 func (v *StepView) Settled() int64 { return v.Done + v.Failed + v.Skipped }
 
 func scanStepView(row pgx.CollectableRow) (StepView, error) {
@@ -253,11 +252,11 @@ func scanStepView(row pgx.CollectableRow) (StepView, error) {
 	return v, err
 }
 
-// OrderView is how the items of a run are put in lines.
+// OrderView is how the items of a run are put in lanes.
 type OrderView struct {
 	By         string   `json:"by" doc:"the field of the payload, or key"`
 	Values     []string `json:"values,omitempty" doc:"the only values there are"`
-	Partitions int      `json:"partitions,omitempty" doc:"values share so many lines, by their hash"`
+	Partitions int      `json:"partitions,omitempty" doc:"values are hashed into this many lanes"`
 	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what becomes of the items that follow a failed one"`
 }
 

@@ -141,7 +141,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	if waits.Items > e.Items || waits.Step != "e" {
 		t.Errorf("waiting: %+v", waits)
 	}
-	summary := "9 of 10 items are missing; 1 failed: paused: waiting for someone to resume the run (3 steps)"
+	summary := "9 of 10 items are missing; 1 failed: paused: waiting for an operator to resume the run (3 steps)"
 	if e.Summary != summary {
 		t.Errorf("the summary is %q; want %q", e.Summary, summary)
 	}

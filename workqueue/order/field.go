@@ -9,8 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// field returns the text of a field of a JSON object. Of a name that stands there twice the last one counts, as it does
-// for most who read JSON.
+// field returns the text of a field of a JSON object. Of duplicate names the last counts, as in most JSON readers.
 func field(payload []byte, path []string) (string, error) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(payload), jsontext.AllowDuplicateNames(true),
 		jsontext.AllowInvalidUTF8(true))
@@ -24,12 +23,11 @@ func field(payload []byte, path []string) (string, error) {
 	return "", &problem{"the payload is not JSON: " + err.Error()}
 }
 
-// problem is an error of an item, and not of its JSON.
+// problem is an error of an item, not of its JSON syntax.
 type problem struct{ text string }
 
 func (p *problem) Error() string { return p.text }
 
-// find reads one value, of which the path is looked for.
 func find(d *jsontext.Decoder, path []string) (value string, err error) {
 	if kind := d.PeekKind(); kind != '{' {
 		if err := d.SkipValue(); err != nil {
@@ -70,7 +68,6 @@ func find(d *jsontext.Decoder, path []string) (value string, err error) {
 	return value, missing
 }
 
-// scalar reads a value that has a text.
 func scalar(d *jsontext.Decoder, name string) (string, error) {
 	switch kind := d.PeekKind(); kind {
 	case '"', '0', 't', 'f':

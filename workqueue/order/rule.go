@@ -1,8 +1,6 @@
-// Package order knows by what items are put in lanes: the rule that a plan or a collector gives with order_by, the
-// value that an item has for it, and the lane that a value stands in.
-//
-// Items of one lane are worked on strictly one at a time; what keeps them so is not this package's job. It has no
-// state, reads nothing but what it is given, and is safe for concurrent use.
+// Package order computes the lanes of items: from the rule given by order_by in a plan or collector, an item's value
+// for it, and the lane of that value. It does not enforce that items of a lane go one at a time. It has no state and
+// is safe for concurrent use.
 package order
 
 import (
@@ -13,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Key is the order_by that stands for the item's key instead of a field of its payload.
+// Key is the order_by that means the item's key instead of a payload field.
 const Key = "key"
 
 // Bounds of a rule.
@@ -21,20 +19,20 @@ const (
 	MaxByBytes    = 200
 	MaxDepth      = 8
 	MaxValues     = 1000
-	MaxValueBytes = 200 // of one of a fixed list
+	MaxValueBytes = 200 // of each listed value
 	MaxPartitions = 65_536
 )
 
-// Rule says which items follow each other.
+// Rule says which items share a lane.
 type Rule struct {
-	By         string   `json:"by"`                   // a field of the payload, with dots in a path; or Key
-	Values     []string `json:"values,omitempty"`     // the only values there may be; none: any
-	Partitions int      `json:"partitions,omitempty"` // values share so many lanes, by their hash; 0: each has its own
+	By         string   `json:"by"`                   // a payload field, with dots in a path; or Key
+	Values     []string `json:"values,omitempty"`     // the only permitted values; none: any
+	Partitions int      `json:"partitions,omitempty"` // hash values into N lanes; 0: one lane for each value
 }
 
-// SettingError says what is wrong with a rule.
+// SettingError is an error of a rule.
 type SettingError struct {
-	Field   string // order_by, values or partitions; of one value with its place, as in values[2]
+	Field   string // order_by, values or partitions; of a single value with its index, as in values[2]
 	Problem string
 }
 
@@ -44,10 +42,10 @@ func settingError(field, format string, args ...any) error {
 	return &SettingError{Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Set reports whether there is a rule at all.
+// Set reports whether there is a rule.
 func (r *Rule) Set() bool { return r.By != "" || len(r.Values) > 0 || r.Partitions != 0 }
 
-// Validate returns a *SettingError for the first thing that is wrong with a rule that is set.
+// Validate returns a *SettingError for the first error of a rule that is set.
 func (r *Rule) Validate() error {
 	if err := r.validateBy(); err != nil {
 		return err
@@ -91,8 +89,8 @@ func (r *Rule) validateBy() error {
 	return nil
 }
 
-// Value returns what an item is put in order by: text as it is, a number as it is written, true or false. An item that
-// has none, or one that is not listed, is a *ValueError.
+// Value returns an item's value for the rule: unchanged text, a number as written, true or false. It returns a
+// *ValueError for an item without a value, or with one not listed.
 func (r *Rule) Value(key string, payload []byte) (string, error) {
 	value := key
 	if r.By != Key {
@@ -108,7 +106,6 @@ func (r *Rule) Value(key string, payload []byte) (string, error) {
 	return value, nil
 }
 
-// listed names the first few of a list.
 func listed(values []string) string {
 	const most = 10
 	if len(values) <= most {
@@ -117,8 +114,8 @@ func listed(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// Lane is the lane that a value stands in. It is the same everywhere and indefinitely. Two values share one when their
-// 64-bit hashes are the same, which is of no harm, or, with partitions, when their partitions are.
+// Lane returns the lane of a value. It is the same everywhere and forever. Two values share a lane if their 64-bit
+// hashes, or with partitions their partitions, are equal; that is harmless.
 func (r *Rule) Lane(value string) int64 {
 	if r.Partitions > 0 {
 		return int64(Partition(value, r.Partitions))
@@ -126,7 +123,7 @@ func (r *Rule) Lane(value string) int64 {
 	return int64(hash(value))
 }
 
-// Partition is the one of n partitions, from 0, that a value belongs to: its 64-bit FNV-1a hash modulo n.
+// Partition returns a value's partition of n, from 0: its 64-bit FNV-1a hash modulo n.
 func Partition(value string, n int) int { return int(hash(value) % uint64(n)) }
 
 func hash(value string) uint64 {
@@ -135,9 +132,9 @@ func hash(value string) uint64 {
 	return h.Sum64()
 }
 
-// ValueError says why an item cannot be put in order.
+// ValueError is why an item has no lane.
 type ValueError struct {
-	Field   string // as the rule names it
+	Field   string // as in the rule
 	Problem string
 }
 

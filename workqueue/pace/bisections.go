@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Bisection is a chunk that failed as a whole, and what came of it.
+// Bisection is a chunk that failed entirely, and its outcome.
 type Bisection struct {
 	Root     workqueue.SliceID   `json:"root" doc:"the slice that failed first"`
 	Run      workqueue.RunID     `json:"run"`
@@ -26,7 +26,7 @@ type Bisection struct {
 	Items    int                 `json:"items" doc:"in the chunk"`
 	Culprits int                 `json:"culprits" doc:"items that failed alone, permanently"`
 	Ordinals []workqueue.Ordinal `json:"ordinals,omitempty" doc:"of the first ten culprits"`
-	Slices   int                 `json:"slices" doc:"that it took beside the first"`
+	Slices   int                 `json:"slices" doc:"that it took in addition to the first"`
 	FailedAt int                 `json:"failed_at" doc:"items in the smallest piece that failed"`
 	WorkedAt int                 `json:"worked_at" doc:"items in the largest piece that worked; 0: none did"`
 	Code     string              `json:"code" doc:"of the failure of the smallest piece"`
@@ -35,7 +35,7 @@ type Bisection struct {
 	Ended    time.Time           `json:"ended_at" doc:"of the last piece so far"`
 }
 
-// Bisections is what became of the chunks of a run that failed as a whole.
+// Bisections is the outcome of a run's chunks that failed entirely.
 type Bisections struct {
 	Kinds    map[RootKind]int `json:"kinds" doc:"how many chunks of each kind"`
 	Culprits int              `json:"culprits" doc:"items that failed alone, permanently"`
@@ -45,7 +45,7 @@ type Bisections struct {
 }
 
 const (
-	// pieceColumns goes with scanPieces. A slice of one item says which.
+	// pieceColumns matches scanPieces. A slice of one item includes its ordinal.
 	pieceColumns = `
 SELECT coalesce(s.root, s.id), s.run_id, s.step, s.block, coalesce(s.endpoint, ''), s.id,
        coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int, s.cause,
@@ -57,9 +57,9 @@ SELECT coalesce(s.root, s.id), s.run_id, s.step, s.block, coalesce(s.endpoint, '
        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.created_at, s.ended_at
 FROM work_slice s `
 
-	// The slices of a run are read once, by work_slice_block, and those of such families again by their ids: how
-	// many there are is not known while the run is young, and a join might go over all of them for each. An item that
-	// the service itself asked to be retried is in pieces of its own too, and is no failure of its chunk.
+	// Reads the slices of a run once, by work_slice_block, and then the pieces of failed chunks by ID: their number
+	// is unknown while the run is young, and a join might scan all slices for each. An item that the service itself
+	// asked to retry is also in a separate slice, but is no failure of its chunk.
 	familiesOfRun = pieceColumns + `
 WHERE s.id = ANY (ARRAY(
     SELECT unnest(f.ids) FROM (
@@ -68,8 +68,7 @@ WHERE s.id = ANY (ARRAY(
 ORDER BY s.root, s.created_at, s.id`
 )
 
-// ReadBisections tells what became of the chunks of a run that failed as a whole, in all its generations, and lists at
-// most limit of them. It reads every slice of the run.
+// ReadBisections returns the outcome of all chunks of a run that failed, listing limit. It reads every slice.
 func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID, limit int) (Bisections, error) {
 	out := Bisections{Kinds: map[RootKind]int{}, Roots: []Bisection{}}
 	families, err := readFamilies(ctx, db, familiesOfRun, run)
@@ -96,7 +95,7 @@ func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID
 	return out, nil
 }
 
-// readFamilies runs a statement made of pieceColumns whose rows come root by root.
+// readFamilies runs a statement based on pieceColumns whose rows are sorted by root.
 func readFamilies(ctx context.Context, db tracker.Querier, statement string, args ...any) ([]family, error) {
 	var all []family
 	var f family
@@ -122,37 +121,35 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 	return all, err
 }
 
-// RootKind is what a chunk that failed turned out to be.
+// RootKind is the cause of a chunk's failure.
 type RootKind string
 
-// The kinds of chunks that failed as a whole.
+// The kinds of chunks that failed entirely.
 const (
-	KindBadEntity      RootKind = "bad_entity"      // items of it fail alone
-	KindTooBig         RootKind = "too_big"         // it works in pieces, as other chunks of its endpoint do
-	KindBadCombination RootKind = "bad_combination" // it works in pieces, and it is the only one
+	KindBadEntity      RootKind = "bad_entity"      // some of its items fail alone
+	KindTooBig         RootKind = "too_big"         // it works in pieces, like other chunks of its endpoint
+	KindBadCombination RootKind = "bad_combination" // it works in pieces, and is the only such chunk
 	KindServiceDown    RootKind = "service_down"    // its endpoint was down
-	KindUndecided      RootKind = "undecided"       // its pieces are in progress
+	KindUndecided      RootKind = "undecided"       // its pieces are still in progress
 )
 
-// tooBigRoots is how many chunks must work in pieces only before their size is to blame.
+// tooBigRoots is how many chunks must work only in pieces before their size is to blame.
 const tooBigRoots = 3
 
-// member is one slice of a chunk's family.
 type member struct {
 	id, parent workqueue.SliceID
 	items      int
 	cause      workqueue.Cause
 	live       bool
-	how        endedHow          // of one that has ended
-	counts     bool              // it ended by what its service did, or did not do
-	at         workqueue.Ordinal // of the item, when it holds one
+	how        endedHow          // of one that ended
+	counts     bool              // its service's action or silence ended it
+	at         workqueue.Ordinal // of a single item
 	code       string
 	message    string
 	created    time.Time
 	ended      *time.Time
 }
 
-// family is a chunk that failed and all that came of it.
 type family struct {
 	root     workqueue.SliceID
 	run      workqueue.RunID
@@ -162,7 +159,6 @@ type family struct {
 	pieces   []member
 }
 
-// summary is what the pieces say together.
 func (f *family) summary() Bisection {
 	b := Bisection{Root: f.root, Run: f.run, Step: f.step, Block: f.block, Endpoint: f.endpoint,
 		Slices: len(f.pieces) - 1, Kind: KindBadCombination}
@@ -184,14 +180,14 @@ func (f *family) summary() Bisection {
 		b.Kind = KindBadEntity
 	case live:
 		b.Kind = KindUndecided
-	case !halved, down && b.WorkedAt >= b.FailedAt: // what failed worked later, as it was
+	case !halved, down && b.WorkedAt >= b.FailedAt: // what failed worked later, unchanged
 		b.Kind = KindServiceDown
 	}
 	return b
 }
 
-// outcome takes what became of a piece. One item that failed its chunk and was not retried is a culprit; one that
-// got an error in its slot, also after having been retried and again, has failed by itself, and no chunk with it.
+// outcome takes the end of a piece. A single item that failed its chunk and was not retried is a culprit. One that
+// got an error in its slot, even after retries, failed individually and failed no chunk.
 func (b *Bisection) outcome(p *member, followed bool) {
 	switch {
 	case p.live || !p.counts || p.how == EndedRefused:
@@ -228,8 +224,8 @@ func (b *Bisection) culprit(at workqueue.Ordinal) {
 	}
 }
 
-// tellSizes tells chunks that are too big from bad combinations: several that failed at a size at which nothing of
-// their endpoint worked. worked is what is known from elsewhere of the largest size that did, by endpoint.
+// tellSizes distinguishes too-big chunks from bad combinations: several failed at a size at which nothing of their
+// endpoint worked. worked is the largest size otherwise known to work, by endpoint.
 func tellSizes(all []Bisection, worked map[string]int) {
 	for i := range all {
 		b := &all[i]
@@ -255,7 +251,7 @@ func (b *Bisection) mayBeTooBig(worked map[string]int) bool {
 }
 
 const (
-	// capWindow is how far back chunks that were too big are looked for, among the capNewest slices that ended last.
+	// capWindow and capNewest bound the search for too-big chunks: by time, and to the slices that ended last.
 	capWindow = 10 * time.Minute
 	capNewest = 5000
 	// capFor is how long larger chunks are not tried.
@@ -263,7 +259,7 @@ const (
 )
 
 const (
-	// familiesOfEndpoint reads the newest end of the index on endpoint and end, and the pieces by work_slice_block.
+	// familiesOfEndpoint reads the newest entries of the index on endpoint and end; pieces by work_slice_block.
 	familiesOfEndpoint = `
 WITH newest AS MATERIALIZED (
     SELECT n.run_id, n.step, n.block, n.root, n.cause FROM work_slice n
@@ -291,7 +287,7 @@ SET chunk_cap = $2, chunk_cap_until = tranche_now() + $3::interval, changed_at =
 WHERE endpoint = $1`
 )
 
-// ChunkCap is what a look for chunks that are too big came to.
+// ChunkCap is the outcome of a check for too-big chunks.
 type ChunkCap struct {
 	Endpoint string
 	Changed  bool
@@ -299,9 +295,8 @@ type ChunkCap struct {
 	Reason   string
 }
 
-// CheckTooBig looks whether chunks of an endpoint fail because they are too big: several failed as a whole at a size at
-// which nothing worked lately, and all their pieces worked. Then chunks are held to the largest size that worked for an
-// hour. Any node may call it at any time.
+// CheckTooBig checks whether chunks of an endpoint fail because of their size: several failed at a size at which
+// nothing worked, and their pieces worked. Then chunks have the size that worked for an hour. Any node may call it.
 func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, error) {
 	out := ChunkCap{Endpoint: endpoint}
 	families, err := readFamilies(ctx, s.db.Pool, familiesOfEndpoint, endpoint, capWindow, capNewest)
@@ -321,8 +316,7 @@ func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, erro
 	return out, nil
 }
 
-// tooBig returns how many chunks were too big, the size of the smallest piece of them that failed and the size of the
-// largest that worked; no chunks when size is not to blame.
+// tooBig returns how many chunks were too big, if any, their smallest failed piece and the largest that worked.
 func tooBig(families []family, endpoint string, worked int) (roots, failed, works int) {
 	all := make([]Bisection, len(families))
 	for i := range families {
@@ -342,7 +336,6 @@ func tooBig(families []family, endpoint string, worked int) (roots, failed, work
 	return roots, failed, works
 }
 
-// capChunks sets the cap unless one that is as low holds already.
 func (s Store) capChunks(ctx context.Context, c ChunkCap) (changed bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		changed = false

@@ -12,20 +12,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// BreakerChange is what a look at a breaker came to.
+// BreakerChange is the outcome of a check of a breaker.
 type BreakerChange struct {
 	Endpoint string
 	Open     bool
-	Changed  bool   // it opened or closed just now
-	Probed   bool   // a probe failed just now: the next waits longer
-	Reason   string // of a change, in plain words
+	Changed  bool   // it just opened or closed
+	Probed   bool   // a probe just failed: the next waits longer
+	Reason   string // of a change, human-readable
 }
 
 const (
-	// LockBreaker reads the breaker of an endpoint, and locks it.
+	// LockBreaker reads and locks the breaker of an endpoint.
 	LockBreaker = readBreaker + ` FOR NO KEY UPDATE`
 
-	// MakePace makes the row of an endpoint.
+	// MakePace inserts the row of an endpoint.
 	MakePace = `INSERT INTO endpoint_pace (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 
 	openBreaker = `
@@ -34,22 +34,22 @@ SET breaker = 'open', breaker_reason = $2, breaker_since = tranche_now(), probes
     probe_at = tranche_now() + $3::interval, breaker_suppressed_until = NULL, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'closed'`
 
-	// CloseBreaker lets work go to an endpoint again.
+	// CloseBreaker closes the breaker of an endpoint.
 	CloseBreaker = `
 UPDATE endpoint_pace
 SET breaker = 'closed', breaker_reason = '', breaker_since = tranche_now(), probes = 0, probe_slice = NULL,
     probe_at = NULL, breaker_suppressed_until = tranche_now() + $2::interval, changed_at = tranche_now()
 WHERE endpoint = $1 AND breaker = 'open'`
 
-	// A probe that came to nothing by our own fault, say because its node died, leaves the time of the next as it is.
+	// A probe that failed for Tranche's own reasons, such as a dead node, does not change the time of the next.
 	nextProbe = `
 UPDATE endpoint_pace
 SET probe_slice = NULL, probes = $2,
     probe_at = CASE WHEN $2 > probes THEN tranche_now() + $3::interval ELSE probe_at END
 WHERE endpoint = $1 AND breaker = 'open'`
 
-	// What became of a probe. Its slot tells when the slice has no error: a result, or an error permanently. A service
-	// that says it has too much to do has answered. That a slice is missing means that its run is gone.
+	// The outcome of a probe. Its slot counts if the slice has no error: a result or a permanent error. An
+	// overloaded service has answered. A missing slice means that its run was deleted.
 	probeOutcome = `
 SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'in progress'
             WHEN s.state <> 'recorded' AND s.error_code IS DISTINCT FROM 'deadline' THEN 'lost'
@@ -59,9 +59,9 @@ SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'in progress'
 FROM work_slice s WHERE s.id = $1`
 )
 
-// CheckBreaker looks at an endpoint's breaker: it opens one whose requests fail by and large, closes one whose probe
-// was answered, and sets the time of the next probe when one failed. Any node may call it at any time. While a breaker
-// is open nothing is claimed for the endpoint but probes. Whoever learns of a change should look for work.
+// CheckBreaker checks an endpoint's breaker: it opens one whose requests mostly fail, closes one whose probe was
+// answered, and schedules the next probe after a failed one. Any node may call it at any time. While a breaker is
+// open, only probes are claimed for the endpoint. After a change the caller should look for work.
 func (s Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChange, error) {
 	out := BreakerChange{Endpoint: endpoint}
 	due, err := s.breakerDue(ctx, endpoint, &out)
@@ -88,8 +88,7 @@ func (s Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChange
 	return out, nil
 }
 
-// breakerDue looks without a lock whether there may be something to change: most looks end here and are in the way of
-// no claim.
+// breakerDue checks without a lock whether a change is possible. Most checks end here and delay no claim.
 func (s Store) breakerDue(ctx context.Context, endpoint string, out *BreakerChange) (bool, error) {
 	var b BreakerState
 	if err := b.Read(ctx, s.db.Pool, readBreaker, endpoint); err != nil {
@@ -149,8 +148,8 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 	}
 }
 
-// pauseAfter is how long to wait after a probe that failed. That an item fails again which failed in an earlier
-// generation says little of a service that answers: the next follows soon.
+// pauseAfter is the wait after a failed probe. An item that already failed in an earlier generation says little
+// about a service that answers: the next probe follows soon.
 func (b *BreakerState) pauseAfter(ctx context.Context, tx pgx.Tx, code string) (time.Duration, error) {
 	known, err := Blames(ctx, tx, []workqueue.SliceID{*b.probe})
 	if known[*b.probe].rerun && answered(code) {
@@ -166,7 +165,7 @@ func answeredProbe(number int, took *time.Duration) string {
 	return fmt.Sprintf("probe %d was answered in %s", number, took.Round(time.Millisecond))
 }
 
-// NoteChange keeps a change of an endpoint's state, in the transaction that makes it.
+// NoteChange records a change of an endpoint's state in its transaction.
 func NoteChange(ctx context.Context, tx pgx.Tx, endpoint string, c Change) error {
 	_, err := tx.Exec(ctx, insertChanges, endpoint, []string{c.What}, []string{c.Before}, []string{c.After},
 		[]string{pg.Plain(c.Reason)})
@@ -177,40 +176,36 @@ func NoteChange(ctx context.Context, tx pgx.Tx, endpoint string, c Change) error
 }
 
 const (
-	// breakerWindow bounds how far back the breaker looks.
+	// breakerWindow bounds the age of the evidence.
 	breakerWindow = time.Minute
-	// breakerNewest is by how many of the slices that ended last the breaker goes, and breakerRead how many are read to
-	// find them: some do not count.
+	// breakerNewest is how many ended slices are judged, and breakerRead how many are read to find them.
 	breakerNewest = 10
 	breakerRead   = 30
-	// breakerPlaces is how many different chunks, or disjoint pieces of chunks, must have failed: fewer may be the work of
-	// as many bad items.
+	// breakerPlaces is how many different chunks, or disjoint pieces, must have failed: fewer may be bad items.
 	breakerPlaces = 5
 	// breakerShare is the least share of failures, in tenths.
 	breakerShare = 8
 )
 
-// endedHow is what the end of a slice says about its endpoint.
 type endedHow int
 
-// How a slice can have ended.
+// How a slice can end.
 const (
-	endedWell    endedHow = iota // the service handled the items, whatever it said of each
-	EndedFailed                  // the chunk failed as a whole, in a way that may pass
-	EndedRefused                 // the service answered every item, and asked for every item to be retried
+	endedWell    endedHow = iota // the service handled the items, with any outcome
+	EndedFailed                  // the chunk failed entirely, with an error that may pass
+	EndedRefused                 // the service answered every item with a request to retry
 )
 
-// endedSlice is a slice that has ended, or a flush of a collector, as the breaker sees it.
+// endedSlice is an ended slice, or a collector's flush, as evidence for the breaker.
 type endedSlice struct {
 	id, parent workqueue.SliceID
 	items      int
 	how        endedHow
-	itemsOwn   bool // it failed because of its items, or as they did before: that says nothing of its endpoint
+	itemsOwn   bool // its items are to blame, or failed before: no evidence about the endpoint
 	code       string
 	message    string
 }
 
-// outage is what the slices of an endpoint that ended last say together.
 type outage struct {
 	down   bool
 	failed int
@@ -218,24 +213,23 @@ type outage struct {
 	last   endedSlice // that failed
 }
 
-// reason says in plain words why a breaker opens.
 func (o outage) reason() string {
 	return fmt.Sprintf("%d of the last %d requests failed, the last one with %s: %.200s", o.failed, o.of, o.last.code,
 		o.last.message)
 }
 
-// judge tells an endpoint that is down from one that meets bad items. The newest slice comes first. The rule:
-// an endpoint is down when, of the last breakerNewest slices that say something of it, or of all when they are fewer,
-// breakerShare tenths failed, in breakerPlaces different places.
+// judge distinguishes an endpoint that is down from bad items. The newest slice comes first. An endpoint is down
+// when, of the last breakerNewest slices that are evidence, or of all if fewer, breakerShare tenths failed in
+// breakerPlaces different places.
 //
-// What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by
-// themselves; items that failed before and that the service answers with an error again; and, while the endpoint is
-// trusted since it answered a probe, a chunk of several items: large chunks that fail while small ones work are no
-// outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with what it retries, so that
-// one bad item, however often it is cut out and tried, is one place.
+// A success of any size is evidence against an outage. No evidence are items known to be bad; items that failed
+// before and that the service again answers with an error; and, while the endpoint is trusted after an answered
+// probe, chunks of several items, since large chunks failing while small ones work is no outage. Of a chunk and its
+// pieces only the smallest failures count, and a retry counts with what it retries. So one bad item is one place,
+// however often it is cut out and retried.
 func judge(newest []endedSlice, trusted bool) (o outage) {
 	var failures []endedSlice
-	tried := map[workqueue.SliceID]bool{} // failed, and its pieces or its retry did as well
+	tried := map[workqueue.SliceID]bool{} // failed, as did its pieces or its retry
 	for _, s := range newest {
 		if s.how != endedWell && (s.itemsOwn || trusted && s.how == EndedFailed && s.items > 1) {
 			continue
@@ -265,27 +259,25 @@ func judge(newest []endedSlice, trusted bool) (o outage) {
 }
 
 const (
-	// FirstProbe is how long after its opening a breaker lets the first probe pass; the pause doubles with each that
-	// fails, up to longestProbe.
+	// FirstProbe is the pause before a breaker's first probe. It doubles with each failed one, up to longestProbe.
 	FirstProbe   = time.Second
 	longestProbe = 30 * time.Second
-	// BreakerTrust is for how long an endpoint that answered a probe is believed to be up.
+	// BreakerTrust is how long an endpoint counts as up after an answered probe.
 	BreakerTrust = time.Minute
-	// PatientProbes is how many probes must have failed before one more is held against an item that has failed alone
-	// before. Shorter outages than that, about 30 s, cost no one an attempt.
+	// PatientProbes is how many probes must have failed before another counts against an item that has failed alone
+	// before. Shorter outages, up to about 30 s, cost no item an attempt.
 	PatientProbes = 5
 )
 
-// unansweredCodes are those of failures that may come of a service that is not there: they are no answer of its own.
+// unansweredCodes are the codes of failures that may mean an absent service: not answers of its own.
 func unansweredCodes() []string {
 	return []string{"deadline", "timeout", "unavailable", "unanswered", workqueue.CodeDeliveries, "unreachable",
 		"no_listeners"}
 }
 
-// answered reports whether a failure is an answer of the service's own.
 func answered(code string) bool { return !slices.Contains(unansweredCodes(), code) }
 
-// ProbePause is how long to wait for the next probe after so many have failed.
+// ProbePause is the wait before the next probe after that many failures.
 func ProbePause(failed int) time.Duration {
 	d := FirstProbe
 	for ; failed > 1 && d < longestProbe; failed-- {
@@ -294,32 +286,31 @@ func ProbePause(failed int) time.Duration {
 	return min(d, longestProbe)
 }
 
-// Blame is what is known of items that fail while their endpoint is down or seems to be.
+// Blame is what is known of items that fail while their endpoint is or seems down.
 type Blame struct {
 	proven bool // they failed while the endpoint worked for others
 	Lone   int  // how often a single item has failed alone before
-	again  bool // it is a single item, which failed alone before as an attempt that counted
-	rerun  bool // they are few, and all of them failed in an earlier generation
-	others bool // of a probe: there is other work to probe with
+	again  bool // a single item that failed alone before, in an attempt that counted
+	rerun  bool // few items, all of which failed in an earlier generation
+	others bool // for a probe: there is other work to probe with
 }
 
-// spared reports whether the failure of a slice is put down to an outage, rather than to its items. failedProbes counts
+// spared reports whether a slice's failure is attributed to an outage instead of its items. failedProbes counts
 // since the breaker opened.
 //
-// Items that are known to be to blame are not spared: otherwise items that always fail would keep a breaker open for
-// which no one else could send a probe. For the same reason a probe counts in the end when there is nothing left to
-// probe with but items that have failed alone.
+// Items known to be to blame are not spared: otherwise items that always fail would keep the breaker open, since
+// nothing else could send a probe. For the same reason a probe eventually counts if only items that failed alone
+// remain to probe with.
 func (b Blame) spared(origin workqueue.Cause, failedProbes int) bool {
 	last := origin == workqueue.CauseProbe && b.Lone > 0 && !b.others
 	return !b.proven && (!last || failedProbes < PatientProbes)
 }
 
-// operatorTrust is for how long nothing opens a breaker that an operator has closed: it would open again at once, since
-// what it was closed for goes on.
+// operatorTrust is how long a breaker closed by an operator stays closed, even if failures continue.
 const operatorTrust = 10 * time.Minute
 
-// overrideBreaker takes the row of the pace after that of the setting, as everywhere. The reason of a closed breaker
-// says who closed it, which is how an operator's trust is told from that after a probe.
+// overrideBreaker locks the pace's row after the setting's, as everywhere. The reason of a closed breaker names who
+// closed it, which distinguishes an operator's trust from that after a probe.
 const overrideBreaker = `
 WITH was AS MATERIALIZED (
     SELECT endpoint, breaker FROM endpoint_pace WHERE endpoint = $1 FOR NO KEY UPDATE)
@@ -330,8 +321,8 @@ SET breaker = 'closed', breaker_reason = $2, probes = 0, probe_slice = NULL, pro
 FROM was WHERE p.endpoint = was.endpoint
 RETURNING was.breaker, p.breaker_suppressed_until`
 
-// closeByHand closes the breaker of an endpoint because an operator says that there is no outage, and keeps it closed
-// for a while, also when it is closed already. It returns what the breaker was, and until when it stays closed.
+// closeByHand closes an endpoint's breaker because an operator knows that there is no outage, and keeps it closed
+// for a while, even if it was closed. It returns the breaker's earlier state, and until when it stays closed.
 func closeByHand(ctx context.Context, tx pgx.Tx, endpoint, actor string) (was string, until time.Time, err error) {
 	if _, err := tx.Exec(ctx, MakePace, endpoint); err != nil {
 		return "", until, err
@@ -346,10 +337,10 @@ func closeByHand(ctx context.Context, tx pgx.Tx, endpoint, actor string) (was st
 	return was, until, NoteChange(ctx, tx, endpoint, Change{"breaker", was, string(workqueue.BreakerClosed), reason})
 }
 
-// Unreached reports whether an error says that no server was there: no connection, or no one who listens.
+// Unreached reports whether an error means that no server was reached: no connection, or no listener.
 func Unreached(code string) bool { return code == "unreachable" || code == "no_listeners" }
 
-// ClosedByHand reports whether an operator said of an endpoint, a short while ago, that there is no outage.
+// ClosedByHand reports whether an operator closed the endpoint's breaker within [operatorTrust].
 func ClosedByHand(ctx context.Context, tx pgx.Tx, endpoint string) (bool, error) {
 	var b BreakerState
 	err := b.Read(ctx, tx, readBreaker, endpoint)

@@ -14,17 +14,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// BreakerState is the part of an endpoint_pace row that breakers are about.
+// BreakerState is the breaker's part of an endpoint_pace row.
 type BreakerState struct {
 	Open    bool
-	since   *time.Time         // of its last change; nil: it was never open
-	Probes  int                // that failed since it opened
-	probe   *workqueue.SliceID // the last one, unless it has been judged
-	trusted bool               // it answered a probe a short while ago
-	vouched bool               // an operator said a short while ago that there is no outage
+	since   *time.Time         // last change; nil: it was never open
+	Probes  int                // failed since it opened
+	probe   *workqueue.SliceID // the last one, until it is judged
+	trusted bool               // it recently answered a probe
+	vouched bool               // an operator recently closed it
 }
 
-// readBreaker takes no lock: whoever settles slices must not wait for claims. No row means closed.
+// readBreaker takes no lock: settling slices must not wait for claims. No row means closed.
 const readBreaker = `
 SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(breaker_suppressed_until > tranche_now(), false),
        coalesce(breaker = 'closed' AND breaker_reason <> '' AND breaker_suppressed_until > tranche_now(), false)
@@ -40,13 +40,13 @@ func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, 
 	return nil
 }
 
-// newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a
-// lost node or stream, a split, a cancel. An item that the service refused permanently was handled, although its chunk
-// was it alone. Every slot answered and yet an error of the slice: every slot asked to be retried.
+// newestEnded reads the index on endpoint and end backwards. It leaves out slices that ended for Tranche's own
+// reasons: a lost node or stream, a split, a cancel. A permanently refused item was handled, even if it was the
+// whole chunk. If every slot was answered and the slice has an error, every slot asked for a retry.
 //
-// Flushes of collectors have no rows that stay. Each key whose last flush ended as in an outage is a place, by
-// collector_key_failed, unless the service has handled a flush of any collector, or with a slice, since then or
-// within $5 before: to that, it is known when it handled a flush.
+// Flushes of collectors leave no rows. Each key whose last flush ended like in an outage is a place, by
+// collector_key_failed, unless the service has since, or within $5 before, handled a flush of any collector or a
+// slice: the time of a handled flush is only known with that precision.
 const newestEnded = `
 WITH slices AS MATERIALIZED (
     SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000') AS parent, bit_count(s.mask)::int AS items,
@@ -74,8 +74,8 @@ UNION ALL
  ORDER BY f.failed_at DESC LIMIT $4)) e
 ORDER BY at DESC`
 
-// recentlyEnded returns the slices and flushes of an endpoint that ended last, the newest first, without a verdict on
-// their items. Of those that it refused because it had too much to do it says nothing: such a service is up.
+// recentlyEnded returns the last ended slices and flushes of an endpoint, newest first, before its items are judged.
+// It leaves out those refused by an overloaded service: such a service is up.
 func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, endpoint string) ([]endedSlice, error) {
 	var since time.Time
 	if b.since != nil {
@@ -92,16 +92,16 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 	return nil, fmt.Errorf("read what ended at endpoint %s: %w", endpoint, err)
 }
 
-// blameItems goes up from slices through what came before them. Their items are known to be to blame when
-//   - a service singled them out in a reply that brought the others of their chunk an outcome; or
-//   - it is one item, which failed alone, as an attempt that counted, and the endpoint worked for others after that; or
-//   - they are few, and the chunk that they were cut out of works without them.
+// blameItems follows slices up through their parents. Their items are known to be to blame if
+//   - a service singled them out in a reply with outcomes for the rest of their chunk;
+//   - it is one item that failed alone, in an attempt that counted, and the endpoint later worked for others; or
+//   - they are few, and the chunk that they were cut from works without them.
 //
-// Whether items have failed before is less: it is no reason to blame them while the endpoint is down. An item has when
-// it stands alone and did so before in this generation, or when its newest outcome of an earlier generation is an error
-// that was an answer. Of a probe it is asked as well whether there was anything else to probe with. Parents are found
-// by their ids, a success by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the
-// step by work_block_ready and work_slice_live, earlier outcomes by their key, one by one.
+// That items failed before is weaker: it does not blame them while the endpoint is down. It means a lone item that
+// failed alone earlier in this generation, or whose newest outcome of an earlier generation is an error that was an
+// answer. For a probe it also checks whether there was other work to probe with. Parents are found by ID, a success
+// by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the step by
+// work_block_ready and work_slice_live, earlier outcomes by key, one at a time.
 const blameItems = `
 WITH RECURSIVE up AS (
     SELECT s.id AS item, s.id, s.parent, s.failures, bit_count(s.mask) = 1 AS alone, false AS failed,
@@ -141,9 +141,9 @@ SELECT s.id, h.lone,
             AND o.state IN ('scheduled', 'claimed', 'sent') AND bit_count(o.mask) > 1))
 FROM history h JOIN work_slice s ON s.id = h.item`
 
-// fewCulprits is how small a piece of a chunk must be, and up to how many items of the chunk may have failed alone, for
-// them to be taken for culprits because the rest worked. More look like an outage that began in the middle of it. As
-// small must be what is taken for items that fail again, as they did in an earlier generation.
+// fewCulprits bounds the size of a piece, and the number of its chunk's items that failed alone, for them to count
+// as culprits because the rest worked. More would look like an outage that began midway. It also bounds the items
+// that count as failing again after an earlier generation.
 const fewCulprits = 16
 
 // Blames returns what is known of the items of slices.
@@ -162,14 +162,14 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 	return known, nil
 }
 
-// consider judges an endpoint by what ended before and by what is ending, which has no row of its own yet.
+// consider judges an endpoint by what ended before, and by what is ending and has no row so far.
 func (b *BreakerState) consider(ctx context.Context, db tracker.Querier, endpoint string, ending []endedSlice,
 ) (outage, map[workqueue.SliceID]Blame, error) {
 	if b.vouched {
 		return outage{}, nil, nil
 	}
 	newest := ending
-	if !b.Open { // an open one is down whatever ended
+	if !b.Open { // an open one is down regardless
 		before, err := b.recentlyEnded(ctx, db, endpoint)
 		if err != nil {
 			return outage{}, nil, err
@@ -195,21 +195,20 @@ func (b *BreakerState) consider(ctx context.Context, db tracker.Querier, endpoin
 	return o, known, nil
 }
 
-// Failing is a slice that this transaction is about to end as a failure.
+// Failing is a slice that this transaction will end as a failure.
 type Failing struct {
 	Slice *plane.HeldSlice
 	How   endedHow
 	Why   workqueue.SlotError
 }
 
-// TellsOfAnOutage reports whether the failure may come of one. A service that refuses a single item permanently has
-// dealt with it, and one that says it has too much to do is up.
+// TellsOfAnOutage reports whether an outage may be the cause: not an overload, nor a permanent error of one item.
 func (f *Failing) TellsOfAnOutage() bool {
 	return !workqueue.Throttled(f.Why.Code) && (f.Why.Retry || f.Slice.Mask.Count() > 1)
 }
 
-// Outages says which of the slices fail because their endpoint is down: their items are not to blame. It reads, without
-// a lock, what ended at their endpoints before; a transaction in which nothing fails does not call it.
+// Outages returns which of the slices fail because their endpoint is down, so their items are not to blame. It reads
+// without a lock what ended at their endpoints before. Call it only if something fails.
 func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.SliceID]bool, error) {
 	byEndpoint := map[string][]endedSlice{}
 	for _, f := range all {
@@ -235,6 +234,5 @@ func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.Slice
 	return spared, nil
 }
 
-// GoodFlushNote is how exactly it is kept when the service last handled a flush: the row of a collector is not to be
-// written by every one.
+// GoodFlushNote is the precision of the time when a service last handled a flush, to save writes.
 const GoodFlushNote = 500 * time.Millisecond

@@ -15,37 +15,34 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
+// Bounds of an endpoint's settings. Rates are in items a second.
 const (
-	// MaxEndpointConcurrency bounds what may be set as an endpoint's concurrency.
 	MaxEndpointConcurrency = 1024
-	// MaxEndpointInFlight bounds what may be set as an endpoint's budget of requests.
-	MaxEndpointInFlight = 10_000
-	// MinEndpointRate is the lowest rate that may be set for an endpoint, in items a second.
-	MinEndpointRate = 0.001
-	// MaxEndpointRate is the highest.
-	MaxEndpointRate = 10_000_000
+	MaxEndpointInFlight    = 10_000
+	MinEndpointRate        = 0.001
+	MaxEndpointRate        = 10_000_000
 )
 
 // EndpointSetting is what operators set for an endpoint while its services run.
 type EndpointSetting struct {
 	Endpoint    string    `json:"endpoint"`
-	Concurrency int       `json:"concurrency" doc:"chunks at once in each instance; 0 leaves it to the service"`
-	MaxInFlight int       `json:"max_in_flight" doc:"requests at once over all runs and nodes; 0: no limit of its own"`
+	Concurrency int       `json:"concurrency" doc:"concurrent chunks in each instance; 0 leaves it to the service"`
+	MaxInFlight int       `json:"max_in_flight" doc:"requests in flight over all runs and nodes; 0: no separate limit"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
 }
 
-// EndpointChange is what to change of an endpoint's settings; nil leaves a setting as it is.
+// EndpointChange is a change of an endpoint's settings; nil leaves a setting unchanged.
 type EndpointChange struct {
 	Endpoint      string
 	Concurrency   *int
 	MaxInFlight   *int
 	Rate          *float64
 	RequestRate   *float64
-	ClearChunkCap bool // forget that chunks above some size fail as a whole
-	CloseBreaker  bool // it is no outage: send again, and let nothing open the breaker for ten minutes
+	ClearChunkCap bool // allow chunks above the size that failed entirely
+	CloseBreaker  bool // there is no outage: send again, and keep the breaker closed for ten minutes
 }
 
 func (c *EndpointChange) validate() error {
@@ -67,7 +64,7 @@ func (c *EndpointChange) validate() error {
 			"max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
 			*n, c.Endpoint, MaxEndpointInFlight)}
 	}
-	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // so that NaN is refused
+	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // rejects NaN, too
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
 			"rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
 			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
@@ -85,7 +82,7 @@ func (c *EndpointChange) validateCalls() error {
 }
 
 const (
-	// lockSetting makes sure of a row and holds it, so that what the audit calls before is what was there.
+	// lockSetting locks the row, so that the audit entry's earlier values are right.
 	makeSetting = `INSERT INTO endpoint_setting (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 	lockSetting = `
 SELECT endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at
@@ -98,7 +95,7 @@ SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in
 WHERE endpoint = $1
 RETURNING endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at`
 
-	// clearChunkCap takes the row of the pace after that of the setting; claims lock only the pace.
+	// clearChunkCap locks the pace's row after the setting's; claims lock only the pace.
 	clearChunkCap = `
 WITH was AS MATERIALIZED (
     SELECT endpoint, chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap IS NOT NULL FOR NO KEY UPDATE
@@ -111,9 +108,8 @@ SELECT endpoint, 'chunk_cap', chunk_cap::text, '', 'cleared by ' || $2::text FRO
 RETURNING before`
 )
 
-// ChangeEndpoint changes settings of an endpoint, with a row in the audit log, and returns all of them. Limits hold
-// from the next claim on, on every node; nodes bring the concurrency to the services. The name need not be known: the
-// settings wait for the endpoint.
+// ChangeEndpoint changes settings of an endpoint, with an audit entry, and returns all of them. Limits apply from the
+// next claim on every node; nodes send the concurrency to the services. The endpoint need not exist.
 func (s Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor string) (EndpointSetting, error) {
 	if err := change.validate(); err != nil {
 		return EndpointSetting{}, err
@@ -157,7 +153,7 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 		}
 		was["breaker"], is["breaker"], is["breaker_suppressed_until"] = breaker, string(workqueue.BreakerClosed), until
 	}
-	for name := range is { // only what has changed is worth telling
+	for name := range is { // only changes are audited
 		if was[name] == is[name] {
 			delete(was, name)
 			delete(is, name)
@@ -192,7 +188,7 @@ const endpointSettings = `
 SELECT endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at
 FROM endpoint_setting ORDER BY endpoint`
 
-// EndpointSettings returns what was ever set, ordered by endpoint; one that was set back to the default has only zeros.
+// EndpointSettings returns all endpoints ever set, by name; those reset to defaults have zeros.
 func (s Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) {
 	settings, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndpointSetting], endpointSettings)
 	if err != nil {
@@ -201,27 +197,26 @@ func (s Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) 
 	return settings, nil
 }
 
-// MinRequestRate and MaxRequestRate bound a rate of calls.
-const MinRequestRate = 0.0001 // calls a second: about one in three hours
+// MinRequestRate is the lowest request rate: about one in three hours.
+const MinRequestRate = 0.0001 // requests a second
 
-// MaxRequestRate is in calls a second.
+// MaxRequestRate is in requests a second.
 const MaxRequestRate = 100_000
 
-// DrainPaceCalls takes calls from the pace of an endpoint.
+// DrainPaceCalls takes requests from the pace of an endpoint.
 const DrainPaceCalls = `UPDATE endpoint_pace SET call_tokens = $2, call_tokens_at = $3 WHERE endpoint = $1`
 
-// Bucket is a token bucket of a rate. It holds a second's worth at most. Who finds a token in it may take a chunk,
-// and so run it into debt: over time exactly the rate passes, and a chunk need not wait until all of it has come in.
+// Bucket is a token bucket. It holds at most one second's worth. A chunk may be taken if there is any token, and may
+// put the bucket into debt: over time exactly the rate passes, and a chunk need not wait for all its tokens.
 type Bucket struct {
 	Rate   float64 // tokens a second; 0: no limit
 	Tokens float64 // negative: debt
-	kept   float64 // not to be taken, for others
+	kept   float64 // reserved for other runs
 	Bound  Bound
-	Calls  bool // its tokens are requests; those of others are items
+	Calls  bool // its tokens are requests instead of items
 }
 
-// Fill adds what has come in since the bucket was last written. One that never was begins with a single token: the
-// first chunk goes at once, and nothing more than the rate follows it.
+// Fill adds what has come in since the bucket was saved. A new bucket starts with one token.
 func (b *Bucket) Fill(age *float64) {
 	if age == nil {
 		b.Tokens = 1
@@ -230,7 +225,7 @@ func (b *Bucket) Fill(age *float64) {
 	b.Tokens = min(b.Tokens+b.Rate*max(*age, 0), max(b.Rate, 1))
 }
 
-// Open reports whether there is something in it.
+// Open reports whether there are tokens beyond the reserve.
 func (b *Bucket) Open() bool {
 	if b.Calls {
 		n, _ := b.CallsFree()
@@ -239,17 +234,17 @@ func (b *Bucket) Open() bool {
 	return b.Tokens > b.kept
 }
 
-// callBurst is the part of a second whose calls a rate of calls lets pass at once; it is one call at least.
+// callBurst is the part of a second whose requests may go together; it is at least one request.
 const callBurst = 0.1
 
-// callsLate is the part of a call that the bucket holds beyond that. Whoever takes a call is late by some milliseconds,
-// or by hundreds where much goes on; without it that time would be lost with each, and a rate of 50 a minute come to
-// 44. It is less than a call, so that a time in which whole calls come in has none more for it. But after a pause two
-// calls may come close together, a tenth of the time between calls apart.
+// callsLate is the fraction of a request that the bucket holds beyond that. Each claim comes late by milliseconds, or
+// hundreds of them under load; without the fraction that time would be lost each time, and a rate of 50 a minute would
+// yield 44. It is below one, so no interval admits an additional request. After a pause two requests may be close
+// together.
 const callsLate = 0.9
 
-// FillCalls adds what has come in to a bucket of calls. A call needs a whole token: no minute has more calls than a
-// rate of so many a minute allows and what the bucket holds, which is one, or what passes at once of a fast rate.
+// FillCalls adds what has come in to a bucket of requests. A request needs a whole token: no minute has more
+// requests than its rate plus the bucket's content, which is one, or the burst of a fast rate.
 func (b *Bucket) FillCalls(age *float64) {
 	b.Calls = true
 	if age == nil {
@@ -259,7 +254,7 @@ func (b *Bucket) FillCalls(age *float64) {
 	b.Tokens = min(b.Tokens+b.Rate*max(*age, 0), max(b.Rate*callBurst, 1)+callsLate)
 }
 
-// CallsFree is how many calls may be made now, and in how long the next one may when there is none.
+// CallsFree is how many requests may be sent now, and if none, when the next may.
 func (b *Bucket) CallsFree() (n int, wait time.Duration) {
 	const rounding = 1e-9
 	if b.Rate <= 0 {
@@ -271,7 +266,7 @@ func (b *Bucket) CallsFree() (n int, wait time.Duration) {
 	return 0, time.Duration((1-b.Tokens)/b.Rate*float64(time.Second)) + time.Millisecond
 }
 
-// Spare reports whether there is no rate, or something in the bucket.
+// Spare reports whether there is no rate, or a token.
 func (b *Bucket) Spare() bool { return b.Rate <= 0 || b.Tokens > 0 }
 
 // Keep leaves the shares of others in what may be taken now.
@@ -279,7 +274,7 @@ func (b *Bucket) Keep(share, others int) {
 	b.kept = max(b.Tokens, 0) * float64(others) / float64(others+share)
 }
 
-// minRateWait keeps a fast rate from being fetched in thimbles.
+// minRateWait keeps a fast rate from being claimed in tiny chunks.
 const minRateWait = 20 * time.Millisecond
 
 // Wait is how long until the bucket is open again.
@@ -289,10 +284,10 @@ func (b *Bucket) Wait() time.Duration {
 		return max(minRateWait, wait)
 	}
 	if b.Tokens > 0 {
-		return minRateWait // others have first choice of what is left
+		return minRateWait // others choose first from the rest
 	}
 	return max(minRateWait, time.Duration(-b.Tokens/b.Rate*float64(time.Second))+time.Millisecond)
 }
 
-// Bound says what kept a claim from taking more.
+// Bound is what kept a claim from taking more.
 type Bound string

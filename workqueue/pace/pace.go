@@ -1,4 +1,5 @@
-// Package pace keeps what an endpoint can take: its limits, what was learned of it, and its circuit breaker.
+// Package pace stores what an endpoint can take: its limits, what was learned of it, and its circuit breaker. Its
+// checks may be called by any node at any time.
 package pace
 
 import (
@@ -15,93 +16,91 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Store is the database for endpoints and what they can take. It is safe for concurrent use.
+// Store reads and writes the limits and state of endpoints. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// endpoint_pace holds what nodes know and decide about the pace of an endpoint, over all runs. Its row is there from
-// the seal of the first run that uses the endpoint; a claim makes the one of a step that was loaded before there were
-// any.
+// endpoint_pace holds what nodes know and decide about an endpoint's pace, over all runs. Its row exists from the
+// seal of the first run that uses the endpoint; for a step loaded before paces existed, a claim inserts it.
 
-// MakePaces runs before the run shows, so that claims find the rows.
+// MakePaces runs before the run is visible, so that claims find the rows.
 const MakePaces = `
 INSERT INTO endpoint_pace (endpoint) SELECT DISTINCT endpoint FROM run_step WHERE run_id = $1 ORDER BY endpoint
 ON CONFLICT DO NOTHING`
 
-// MakeStepPace is for a step that was loaded before paces were kept.
+// MakeStepPace is for a step loaded before paces existed.
 const MakeStepPace = `
 INSERT INTO endpoint_pace (endpoint) SELECT endpoint FROM run_step WHERE run_id = $1 AND step = $2
 ON CONFLICT DO NOTHING`
 
-// PacesOfEndpoint reads what operators and nodes have found out about the endpoint; both rows may be missing.
+// PacesOfEndpoint reads what operators and nodes found out about the endpoint; both rows may be missing.
 const PacesOfEndpoint = `
 SELECT coalesce(p.chunk, 0), CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap ELSE 0 END,
     coalesce(p.rate, 0), coalesce(e.rate, 0)
 FROM endpoint_pace p FULL JOIN endpoint_setting e USING (endpoint) WHERE endpoint = $1`
 
-// Exists tells an endpoint p that is there from a misspelt name, of which the row stays, too: a running run or a
-// collector uses it, or one of its last requests was taken or handled. The index on endpoint and end finds those.
+// Exists distinguishes an endpoint p in use from a misspelt name, whose row also stays: a running run or a collector
+// uses it, or one of its last requests was taken or handled, by the index on endpoint and end.
 const Exists = `(p.endpoint IN (SELECT st.endpoint FROM batchrun r JOIN run_step st ON st.run_id = r.id
         WHERE r.state = 'running' UNION ALL SELECT endpoint FROM collector)
     OR EXISTS (SELECT FROM (SELECT s.delivered_at, s.state, s.error_code FROM work_slice s
         WHERE s.endpoint = p.endpoint AND s.ended_at IS NOT NULL ORDER BY s.ended_at DESC LIMIT 1000) s
         WHERE s.delivered_at IS NOT NULL OR s.state = 'recorded' AND s.error_code IS NULL))`
 
-// Observation is what was going on at the endpoints whose pace is automatic.
+// Observation is what happened at the endpoints with an automatic pace.
 type Observation struct {
-	Since, Until time.Time // what Ended ended in between, by the clock of the database
+	Since, Until time.Time // when the slices of Ended ended, by the database's clock
 	Endpoints    []PacedEndpoint
 }
 
-// PacedEndpoint is what was going on at one endpoint.
+// PacedEndpoint is what happened at one endpoint.
 type PacedEndpoint struct {
 	Endpoint string
-	// InFlightAuto says that some step there leaves its requests in progress to the pace, ChunkAuto their size. ChunkTime
-	// is the least time that such a step wants a request to take, 0 when none says; ChunkMax the largest size that one
-	// allows, or that any step has when none of them leaves it to the pace.
+	// InFlightAuto and ChunkAuto: some step there has an automatic limit, or chunk size. ChunkTime is the least target
+	// time of such steps; 0: none. ChunkMax is the largest size of theirs, or of any.
 	InFlightAuto, ChunkAuto bool
 	ChunkTime               time.Duration
 	ChunkMax                int
-	// Ceiling is how many requests steps and operators would allow at most, whatever the pace.
+	// Ceiling is the most requests that steps and operators permit, regardless of the pace.
 	Ceiling int
-	// Live are the requests in progress of steps that leave them to the pace, Others those beside them.
+	// Live are the requests in progress of steps with an automatic limit, Others the rest.
 	Live, Others int
 	Demand       bool // such a step has something to claim
 	Pace         LearnedPace
 	Ended        []EndedSlices
 }
 
-// LearnedPace is what is decided and known about the pace of an endpoint.
+// LearnedPace is what is decided and known about an endpoint's pace.
 type LearnedPace struct {
-	InFlight int     // requests in progress; 0: nothing is decided
+	InFlight int     // requests in progress; 0: undecided
 	Rate     float64 // items a second; 0: no limit
-	Chunk    int     // items in a request; 0: nothing is decided
-	Cap      int     // larger requests fail, at present; 0: no such thing is known
+	Chunk    int     // items in a request; 0: undecided
+	Cap      int     // larger requests currently fail; 0: none known
 	Open     bool    // the breaker is open
-	Learned  []byte  // the controller's memory: a JSON object
+	Learned  []byte  // the controller's memory, a JSON object
 }
 
-// EndedSlices are slices of about one size that ended the same way.
+// EndedSlices is slices of about one size with the same end.
 type EndedSlices struct {
 	Endpoint string
-	Code     string // of the slice as a whole; "" when it was answered
+	Code     string // of the whole slice; "" if it was answered
 	Slices   int
-	Items    int // in all of them
-	Retried  int // of those, to be retried because of an error of their own
-	Refused  int // of those, with one of the codes that the observer asked for
-	Timed    int // slices of which the service said how long it worked
+	Items    int
+	Retried  int // items to be retried because of their own error
+	Refused  int // of those, with one of the observer's codes
+	Timed    int // slices whose service reported its working time
 	Took     time.Duration
-	Clocked  int           // slices that were not made before they were claimed
-	Stay     time.Duration // from their claim to their end
+	Clocked  int           // slices made by their claim
+	Stay     time.Duration // from claim to end
 }
 
-// commitLag is how old the end of a slice must be to be looked at: the transaction that noted it may be in progress.
+// commitLag is how old the end of a slice must be to be observed: its transaction may still be in progress.
 const commitLag = 250 * time.Millisecond
 
-// pacedEndpoints are the endpoints of running steps that leave something to the pace. Whether there is demand is looked
-// for only until one such step has some; the slices in progress come from the index of live ones.
+// pacedEndpoints is the endpoints of running steps with an automatic limit or chunk. The search for demand stops at
+// the first such step; the index of live slices gives those in progress.
 const pacedEndpoints = `
 WITH paced AS (
     SELECT endpoint COLLATE "C" AS endpoint, false AS down, bool_or(in_flight_auto) AS in_flight_auto,
@@ -128,15 +127,14 @@ FROM paced e LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace p USING (
 LEFT JOIN endpoint_setting es USING (endpoint)
 ORDER BY e.endpoint`
 
-// pacedStep is what follows of a step t that leaves something to the pace and may be claimed of: looked up one by one,
-// until there is one.
+// pacedStep looks up claimable steps t with an automatic limit or chunk, one at a time until it finds one.
 const pacedStep = `
            WHERE coalesce((SELECT ` + plane.Unheld + ` AND (st.in_flight_auto OR st.chunk_auto)
                FROM batchrun r JOIN run_step st ON st.run_id = r.id
                WHERE r.id = t.run_id AND st.step = t.step), false) LIMIT 1`
 
-// endedSlices groups what ended in a window, by the index of ended slices. Error slots are looked for only of steps
-// that have had any, and only among the ordinals of the slice. Sizes are grouped by fifths of a power of e.
+// endedSlices groups what ended in a window, by the index of ended slices. It searches for error slots only in steps
+// that had any, and only among the slice's ordinals. Sizes are grouped by fifths of a power of e.
 const endedSlices = `
 WITH ended AS MATERIALIZED (
     SELECT s.endpoint, s.run_id, s.step, s.id, coalesce(s.error_code, '') AS code, bit_count(s.mask) AS items, s.took,
@@ -166,12 +164,12 @@ LEFT JOIN LATERAL (
       AND p.ordinal BETWEEN e.first AND e.last AND p.slice_id = e.id) p ON true
 GROUP BY e.endpoint, e.code, floor(ln(greatest(e.items, 1)) * 5)`
 
-// endedSince goes by the index of ended slices, endpoint by endpoint.
+// endedSince uses the index of ended slices for each endpoint.
 const endedSince = `
 SELECT EXISTS (SELECT FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL (
     SELECT FROM work_slice s WHERE s.endpoint = e.endpoint AND s.ended_at > $2 LIMIT 1) s)`
 
-// EndedSince reports whether anything ended at endpoints since a time of the database. It costs less than Observe.
+// EndedSince reports whether anything ended at the endpoints since a time of the database.
 func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) (ended bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended); err != nil {
 		return false, fmt.Errorf("look for what ended at %d endpoints: %w", len(names), err)
@@ -179,12 +177,11 @@ func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) 
 	return ended, nil
 }
 
-// DatabaseTime asks PostgreSQL for the time.
+// DatabaseTime reads the database's clock.
 const DatabaseTime = `SELECT tranche_now()`
 
-// Observe returns what was going on at the endpoints whose pace is automatic, since a time that an observation before
-// returned as Until; the zero time means the last second. refused are the error codes that tell that a service refuses
-// work because it is too much. It reads and locks nothing.
+// Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation; the
+// zero time means the last second. refused are the error codes of services that refuse excess work.
 func (s Store) Observe(ctx context.Context, since time.Time, refused []string) (Observation, error) {
 	o := Observation{Since: since}
 	if err := s.db.Pool.QueryRow(ctx, DatabaseTime).Scan(&o.Until); err != nil {
@@ -227,14 +224,14 @@ func (s Store) observeEnded(ctx context.Context, o *Observation, refused []strin
 	return nil
 }
 
-// Change is a change of the pace of an endpoint, for people.
+// Change is a change of an endpoint's pace, human-readable.
 type Change struct {
 	What          string // in_flight, rate or chunk
 	Before, After string
 	Reason        string
 }
 
-// upsertPace touches only what the controller decides: the rest of the row is of others.
+// upsertPace writes only the controller's columns.
 const upsertPace = `
 INSERT INTO endpoint_pace AS p (endpoint, in_flight, rate, chunk, learned)
 VALUES ($1, $2, nullif($3::float8, 0), nullif($4::int, 0), $5::text::jsonb)
@@ -248,8 +245,7 @@ SELECT $1, u.what, u.before, u.after, u.reason
 FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY AS u (what, before, after, reason, n)
 ORDER BY u.n`
 
-// SavePace stores what the controller of an endpoint has decided and learned, and the changes with their reasons. It
-// takes the lock of that one row. Leader work.
+// SavePace saves a controller's decisions and changes, locking one row. Leader work.
 func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint string, p LearnedPace,
 	changes []Change,
 ) error {
@@ -272,10 +268,9 @@ func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint str
 	return nil
 }
 
-// keptChanges is how many changes of an endpoint are kept.
 const keptChanges = 500
 
-// pruneChanges goes by the index of changes by endpoint.
+// pruneChanges uses the index of changes by endpoint.
 const pruneChanges = `
 DELETE FROM endpoint_change c
 USING (SELECT e.endpoint, (SELECT k.id FROM endpoint_change k WHERE k.endpoint = e.endpoint
@@ -283,7 +278,7 @@ USING (SELECT e.endpoint, (SELECT k.id FROM endpoint_change k WHERE k.endpoint =
        FROM (SELECT DISTINCT endpoint FROM endpoint_change) e) old
 WHERE c.endpoint = old.endpoint AND c.id <= old.upto`
 
-// PruneChanges forgets all but the newest changes of each endpoint, and returns how many. Leader work.
+// PruneChanges deletes all but the newest changes of each endpoint, and returns how many. Leader work.
 func (s Store) PruneChanges(ctx context.Context, lease workqueue.Lease) (n int, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, pruneChanges, keptChanges)
@@ -296,15 +291,15 @@ func (s Store) PruneChanges(ctx context.Context, lease workqueue.Lease) (n int, 
 	return n, nil
 }
 
-// SlowEndpoint is a service, host or source that takes far longer for an item than it did before.
+// SlowEndpoint is a service, host or source that takes far longer for an item than before.
 type SlowEndpoint struct {
 	Endpoint    string
-	Before, Now float64   // seconds that it works on an item
-	Since       time.Time // when it began the first of the slow requests, without a quick one since
+	Before, Now float64   // working seconds for an item
+	Since       time.Time // start of the first slow request without a fast one since
 	Runs        int64     // running runs that use it
 }
 
-// String says so, with both figures.
+// String includes both durations.
 func (e *SlowEndpoint) String() string {
 	return fmt.Sprintf("%s became slow: an item takes %s, and took %s before", e.Endpoint, timeText(e.Now),
 		timeText(e.Before))
@@ -321,9 +316,9 @@ func timeText(seconds float64) string {
 	}
 }
 
-// measured is how long what p asks worked on slices, the newest first, read by the index on endpoint and end: of the
-// a.most slices that ended last before a.ago, the newest tenth that it answered. Those for a host or source are of one
-// kind of request: of steps with the same settings.
+// measured is how long p's target worked on slices, newest first, by the index on endpoint and end: of the a.most
+// slices that ended last before a.ago, the newest tenth that it answered. For a host or source, steps must have the
+// same settings.
 const measured = `(
     SELECT m.worked / m.items AS each, m.worked, m.ended_at - make_interval(secs => m.took) AS began, m.ended_at FROM (
         SELECT s.run_id, s.step, s.took, CASE WHEN p.config IS NULL THEN s.took ELSE s.worked END AS worked,
@@ -335,11 +330,11 @@ const measured = `(
         SELECT 1 FROM run_step st WHERE st.run_id = m.run_id AND st.step = m.step AND st.config = p.config))
     ORDER BY m.ended_at DESC LIMIT a.most / 10)`
 
-// SlowEndpoints returns services, hosts and sources that running runs use and that became slow: of the endpoints $1,
-// or of all when it is null, at most $2, the slowest first. One is slow when its last requests took a second or more,
-// and ten times as long as those at the quickest of some times before. That must hold by request and by item, so
-// that neither large nor small requests look slow, and the newest must not be quick again. What the node waits for by
-// itself, like a rate, does not count. Local functions are left out: what they do is not known.
+// SlowEndpoints returns services, hosts and sources of running runs that became slow, among the endpoints $1, or all
+// if null: at most $2, the slowest first. Slow means that the last requests took at least a second, and ten times as
+// long as the fastest of some earlier periods. Both must hold by request and by item, so that neither large nor
+// small requests look slow, and the newest must not be fast again. The node's own waits, such as for a rate, do not
+// count. Local functions are left out: their work is unknown.
 const SlowEndpoints = `
 WITH clock AS MATERIALIZED (SELECT tranche_now() AS now),
 used AS MATERIALIZED (

@@ -19,36 +19,36 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// AcceptRequest says which failures are accepted, or are no more.
+// AcceptRequest selects failures to accept, or acceptances to withdraw.
 type AcceptRequest struct {
 	Run      workqueue.RunID
-	Select   Selection // of what is selected, what has failed
-	Withdraw bool      // accept them no more
-	DryRun   bool      // change nothing, and say what would be done
-	Reason   string    // needed, but to withdraw
+	Select   Selection // only its failed items count
+	Withdraw bool
+	DryRun   bool   // change nothing, and return what would be done
+	Reason   string // required, except for a withdrawal
 	Actor    string
 }
 
-// Acceptance is what an acceptance, or its withdrawal, changed or would change.
+// Acceptance is what an acceptance or withdrawal changed, or would change.
 type Acceptance struct {
-	Items    int64          `json:"items" doc:"of which a failure was accepted, or is no more"`
+	Items    int64          `json:"items" doc:"whose failure was accepted, or no longer is"`
 	Examples []string       `json:"examples" nullable:"false" doc:"the first ten keys of items"`
 	Steps    []StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
 	Failed   int64          `json:"failed" doc:"failed items of the run"`
 	Accepted int64          `json:"accepted" doc:"of those: their failures are all accepted now"`
 }
 
-// StepAccepted is how many failures of a step were accepted, or are no more.
+// StepAccepted is how many failures of a step were accepted or withdrawn.
 type StepAccepted struct {
 	Step  string `json:"step"`
 	Items int64  `json:"items"`
 }
 
-// NothingToAcceptError is returned when a selection holds no failure that could be accepted, or withdrawn.
+// NothingToAcceptError is returned if a selection has no failure to accept or withdraw.
 type NothingToAcceptError struct {
 	Run      workqueue.RunID
 	Withdraw bool
-	Failed   int64 // selected items that have failed
+	Failed   int64 // selected items that failed
 }
 
 func (e *NothingToAcceptError) Error() string {
@@ -62,9 +62,8 @@ func (e *NothingToAcceptError) Error() string {
 	return fmt.Sprintf("nothing to %s in run %s: %s; see: tranche run errors %[2]s", verb, e.Run, why)
 }
 
-// Accept marks failures of a run as accepted: they stay failed, and no one need see to them. Those that are accepted
-// already keep who accepted them. What is run again, or reset, is accepted no more. The run may be in progress or have
-// ended. A dry run does all of it and takes it back.
+// Accept marks failures of a run as accepted: they stay failed, but need no attention. Already accepted ones keep
+// their accepter. A re-run or reset ends the acceptance. A dry run does everything and rolls back.
 func (s Store) Accept(ctx context.Context, req AcceptRequest) (Acceptance, error) {
 	if err := req.validate(); err != nil {
 		return Acceptance{}, fmt.Errorf("accept: %w", err)
@@ -93,8 +92,7 @@ func (req *AcceptRequest) validate() error {
 	return checkReason(req.Reason)
 }
 
-// acceptance is one in progress. It finds the items first, and then locks the steps, blocks, the tracker's batch and
-// the run.
+// acceptance is one in progress. It finds the items, then locks steps, blocks, tracker batch and run.
 type acceptance struct {
 	*AcceptRequest
 	redo
@@ -103,7 +101,7 @@ type acceptance struct {
 }
 
 const (
-	// The blocks are locked. An item whose failure is accepted already is left to who accepted it.
+	// The blocks are locked. Already accepted failures keep their accepter.
 	acceptFailed = `
 WITH taken AS (
     SELECT b.step, b.block, b.failed & u.items AS failed,
@@ -121,7 +119,7 @@ WITH taken AS (
 )
 SELECT step, block, failed, items FROM taken`
 
-	// Who accepted it stays noted; it counts no more.
+	// The accepter stays recorded, but no longer counts.
 	withdrawAccepted = `
 WITH taken AS (
     SELECT b.step, b.block, b.failed & u.items AS failed, b.accepted & u.items AS items
@@ -135,8 +133,7 @@ WITH taken AS (
 )
 SELECT step, block, failed, items FROM taken`
 
-	// lockBatch has whoever completes the run, who has this row first, see what is accepted here; or this see that the
-	// run is complete.
+	// lockBatch serializes with completion, which locks this row first, so that one sees the other.
 	lockBatch = `SELECT id FROM tracker_batch WHERE id = $1 FOR NO KEY UPDATE`
 
 	acceptedOfRun = `
@@ -170,8 +167,7 @@ func (a *acceptance) do(ctx context.Context, graphs *plane.GraphCache) error {
 	return a.finish(ctx, before)
 }
 
-// choose looks for the items, and locks nothing: of a large run that takes seconds, in which claims go on. It returns
-// the versions that the blocks had before.
+// choose finds the items without locks, while claims continue, and returns the earlier block versions.
 func (a *acceptance) choose(ctx context.Context, graphs *plane.GraphCache) (versions map[partOfRun]string, err error) {
 	if a.steps, err = control.ReadSteps(ctx, a.tx, a.run); err != nil {
 		return nil, err
@@ -196,7 +192,6 @@ func (a *acceptance) choose(ctx context.Context, graphs *plane.GraphCache) (vers
 	return versions, a.find(ctx)
 }
 
-// lock takes the steps, the blocks of what was found and the tracker's batch.
 func (a *acceptance) lock(ctx context.Context) error {
 	if _, err := control.LockSteps(ctx, a.tx, a.run); err != nil {
 		return err
@@ -210,19 +205,17 @@ func (a *acceptance) lock(ctx context.Context) error {
 	return nil
 }
 
-// partOfRun is a block of a step.
 type partOfRun struct {
 	step  workqueue.Step
 	block workqueue.Block
 }
 
-// A row has another version whenever it was changed.
+// A row's xmin changes with every update.
 const versionsOfBlocks = `
 SELECT step, block, xmin::text FROM work_block
 WHERE run_id = $1 AND step = ANY($2) AND ($3::int[] IS NULL OR block = ANY($3))`
 
-// versions reads the versions of blocks, or of all; none when it does not matter what becomes of an item that failed,
-// as long as it has failed.
+// versions reads the versions of some blocks, or all. None if the items' errors do not matter.
 func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (map[partOfRun]string, error) {
 	found := map[partOfRun]string{}
 	if !a.Select.byError() {
@@ -240,8 +233,8 @@ func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (ma
 	return found, nil
 }
 
-// chooseAgain leaves out, of blocks that have changed before they were locked, what has failed otherwise meanwhile.
-// What has not failed any more is left out by the marking itself.
+// chooseAgain removes, from blocks that changed before they were locked, items that meanwhile failed differently.
+// Marking itself removes items that are no longer failed.
 func (a *acceptance) chooseAgain(ctx context.Context, before map[partOfRun]string) error {
 	now, err := a.versions(ctx, a.blocks)
 	if err != nil {
@@ -275,7 +268,6 @@ func (a *acceptance) chooseAgain(ctx context.Context, before map[partOfRun]strin
 	return nil
 }
 
-// count counts the failed items of the run, and the accepted ones of them.
 func (a *acceptance) count(ctx context.Context) (failed, accepted int64, err error) {
 	err = a.tx.QueryRow(ctx, acceptedOfRun, a.run).Scan(&failed, &accepted)
 	if err != nil {
@@ -284,7 +276,6 @@ func (a *acceptance) count(ctx context.Context) (failed, accepted int64, err err
 	return failed, accepted, err
 }
 
-// mark moves the bits, and counts what was there and what has changed.
 func (a *acceptance) mark(ctx context.Context) error {
 	var steps []workqueue.Step
 	var blocks []workqueue.Block
@@ -334,7 +325,6 @@ func (a *acceptance) mark(ctx context.Context) error {
 	return nil
 }
 
-// finish counts with the run, and writes down what was done.
 func (a *acceptance) finish(ctx context.Context, before int64) error {
 	if _, err := a.tx.Exec(ctx, setAccepted, a.run, a.out.Accepted); err != nil {
 		return fmt.Errorf("count what is accepted of run %s: %w", a.run, err)

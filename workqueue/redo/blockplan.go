@@ -13,41 +13,37 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// blockPlan is one block of a run at the steps that a redo is about.
 type blockPlan struct {
 	block  workqueue.Block
 	size   int
 	bytes  []int64        // by step, of the payloads
 	at     []plane.Planes // by step, as locked
 	there  []bool         // by step: the block has a row
-	live   []bitfield.Set // by step, in slices that are locked
+	live   []bitfield.Set // by step, in locked slices
 	slices []*liveSlice
 	moves  []stepMoves
 	wanted []bitfield.Set // by step
-	never  []bitfield.Set // by step: invalid, of which nothing is done again
+	never  []bitfield.Set // by step: invalid, never redone
 }
 
-// stepMoves is what becomes of the items of a block at one step.
 type stepMoves struct {
-	reset   bitfield.Set // of a named step: taken back, to be done again
-	up      bitfield.Set // taken back at a step before
-	again   bitfield.Set // of up: to be done again in any case
-	kept    bitfield.Set // of up: kept, until a part changes
-	out     bitfield.Set // of up: left out still
-	stopped bitfield.Set // taken out of slices
-	gone    bitfield.Set // taken out of planes
-	final   bitfield.Set // of those, out of done and failed
-	ready   bitfield.Set // of reset, what can be done at once
-	held    bitfield.Set // of that, what a canary holds back
+	reset   bitfield.Set // of a named step: discarded and redone
+	up      bitfield.Set // discarded at an earlier step
+	again   bitfield.Set // of up: redone in any case
+	kept    bitfield.Set // of up: kept until a part changes
+	out     bitfield.Set // of up: still skipped
+	stopped bitfield.Set // removed from slices
+	gone    bitfield.Set // removed from planes
+	final   bitfield.Set // of those, from done and failed
+	ready   bitfield.Set // of reset, ready now
+	held    bitfield.Set // of that, held by a canary
 }
 
-// redoPlanes reads what is locked.
 const redoPlanes = `
 SELECT step, block, size, payload_bytes, ready, coalesce(held, B'0'::bit(8192)), done, failed,
        coalesce(skipped, B'0'::bit(8192)), coalesce(invalid, B'0'::bit(8192))
 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER BY block, step`
 
-// readColumns reads some of the blocks, decides what becomes of them, and hands them on in order.
 func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func(*blockPlan) error) error {
 	rows := pg.Rows(ctx, r.tx, redoPlanes, r.run, r.family, blocks)
 	var step workqueue.Step
@@ -94,8 +90,8 @@ func (r *redo) newBlockPlan(block workqueue.Block, size int) *blockPlan {
 	return c
 }
 
-// decide goes over the steps in their order. What is taken back at a step puts an end to what the steps after have made
-// of the items, or are at: nothing that depends on a part is ready or in flight while the part is being done again.
+// decide visits the steps in order. Resetting an item at a step cancels its results and requests at later steps:
+// nothing that depends on a part is ready or in flight while the part is being recomputed.
 func (r *redo) decide(c *blockPlan) {
 	n := len(r.steps)
 	now := make([]plane.Planes, n)
@@ -128,7 +124,7 @@ func (r *redo) decide(c *blockPlan) {
 	}
 }
 
-// takes is the items whose outcome, or request, at a step can be taken back.
+// takes is the items whose outcome or request at a step can be discarded.
 func (r *redo) takes(s workqueue.Step, p *plane.Planes, live *bitfield.Set) bitfield.Set {
 	items := p.Failed
 	if r.blind[s] {
@@ -143,7 +139,6 @@ func (r *redo) takes(s workqueue.Step, p *plane.Planes, live *bitfield.Set) bitf
 	return items
 }
 
-// first is the items of which something can be done at once.
 func (c *blockPlan) first() (items bitfield.Set) {
 	for s := range c.moves {
 		items = items.Or(c.moves[s].ready)
@@ -151,8 +146,7 @@ func (c *blockPlan) first() (items bitfield.Set) {
 	return items
 }
 
-// holdBack holds back what is not of the sample, and returns how many items that is. place is that of the next item in
-// the row that the sample is taken from.
+// holdBack holds the items outside the sample and returns their number. place is the next position to sample.
 func (c *blockPlan) holdBack(sample *plane.Sample, place *int64) (held int64) {
 	items := c.first()
 	var rest bitfield.Set
@@ -171,14 +165,13 @@ func (c *blockPlan) holdBack(sample *plane.Sample, place *int64) (held int64) {
 	return held
 }
 
-// redoWrite is what becomes of some blocks, as the statements take it.
 type redoWrite struct {
 	steps                    []workqueue.Step
 	blocks                   []workqueue.Block
 	gone, final, ready, held []bitfield.Set
 	slices                   []workqueue.SliceID
 	stopped                  []bitfield.Set
-	requests                 []workqueue.Sent // of the slices of which nothing is left
+	requests                 []workqueue.Sent // of the slices that became empty
 }
 
 func (w *redoWrite) add(c *blockPlan) {
@@ -203,9 +196,8 @@ func (w *redoWrite) add(c *blockPlan) {
 	}
 }
 
-// redoBlocks moves bits; the condition that chose those with an outcome stands again. What the results of a block take
-// is scaled to those that are left. A failure that is taken back is accepted, or
-// invalid, no more.
+// redoBlocks moves bits; it repeats the condition that chose those with an outcome. The size of a block's results is
+// scaled to the remaining ones. A discarded failure is no longer accepted or invalid.
 const redoBlocks = `
 UPDATE work_block b
 SET ready = (b.ready & ~u.gone) | u.ready, done = b.done & ~u.gone, failed = b.failed & ~u.gone,
@@ -219,7 +211,6 @@ FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit
      AS u (step, block, gone, final, ready, held)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND ((b.done | b.failed) & u.gone) = u.final`
 
-// send writes in one round trip.
 func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	batch := &pgx.Batch{}
 	var want []int
@@ -242,7 +233,7 @@ func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 			err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), n, workqueue.ErrFence)
 		}
 		if err != nil {
-			_ = results.Close() // the first error is the one to tell
+			_ = results.Close() // the first error is returned
 			return fmt.Errorf("take items of run %s back: %w", run, err)
 		}
 	}

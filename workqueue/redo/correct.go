@@ -18,50 +18,49 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// Bounds of one correction: it is one transaction.
+// Bounds of one correction, which is one transaction.
 const (
 	MaxCorrections     = 500_000
 	MaxCorrectionBytes = 256 << 20 // of keys and payloads
 )
 
-// CorrectRequest gives items of a run other payloads.
+// CorrectRequest gives items of a run new payloads.
 type CorrectRequest struct {
 	Run     workqueue.RunID
 	Unit    string // what Correction.Line counts, for errors; empty: lines
-	Cascade bool   // what later steps have made of the items is redone in any case
-	DryRun  bool   // change nothing, and say what would be done
+	Cascade bool   // also recompute all results of later steps
+	DryRun  bool   // change nothing, and return what would be done
 	Reason  string
 	Actor   string
-	// Items yields them from the first one on, until io.EOF, each time it is called: a transaction that was interrupted
-	// as a deadlock is run again.
+	// Items yields the items from the first until io.EOF, each time it is called: a transaction may be retried.
 	Items func() (next func(*Correction) error, err error)
 }
 
-// Correction is the payload that an item is to have. Next fills it; its memory may be used again by the following call.
+// Correction is an item's new payload. Next fills it; the next call may reuse its memory.
 type Correction struct {
 	Key     string
 	Payload []byte // a JSON value in UTF-8 without NUL
-	Line    int    // where it stands in its source, for errors; 0 when it has no line
+	Line    int    // position in its source, for errors; 0: unknown
 }
 
-// Corrected is what a correction did, or would do.
+// Corrected is what a correction did or would do.
 type Corrected struct {
 	Items      int64                `json:"items" doc:"that have another payload now"`
 	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
-	Begun      int64                `json:"begun" doc:"of items, those that are done again; the others were not begun"`
+	Begun      int64                `json:"begun" doc:"of items, those that are rerun; the rest had not begun"`
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
 	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
 	Steps      []StepReset          `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
 
-	Hold       control.Hold     `json:"-"` // the run is held: nothing is done again until it is resumed or approved
+	Hold       control.Hold     `json:"-"` // the run is held: nothing is redone until it is resumed or approved
 	HoldDetail string           `json:"-"`
-	Requests   []workqueue.Sent `json:"-"` // withdrawn as a whole, that may still lie in the work stream
+	Requests   []workqueue.Sent `json:"-"` // withdrawn entirely, that may still be in the work stream
 }
 
-// Examples is how many keys are shown of what is done, or would be.
+// Examples is how many example keys are returned.
 const Examples = 10
 
-// NothingToCorrectError is returned when every item has the payload already that it is given.
+// NothingToCorrectError is returned if every item already has the given payload.
 type NothingToCorrectError struct {
 	Run  workqueue.RunID
 	Same int64
@@ -74,14 +73,14 @@ func (e *NothingToCorrectError) Error() string {
 	return fmt.Sprintf("nothing to correct in run %s: %s in the run just as given", e.Run, countOf(e.Same))
 }
 
-// Correct gives items other payloads and has them done again with these, under the run's next generation. At each step
-// that sees payloads what was made of the items is taken back, requests that are out included: late answers about them
-// were made of the former payload, and are fenced off. What failed for them at any other step is taken back too. The
-// steps after follow as after a [Store.Reset]: what they had done is kept, and redone only where a part that they see
-// has changed, unless the correction cascades. The payloads that the items had stay as history.
+// Correct gives items new payloads and reruns them under the run's next generation. At each step that sees payloads,
+// their outcomes and in-flight requests are discarded: late answers would be of the old payload, and are fenced off.
+// Failures at other steps are discarded, too. Later steps follow as after a [Store.Reset]: their results are kept,
+// and recomputed only if a part that they see changes, unless the correction cascades. The old payloads stay as
+// history.
 //
-// It is one transaction, all of it or nothing; meanwhile nothing is claimed of the run. A dry run does all of it and
-// takes it back.
+// It is one transaction, all or nothing; meanwhile nothing of the run is claimed. A dry run does everything and
+// rolls back.
 func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, error) {
 	if err := checkReason(req.Reason); err != nil {
 		return Corrected{}, fmt.Errorf("correct: %w", err)
@@ -98,13 +97,12 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 	return c.out, nil
 }
 
-// correction is one in progress.
 type correction struct {
 	*CorrectRequest
 	redo
 
 	corrected blockMasks                // items whose payload changes
-	given     blockMasks                // all that were given
+	given     blockMasks                // all given items
 	grown     map[workqueue.Block]int64 // bytes of payloads
 	unknown   UnknownKeysError
 	out       Corrected
@@ -153,7 +151,7 @@ func (c *correction) do(ctx context.Context, graphs *plane.GraphCache) error {
 // By run_step's primary key; the steps are locked.
 const seesItem = `SELECT step FROM run_step WHERE run_id = $1 AND input_item ORDER BY step`
 
-// findSeers finds out which steps see payloads; of the others only what failed is taken back.
+// findSeers finds the steps that see payloads; at others only failures are discarded.
 func (c *correction) findSeers(ctx context.Context, op string) error {
 	seers, err := pg.Collect(ctx, c.tx, pgx.RowTo[workqueue.Step], seesItem, c.run)
 	if err != nil {
@@ -173,13 +171,12 @@ func (c *correction) findSeers(ctx context.Context, op string) error {
 	return nil
 }
 
-// The blocks are locked. Requests are cut by it.
+// The blocks are locked. Requests are cut by this size.
 const growBlocks = `
 UPDATE work_block b SET payload_bytes = greatest(b.payload_bytes + u.grown, 0)
 FROM unnest($3::int[], $4::bigint[]) AS u (block, grown)
 WHERE b.run_id = $1 AND b.step = ANY ($2::smallint[]) AND b.block = u.block`
 
-// measure notes how large the payloads of the blocks are now.
 func (c *correction) measure(ctx context.Context) error {
 	var blocks []workqueue.Block
 	var grown []int64
@@ -195,7 +192,6 @@ func (c *correction) measure(ctx context.Context) error {
 const insertCorrection = `
 INSERT INTO run_correction (run_id, generation, actor, reason, cascade, items) VALUES ($1, $2, $3, $4, $5, $6)`
 
-// finish opens the next generation, and writes down what was done.
 func (c *correction) finish(ctx context.Context) error {
 	var d ledger.Difference
 	run, err := c.rearm(ctx, nil, &d)
@@ -223,10 +219,10 @@ func (c *correction) finish(ctx context.Context) error {
 		map[string]any{"items": c.out.Items, "cascade": c.Cascade})
 }
 
-// CorrectionError says what is wrong with one of the items of a correction.
+// CorrectionError is a problem of one item of a correction.
 type CorrectionError struct {
 	Key     string
-	Line    int    // 0 when the source has no lines
+	Line    int    // 0 if unknown
 	Unit    string // what Line counts; empty: lines
 	Problem string
 }
@@ -242,7 +238,7 @@ func (e *CorrectionError) Error() string {
 	return fmt.Sprintf("%skey %.80q: %s; nothing was corrected", place, e.Key, e.Problem)
 }
 
-// TooManyCorrectionsError is returned for a correction that is more than one transaction is to take.
+// TooManyCorrectionsError is returned for a correction too large for one transaction.
 type TooManyCorrectionsError struct{ Limit string }
 
 func (e *TooManyCorrectionsError) Error() string {
@@ -254,8 +250,8 @@ const (
 	correctBytes = 4 << 20
 )
 
-// correctPayloads keeps the payloads that items have, and gives them new ones. Keys are looked up one by one in
-// work_queue_key, whatever the planner knows of the table; twins come in the order of their ordinals.
+// correctPayloads saves the items' old payloads and sets new ones. Keys are looked up one by one in work_queue_key,
+// regardless of statistics; duplicates come in ordinal order.
 const correctPayloads = `
 WITH met AS MATERIALIZED (
     SELECT g.n, q.ordinal, q.payload AS before, g.payload AS after
@@ -272,14 +268,12 @@ WITH met AS MATERIALIZED (
 )
 SELECT n - 1, ordinal, octet_length(after) - octet_length(before), before <> after FROM met ORDER BY n, ordinal`
 
-// correctBatch is a piece of what was given.
 type correctBatch struct {
 	keys, payloads []string
 	lines          []int
 	bytes          int
 }
 
-// write reads what was given to its end and writes it, batch by batch.
 func (c *correction) write(ctx context.Context) error {
 	next, err := c.Items()
 	if err != nil {
@@ -317,7 +311,6 @@ func (c *correction) write(ctx context.Context) error {
 	return nil
 }
 
-// correctReader reads batches, and holds them to the bounds of a correction.
 type correctReader struct {
 	next  func(*Correction) error
 	items int
@@ -348,7 +341,7 @@ func (r *correctReader) fill(b *correctBatch) (more bool, err error) {
 	return true, nil
 }
 
-// put writes a batch, and returns the ordinals of its items; -1 for those whose key the run does not have.
+// put writes a batch and returns the ordinals of its items, or -1 for unknown keys.
 func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordinal, error) {
 	wrong := func(i int, problem string) error {
 		return &CorrectionError{Key: b.keys[i], Line: b.lines[i], Unit: c.Unit, Problem: problem}
@@ -403,7 +396,7 @@ SELECT u.n - 1, o.lane FROM unnest($2::int[]) WITH ORDINALITY AS u (ordinal, n)
 JOIN work_order o ON o.run_id = $1 AND o.ordinal = u.ordinal`
 )
 
-// laneRule reads by what the items of the run are put in lines; nil when they are not.
+// laneRule reads the rule for the run's lanes; nil if it has none.
 func (c *correction) laneRule(ctx context.Context) (*order.Rule, error) {
 	if !c.graph.Ordered {
 		return nil, nil
@@ -420,8 +413,7 @@ func (c *correction) laneRule(ctx context.Context) (*order.Rule, error) {
 	return rule, nil
 }
 
-// keepLanes refuses payloads by which items would stand in other lines than they do: what was done in its turn there
-// would have been done out of turn.
+// keepLanes refuses payloads that would move items to other lanes: their order there would be wrong.
 func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correctBatch, items []workqueue.Ordinal,
 ) error {
 	rows := pg.Rows(ctx, c.tx, lanesOf, c.run, items)
@@ -435,7 +427,7 @@ func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correct
 		case rule.Lane(value) != lane:
 			return &CorrectionError{Key: b.keys[i], Line: b.lines[i], Unit: c.Unit, Problem: fmt.Sprintf(
 				"the run's items are kept in order by order_by, and the value %.80q would put this one elsewhere; leave that "+
-					"value as it is, or start a new run", value)}
+					"value unchanged, or start a new run", value)}
 		}
 		return nil
 	})

@@ -18,19 +18,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Evidence narrows a selection by what is known of items and of what was made of them; alone it selects. What is empty
-// does not narrow. Parts are the newest of their items, as recorded.
+// Evidence narrows a selection by facts about items and their newest parts, or selects alone.
 type Evidence struct {
-	States      []workqueue.Outcome // done or failed: whether the part is a result or an error
-	Service     string              // who made it, as "name", "name@version" or "name@version instance"
-	Since       time.Time           // recorded then or later
+	States      []workqueue.Outcome // done or failed: the part is a result or an error
+	Service     string              // that answered, as "name", "name@version" or "name@version instance"
+	Since       time.Time           // recorded at this time or later
 	Until       time.Time           // recorded before
-	Where       string              // a path of SQL/JSON that holds for the payload: `$.branch == "12"`
-	WhereResult string              // or for the result, where that is JSON
+	Where       string              // an SQL/JSON path that holds for the payload: `$.branch == "12"`
+	WhereResult string              // the same for a JSON result
 	Corrected   bool                // the item's payload was corrected
 }
 
-// ofParts reports whether it is about what was made of items.
 func (e *Evidence) ofParts() bool {
 	return len(e.States) > 0 || e.Service != "" || !e.Since.IsZero() || !e.Until.IsZero() || e.WhereResult != ""
 }
@@ -57,7 +55,6 @@ func (e *Evidence) validate() error {
 	return nil
 }
 
-// audit tells the audit log of it.
 func (e *Evidence) audit(detail map[string]any) {
 	for name, text := range map[string]string{"service": e.Service, "where": e.Where, "where_result": e.WhereResult} {
 		if text != "" {
@@ -78,22 +75,20 @@ func (e *Evidence) audit(detail map[string]any) {
 }
 
 const (
-	// pathHolds is an SQL condition on d, a text of JSON and a path: it holds when the first thing that the path yields is
-	// there, and is neither false nor null. So the path may be a predicate, a filter, or the name of a field. JSON may
-	// have escapes that a text of PostgreSQL cannot.
+	// pathHolds is an SQL condition on d, a JSON text and a path: the first value that the path yields exists and is
+	// neither false nor null. So it may be a predicate, a filter or a field. Text cannot hold all escapes of JSON.
 	pathHolds = `coalesce(jsonb_path_query_first(
         (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
          ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
         d.path::jsonpath, '{}', true) NOT IN ('false', 'null'), false)`
 
-	// itemsWhere is a walk along work_queue's primary key.
+	// itemsWhere scans work_queue's primary key.
 	itemsWhere = `
 SELECT q.ordinal FROM work_queue q CROSS JOIN LATERAL (SELECT q.payload AS json, $2::text AS path) d
 WHERE q.run_id = $1 AND CASE WHEN $2 = '' THEN true ELSE ` + pathHolds + ` END
     AND (NOT $3 OR EXISTS (SELECT FROM work_correction c WHERE c.run_id = $1 AND c.ordinal = q.ordinal))`
 
-	// partsWhere reads the parts of some steps, the newest of each item, with the slices that they came in. A result that
-	// is no JSON fits no path.
+	// partsWhere reads the newest parts of some steps with their slices. A result that is not JSON matches no path.
 	partsWhere = `
 SELECT p.step, p.ordinal FROM work_result p LEFT JOIN work_slice w ON w.id = p.slice_id
 CROSS JOIN LATERAL (SELECT convert_from(p.result, 'UTF8') AS json, $6::text AS path) d
@@ -106,7 +101,6 @@ WHERE p.run_id = $1 AND p.step = ANY ($2) AND ($9::int[] IS NULL OR p.ordinal = 
         ELSE ` + pathHolds + ` END`
 )
 
-// narrow leaves the items of a selection that the evidence is true of, at each step.
 func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	found map[workqueue.Step]blockMasks,
 ) (map[workqueue.Step]blockMasks, error) {
@@ -132,7 +126,6 @@ func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID
 	return found, nil
 }
 
-// itemsThatFit finds the items whose payloads the evidence is true of.
 func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (blockMasks, error) {
 	masks := blockMasks{}
 	var o workqueue.Ordinal
@@ -143,7 +136,6 @@ func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.Ru
 	return masks, nil
 }
 
-// partsThatFit finds the items whose newest parts the evidence is true of, at each step; among some of them, or all.
 func (e *Evidence) partsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	among []workqueue.Ordinal,
 ) (map[workqueue.Step]blockMasks, error) {
@@ -164,7 +156,6 @@ func timeOrNull(t time.Time) *time.Time {
 	return &t
 }
 
-// checkPaths tells what is wrong with a path before it meets data.
 func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx) error {
 	for _, p := range []struct{ name, path string }{{"where", e.Where}, {"where_result", e.WhereResult}} {
 		if p.path == "" {
@@ -182,7 +173,7 @@ func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// explain tells of data that PostgreSQL cannot look into: its numbers have bounds that JSON does not have.
+// explain reports data that PostgreSQL cannot process: its numbers have bounds that JSON's do not.
 func (e *Evidence) explain(op string, err error) error {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code[:2] == "22" {
 		return &workqueue.SettingError{Detail: "where and where_result: PostgreSQL cannot look into some of the data: " +
@@ -194,7 +185,6 @@ func (e *Evidence) explain(op string, err error) error {
 const keysOfItems = `
 SELECT item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
-// examples are the keys of the first items of some.
 func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error) {
 	blocks := slices.Sorted(maps.Keys(items))
 	var first []workqueue.Ordinal
@@ -212,7 +202,6 @@ func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error)
 	return keys, nil
 }
 
-// taken are the items that were taken back.
 func (r *redo) taken() blockMasks {
 	items := blockMasks{}
 	for i := range r.moved {
@@ -221,7 +210,7 @@ func (r *redo) taken() blockMasks {
 	return items
 }
 
-// Items finds the items of a selection, whichever of some steps it is that selects them, for who reads.
+// Items finds the items that the selection matches at any of some steps, for reading.
 func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (map[workqueue.Block]*bitfield.Set, error) {
 	if err := sel.validate(); err != nil {
@@ -244,13 +233,12 @@ func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 	return all, nil
 }
 
-// Empty reports whether nothing is selected by it.
+// Empty reports whether it selects nothing.
 func (sel *Selection) Empty() bool {
 	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0 &&
 		sel.Evidence.empty()
 }
 
-// explain counts the items of a named step that were wanted and not taken, by what is the matter with them.
 func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	p := &c.at[s]
 	rest := c.wanted[s].AndNot(c.moves[s].reset)
@@ -267,12 +255,11 @@ func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	}
 	r.culprits(c, s, rest.And(p.Skipped), sum.causes)
 	waiting := rest.AndNot(pending).AndNot(out).AndNot(p.Final())
-	if r.take.live { // else no one has looked what is in slices
+	if r.take.live { // otherwise slices were not searched
 		r.awaited(c, s, waiting, sum.waits)
 	}
 }
 
-// culprits counts items that are left out of a step, by the steps that failed for them.
 func (r *redo) culprits(c *blockPlan, s workqueue.Step, items bitfield.Set, causes map[workqueue.Step]int64) {
 	if items.Empty() {
 		return
@@ -288,7 +275,7 @@ func (r *redo) culprits(c *blockPlan, s workqueue.Step, items bitfield.Set, caus
 	}
 }
 
-// awaited counts items that wait, by the steps before that have no outcome for them and themselves wait for none.
+// awaited counts waiting items, by the earlier steps that have no outcome for them and wait for none themselves.
 func (r *redo) awaited(c *blockPlan, s workqueue.Step, items bitfield.Set, waits map[workqueue.Step]int64) {
 	if items.Empty() {
 		return
@@ -304,7 +291,7 @@ func (r *redo) awaited(c *blockPlan, s workqueue.Step, items bitfield.Set, waits
 	}
 }
 
-// notes says for people what was wanted of the named steps and left as it is.
+// notes explains what was wanted of the named steps and left unchanged.
 func (r *redo) notes() (notes []string) {
 	for _, s := range r.named {
 		sum, name := &r.sums[s], r.steps[s].Name
@@ -314,7 +301,7 @@ func (r *redo) notes() (notes []string) {
 			}
 		}
 		say(sum.pending, " to be done at step %s anyway", name)
-		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of no one; correct that data: "+
+		say(sum.invalid, " invalid: what does not fit the run's schema is not sent; correct that data: "+
 			"tranche run correct %s --items FILE", r.run)
 		if !r.take.live {
 			say(sum.out, " out at step %s", name)
@@ -331,7 +318,6 @@ func (r *redo) notes() (notes []string) {
 	return notes
 }
 
-// countOf is a number of items, and are or is.
 func countOf(n int64) string {
 	if n == 1 {
 		return "1 item is"
@@ -339,12 +325,12 @@ func countOf(n int64) string {
 	return control.Grouped(n) + " items are"
 }
 
-// NothingToResetError is returned when a selection holds no item that can be reset at its step.
+// NothingToResetError is returned if a selection has no item that can be reset at its step.
 type NothingToResetError struct {
 	Run    workqueue.RunID
 	Step   string
 	Select Selection
-	Why    []string // what is the matter with the items, instead
+	Why    []string // why its items cannot
 }
 
 func (e *NothingToResetError) Error() string {

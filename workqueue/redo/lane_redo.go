@@ -19,8 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// lockLanes locks the lanes of all items that are wanted, after the slices and before the blocks, and returns the
-// blocks of those who stand in front in them and may not be wanted themselves.
+// lockLanes locks the lanes of all wanted items, between slices and blocks, and returns the blocks of their heads.
 func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 	if !r.graph.Ordered {
 		return nil, nil
@@ -51,8 +50,7 @@ func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 	return more, nil
 }
 
-// waitInLane has everything wait that a column would make ready: who of a lane goes first is found out when all of them
-// stand there.
+// waitInLane holds everything that a column would make ready: the first of a lane is chosen later.
 func (c *blockPlan) waitInLane() {
 	for s := range c.moves {
 		m := &c.moves[s]
@@ -60,8 +58,7 @@ func (c *blockPlan) waitInLane() {
 	}
 }
 
-// stillAt are those of some items that are ready or in progress at some step. Blocks by their primary key, slices by
-// work_slice_block.
+// stillAt is the given items that are ready or in progress at some step. By primary key and work_slice_block.
 const stillAt = `
 SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal)
 WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3::smallint[])
@@ -71,8 +68,8 @@ WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3:
         AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
 
 const (
-	// notBegun are those of some items that no one has begun with: they are ready where they need no other step, in no
-	// slice and final at no step. It returns the steps at which they are ready.
+	// notBegun is the given items that are not begun: ready where they need no other step, in no slice and final at
+	// no step. It returns the steps at which they are ready.
 	notBegun = `
 SELECT u.ordinal, at.steps FROM unnest($2::int[]) AS u (ordinal) CROSS JOIN LATERAL (
     SELECT array_agg(b.step) FILTER (WHERE get_bit(b.ready, u.ordinal % 8192) = 1) AS steps,
@@ -83,14 +80,14 @@ WHERE at.steps IS NOT NULL AND at.final = 0 AND NOT EXISTS (
         AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
         AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
 
-	// putBack has items wait again that were ready. The blocks are locked, and so are the steps: no one claims.
+	// putBack holds ready items again. The blocks and steps are locked, so nothing claims them.
 	putBack = `
 UPDATE work_block b SET ready = b.ready & ~u.bits, held = coalesce(b.held, ` + plane.NoBits + `) | u.bits
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
 )
 
-// demoteHeads has the heads of lanes wait again that no one has begun with, and before which something was taken back.
+// demoteHeads holds again the lanes' heads that are not begun and have reset items before them.
 func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	byHead := map[workqueue.Ordinal]*redoneLane{}
 	var heads []workqueue.Ordinal
@@ -127,15 +124,14 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	return nil
 }
 
-// redoneLane is what was taken back of one lane.
 type redoneLane struct {
 	*settle.LaneRow
-	first workqueue.Ordinal // of the items that were
-	head  bool              // the head is one of them
+	first workqueue.Ordinal // of the reset items
+	head  bool              // the head was reset
 }
 
-// lineUp sees to the lanes of what was taken back: one with an item that someone has begun with keeps it as its head,
-// and what stands before that is next; in any other the first item becomes ready.
+// lineUp updates the lanes of reset items: a lane with an item in work keeps it as its head, and the items before it
+// are next; in any other lane the first item becomes ready.
 func (r *redo) lineUp(ctx context.Context) error {
 	if len(r.lanes) == 0 || len(r.moved) == 0 {
 		return nil
@@ -159,7 +155,7 @@ func (r *redo) lineUp(ctx context.Context) error {
 		case l.LaneRow.Head == nil:
 			free = append(free, l.LaneRow)
 			from[l.Lane] = first
-		case l.head: // at other steps it is in progress
+		case l.head: // in progress at other steps
 			free = append(free, l.LaneRow)
 			from[l.Lane] = *l.LaneRow.Head
 			l.Low = &first
@@ -178,7 +174,7 @@ func (r *redo) lineUp(ctx context.Context) error {
 	return moved.Send(ctx, r.tx, r.run)
 }
 
-// redone sums up, lane by lane, what was taken back. A head that was, and is nowhere in progress, is none any more.
+// redone collects the reset items by lane. A reset head that is nowhere in progress is no longer the head.
 func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 	taken := map[workqueue.Block]bitfield.Set{}
 	for i := range r.moved {
@@ -186,7 +182,7 @@ func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 	}
 	var lanes []*redoneLane
 	var heads []workqueue.Ordinal
-	for _, row := range r.lanes { // by lane, and by item in it
+	for _, row := range r.lanes { // by lane, then item
 		block, bit := row.Item.Block()
 		if mask := taken[block]; !mask.Has(bit) {
 			continue
@@ -211,7 +207,7 @@ func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 	return lanes, nil
 }
 
-// underWay are those of some items that are still at a step that nothing of them was taken back at.
+// underWay is the given items that are still in progress at a step where they were not reset.
 func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workqueue.Ordinal, error) {
 	if r.graph.Single() || len(items) == 0 {
 		return nil, nil
@@ -224,14 +220,12 @@ func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workq
 	return busy, nil
 }
 
-// healedLanes bounds the lanes that one transaction puts right.
 const healedLanes = 1000
 
 const (
-	// runAtRest looks, behind a run, for one in which items wait in lane and nothing moves that they could wait for:
-	// nothing is ready, nothing is in a slice, and nothing waits for its end in a lane that was stopped.
-	// work_block_ready, work_slice_live and work_lane_due tell of most runs that they are not it, each looked up by
-	// itself: no plan compares all runs with all slices.
+	// runAtRest finds the next run in which items wait in lanes and nothing moves: nothing is ready, in a slice, or
+	// due in a stopped lane. work_block_ready, work_slice_live and work_lane_due rule most runs out, each by a
+	// separate lookup, so no plan compares all runs with all slices.
 	runAtRest = `
 SELECT r.id FROM batchrun r JOIN run_order o ON o.run_id = r.id
 WHERE r.id > $1 AND r.state = 'running'
@@ -242,30 +236,29 @@ WHERE r.id > $1 AND r.state = 'running'
   AND (SELECT true FROM work_block b WHERE b.run_id = r.id AND b.held IS NOT NULL LIMIT 1)
 ORDER BY r.id LIMIT 1`
 
-	// waitingInLanes is one item of each lane in which some wait, from behind a lane on.
+	// waitingInLanes is one waiting item for each lane after a given one.
 	waitingInLanes = `
 SELECT o.lane, min(o.ordinal)
 FROM work_order o JOIN work_block b ON b.run_id = o.run_id AND b.block = o.ordinal / 8192
 WHERE o.run_id = $1 AND o.lane > $2 AND get_bit(b.held, o.ordinal % 8192) = 1
 GROUP BY o.lane ORDER BY o.lane LIMIT $3`
 
-	// pendingOf are those of some items that the tracker waits for.
+	// pendingOf is the given items that the tracker waits for.
 	pendingOf = `
 SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
     ON g.batch_id = $1 AND g.grp = u.ordinal / 8192 AND get_bit(g.pending, u.ordinal % 8192) = 1`
 )
 
-// RepairLanes moves on lanes that no one has moved on: their heads are final, or they have none, and items wait in them
-// anyway. Recording a head and making the next item ready are one transaction, so it should find none; what would
-// be lost otherwise, though, is a run that never ends. It returns how many lanes it moved on. A run at rest for other
-// reasons, or whose lanes cannot be moved on, keeps no other from it. Leader work.
+// RepairLanes advances stalled lanes: their head is final or missing, and items wait. Recording a head and making the
+// next item ready are one transaction, so there should be none; but a stalled lane would mean a run that never ends.
+// It returns the number of lanes advanced. A failing run does not block others. Leader work.
 func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, error) {
 	var at lanePlace
 	return settle.New(s.db).OverRuns(ctx, "move on lanes that stand", func(after workqueue.RunID) (p settle.Progress,
 		err error) {
 		var next lanePlace
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-			next = at // the transaction may be run again
+			next = at // the transaction may be retried
 			p, err = s.repairLanes(ctx, tx, after, &next)
 			return err
 		})
@@ -274,14 +267,12 @@ func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, err
 	})
 }
 
-// lanePlace is how far the lanes of a run have been looked at.
 type lanePlace struct {
 	run  workqueue.RunID
 	lane int64
 }
 
-// repairLanes looks at the next few lanes of a run. There is more to look at as long as it moved none on: a run in
-// which something moves again is not at rest.
+// repairLanes checks the next few lanes of a run. There are more to check while none was advanced.
 func (s Store) repairLanes(
 	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
 ) (p settle.Progress, err error) {
@@ -314,7 +305,7 @@ func (s Store) repairLanes(
 	return p, followIn(ctx, tx, p.Run, g, lanes)
 }
 
-// waiting returns an item of each of the next lanes in which some wait, and goes behind them.
+// waiting returns an item of each of the next lanes with waiting items, and advances at.
 func (at *lanePlace) waiting(ctx context.Context, tx pgx.Tx) ([]workqueue.Ordinal, error) {
 	rows := pg.Rows(ctx, tx, waitingInLanes, at.run, at.lane, healedLanes)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (item workqueue.Ordinal, err error) {
@@ -323,7 +314,7 @@ func (at *lanePlace) waiting(ctx context.Context, tx pgx.Tx) ([]workqueue.Ordina
 	})
 }
 
-// headless are the lanes, under their locks, of which no item is worked on, and should be.
+// headless is the locked lanes without an item in work that should have one.
 func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*settle.LaneRow) ([]*settle.LaneRow, error) {
 	var heads []workqueue.Ordinal
 	for _, l := range lanes {
@@ -345,7 +336,7 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 	}), nil
 }
 
-// followIn makes ready who is first in lanes that have no head, wherever in the lane that is.
+// followIn makes the first item of each lane ready, for lanes without a head.
 func followIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Graph, lanes []*settle.LaneRow) error {
 	if len(lanes) == 0 {
 		return nil

@@ -34,9 +34,9 @@ func TestMasksOfRanges(t *testing.T) {
 		}
 	}
 	for want, ranges := range map[string][]Range{
-		"smaller ordinal first":                       {{0, 1}, {5, 4}},
-		"ranges[1] is 9 to 24593, and the ordinals":   {{0, 1}, {9, items}},
-		"there are 1001 ranges, and at most 1000 are": make([]Range, 1001),
+		"smaller ordinal first":                     {{0, 1}, {5, 4}},
+		"ranges[1] is 9 to 24593, and the ordinals": {{0, 1}, {9, items}},
+		"there are 1001 ranges; give at most 1000":  make([]Range, 1001),
 	} {
 		if _, err := masksOfRanges(ranges, items); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v; want %s", err, want)

@@ -1,5 +1,6 @@
-// Package redo has parts of runs done again: a reset or a re-run of any items at any steps. What failed and is not to
-// be done again is accepted here, too: it is chosen in the same ways.
+// Package redo reruns, resets and corrects items of runs. It also accepts failures, which are selected in the same
+// ways. Each operation is one transaction, all or nothing, under a new generation; late answers to discarded
+// requests are fenced off.
 package redo
 
 import (
@@ -19,71 +20,67 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Store is the database for who redoes. It is safe for concurrent use.
+// Store redoes parts of runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// redo is the way of items back to where they are to be done again at some steps, in one transaction. A reset and a
-// re-run differ in which items they take, and in what they tell. It locks, in the order in which everybody does: all
-// steps of the run, which shuts out claims; the live slices that hold what is taken back, here or at the steps after;
-// the blocks; the tracker; the run.
+// redo moves items back to be redone at some steps, in one transaction. Resets and re-runs differ in the items they
+// take and in their reports. It locks, in the common order: all steps of the run, which keeps claims out; the live
+// slices with reset items, also at later steps; the blocks; the tracker; the run.
 type redo struct {
 	tx     pgx.Tx
 	run    workqueue.RunID
 	sel    *Selection
 	take   scope
-	mended bool                    // what is invalid is so no more
-	blind  map[workqueue.Step]bool // of these only what failed is taken, whatever take says
-	again  bool                    // what the steps after have made of the items is redone in any case
-	canary int                     // items of a sample that go first; 0: all
+	mended bool                    // invalid items become valid
+	blind  map[workqueue.Step]bool // only failures are taken of these steps, regardless of take
+	again  bool                    // redo all results of later steps
+	canary int                     // size of a sample that goes first; 0: all
 
 	graph      *plane.Graph
 	steps      []control.StepSettings
 	state      string
-	generation workqueue.Generation // before
+	generation workqueue.Generation // before the redo
 	items      int64                // of the run
 
 	named  []workqueue.Step
 	wanted map[workqueue.Step]blockMasks // by named step
-	family []workqueue.Step              // the named ones, what comes after them, and what all those need
-	blocks []workqueue.Block             // of the items that are wanted
+	family []workqueue.Step              // the named ones, later ones, and all that those need
+	blocks []workqueue.Block             // of the wanted items
 	live   map[workqueue.Block][]*liveSlice
-	chunks map[workqueue.Step]int // of the moment; nil when requests are not counted
-	lanes  []*settle.LaneRow      // of the wanted items, of a run that has lines
+	chunks map[workqueue.Step]int // current; nil if requests are not counted
+	lanes  []*settle.LaneRow      // of the wanted items, in a run with lanes
 
 	sums     []stepSum
-	moved    []tracker.Ack // the items that were taken, by block
+	moved    []tracker.Ack // the items taken, by block
 	held     int64
 	slices   int64
-	requests []workqueue.Sent // that were called back as a whole
+	requests []workqueue.Sent // withdrawn entirely
 }
 
-// scope says what of an item makes a step's outcome one that is taken back.
 type scope struct {
-	done bool // a result; an error is always
-	live bool // a request that is out, or about to be retried
+	done bool // results; errors always are
+	live bool // requests in flight or about to be retried
 }
 
-// stepSum is what a redo does to one step, in items.
 type stepSum struct {
-	reset     int64 // of a named step: to be done again
-	ready     int64 // of those, the ones that can be done at once
-	withdrawn int64 // called back from slices
-	redone    int64 // of a step after: to be done again in any case
-	kept      int64 // of a step after: redone only when a part changes that it sees
-	waiting   int64 // of a step after: not done yet, and waits for the parts
-	leftOut   int64 // of a step after: left out still
+	reset     int64 // of a named step: will be redone
+	ready     int64 // of those, ready now
+	withdrawn int64 // removed from slices
+	redone    int64 // of a later step: redone in any case
+	kept      int64 // of a later step: redone only if a part that it sees changes
+	waiting   int64 // of a later step: not done, and waits for the parts
+	leftOut   int64 // of a later step: still skipped
 
-	pending int64                    // wanted of a named step, and to be done anyway
-	invalid int64                    // wanted, and not fit for the schema of the run
-	out     int64                    // wanted, and out at a service
+	pending int64                    // wanted at a named step, and already due
+	invalid int64                    // wanted, but violating the run's schema
+	out     int64                    // wanted, and in flight
 	waits   map[workqueue.Step]int64 // wanted, and waiting for a step
-	causes  map[workqueue.Step]int64 // wanted, and left out because a step failed
+	causes  map[workqueue.Step]int64 // wanted, and skipped because a step failed
 }
 
-// begin locks the steps of the run and reads what it is like.
 func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) {
 	if r.steps, err = control.LockSteps(ctx, r.tx, r.run); err != nil {
 		return err
@@ -95,7 +92,6 @@ func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) 
 const runState = `
 SELECT state, generation, items, opened AND sealed_at IS NULL FROM batchrun WHERE id = $1`
 
-// readState reads what the run is like beside its steps.
 func (r *redo) readState(ctx context.Context) (open bool, err error) {
 	err = r.tx.QueryRow(ctx, runState, r.run).Scan(&r.state, &r.generation, &r.items, &open)
 	switch {
@@ -107,7 +103,7 @@ func (r *redo) readState(ctx context.Context) (open bool, err error) {
 	return open, nil
 }
 
-// may refuses a run of which nothing can be done again. op is what was asked, for people.
+// may refuses a run that cannot be redone. op is the operation, for errors.
 func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 	open, err = r.readState(ctx)
 	switch {
@@ -122,10 +118,9 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 	return open, nil
 }
 
-// find looks up which items are wanted, and drops named steps without any.
 func (r *redo) find(ctx context.Context) error {
 	if r.sel.seen != nil && r.sel.seen.generation != r.generation {
-		r.sel.seen = nil // it is another run by now, and looked at again
+		r.sel.seen = nil // the run has changed, and is read again
 	}
 	wanted, err := r.sel.find(ctx, r.tx, r.run, r.items, r.named)
 	if err != nil {
@@ -136,12 +131,11 @@ func (r *redo) find(ctx context.Context) error {
 	return nil
 }
 
-// reach finds the blocks and steps that are about the wanted items.
 func (r *redo) reach() {
 	wanted := r.wanted
 	r.named = slices.DeleteFunc(slices.Clone(r.named), func(s workqueue.Step) bool { return len(wanted[s]) == 0 })
 	seen := map[workqueue.Block]bool{}
-	family := map[workqueue.Step]bool{0: true} // the first step's block is the gate of all its steps
+	family := map[workqueue.Step]bool{0: true} // the first step's block is the gate of all steps
 	for _, s := range r.named {
 		for b := range wanted[s] {
 			seen[b] = true
@@ -159,13 +153,12 @@ func (r *redo) reach() {
 	r.blocks, r.family = plane.Sorted(seen), plane.Sorted(family)
 }
 
-// lockRedoBlocks takes the blocks in the order of everybody. What is in them is read afterwards, part by part.
+// lockRedoBlocks locks the blocks in the common order. They are read afterwards, in batches.
 const lockRedoBlocks = `
 SELECT count(*) FROM (
     SELECT 1 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3)
     ORDER BY step, block FOR NO KEY UPDATE) locked`
 
-// hold locks slices, the lines that items stand in, and blocks.
 func (r *redo) hold(ctx context.Context) error {
 	if err := r.lockLive(ctx); err != nil {
 		return err
@@ -177,7 +170,7 @@ func (r *redo) hold(ctx context.Context) error {
 	first = append(first, r.blocks...)
 	steps := r.family
 	if r.graph.Ordered {
-		steps = r.graph.Numbers() // whose turn it is in a line changes at all of them
+		steps = r.graph.Numbers() // the next item of a lane may change at all of them
 	}
 	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, steps, first); err != nil {
 		return fmt.Errorf("lock %d blocks: %w", len(r.blocks), err)
@@ -185,11 +178,9 @@ func (r *redo) hold(ctx context.Context) error {
 	return nil
 }
 
-// redoPart bounds the blocks whose planes are in memory at once.
 const redoPart = 64
 
-// move decides what becomes of the items, and writes it. The sample of a canary is spread over all of them, so they are
-// counted before.
+// move decides and writes what happens to the items. It first counts them, for a canary's sample.
 func (r *redo) move(ctx context.Context) error {
 	r.sums = make([]stepSum, len(r.steps))
 	var sample *plane.Sample
@@ -245,7 +236,6 @@ func (r *redo) eachBlockPlan(ctx context.Context, f func(*blockPlan) error) erro
 	return nil
 }
 
-// total is how many items were taken.
 func (r *redo) total() (n int64) {
 	for i := range r.moved {
 		n += int64(r.moved[i].Mask.Count())
@@ -253,7 +243,6 @@ func (r *redo) total() (n int64) {
 	return n
 }
 
-// account adds up what a column does.
 func (r *redo) account(c *blockPlan) {
 	var items bitfield.Set
 	for _, s := range r.family {
@@ -279,7 +268,7 @@ func (r *redo) account(c *blockPlan) {
 	}
 }
 
-// requests is into how many slices the items of a step would be cut that are to be done again.
+// requests is how many slices the redone items of a step would be cut into.
 func (c *blockPlan) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
 	if chunkBytes > 0 {
 		chunk = min(chunk, max(1, chunkBytes/int(c.bytes[s]/int64(c.size)+plane.Envelope)))
@@ -290,7 +279,6 @@ func (c *blockPlan) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
 	return int64((now+chunk-1)/chunk + (held+chunk-1)/chunk)
 }
 
-// shutBarriers has the steps after wait for all of their needs again.
 func (r *redo) shutBarriers(ctx context.Context) error {
 	var later []workqueue.Step
 	for s := range r.sums {

@@ -17,19 +17,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// RerunRequest says what to run again, and how.
+// RerunRequest says what to rerun, and how.
 type RerunRequest struct {
 	Run               workqueue.RunID
 	Select            Selection
-	Settings          control.StepChange // new settings of the step; an Endpoint is where its items go from now on
-	Canary            int                // items of a spread sample that run before the others; 0: all run at once
-	CanaryAutoApprove bool               // let the others go when the sample does well
-	DryRun            bool               // change nothing, and say what would be done
+	Settings          control.StepChange // new settings of the step; an Endpoint applies to its items from now on
+	Canary            int                // size of a spread sample that runs before the rest; 0: none
+	CanaryAutoApprove bool               // release the rest if the sample does well
+	DryRun            bool               // change nothing, and return what would be done
 	Reason            string
 	Actor             string
 }
 
-// Rerun is what a re-run set going, or would set going.
+// Rerun is what a re-run started, or would start.
 type Rerun struct {
 	Step       string               `json:"step" doc:"empty: several"`
 	Items      int64                `json:"items"`
@@ -42,14 +42,13 @@ type Rerun struct {
 
 	Hold       control.Hold     `json:"-"` // the run is held: its items wait until it is resumed or approved
 	HoldDetail string           `json:"-"`
-	Requests   []workqueue.Sent `json:"-"` // of steps after, withdrawn as a whole, that may still lie in the work stream
+	Requests   []workqueue.Sent `json:"-"` // of later steps, withdrawn entirely, that may still be in the work stream
 }
 
-// Rerun sets final items of a run going again, under the run's next generation: bits move back to ready, the tracker is
-// armed again, and what was recorded stays as history until newer parts take its place. It touches a row for each
-// block, whatever the number of items. A run that is held stays so; one that had completed is held no more. In a run of
-// several steps it is a [Store.Reset] of what failed, at the step that is named or at all of them. A dry run does all
-// of it and takes it back.
+// Rerun makes final items of a run ready again, under its next generation: bits move to ready, the tracker is
+// rearmed, and recorded parts stay as history until newer ones replace them. It writes a row for each block, however
+// many items. A held run stays held, except a completed one. In a run of several steps it is a [Store.Reset] of
+// failures at the named step, or at all steps. A dry run does everything and rolls back.
 func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	if err := req.validate(); err != nil {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
@@ -82,7 +81,6 @@ func (req *RerunRequest) validate() error {
 	return req.Settings.Validate()
 }
 
-// rerun is one in progress.
 type rerun struct {
 	*RerunRequest
 	redo
@@ -125,7 +123,6 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 	return r.finish(ctx)
 }
 
-// choose finds the items of a step, or of some.
 func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) error {
 	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
 	r.named = []workqueue.Step{step}
@@ -146,16 +143,15 @@ func (r *rerun) mayRerun(ctx context.Context) error {
 	open, err := r.may(ctx, "re-run items of")
 	if err == nil && r.graph.Ordered && r.Canary > 0 {
 		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "re-run a sample of items of",
-			Fix: "leave the canary out: its sample would be worked on before what stands in front of it"}
+			Fix: "leave the canary out: its sample would be processed before the items ahead of it"}
 	}
-	if err == nil && open && r.Canary > 0 { // its sample would never end: what is added is ready at once
+	if err == nil && open && r.Canary > 0 { // a sample would never end: added items are ready immediately
 		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of",
 			Fix: "seal it first, or leave the canary out"}
 	}
 	return err
 }
 
-// invalid reports whether items were wanted that are never done again.
 func (r *rerun) invalid() bool {
 	return slices.ContainsFunc(r.sums, func(sum stepSum) bool { return sum.invalid > 0 })
 }
@@ -168,8 +164,7 @@ func (r *rerun) nothing(some bool) error {
 	return e
 }
 
-// set changes the settings of the steps that have items to run again; when there are none, of the one that is named, so
-// that what is wrong with the settings is told.
+// set changes the settings of the steps with items to rerun, or else of the named one, to report errors.
 func (r *rerun) set(ctx context.Context, step *control.StepSettings) error {
 	steps := r.redo.named
 	if len(steps) == 0 {
@@ -197,7 +192,6 @@ func (r *rerun) set(ctx context.Context, step *control.StepSettings) error {
 	return nil
 }
 
-// tell sums up what was done.
 func (r *rerun) tell() {
 	r.out.Items, r.out.Blocks, r.out.Held, r.out.Slices = r.total(), len(r.moved), r.held, r.slices
 	r.out.Requests = r.requests
@@ -215,7 +209,6 @@ func (r *rerun) tell() {
 	}
 }
 
-// finish opens the next generation, and writes down what was done.
 func (r *rerun) finish(ctx context.Context) error {
 	canary := newCanary{items: r.Canary, auto: r.CanaryAutoApprove}
 	run, err := r.rearm(ctx, &canary, &r.diff)

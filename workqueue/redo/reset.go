@@ -17,17 +17,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// ResetRequest says of which items a step's part is taken back.
+// ResetRequest selects the items whose part of a step is discarded.
 type ResetRequest struct {
 	Run     workqueue.RunID
-	Select  Selection // Step is needed when the run has several; all items, by key, or by the code they failed with
-	Cascade bool      // what the steps after have made of the items is redone in any case
-	DryRun  bool      // change nothing, and say what would be done
+	Select  Selection // Step is required if the run has several; all items, by key, or by the code of their failure
+	Cascade bool      // also recompute all results of later steps
+	DryRun  bool      // change nothing, and return what would be done
 	Reason  string
 	Actor   string
 }
 
-// Reset is what a reset did, or would do.
+// Reset is what a reset did or would do.
 type Reset struct {
 	Step       string               `json:"step"`
 	Items      int64                `json:"items"`
@@ -35,18 +35,18 @@ type Reset struct {
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
 	Generation workqueue.Generation `json:"generation"`
 	Steps      []StepReset          `json:"steps" doc:"the one that was reset, and those after it"`
-	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
+	Notes      []string             `json:"notes" doc:"what was selected and left unchanged, and why"`
 
-	Hold       control.Hold     `json:"-"` // the run is held: nothing is done again until it is resumed or approved
+	Hold       control.Hold     `json:"-"` // the run is held: nothing is redone until it is resumed or approved
 	HoldDetail string           `json:"-"`
-	Requests   []workqueue.Sent `json:"-"` // withdrawn as a whole, that may still lie in the work stream
+	Requests   []workqueue.Sent `json:"-"` // withdrawn entirely, that may still be in the work stream
 }
 
 // StepReset is what a reset does to one step, in items.
 type StepReset struct {
 	Step      string `json:"step"`
-	Named     bool   `json:"named" doc:"the step that was reset; the others come after it"`
-	Reset     int64  `json:"reset" doc:"to be done again here, of the step that was reset"`
+	Named     bool   `json:"named" doc:"the step that was reset; the others depend on it"`
+	Reset     int64  `json:"reset" doc:"to be rerun here, of the step that was reset"`
 	Ready     int64  `json:"ready" doc:"of those, the ones that need not wait for a step before"`
 	Withdrawn int64  `json:"withdrawn" doc:"of requests that were out: late answers about them are not taken"`
 	Redone    int64  `json:"redone" doc:"to be redone in any case, for the cascade"`
@@ -55,14 +55,12 @@ type StepReset struct {
 	LeftOut   int64  `json:"left_out" doc:"left out still, because another step failed for them"`
 }
 
-// Reset takes the parts of one step back for some items, under the run's next generation, so that they are made again:
-// outcomes, and requests that are out, of which late answers are fenced off. What was recorded stays as history. The
-// steps after wait for the new parts: what they had not done is not begun before, what they had done is kept, and done
-// again only where a part that they see has changed, unless the reset cascades. Items that were left out there because
-// of a failure here come in again.
+// Reset discards one step's parts of some items and recomputes them under the run's next generation: outcomes, and
+// requests in flight, whose late answers are fenced off. Recorded parts stay as history. Later steps wait for the
+// new parts: pending work does not start before, and results are kept and recomputed only if a part that they see
+// changed, unless the reset cascades. Items skipped there because of a failure here return.
 //
-// It touches a row for each block and step, whatever the number of items. The run may be in progress, held or
-// completed.
+// It writes a row for each block and step, however many items. The run may be in progress, held or completed.
 func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	if err := req.validate(); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
@@ -98,7 +96,6 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// reset is one in progress.
 type reset struct {
 	*ResetRequest
 	redo
@@ -148,14 +145,12 @@ func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
 	return r.finish(ctx)
 }
 
-// tell sums up what was done.
 func (r *reset) tell() {
 	r.out.Items, r.out.Blocks = r.total(), len(r.moved)
 	r.out.Requests, r.out.Notes = r.requests, r.notes()
 	r.out.Steps = r.told()
 }
 
-// told lists the steps that a redo is about, and what it does to them.
 func (r *redo) told() (all []StepReset) {
 	named := map[workqueue.Step]bool{}
 	for _, s := range r.named {
@@ -172,7 +167,6 @@ func (r *redo) told() (all []StepReset) {
 	return all
 }
 
-// finish opens the next generation, and writes down what was done.
 func (r *reset) finish(ctx context.Context) error {
 	var d ledger.Difference
 	run, err := r.rearm(ctx, nil, &d)

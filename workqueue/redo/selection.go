@@ -19,31 +19,30 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Selection says which items of one step of a run are meant. At most one of All, Failed, Keys, Codes, Groups and Ranges
-// is set; beside Failed, Codes and Groups, Ranges narrow them. Evidence narrows them all, and may stand alone.
+// Selection selects items of one step of a run. At most one of All, Failed, Keys, Codes, Groups and Ranges is set,
+// except that Ranges may narrow Failed, Codes and Groups. Evidence narrows them all, or selects alone.
 type Selection struct {
-	Step   string   // the step's name; empty: the only one, or what failed at any of them
-	All    bool     // every item; of a reset only
-	Failed bool     // all that failed; of a re-run, but for failures that are accepted
-	Keys   []string // these, whether they failed or succeeded; of several steps without a Step, those that failed
-	Codes  []string // those that failed with one of these codes
-	Groups []string // those that failed with a message of one of these groups: see [inspect.Store.Errors]
-	At     string   // the step at which they failed so; empty: Step. With another one, their part of Step may be a result
-	Ranges []Range  // of ordinals: as Keys, when nothing else is set
+	Step   string   // empty: the only step, or failures at any step
+	All    bool     // every item; only for resets
+	Failed bool     // all failed items; for re-runs, except accepted failures
+	Keys   []string // in any final state; for several steps without Step, only failed ones
+	Codes  []string // failed with one of these codes
+	Groups []string // failed with a message of one of these groups: see [inspect.Store.Errors]
+	At     string   // the step of the failure; empty: Step. At another step, the part of Step may be a result
+	Ranges []Range  // of ordinals: like Keys if nothing else is set
 
 	Evidence
 
-	unaccepted bool  // of a re-run
-	seen       *seen // what the evidence is true of, when someone has looked
+	unaccepted bool  // for a re-run
+	seen       *seen // what the evidence matched, if it was already evaluated
 }
 
-// named reports whether items are named, whatever their outcome.
+// named reports whether items are named regardless of their outcome.
 func (sel *Selection) named() bool {
 	return len(sel.Keys) > 0 || len(sel.Ranges) > 0 && !sel.Failed && len(sel.Codes)+len(sel.Groups) == 0 ||
 		sel.alone() && !sel.ofParts()
 }
 
-// alone reports whether there is nothing but evidence.
 func (sel *Selection) alone() bool {
 	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0
 }
@@ -62,24 +61,24 @@ func (sel *Selection) validate() error {
 	}
 	if sel.At != "" && (!sel.byError() || sel.Step == "") {
 		return &workqueue.SettingError{Detail: fmt.Sprintf("failed_at is %.64q; it needs codes or groups of that step, and "+
-			"step, the one whose part is made again", sel.At)}
+			"step, the one whose result is recomputed", sel.At)}
 	}
 	return sel.Evidence.validate()
 }
 
-// NothingToRerunError is returned when a selection holds no item whose outcome is final.
+// NothingToRerunError is returned if a selection has no item with a final outcome.
 type NothingToRerunError struct {
 	Run    workqueue.RunID
 	Select Selection
-	Why    []string // what is the matter with the items of a named step, where that is known
-	failed bool     // of several steps: only what failed was looked for
+	Why    []string // why the items of a named step cannot, where known
+	failed bool     // of several steps: only failures were searched
 }
 
 func (e *NothingToRerunError) Error() string {
 	what, hint := "no item of it has failed, or all that did are accepted", ""
 	switch {
 	case !e.Select.empty():
-		what = "the evidence is true of nothing that could be done again"
+		what = "the evidence matches nothing that could be rerun"
 		if e.Select.Service != "" {
 			what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
 			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
@@ -111,13 +110,11 @@ type UnknownKeysError struct {
 	Run  workqueue.RunID
 	Keys []string
 
-	more int // that are not among them
+	more int // beyond those in Keys
 }
 
-// shownKeys is how many unknown keys are named.
 const shownKeys = 20
 
-// note adds a key.
 func (e *UnknownKeysError) note(key string) {
 	if len(e.Keys) == shownKeys {
 		e.more++
@@ -145,8 +142,8 @@ const (
 	ordinalsOfKeys = `
 SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2)`
 
-	// Errors that count: those of an item's newest part. Found by the partial index on error codes. The newest is asked
-	// for item by item in the primary key; as an anti-join, over a run that was never analyzed, it is quadratic.
+	// Errors count in an item's newest part only. The partial index on error codes finds them. The newest part is
+	// looked up item by item in the primary key; as an anti-join it is quadratic over a run without statistics.
 	newestPart = `p.generation = (
     SELECT max(n.generation) FROM work_result n
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)`
@@ -156,7 +153,7 @@ SELECT p.step, p.ordinal FROM work_result p
 WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3)
   AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart
 
-	// The shapes are most of the work: they are made once of messages that are alike, as in inspect.
+	// Shapes are most of the cost: each distinct message has its shape computed once, as in inspect.
 	ordinalsOfGroups = `
 WITH parts AS MATERIALIZED (
     SELECT p.step, p.ordinal, p.error_code, ` + plane.MessageAlike + ` AS keyed
@@ -171,7 +168,6 @@ FROM (SELECT step, p.ordinal, a.chosen FROM parts p FULL JOIN alike a USING (ste
 WHERE chosen`
 )
 
-// blockMasks is items, by block.
 type blockMasks map[workqueue.Block]*bitfield.Set
 
 func (m blockMasks) add(o workqueue.Ordinal) {
@@ -182,8 +178,7 @@ func (m blockMasks) add(o workqueue.Ordinal) {
 	m[block].Add(bit)
 }
 
-// find returns the items that are selected at each of some steps, as they are now: whether they can be done again is
-// decided under locks. items is how many the run has.
+// find returns the items selected at each of some steps, before locks. items is the run's number of items.
 func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (found map[workqueue.Step]blockMasks, err error) {
 	found, err = sel.findRanged(ctx, tx, run, items, steps)
@@ -193,7 +188,7 @@ func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 	return sel.narrow(ctx, tx, run, steps, found)
 }
 
-// where names the step at which items failed, and how to name another one.
+// where names the step of the failures, and how to name another one.
 func (sel *Selection) where() string {
 	switch {
 	case sel.At != "":
@@ -230,7 +225,6 @@ func (sel *Selection) findRanged(ctx context.Context, tx pgx.Tx, run workqueue.R
 	return found, err
 }
 
-// look is find without the ranges.
 func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (found map[workqueue.Step]blockMasks, err error) {
 	switch {
@@ -263,7 +257,7 @@ func everyItem(items int64) blockMasks {
 	return masks
 }
 
-// failedPlanes reads, without a lock, where items have failed.
+// failedPlanes reads failed items, without a lock.
 const failedPlanes = `
 SELECT step, block, CASE WHEN $3 THEN failed & ~coalesce(accepted, B'0'::bit(8192)) ELSE failed END FROM work_block
 WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
@@ -286,7 +280,6 @@ func findFailed(
 	return found, nil
 }
 
-// masksAt reads rows of a step and an ordinal.
 func masksAt(rows pgx.Rows) (map[workqueue.Step]blockMasks, error) {
 	found := map[workqueue.Step]blockMasks{}
 	var step workqueue.Step
@@ -302,12 +295,10 @@ func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMask
 	return found[step]
 }
 
-// byError reports whether items are chosen by what was said of their failures.
 func (sel *Selection) byError() bool { return len(sel.Codes)+len(sel.Groups) > 0 }
 
 const stepOfName = `SELECT step FROM run_step WHERE run_id = $1 AND name = $2`
 
-// findFailedAt finds, for each of some steps, the items that are failed at another one.
 func (sel *Selection) findFailedAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 ) (map[workqueue.Step]blockMasks, error) {
 	var at workqueue.Step
@@ -334,7 +325,6 @@ func (sel *Selection) findFailedAt(ctx context.Context, tx pgx.Tx, run workqueue
 	return found, nil
 }
 
-// findErrors finds them, in some blocks; nil: in all.
 func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	blocks []workqueue.Block,
 ) (map[workqueue.Step]blockMasks, error) {
@@ -375,10 +365,9 @@ func findKeys(ctx context.Context, tx pgx.Tx, run workqueue.RunID, keys []string
 // Range is consecutive ordinals, both ends included.
 type Range struct{ From, To workqueue.Ordinal }
 
-// MaxRanges is how many ranges a selection can have.
+// MaxRanges bounds the ranges of a selection.
 const MaxRanges = 1000
 
-// problem is what is wrong with the i-th range of a run that has so many items.
 func (r Range) problem(i int, items int64) error {
 	at := fmt.Sprintf("ranges[%d] is %d to %d", i, r.From, r.To)
 	switch {
@@ -392,11 +381,10 @@ func (r Range) problem(i int, items int64) error {
 	return nil
 }
 
-// masksOfRanges is the items of the ranges, which may overlap, of a run that has so many. It costs as much as the run
-// has blocks, at most.
+// masksOfRanges is the items of ranges, which may overlap. Its cost is bounded by the run's number of blocks.
 func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	if len(ranges) > MaxRanges {
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges, and at most %d are taken at once",
+		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges; give at most %d",
 			len(ranges),
 			MaxRanges)}
 	}
@@ -427,7 +415,6 @@ func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	return masks, nil
 }
 
-// apart is the same ordinals in ranges that do not overlap.
 func apart(ranges []Range) []Range {
 	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b Range) int { return cmp.Compare(a.From, b.From) })
 	all := sorted[:0]
@@ -441,7 +428,6 @@ func apart(ranges []Range) []Range {
 	return all
 }
 
-// and is the items that are in both.
 func (m blockMasks) and(other blockMasks) blockMasks {
 	both := blockMasks{}
 	for b, mask := range m {
@@ -455,10 +441,8 @@ func (m blockMasks) and(other blockMasks) blockMasks {
 	return both
 }
 
-// auditedRanges is how many ranges the audit log is told of; of others only how many there were.
 const auditedRanges = 100
 
-// auditRanges tells the audit log of the ranges.
 func (sel *Selection) auditRanges(detail map[string]any) {
 	if len(sel.Ranges) == 0 {
 		return

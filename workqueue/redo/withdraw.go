@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// liveSlice is a live slice, locked, of which items may be taken back.
 type liveSlice struct {
 	workqueue.Sent
 
@@ -30,7 +29,7 @@ type liveSlice struct {
 }
 
 const (
-	// The live slices of some steps that hold some items and that are not locked yet, by work_slice_live.
+	// The live slices of some steps with some items that are not locked so far, by work_slice_live.
 	liveOf = `
 FROM work_slice s JOIN unnest($3::int[], $4::bit(8192)[]) AS u (block, mask) ON u.block = s.block
 WHERE s.run_id = $1 AND s.step = ANY($2::smallint[]) AND s.state IN ('scheduled', 'claimed', 'sent')
@@ -42,8 +41,8 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	moreLiveOf = `SELECT EXISTS (SELECT` + liveOf + `)`
 
-	// A late answer finds the items gone from what remains of its slice, or the slice closed: they count as answered. A
-	// slice that waits for its time was sent nowhere, and will be claimed by its mask.
+	// A late answer finds the items missing from its slice, or the slice ended. A scheduled slice will be claimed by its
+	// mask.
 	withdrawSlices = `
 UPDATE work_slice s
 SET remaining = s.remaining & ~u.mask,
@@ -57,8 +56,8 @@ FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent') AND (s.remaining & u.mask) = u.mask`
 )
 
-// lockLive locks the live slices from which items may have to be taken. Whoever had one may make others of it before
-// the lock is had, so it looks again until there are no more: no one can claim meanwhile.
+// lockLive locks the live slices from which items may be removed. The previous holder of a lock may have made new
+// slices, so it searches until none remain; nothing can be claimed meanwhile.
 func (r *redo) lockLive(ctx context.Context) error {
 	steps := r.mayBeLive()
 	if len(steps) == 0 {
@@ -97,7 +96,6 @@ func scanLive(row pgx.CollectableRow) (*liveSlice, error) {
 	return l, row.Scan(&l.ID, &l.StreamSeq, &l.StreamsEpoch, &l.step, &l.block, pgbits.Into(&l.remaining))
 }
 
-// mayBeLive is the steps at which items that are taken back may be in slices.
 func (r *redo) mayBeLive() []workqueue.Step {
 	steps := map[workqueue.Step]bool{}
 	for _, s := range r.named {
@@ -111,7 +109,7 @@ func (r *redo) mayBeLive() []workqueue.Step {
 	return plane.Sorted(steps)
 }
 
-// The row is locked, and what becomes of its hold and its canary is computed from it.
+// The row is locked, and its new hold and canary are derived from it.
 const rearmRun = `
 WITH paced AS (` + control.ClearPace + `)
 UPDATE batchrun
@@ -124,17 +122,15 @@ SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, 
 WHERE id = $1 AND state IN ('running', 'completed') AND generation = $2
 RETURNING generation`
 
-// newCanary is a sample that is to begin with a generation.
 type newCanary struct {
 	items    int
 	auto     bool
-	sampling bool // it does begin
+	sampling bool // it does start
 }
 
-// rearm opens the next generation: the tracker first, the run's row last, as the order of locks wants it. It returns
-// the run as it is then.
+// rearm opens the next generation: tracker first, run last, by lock order. It returns the run's hold.
 func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*control.RunHold, error) {
-	if len(r.moved) > 0 { // else the run is in progress, and what was corrected is to be done anyway
+	if len(r.moved) > 0 { // else the run is in progress, and what was corrected is done anyway
 		if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {
 			return nil, err
 		}
@@ -164,14 +160,13 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*
 	return run, nil
 }
 
-// seen is what the evidence of a selection was found to be true of before anything of the run was locked: looking into
-// payloads and results takes as long as the run is large, and claims would wait for it. It counts under the locks while
-// the run has the same generation, in which payloads stay as they are and parts are only added: what was recorded
-// meanwhile is looked at again.
+// seen is what the evidence of a selection matched before the run was locked: reading payloads and results takes
+// time in proportion to the run, and claims would wait. It stays valid under the locks within the same generation,
+// in which payloads do not change and parts are only added; parts recorded meanwhile are evaluated again.
 type seen struct {
 	generation workqueue.Generation
-	items      blockMasks                    // of which the payload fits; nil: not looked at
-	parts      map[workqueue.Step]blockMasks // that fit; nil: not looked at
+	items      blockMasks                    // whose payload matches; nil: not evaluated
+	parts      map[workqueue.Step]blockMasks // that match; nil: not evaluated
 	recorded   map[workqueue.Step]blockMasks // in this generation by then
 }
 
@@ -180,12 +175,11 @@ const (
 
 	stepsToSee = `SELECT step FROM run_step WHERE run_id = $1 AND ($2 = '' OR name = $2) ORDER BY step`
 
-	// recordedParts is a walk along work_result's primary key, beside its table.
+	// recordedParts scans work_result's primary key only.
 	recordedParts = `
 SELECT step, ordinal FROM work_result WHERE run_id = $1 AND step = ANY ($2) AND generation = $3`
 )
 
-// see looks for what the evidence of a selection is true of, without a lock.
 func (s Store) see(ctx context.Context, run workqueue.RunID, sel *Selection) error {
 	if sel.empty() {
 		return nil
@@ -196,7 +190,7 @@ func (s Store) see(ctx context.Context, run workqueue.RunID, sel *Selection) err
 		found := &seen{}
 		err := tx.QueryRow(ctx, generationOf, run).Scan(&found.generation)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // whoever locks it says so
+			return nil // the caller reports it under its lock
 		}
 		if err != nil {
 			return fmt.Errorf("read run %s: %w", run, err)
@@ -243,7 +237,6 @@ func recordedIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []wor
 	return all, nil
 }
 
-// catchUp has the parts be those of now, under the locks.
 func (f *seen) catchUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, e *Evidence) error {
 	now, err := recordedIn(ctx, tx, run, steps, f.generation)
 	if err != nil {

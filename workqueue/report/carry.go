@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Carried is items of a run that has ended, for one that carries it on: keys and payloads, in their order.
+// Carried reads the keys and payloads of some items of an ended run, in order, for a run that continues it.
 type Carried struct {
 	db     *database.DB
 	run    workqueue.RunID
@@ -41,8 +41,7 @@ const carriedPlanes = `
 SELECT o.block, o.size, o.settled, o.failed FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o
 WHERE r.id = $1 ORDER BY o.block`
 
-// NewCarried finds the items of a run that has ended which are in some states, failed or missing. A run that goes on is
-// a *StateError: what is missing in it would be done twice.
+// NewCarried finds failed or missing items of an ended run. A run in progress is a *StateError: it would do them, too.
 func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome) (*Carried, error) {
 	c := &Carried{db: s.db, run: id}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -52,7 +51,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 		}
 		if !run.Ended() {
 			return &workqueue.StateError{Run: id, State: run.State, Op: "carry on",
-				Fix: "wait until it has ended, or cancel it: tranche run cancel " + id.String()}
+				Fix: "wait until it ends, or cancel it: tranche run cancel " + id.String()}
 		}
 		c.gen = run.Generation
 		var block workqueue.Block
@@ -80,17 +79,15 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 	return c, nil
 }
 
-// The items between two ordinals that are wanted, by work_queue's primary key.
+// By work_queue's primary key.
 const carriedItems = `
 SELECT item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
-// carriedPage is how many items one statement reads.
 const carriedPage = 512
 
 const sameGeneration = `SELECT generation = $2 FROM batchrun WHERE id = $1`
 
-// end is io.EOF. Where the run was set going again meanwhile, some of what it yielded is done there, too, or is of
-// former data.
+// end is io.EOF. If the run was restarted meanwhile, that is an error: its items may be done, or outdated.
 func (c *Carried) end(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -101,7 +98,7 @@ func (c *Carried) end(ctx context.Context) error {
 		err = errCarriedGone
 	case err == nil && !same:
 		err = &workqueue.StateError{Run: c.run, State: "set going again meanwhile", Op: "carry on",
-			Fix: "wait until it has ended, and start again"}
+			Fix: "wait until it ends, and start again"}
 	case err == nil:
 		return io.EOF
 	}
@@ -110,7 +107,7 @@ func (c *Carried) end(ctx context.Context) error {
 
 var errCarriedGone = fmt.Errorf("items of it are gone: it was deleted meanwhile: %w", workqueue.ErrNotFound)
 
-// Next returns the next item, or io.EOF. A run that was deleted meanwhile, or set going again, is an error.
+// Next returns the next item, or io.EOF. It returns an error if the run was deleted or restarted meanwhile.
 func (c *Carried) Next(ctx context.Context) (key, payload string, err error) {
 	for len(c.page) == 0 {
 		if len(c.blocks) == 0 {
@@ -147,11 +144,10 @@ func (c *Carried) read(ctx context.Context) (err error) {
 	return err
 }
 
-// chainedRun is a run and those that it carries on, the newest first, read as one: what a later run has of a key
-// counts.
+// chainedRun reads a run and those that it continues as one, newest first: later items override earlier ones.
 type chainedRun struct{ runs []*keyedRun }
 
-// By primary keys. A run carries on an earlier one, so there is an end.
+// By primary keys. A run continues only earlier ones, so it ends.
 const chainOf = `
 WITH RECURSIVE up (id, from_run, n) AS (
     SELECT id, from_run, 0 FROM batchrun WHERE id = $1
@@ -160,7 +156,7 @@ WITH RECURSIVE up (id, from_run, n) AS (
 )
 SELECT id FROM up ORDER BY n`
 
-// chain finds the runs that are one with a run, and begins to read them, as they stand before a step; "": at the end.
+// chain finds the runs that a run continues, and starts reading them, as of before a step, or with "" their results.
 func (s Store) chain(ctx context.Context, id workqueue.RunID, before string) (*chainedRun, error) {
 	ids, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], chainOf, id)
 	if err != nil {
@@ -186,10 +182,9 @@ func (c *chainedRun) read(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-// state is that of the newest of them.
 func (c *chainedRun) state() string { return c.runs[0].state }
 
-// peek returns the item that is next, nil at the end.
+// peek returns the next item, nil at the end.
 func (c *chainedRun) peek() (first *keyedItem, err error) {
 	for _, r := range c.runs {
 		one, err := r.peek()
@@ -203,9 +198,9 @@ func (c *chainedRun) peek() (first *keyedItem, err error) {
 	return first, nil
 }
 
-// next goes on behind the item that peek returned, in all runs that have its key.
+// next advances past the item that peek returned, in all runs that have its key.
 func (c *chainedRun) next() {
-	first, _ := c.peek() // its pages are there
+	first, _ := c.peek() // its pages are loaded
 	var key []byte
 	if first != nil {
 		key = first.key
@@ -217,7 +212,6 @@ func (c *chainedRun) next() {
 	}
 }
 
-// earlier are the runs behind the newest.
 func (c *chainedRun) earlier() (ids []workqueue.RunID) {
 	for _, r := range c.runs[1:] {
 		ids = append(ids, r.run)
@@ -225,8 +219,7 @@ func (c *chainedRun) earlier() (ids []workqueue.RunID) {
 	return ids
 }
 
-// Together is a run and those that it carries on, counted as one: an item of an earlier run that a later one took
-// counts as it stands there.
+// Together is the counts of a run and those that it continues. An item counts where it was last taken.
 type Together struct {
 	Runs    []workqueue.RunID `json:"runs" doc:"the earlier runs, the latest first"`
 	Items   int64             `json:"items"`
@@ -235,8 +228,7 @@ type Together struct {
 	Missing int64             `json:"missing"`
 }
 
-// What of run $1 was not taken by run $2, whose keys are looked up in work_queue_key. Of a key that stands more than
-// once, the first here is the first there, as in a comparison.
+// What run $2 did not take of run $1, by work_queue_key. Duplicate keys match in order.
 const leftBehind = `
 WITH planes AS (
     SELECT o.block, o.settled & ~o.failed AS done, o.failed
@@ -253,7 +245,7 @@ SELECT r.items - t.items, coalesce((SELECT sum(bit_count(done)) FROM planes), 0)
     coalesce((SELECT sum(bit_count(failed)) FROM planes), 0)::bigint - t.failed
 FROM batchrun r, taken t WHERE r.id = $1`
 
-// readTogether counts a run as one with those that it carries on; nil when it carries on none, or that one is gone.
+// readTogether counts a run together with those that it continues; nil if it continues none.
 func readTogether(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) (*Together, error) {
 	if run.FromRun == nil {
 		return nil, nil

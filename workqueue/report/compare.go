@@ -14,23 +14,23 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Change says how an item of one run differs from the item with the same key of another, earlier one.
+// Change is how an item of one run differs from the item with the same key in an earlier one.
 type Change string
 
-// The changes. Every item of the two runs is counted in exactly one of them.
+// The changes. Every item of the two runs counts in exactly one.
 const (
 	ChangeNewlyFailing Change = "newly_failing" // was done, has failed
 	ChangeNewlyFixed   Change = "newly_fixed"   // had failed, is done
-	ChangeResult       Change = "changed"       // done in both, with another result; of steps that no other one needs
-	ChangeNone         Change = "unchanged"     // done in both, with the same bytes as result
-	ChangeNotCompared  Change = "not_compared"  // done in both, by plans that have no step with a result in common
-	ChangeStillFailing Change = "still_failing" // failed in both, for whatever reason
-	ChangeUnfinished   Change = "unfinished"    // has no outcome yet in one of them
+	ChangeResult       Change = "changed"       // done in both, with another result of a final step
+	ChangeNone         Change = "unchanged"     // done in both, with a byte-identical result
+	ChangeNotCompared  Change = "not_compared"  // done in both, but the plans share no step with a result
+	ChangeStillFailing Change = "still_failing" // failed in both, for any reason
+	ChangeUnfinished   Change = "unfinished"    // without an outcome in one of them
 	ChangeOnlyHere     Change = "only_here"     // the earlier run has no such key
 	ChangeOnlyThere    Change = "only_there"    // only the earlier run has this key
 )
 
-// Changes lists all of them, the most urgent first.
+// Changes lists all changes, the most urgent first.
 func Changes() []Change {
 	return []Change{
 		ChangeNewlyFailing, ChangeNewlyFixed, ChangeResult, ChangeStillFailing, ChangeUnfinished, ChangeOnlyHere,
@@ -38,8 +38,7 @@ func Changes() []Change {
 	}
 }
 
-// Comparison is a run held against an earlier one, key by key. When a key stands more than once, the first here is
-// compared with the first there, the second with the second, and so on.
+// Comparison compares a run with an earlier one, key by key. Duplicate keys are compared in order.
 type Comparison struct {
 	Against workqueue.RunID `json:"against"`
 	Changes []ChangeCount   `json:"changes" doc:"each of the kinds, with 0 too"`
@@ -64,29 +63,27 @@ type Difference struct {
 	There  *Standing `json:"there,omitempty" doc:"in the earlier run"`
 }
 
-// Standing is where an item stands in one run.
+// Standing is an item's state in one run.
 type Standing struct {
 	Outcome   workqueue.Outcome `json:"outcome" enum:"done,failed,missing"`
 	Step      string            `json:"step,omitempty" doc:"that failed it, in a run of several"`
 	ErrorCode string            `json:"error_code,omitempty"`
 }
 
-// changeExamples is how many examples a comparison has of each change.
 const changeExamples = 5
 
-// Compare holds a run against an earlier one, each as one with those that it carries on, and calls yield, unless it is
-// nil, for every key of both, in the order of the keys. What it is given is valid until it returns. Memory is constant:
-// pages of 4096 keys. 1M items against 1M
-// take some 15 s when their keys come in any order, and less when they come sorted. An error from yield ends it and is
-// wrapped. The error wraps ErrNotFound when there is no such run.
+// Compare compares a run with an earlier one, each together with the runs that it continues. It calls yield, unless
+// nil, for every key of both in key order, with a value valid until yield returns. It reads pages of 4096 keys in
+// constant memory: 1M items against 1M take some 15 s if their keys come in any order, and less if sorted. An error
+// from yield ends it and is wrapped. The error wraps ErrNotFound if a run does not exist.
 func (s Store) Compare(
 	ctx context.Context, here, there workqueue.RunID, yield func(*Difference) error,
 ) (Comparison, error) {
 	return s.CompareBefore(ctx, here, there, "", yield)
 }
 
-// CompareBefore is Compare of what stands before a step of both runs: the results of the steps that it needs, for
-// whoever has to let it begin. The error is a *StepChoiceError when one of them has no such step, or it needs none.
+// CompareBefore is Compare with the results of the steps that a step needs, for its approver. The error is a
+// *StepChoiceError if a run does not have the step, or it needs none.
 func (s Store) CompareBefore(
 	ctx context.Context, here, there workqueue.RunID, step string, yield func(*Difference) error,
 ) (Comparison, error) {
@@ -127,14 +124,12 @@ func (s Store) CompareBefore(
 	return out, nil
 }
 
-// comparing is a comparison in progress.
 type comparing struct {
 	counts   map[Change]*ChangeCount
 	yield    func(*Difference) error
-	outcomes bool // there are no results that could be compared
+	outcomes bool // there are no results to compare
 }
 
-// merge walks along both runs in the order of their keys.
 func (c *comparing) merge(left, right *chainedRun) error {
 	for {
 		here, err := left.peek()
@@ -166,7 +161,6 @@ func (c *comparing) merge(left, right *chainedRun) error {
 	}
 }
 
-// keyOrder is 0 when both have the same key; the end of a run comes after all keys.
 func keyOrder(here, there *keyedItem) int {
 	switch {
 	case there == nil:
@@ -235,7 +229,7 @@ SELECT state, plan, coalesce(plan_version, 0),
        ARRAY(SELECT endpoint FROM run_step WHERE run_id = batchrun.id ORDER BY step)
 FROM batchrun WHERE id = $1`
 
-// begin reads what is needed of a run before its keys: its planes, 2 KB for 8192 items and a step.
+// begin reads the run and its planes, 2 KB for 8192 items and a step.
 func (r *keyedRun) begin(ctx context.Context) error {
 	r.pages, r.after = make(chan []keyedItem, 1), keyPlace{twin: -1}
 	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.plan.Plan, &r.plan.Version, &r.plan.Steps,
@@ -255,8 +249,7 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	return r.readPlanes(ctx)
 }
 
-// ComparedPlans are the plans of two runs that do not have the same, and what of their items is compared anyway:
-// the outcome of each key, and the results of the steps that make one in both runs and have the same name.
+// ComparedPlans is two plans that differ, and what is compared: outcomes, and results of final steps in both.
 type ComparedPlans struct {
 	Here      ComparedPlan `json:"here"`
 	There     ComparedPlan `json:"there"`
@@ -269,10 +262,10 @@ type ComparedPlans struct {
 // ComparedPlan is the plan of a run.
 type ComparedPlan struct {
 	Plan    string   `json:"plan"`
-	Version int      `json:"version,omitempty" doc:"absent: it is not on record"`
+	Version int      `json:"version,omitempty" doc:"absent: it is not saved"`
 	Steps   []string `json:"steps" nullable:"false"`
 
-	asks []string // of each step
+	asks []string // target of each step
 }
 
 func (p *ComparedPlan) String() string {
@@ -283,7 +276,6 @@ func (p *ComparedPlan) String() string {
 	return text + " (" + strings.Join(p.Steps, ", ") + ")"
 }
 
-// resultNames are the names of the steps whose results are those of the run, sorted.
 func (r *keyedRun) resultNames() []string {
 	names := make([]string, len(r.steps.Results))
 	for i, step := range r.steps.Results {
@@ -293,8 +285,8 @@ func (r *keyedRun) resultNames() []string {
 	return names
 }
 
-// alike has all runs of a comparison read the results of the steps whose names they have in common, in one order. It
-// returns what differs between the plans of the two, nil when nothing does.
+// alike makes all runs of a comparison read the results of their common steps, in one order. Nil: the plans are the
+// same.
 func alike(here, there *chainedRun) *ComparedPlans {
 	common := here.runs[0].resultNames()
 	for _, r := range slices.Concat(here.runs, there.runs) {
@@ -319,14 +311,13 @@ func alike(here, there *chainedRun) *ComparedPlans {
 		SameSteps: steps}
 }
 
-// note says it in words.
 func (p *ComparedPlans) note() string {
 	text := fmt.Sprintf("the plans differ: this run is of %s, the other of %s; ", &p.Here, &p.There)
 	switch {
 	case p.SameSteps:
 		return text + "their steps ask the same, and all results are compared"
 	case len(p.Compared) == 0:
-		return text + "outcomes are compared, and no results: no step that makes one stands in both by the same name; what " +
+		return text + "only outcomes are compared, not results: no step that makes one has the same name in both; what " +
 			"is done in both is not_compared"
 	case len(p.OnlyHere)+len(p.OnlyThere) > 0:
 		return text + "outcomes are compared, and the results of " + strings.Join(p.Compared, ", ") + ", not those of " +

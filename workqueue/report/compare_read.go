@@ -12,30 +12,29 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// keyedRun reads the items of a run in the order of their keys, a page ahead of whoever takes them.
+// keyedRun reads the items of a run in key order, one page ahead.
 type keyedRun struct {
 	store  *database.DB
 	run    workqueue.RunID
-	before string // the step that ends what is compared; empty: all
+	before string // the step before which results are compared; empty: the final ones
 	state  string
 	plan   ComparedPlan
 	steps  plane.OutcomeSteps
 	// compared are the steps whose results are compared, in the same order in all runs.
 	compared []workqueue.Step
 	blocks   []plane.BlockOutcomes // by number
-	after    keyPlace              // the last key that was read
+	after    keyPlace              // the last key read
 	pages    chan []keyedItem
-	err      error       // why no more pages come; set before pages is closed
-	page     []keyedItem // what is left of the page at hand
+	err      error       // why there are no further pages; set before pages is closed
+	page     []keyedItem // the rest of the current page
 }
 
-// keyPlace is a place in the order of the keys of a run.
 type keyPlace struct {
 	key  string
 	twin int
 }
 
-// keyedItem is one item. Its results stand for themselves by their digests, in the order of what is compared.
+// keyedItem is one item. Its results are represented by their digests, in the order of compared.
 type keyedItem struct {
 	key     []byte
 	outcome workqueue.Outcome
@@ -69,10 +68,8 @@ func (r *keyedRun) readPlanes(ctx context.Context) error {
 	return err
 }
 
-// comparePage is how many keys one statement reads.
 const comparePage = 4096
 
-// read sends pages until the keys end.
 func (r *keyedRun) read(ctx context.Context) error {
 	defer close(r.pages)
 	for {
@@ -94,7 +91,7 @@ const comparedKeys = `
 SELECT item_key, key_ordinal, ordinal FROM work_queue
 WHERE run_id = $1 AND (item_key, key_ordinal) > ($2, $3) ORDER BY item_key, key_ordinal LIMIT $4`
 
-// Points of work_result's primary key, the newest generation of each. A result is too long to be sent here.
+// Points of work_result's primary key, the newest generation of each. Results may be long, so only digests are sent.
 const comparedParts = `
 SELECT w.nth - 1, coalesce(p.error_code, ''), coalesce(sha256(p.result), ''::bytea)
 FROM unnest($2::smallint[], $3::int[]) WITH ORDINALITY AS w (step, ordinal, nth)
@@ -106,7 +103,7 @@ ORDER BY w.nth`
 
 func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
 	page := make([]keyedItem, 0, comparePage)
-	var final []int // items that have a part, by their place in the page
+	var final []int // items with a part, by index in the page
 	var steps []workqueue.Step
 	var ordinals []workqueue.Ordinal
 	var key []byte
@@ -120,7 +117,7 @@ func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
 				final, steps, ordinals = append(final, len(page)), append(steps, step), append(ordinals, ordinal)
 			}
 			page = append(page, item)
-			key = nil // it is the item's now
+			key = nil // the item owns it now
 		})
 	if err != nil || len(page) == 0 {
 		return nil, err
@@ -153,7 +150,7 @@ func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []in
 	return err
 }
 
-// outcome is where an item stands, the name of the step that failed it, and the steps whose parts say more.
+// outcome returns an item's outcome, the name of the step that failed it, and the steps whose parts are needed.
 func (r *keyedRun) outcome(at workqueue.Ordinal) (outcome workqueue.Outcome, failed string, from []workqueue.Step) {
 	block, bit := at.Block()
 	if int(block) >= len(r.blocks) {
@@ -174,7 +171,7 @@ func (r *keyedRun) outcome(at workqueue.Ordinal) (outcome workqueue.Outcome, fai
 	}
 }
 
-// peek returns the item that is next, nil at the end.
+// peek returns the next item, nil at the end.
 func (r *keyedRun) peek() (*keyedItem, error) {
 	for len(r.page) == 0 {
 		page, more := <-r.pages

@@ -21,17 +21,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Digests tell whether two runs had the same items, and whether they came to the same results. Both are SHA-256, in
-// hexadecimal, over netstrings (the length in decimal, a colon, the bytes, a comma), item by item in the order of the
-// ordinals:
+// Digests tell whether two runs had the same items, and the same results. Both are SHA-256 in hexadecimal over
+// netstrings (the length in decimal, a colon, the bytes, a comma), item by item in ordinal order:
 //
 //	items    key, payload
 //	results  key, outcome, value
 //
-// The payload is the JSON that services get. The outcome is done, failed or missing; the value is the result as it
-// came, the error code of the first step that failed the item and is not optional, or nothing. Results are the parts
-// of the steps that no other step needs: of an item that is done there is a value for each of them, in the order of the
-// steps, and where an optional one of them failed it is its error code.
+// The payload is the JSON that services get. The outcome is done, failed or missing. The value is the result
+// unchanged, the error code of the first required step that failed the item, or nothing. Results are the parts of
+// the steps that no other step needs: a done item has a value for each of them in step order; if an optional one
+// failed it, its error code.
 type Digests struct {
 	Items   string `json:"items,omitempty" doc:"SHA-256 of the sealed list of items"`
 	Results string `json:"results,omitempty" doc:"SHA-256 of keys, outcomes and results; absent while they can change"`
@@ -41,9 +40,8 @@ type Digests struct {
 const digestRun = `
 SELECT r.state, r.generation, r.items, r.sealed_at IS NOT NULL FROM batchrun r WHERE r.id = $1`
 
-// Digests reads all of a run, in pages of 1024 items, in constant memory: 1M items with results of 130 bytes take
-// 2 to 3 s. While a run goes on only its items have a digest: there is nothing to compare passing results with. The
-// error wraps ErrNotFound when there is no such run.
+// Digests reads all of a run, in pages of 1024 items, in constant memory: 1M items with results of 130 bytes take 2 to
+// 3 s. A run in progress has only a digest of items, since its results still change.
 func (s Store) Digests(ctx context.Context, id workqueue.RunID) (Digests, error) {
 	d, err := s.digests(ctx, id)
 	if err != nil {
@@ -96,7 +94,6 @@ type digestedRun struct {
 	sealed     bool
 }
 
-// digester reads a run.
 type digester struct {
 	digestedRun
 
@@ -106,10 +103,10 @@ type digester struct {
 	items, results netstrings
 
 	block  plane.BlockOutcomes
-	values [][]byte // of the item at hand, by result step
+	values [][]byte // of the current item, by result step
 	code   []byte   // its error
-	keys   []byte   // of the page, one at a time
-	ends   []int    // where each of them ends
+	keys   []byte   // of the page, concatenated
+	ends   []int    // the end of each
 }
 
 func (d *digester) begin(ctx context.Context) error {
@@ -120,14 +117,12 @@ func (d *digester) begin(ctx context.Context) error {
 	return err
 }
 
-// final reports whether the results can be trusted to stay.
+// final reports whether the results no longer change.
 func (d *digester) final() bool { return d.state == "completed" || d.state == "cancelled" }
 
-// digestPage is how many items one statement reads: with each of them as large as it may be, PostgreSQL is to be held
-// up for a moment only.
+// digestPage bounds what one statement reads, so that items of maximum size occupy PostgreSQL only briefly.
 const digestPage = 1024
 
-// readBlock reads the items of one block, of which from is the first.
 func (d *digester) readBlock(ctx context.Context, from workqueue.Ordinal) error {
 	if err := d.planes(ctx, from); err != nil {
 		return err
@@ -167,7 +162,6 @@ func (d *digester) planes(ctx context.Context, from workqueue.Ordinal) error {
 const digestItems = `
 SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal BETWEEN $2 AND $3 ORDER BY ordinal`
 
-// readItems takes in the keys and payloads of a page, and keeps the keys.
 func (d *digester) readItems(ctx context.Context, first, last workqueue.Ordinal) error {
 	rows, err := d.store.Pool.Query(ctx, digestItems, d.run, first, last)
 	if err != nil {
@@ -199,7 +193,6 @@ const digestParts = `
 SELECT ordinal, step, result, error_code FROM work_result
 WHERE run_id = $1 AND step = ANY ($2) AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal, generation`
 
-// readParts takes in the outcomes of the page whose keys are at hand.
 func (d *digester) readParts(ctx context.Context, first, last workqueue.Ordinal) error {
 	rows, err := d.store.Pool.Query(ctx, digestParts, d.run, d.steps.All, first, last)
 	if err != nil {
@@ -224,7 +217,6 @@ func (d *digester) readParts(ctx context.Context, first, last workqueue.Ordinal)
 	return nil
 }
 
-// take keeps what a part says of an item, if it says something: a later one says it in its place.
 func (d *digester) take(at workqueue.Ordinal, step workqueue.Step, result, code []byte) {
 	_, bit := at.Block()
 	switch outcome, failed := d.block.Of(bit); outcome {
@@ -240,7 +232,6 @@ func (d *digester) take(at workqueue.Ordinal, step workqueue.Step, result, code 
 	}
 }
 
-// outcome takes in an item, with what was kept of it.
 func (d *digester) outcome(first, at workqueue.Ordinal) {
 	i := int(at - first)
 	begin := 0
@@ -264,7 +255,7 @@ func (d *digester) outcome(first, at workqueue.Ordinal) {
 	}
 }
 
-// netstrings is a SHA-256 over texts that cannot run into each other.
+// netstrings is a SHA-256 over unambiguously separated texts.
 type netstrings struct {
 	hash hash.Hash
 	to   *bufio.Writer
@@ -278,7 +269,7 @@ func (n *netstrings) begin() {
 	}
 }
 
-// add takes in one text. Nothing about a hash can fail.
+// add adds one text. Hashing cannot fail.
 func (n *netstrings) add(text []byte) {
 	n.begin()
 	n.head = append(strconv.AppendInt(n.head[:0], int64(len(text)), 10), ':')

@@ -17,14 +17,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Store is the database for reports. It is safe for concurrent use.
+// Store reads reports. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// RunReport is the account of a run: what became of its items, where its time went and who did the work. Its counts add
-// up: Items is Done, Failed and everything in Unprocessed; Failed is the groups of Errors and what they leave out.
+// RunReport is the account of a run: the outcomes of its items, where its time went and what did the work. Items is
+// the sum of Done, Failed and all of Unprocessed. Failed is the sum of the groups of Errors and those left out.
 type RunReport struct {
 	inspect.RunSummary
 	Complete       bool               `json:"complete" doc:"every item has an outcome"`
@@ -40,17 +40,16 @@ type RunReport struct {
 	Requests       RequestReport      `json:"requests"`
 	Together       *Together          `json:"together,omitempty" doc:"with the runs that it carries on, as one"`
 	Corrected      *CorrectedReport   `json:"corrected,omitempty" doc:"what was made of corrected payloads"`
-	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed as a whole"`
+	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed entirely"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
 	Endpoints      []WorkerReport     `json:"endpoints" doc:"the slowest ten by time for an item"`
 	At             time.Time          `json:"at" doc:"the database's clock when it looked"`
 }
 
-// reportedRoots bounds the chunks of which a report tells what was wrong.
 const reportedRoots = 20
 
-// Unprocessed is how many items without an outcome are in one state. Held ones are behind a canary, scheduled ones wait
-// for their next try, and waiting ones for another step.
+// Unprocessed is the number of items without an outcome in one state. Held ones are behind a canary or in a lane,
+// scheduled ones wait for their next try, and waiting ones for another step.
 type Unprocessed struct {
 	State string `json:"state" enum:"ready,held,in_flight,scheduled,waiting,cancelled"`
 	Items int64  `json:"items"`
@@ -62,7 +61,7 @@ SELECT tranche_now(), greatest(extract(epoch FROM coalesce(sealed_at, tranche_no
 FROM batchrun WHERE id = $1`
 
 // Report accounts for a run, as of one moment. It reads every failed part and every slice: some 6 s for 1M failed
-// items, well under 1 s for 1M that are done. The error wraps ErrNotFound when there is no such run.
+// items, well under 1 s for 1M done ones. The error wraps ErrNotFound if the run does not exist.
 func (s Store) Report(ctx context.Context, id workqueue.RunID) (RunReport, error) {
 	var r RunReport
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
@@ -90,7 +89,6 @@ func (s Store) Report(ctx context.Context, id workqueue.RunID) (RunReport, error
 	return r, nil
 }
 
-// readWork fills in where the time went and who did the work.
 func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 	life := lifetime{}
 	err := tx.QueryRow(ctx, reportClock, r.ID).Scan(&r.At, &r.LoadingSeconds, &life.sealed, &life.held)
@@ -119,9 +117,8 @@ func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 	return r.readRates(ctx, tx)
 }
 
-// unprocessed sorts the items that are neither done nor failed by the first of these that holds for one of their steps:
-// it is with a node or a service, waits for its next try, may go, or is held back by a canary. What is left waits. For
-// each block the planes of its steps, and its live slices by work_slice_live.
+// unprocessed classifies items neither done nor failed by the first state that holds at one of their steps: in flight,
+// scheduled, ready, or held; the rest wait. It reads planes, and work_slice_live.
 const unprocessed = `
 WITH planes AS (
     SELECT o.block, o.settled | o.failed AS final, p.ready, p.held
@@ -146,7 +143,7 @@ SELECT coalesce(sum(bit_count(flying)), 0)::bigint,
     coalesce(sum(bit_count(rest & ~ready & held)), 0)::bigint
 FROM apart`
 
-// readUnprocessed counts the items without an outcome. In a cancelled run nothing is to become of them in any state.
+// readUnprocessed counts the items without an outcome. In a cancelled run they have no other state.
 func readUnprocessed(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) ([]Unprocessed, error) {
 	var flying, scheduled, ready, held int64
 	missing := run.Missing()
@@ -170,7 +167,7 @@ func readUnprocessed(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) ([
 	return found, nil
 }
 
-// readOutcomeSteps reads the steps of a run; with a name those that this one needs, however far around.
+// readOutcomeSteps reads the steps of a run; with a name only those that this step needs, directly or not.
 func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before string) (plane.OutcomeSteps, error) {
 	var out plane.OutcomeSteps
 	var step workqueue.Step
@@ -189,7 +186,6 @@ func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before
 	return out, err
 }
 
-// upTo leaves the steps that one needs, and returns the needs of these.
 func upTo(out *plane.OutcomeSteps, needs [][]workqueue.Step, before string) ([][]workqueue.Step, error) {
 	at := slices.Index(out.Names, before)
 	if at < 0 || len(needs[at]) == 0 {
@@ -198,7 +194,7 @@ func upTo(out *plane.OutcomeSteps, needs [][]workqueue.Step, before string) ([][
 	wanted := slices.Clone(needs[at])
 	var kept plane.OutcomeSteps
 	var of [][]workqueue.Step
-	for i := at - 1; i >= 0; i-- { // a step needs steps before it
+	for i := at - 1; i >= 0; i-- { // a step needs only earlier ones
 		if !slices.Contains(wanted, out.All[i]) {
 			continue
 		}
@@ -214,12 +210,12 @@ func upTo(out *plane.OutcomeSteps, needs [][]workqueue.Step, before string) ([][
 	return of, nil
 }
 
-// Keys are looked up one by one in work_queue_key, whatever the planner knows of the table.
+// Keys are looked up one by one in work_queue_key, regardless of statistics.
 const payloadsOf = `
 SELECT g.key, q.payload FROM unnest($2::text[]) AS g (key)
 CROSS JOIN LATERAL (SELECT payload FROM work_queue WHERE run_id = $1 AND item_key = g.key LIMIT 1) q`
 
-// Payloads returns those that items have now, by their keys. A key that the run does not have is not in it.
+// Payloads returns the current payloads of items by key, without unknown keys.
 func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string) (map[string]string, error) {
 	all := make(map[string]string, len(keys))
 	var key, payload string
@@ -232,8 +228,7 @@ func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string)
 	return all, nil
 }
 
-// CorrectedReport is what became of the items whose payloads were corrected. Items is Made, Kept, Failed and
-// Unfinished.
+// CorrectedReport is the outcomes of corrected items. Items is the sum of Made, Kept, Failed and Unfinished.
 type CorrectedReport struct {
 	Items      int64        `json:"items" doc:"that have another payload than they came with"`
 	Made       int64        `json:"made" doc:"results that were made since, of corrected data"`
@@ -243,7 +238,7 @@ type CorrectedReport struct {
 	Times      []Correction `json:"times" doc:"oldest first"`
 }
 
-// Correction is one time at which items were given other payloads.
+// Correction is one correction of items' payloads.
 type Correction struct {
 	Generation workqueue.Generation `json:"generation" doc:"that it opened"`
 	At         time.Time            `json:"at"`
@@ -258,7 +253,7 @@ const (
 	readCorrections = `
 SELECT generation, at, actor, reason, cascade, items FROM run_correction WHERE run_id = $1 ORDER BY generation`
 
-	// What was corrected, with the newest part that a step has for it which no other one needs.
+	// The corrected items, with their newest parts of final steps.
 	correctedItems = `
 WITH fixed AS (
     SELECT ordinal, max(generation) AS since FROM work_correction WHERE run_id = $1 GROUP BY ordinal
@@ -276,7 +271,7 @@ CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done,
             SELECT FROM run_step t WHERE t.run_id = $1 AND s.step = ANY (t.needs)))) AS made) i`
 )
 
-// readCorrected accounts for corrections; nil when there were none.
+// readCorrected accounts for corrections; nil if there were none.
 func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*CorrectedReport, error) {
 	times, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Correction], readCorrections, run)
 	if err != nil || len(times) == 0 {
@@ -288,7 +283,7 @@ func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*Correc
 	return r, err
 }
 
-// StepReport is the account of one step. Items is Done, Failed, Skipped and Missing.
+// StepReport is the account of one step. Items is the sum of Done, Failed, Skipped and Missing.
 type StepReport struct {
 	Name        string         `json:"name"`
 	Kind        workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
@@ -340,10 +335,9 @@ func (r *RunReport) readSteps(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// maxHistory bounds a history: the newest entries.
 const maxHistory = 500
 
-// HistoryEntry is one thing that happened to a run, or beside it.
+// HistoryEntry is one event of a run, or of its environment.
 type HistoryEntry struct {
 	At   time.Time `json:"at"`
 	Kind string    `json:"kind" enum:"action,note,event,breaker,service,alert" doc:"service: a version's first answer"`
@@ -352,8 +346,7 @@ type HistoryEntry struct {
 	Text string    `json:"text,omitempty" doc:"the note, the reason, or the title of the alert"`
 }
 
-// The audit log and events by their indexes of runs, breakers by endpoint_change_endpoint, services by the slices of
-// the run. Of messages of alerts there are few, and retention keeps it so.
+// By the indexes on runs, endpoint_change_endpoint, and the run's slices. Alert messages are few.
 const runHistory = `
 WITH run AS MATERIALIZED (
     SELECT created_at, coalesce(finished_at, tranche_now()) AS until FROM batchrun WHERE id = $1)
@@ -382,7 +375,7 @@ WHERE at IS NOT NULL
 ORDER BY at DESC, kind, what, who
 LIMIT $2`
 
-// History returns what happened to a run, newest first. The error wraps ErrNotFound when there is no such run.
+// History returns the events of a run, newest first. The error wraps ErrNotFound if the run does not exist.
 func (s Store) History(ctx context.Context, run workqueue.RunID) (all []HistoryEntry, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
 		if _, err := inspect.ReadSummary(ctx, tx, run); err != nil {

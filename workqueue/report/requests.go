@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// RequestReport is the chunks that were sent to services, in all generations.
+// RequestReport is the chunks sent to services, in all generations.
 type RequestReport struct {
 	Count         int64         `json:"count"`
 	Items         int64         `json:"items" doc:"in all of them; an item counts as often as it was asked for"`
@@ -25,7 +25,7 @@ type RequestReport struct {
 	LostToNodes   int64         `json:"lost_to_nodes" doc:"chunks reissued because their node was gone or stopped"`
 }
 
-// CauseReport is the requests that were sent for one cause.
+// CauseReport is the requests sent for one cause.
 type CauseReport struct {
 	Cause    workqueue.Cause `json:"cause"`
 	Requests int64           `json:"requests"`
@@ -62,7 +62,7 @@ func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) (err error) {
 	return tx.QueryRow(ctx, lostSlices, r.ID).Scan(&q.LostToStreams, &q.LostToNodes)
 }
 
-// tookSeconds is an SQL expression on work_slice: how long its service took for it.
+// tookSeconds is an SQL expression on work_slice: how long its service took.
 const tookSeconds = `coalesce(took,
     extract(epoch FROM ended_at - coalesce(delivered_at, ` + plane.AskedAt + `))::float8)`
 
@@ -75,7 +75,7 @@ func (r *RunReport) readTimes(ctx context.Context, tx pgx.Tx) error {
 	return tx.QueryRow(ctx, requestTimes, r.ID).Scan(&r.Requests.P50Seconds, &r.Requests.P99Seconds)
 }
 
-// What an earlier request of the same step has asked for, block by block in the order of the requests.
+// What an earlier request of the same step had, block by block in request order.
 const triedAgain = `
 SELECT coalesce(sum(again), 0)::bigint FROM (
     SELECT bit_count(bit_or(mask & earlier)) AS again FROM (
@@ -90,7 +90,7 @@ func (r *RunReport) readTriedAgain(ctx context.Context, tx pgx.Tx) error {
 	return tx.QueryRow(ctx, triedAgain, r.ID).Scan(&r.Requests.TriedAgain)
 }
 
-// WorkerReport is what one service or endpoint did.
+// WorkerReport is the work of one service or endpoint.
 type WorkerReport struct {
 	Name           string  `json:"name"`
 	Requests       int64   `json:"requests" doc:"that it answered"`
@@ -99,7 +99,7 @@ type WorkerReport struct {
 	P99Seconds     float64 `json:"p99_seconds" doc:"of a request"`
 }
 
-// maxWorkers bounds the services and the endpoints that a report names. Each start of a service makes a name.
+// maxWorkers bounds the named services and endpoints. Each start of a service makes a name.
 const maxWorkers = 10
 
 const slowestWorkers = `
@@ -128,17 +128,14 @@ func (r *RunReport) readWorkers(ctx context.Context, tx pgx.Tx) (err error) {
 	return nil
 }
 
-// bestWindow is over how long the best rate is taken, unless the run took less.
 const bestWindow = 10 * time.Second
 
-// maxBuckets bounds what is read to find the best rate.
 const maxBuckets = 20_000
 
 const answersOverTime = `
 SELECT floor(extract(epoch FROM ended_at) / $2::float8)::bigint AS bucket, sum(bit_count(mask))::bigint FROM work_slice
 WHERE run_id = $1 AND state = 'recorded' GROUP BY 1 ORDER BY 1`
 
-// readRates needs the generations.
 func (r *RunReport) readRates(ctx context.Context, tx pgx.Tx) error {
 	var settled int64
 	for i := range r.Generations {
@@ -165,7 +162,6 @@ func (r *RunReport) readRates(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// rateWindowSum finds the greatest sum over so many buckets in a row.
 type rateWindowSum struct {
 	buckets int64
 	at      []int64
@@ -174,7 +170,6 @@ type rateWindowSum struct {
 	best    int64
 }
 
-// add takes the next bucket that has anything in it.
 func (w *rateWindowSum) add(bucket, items int64) {
 	w.at, w.counts, w.sum = append(w.at, bucket), append(w.counts, items), w.sum+items
 	for w.at[0] <= bucket-w.buckets {

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// GenerationReport is one generation of a run: its start, or a re-run. Seconds is the sum of the four that follow it.
+// GenerationReport is one generation of a run: its start, or a re-run. Seconds sums up the next four.
 type GenerationReport struct {
 	Generation workqueue.Generation `json:"generation"`
 	StartedAt  time.Time            `json:"started_at"`
@@ -22,33 +22,32 @@ type GenerationReport struct {
 	Seconds        float64 `json:"seconds"`
 	WaitingSeconds float64 `json:"waiting_seconds" doc:"until the first request was sent"`
 	WorkingSeconds float64 `json:"working_seconds"`
-	PausedSeconds  float64 `json:"paused_seconds" doc:"held, whatever else was going on"`
+	PausedSeconds  float64 `json:"paused_seconds" doc:"held, regardless of other states"`
 	ClosingSeconds float64 `json:"closing_seconds" doc:"from the last answer to the end"`
 	Done           int64   `json:"done" doc:"items that got their result in it"`
 	Failed         int64   `json:"failed"`
 	Rate           float64 `json:"rate" doc:"items a second with a final outcome, pauses left out"`
 }
 
-// lifetime is what else is known of a run's time.
 type lifetime struct {
 	sealed *time.Time
-	held   bool // now
+	held   bool // held now
 }
 
-// runEvents are few; run_event_completion and the time of the run do not find them all, so the table is read.
+// runEvents scans the table: run_event_completion and the run's times do not give all events, which are few.
 const runEvents = `SELECT kind, generation, at FROM run_event WHERE run_id = $1 ORDER BY at, id`
 
 const requestsByGeneration = `
 SELECT generation, min(` + plane.AskedAt + `), max(ended_at) FILTER (WHERE state = 'recorded')
 FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL GROUP BY generation`
 
-// partsByGeneration walks along the primary key of work_result. A run of one generation has its counts elsewhere.
+// partsByGeneration scans the primary key of work_result. A run of one generation has its counts elsewhere.
 const partsByGeneration = `
 SELECT generation, count(*) FILTER (WHERE error_code IS NULL), count(*) FILTER (WHERE error_code IS NOT NULL)
 FROM work_result WHERE run_id = $1 GROUP BY generation`
 
-// itemsByGeneration counts an item once for each generation: as failed when a step that is not optional failed it in
-// that generation, as done when it got a result there, which is the part of a step that no other one needs.
+// itemsByGeneration counts an item once for each generation: as failed if a required step failed it in that
+// generation, as done if it got a result there, which is the part of a step that no other needs.
 const itemsByGeneration = `
 WITH steps AS MATERIALIZED (
     SELECT s.step, s.optional,
@@ -114,22 +113,20 @@ func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []Generati
 	return err
 }
 
-// history is a run as its events tell it.
 type history struct {
 	acts  []act
 	holds []span
 }
 
-// span is a time from one moment to another; while it lasts, its end is zero.
+// span is a period; its end is zero while it lasts.
 type span struct{ from, to time.Time }
 
-// act is one generation.
 type act struct {
 	generation workqueue.Generation
 	span
 
 	ended       string
-	first, last *time.Time // the first request, and the last answer that was recorded
+	first, last *time.Time // the first request, and the last recorded answer
 }
 
 func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*history, error) {
@@ -150,7 +147,6 @@ func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*
 	return s, err
 }
 
-// tell goes on with the next event.
 func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time.Time) {
 	switch kind {
 	case workqueue.EventPaused:
@@ -169,14 +165,12 @@ func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time
 	}
 }
 
-// free ends the hold that lasts, if one does.
 func (s *history) free(at time.Time) {
 	if n := len(s.holds); n > 0 && s.holds[n-1].to.IsZero() {
 		s.holds[n-1].to = at
 	}
 }
 
-// end ends the generation that goes on, if one does.
 func (s *history) end(at time.Time, how string) {
 	if n := len(s.acts); n > 0 && s.acts[n-1].to.IsZero() {
 		s.acts[n-1].to, s.acts[n-1].ended = at, how
@@ -192,7 +186,7 @@ func (s *history) act(g workqueue.Generation) *act {
 	return nil
 }
 
-// report divides a generation's time: what falls into a hold is a pause, whatever else it is.
+// report divides a generation's time: any time while held is a pause.
 func (s *history) report(i int, now time.Time) GenerationReport {
 	a := &s.acts[i]
 	out := GenerationReport{Generation: a.generation, StartedAt: a.from, Ended: a.ended}
@@ -217,7 +211,6 @@ func (s *history) report(i int, now time.Time) GenerationReport {
 	return out
 }
 
-// awake is how long the run was not held between two moments.
 func (s *history) awake(from, to, now time.Time) time.Duration {
 	left := to.Sub(from)
 	for _, h := range s.holds {

@@ -15,12 +15,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// TimelineRequest says of which time of a run to tell.
+// TimelineRequest selects the period of a timeline.
 type TimelineRequest struct {
 	Run     workqueue.RunID
 	Step    string // empty: every step
-	Buckets int    // how finely; 1 to MaxBuckets, 0 means DefaultBuckets
-	All     bool   // from the beginning, and not only of the present generation
+	Buckets int    // 1 to MaxBuckets, 0 means DefaultBuckets
+	All     bool   // from the beginning instead of the current generation
 }
 
 // The number of buckets of a timeline.
@@ -29,7 +29,7 @@ const (
 	MaxBuckets     = 1000
 )
 
-// Timeline is how a run has gone, in equal lengths of time.
+// Timeline is the progress of a run in equal periods.
 type Timeline struct {
 	From          time.Time      `json:"from"`
 	To            time.Time      `json:"to" doc:"now, or when the run ended"`
@@ -54,9 +54,9 @@ SELECT CASE WHEN $2 THEN 1 ELSE generation END, generation,
     coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at), coalesce(finished_at, tranche_now())
 FROM batchrun WHERE id = $1`
 
-	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of its
-	// generation that held it: those before it had it retried. What became of it is in the block, or, for earlier
-	// generations, it has failed if it has a part that says so: work_result_error finds those.
+	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of
+	// its generation that held it: earlier ones were retried. The block has its outcome; in earlier generations it
+	// has failed if it has an error part, which work_result_error finds.
 	timelineOf = `
 WITH failures AS MATERIALIZED (
     SELECT step, (ordinal >> 13)::int AS block, generation,
@@ -87,7 +87,7 @@ FROM counted
 GROUP BY 1, 2`
 )
 
-// Timeline tells how a run has gone. The error wraps ErrNotFound when there is no such run or step.
+// Timeline returns the progress of a run. The error wraps ErrNotFound if the run or step does not exist.
 func (s Store) Timeline(ctx context.Context, req TimelineRequest) (*Timeline, error) {
 	var out *Timeline
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {

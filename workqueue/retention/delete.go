@@ -15,15 +15,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// DeleteRequest says which run someone wants to be deleted.
+// DeleteRequest asks to delete a run.
 type DeleteRequest struct {
 	Run    workqueue.RunID
-	DryRun bool // change nothing, and say what would go
+	DryRun bool // change nothing, and return what would be deleted
 	Reason string
 	Actor  string
 }
 
-// Deletion is what goes with a run, or would.
+// Deletion is what is deleted with a run, or would be.
 type Deletion struct {
 	Name       string    `json:"name,omitempty"`
 	Plan       string    `json:"plan"`
@@ -34,12 +34,12 @@ type Deletion struct {
 	Steps      int       `json:"steps"`
 	Bytes      int64     `json:"bytes" doc:"of all its rows, roughly"`
 	Letters    int64     `json:"dead_letters"`
-	Waiting    int64     `json:"waiting_letters" doc:"dead letters that wait for someone; they go too"`
+	Waiting    int64     `json:"waiting_letters" doc:"waiting dead letters; they are deleted, too"`
 	Quarantine int64     `json:"quarantine" doc:"messages in quarantine"`
 }
 
 const (
-	// As everybody does who begins something with a run: its steps first. Whoever is at work on it is waited for.
+	// Locks the steps first, like every operation on a run, and waits for other holders.
 	lockStepsForGood = `
 SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
 
@@ -51,7 +51,7 @@ SELECT state, generation, coalesce(name, ''), plan, items, coalesce(failed, 0), 
     (SELECT o.id FROM batchrun o WHERE o.from_run = batchrun.id ORDER BY o.id DESC LIMIT 1)
 FROM batchrun WHERE id = $1 FOR UPDATE`
 
-	// The counts go by indexes that begin with the run; the size is that of measureRuns.
+	// The counts use indexes that start with the run; the size is that of measureRuns.
 	weighRun = `
 SELECT coalesce((SELECT z.bytes FROM retention_size z WHERE z.run_id = $1 AND z.generation = $4),
         4096 + $2::bigint * 150 * (1 + $3::bigint)
@@ -64,8 +64,8 @@ SELECT coalesce((SELECT z.bytes FROM retention_size z WHERE z.run_id = $1 AND z.
     (SELECT count(*) FROM quarantine q WHERE q.run_id = $1)`
 )
 
-// DeleteByHand makes a finished run one that is being deleted because someone wants it, whatever the limits are. What
-// keeps it is a [workqueue.StateError]. [Store.DeletePiece] deletes what there is of it.
+// DeleteByHand marks a finished run as being deleted, regardless of limits. It returns a [workqueue.StateError] if
+// the run must stay. [Store.DeletePiece] then deletes its rows.
 func (s Store) DeleteByHand(ctx context.Context, req DeleteRequest) (out Deletion, err error) {
 	err = s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = req.take(ctx, tx)
@@ -102,7 +102,6 @@ func (req *DeleteRequest) take(ctx context.Context, tx pgx.Tx) (out Deletion, er
 		Detail: detail})
 }
 
-// lock locks the run, and refuses one that is still needed.
 func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, gen workqueue.Generation, err error) {
 	steps, err := tx.Exec(ctx, lockStepsForGood, req.Run)
 	if err != nil {
@@ -128,7 +127,7 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 		}
 		refused.Fix = "let it end, or end it first: tranche run cancel " + req.Run.String()
 	case !whole:
-		refused.State, refused.Fix = "a load that was given up", "it is cleared away by itself"
+		refused.State, refused.Fix = "an abandoned load", "it is removed automatically"
 	case left > 0:
 		refused.State += fmt.Sprintf(" for less than %s", retentionSettle)
 		refused.Fix = fmt.Sprintf("answers about it may still come, and schedules look how it ended; try again in %s",
@@ -145,14 +144,13 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 	return out, gen, refused
 }
 
-// leastToEmpty is how many items a run has for which it is worth to give tables new files.
+// leastToEmpty is the number of items of a run that justifies giving tables new files.
 const leastToEmpty = 20_000
 
-// A partition whose rows are all of runs that are being deleted is emptied, which leaves no dead rows and takes as long
-// for ten million as for one. What is in it says so, and not what someone believes of it: the runs are asked of its
-// primary key, one probe for each, up to the first that is not being deleted. Until that is said again under the lock
-// no one has lost anything; what someone has written and not committed keeps the lock from us. work_result_00
-// stands for any partition.
+// A partition with only rows of runs being deleted is truncated, which leaves no dead rows and takes as long for ten
+// million rows as for one. Its contents prove it: its primary key is probed for each run, up to the first that is
+// not being deleted. Nothing is truncated until this is checked again under the lock; uncommitted writers keep the
+// lock from being taken. work_result_00 stands for any partition.
 const (
 	partitionIsSpent = `
 WITH RECURSIVE runs AS (
@@ -165,7 +163,7 @@ SELECT NOT EXISTS (
             SELECT FROM deleted_run g WHERE g.run_id = runs.run_id AND g.purged_at IS NULL))
     AND EXISTS (SELECT FROM work_result_00 WHERE run_id = $1)`
 
-	// While we wait for the lock, who would read or write the partition waits for us: briefly, and then we try again.
+	// While the lock is awaited, readers and writers of the partition wait, too: so only briefly.
 	waitBriefly = `SET LOCAL lock_timeout = '50ms'`
 
 	lockPartition = `LOCK TABLE work_result_00 IN ACCESS EXCLUSIVE MODE`
@@ -177,14 +175,13 @@ UPDATE deleted_run SET deleted = deleted + items * CASE WHEN $2 THEN steps ELSE 
 WHERE run_id = $1 AND purged_at IS NULL`
 )
 
-// Emptying is what became of trying to empty the partitions of a run.
+// Emptying is the result of trying to empty the partitions of a run.
 type Emptying struct {
-	Emptied int  // tables that have no row of the run any more, since no one else had one there
-	Busy    bool // someone is at work in one that could be emptied: it may be retried
+	Emptied int  // truncated tables
+	Busy    bool // an emptiable one is in use: retry later
 }
 
-// Empty takes away the items and outcomes of a run that is being deleted where no other run has any in the same
-// partition, but for such as are being deleted too. What it leaves is for [Store.DeletePiece]. Leader work.
+// Empty truncates the partitions of a run being deleted if no other rows stay; see [Store.DeletePiece]. Leader work.
 func (s Store) Empty(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (out Emptying, err error) {
 	for _, table := range []string{"work_result", "work_queue"} {
 		emptied, err := s.emptyOne(ctx, lease, run, table)
@@ -211,7 +208,7 @@ func (s Store) emptyOne(ctx context.Context, lease workqueue.Lease, run workqueu
 		if err != nil || !large {
 			return err
 		}
-		// The first look spares everybody the lock, the second one is what counts.
+		// The first check avoids the lock; the second, under it, decides.
 		for _, before := range [][]string{nil, {waitBriefly, say(lockPartition)}} {
 			for _, statement := range before {
 				if _, err := tx.Exec(ctx, statement); err != nil {

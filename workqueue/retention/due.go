@@ -12,16 +12,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// What of each kind may be deleted, with when it ended and how large it is, roughly. Overhead counts in: the header of
-// a row and its entries in indexes.
+// What may be deleted of each kind, with its end and approximate size, including row headers and index entries.
 const (
-	// A load that was given up is cleared by those who clear loads.
+	// Abandoned loads are cleared separately.
 	finishedRuns = `
     SELECT r.ctid, r.id::text AS id, r.finished_at AS at, coalesce(z.bytes, 0) AS size
     FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id
     WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)`
 
-	// What carries a run on goes first.
+	// Runs that continue it are deleted first.
 	carriedOnByDue = ` AND NOT EXISTS (
         WITH RECURSIVE later (id) AS (
             SELECT o.id FROM batchrun o WHERE o.from_run = r.id
@@ -36,7 +35,7 @@ const (
     WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r
         WHERE r.id = e.run_id AND (r.state IN ('loading', 'running') OR e.kind = 'completed'))`
 
-	// The rules stand in the schema, for audit_expire, which alone may delete.
+	// The schema has the rules, for audit_expire, which alone may delete.
 	oldAudit = `
     SELECT id::text AS id, at, size FROM audit_deletable`
 
@@ -44,12 +43,12 @@ const (
     SELECT q.ctid, q.id::text AS id, q.at, pg_column_size(q.body) + pg_column_size(q.detail) + 250 AS size
     FROM quarantine q`
 
-	// Those that wait for someone stay, and those that are not in the stream yet.
+	// Waiting letters stay, and requeued ones not in the stream so far.
 	oldLetters = `
     SELECT d.ctid, d.id::text AS id, d.changed_at AS at, coalesce(pg_column_size(d.body), 0) + 400 AS size
     FROM dead_letter d WHERE d.state <> 'waiting' AND (d.state <> 'requeued' OR d.sent_at IS NOT NULL)`
 
-	// What a dead node still holds the sweep takes from it first; it tells whose it is by the session's row.
+	// What a dead node holds is swept first, which needs the session's row.
 	oldSessions = `
     SELECT n.ctid, n.id::text AS id, least(n.ended_at, n.expires_at) AS at, pg_column_size(n.stats) + 200 AS size
     FROM node_session n
@@ -58,7 +57,7 @@ const (
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
         AND NOT EXISTS (SELECT FROM leader l WHERE l.session_id = n.id)`
 
-	// A due time whose run is in progress, or that was not looked at for being late, is not handled yet.
+	// A due time whose run is in progress, or that was not checked for lateness, is not finished.
 	oldFires = `
     SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size
     FROM schedule_occurrence f
@@ -66,8 +65,8 @@ const (
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id AND r.state IN ('loading', 'running'))`
 )
 
-// The time before which things go: the latest of what the limits say. $1 is the age, $2 the count, $3 the bytes; a
-// limit that is null is none. Of things that are larger than all that is to be kept, the newest stays.
+// The time before which things are deleted: the latest given by the limits. $1 is the age, $2 the count, $3 the
+// bytes; null is no limit. If a single thing exceeds the bytes, the newest one stays.
 const (
 	cutoffHead = `WITH old AS (`
 	cutoffTail = `),
@@ -81,7 +80,7 @@ SELECT greatest(tranche_now() - $1::interval, (SELECT at FROM ranked WHERE n = $
 	dueHead = `SELECT count(*), coalesce(sum(size), 0)::bigint, min(at), max(at) FROM (`
 	dueTail = `) old WHERE at < $1`
 
-	// By ctid: a row that someone changes meanwhile is another one then, and stays.
+	// By ctid: a concurrently changed row has another one, and stays.
 	deleteMiddle = ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM (`
 	deleteTail   = `) old WHERE at < $1 LIMIT $2))`
 )
@@ -107,17 +106,16 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	dueFires      = dueHead + oldFires + dueTail
 
 	deleteEvents     = `DELETE FROM run_event` + deleteMiddle + oldEvents + deleteTail
-	deleteAudit      = `SELECT audit_expire($1, $2)` // says how many; the log is not ours to delete from
+	deleteAudit      = `SELECT audit_expire($1, $2)` // returns the number; the log cannot be deleted from directly
 	deleteQuarantine = `DELETE FROM quarantine` + deleteMiddle + oldQuarantine + deleteTail
 	deleteLetters    = `DELETE FROM dead_letter` + deleteMiddle + oldLetters + deleteTail
 	deleteSessions   = `DELETE FROM node_session` + deleteMiddle + oldSessions + deleteTail
 	deleteFires      = `DELETE FROM schedule_occurrence` + deleteMiddle + oldFires + deleteTail
 )
 
-// retained is the statements of a kind.
 type retained struct {
 	cutoff, due string
-	remove      string // of $1 and up to $2 rows; empty: runs have stages of their own
+	remove      string // deletes up to $2 rows before $1; empty: runs are deleted in stages
 }
 
 func (k RetentionKind) statements() retained {
@@ -132,11 +130,10 @@ func (k RetentionKind) statements() retained {
 	}[k]
 }
 
-// retentionReadTimeout bounds a look for what is past the limits of a kind, which may read all there is of it. A
-// connection that has gone silent is given up after it.
+// retentionReadTimeout bounds a search for what is past the limits of a kind, which may read all of it.
 const retentionReadTimeout = 5 * time.Minute
 
-// KindDue is what of a kind is past its limits.
+// KindDue is what is past the limits of a kind.
 type KindDue struct {
 	Kind   RetentionKind `json:"kind"`
 	Count  int64         `json:"count"`
@@ -146,7 +143,7 @@ type KindDue struct {
 	Newest *time.Time    `json:"newest,omitempty" doc:"when the newest of them ended"`
 }
 
-// RetentionCutoff returns the time before which things of a kind go, by the database's clock; nil when none do.
+// RetentionCutoff returns the time before which things of a kind are deleted; nil if none are.
 func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, error) {
 	if r.None() {
 		return nil, nil
@@ -161,7 +158,7 @@ func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, e
 	return before, nil
 }
 
-// RetentionDue says, for every kind, what would go now.
+// RetentionDue returns, for every kind, what would be deleted now.
 func (s Store) RetentionDue(ctx context.Context) ([]KindDue, error) {
 	all, err := s.Retention(ctx)
 	if err != nil {
@@ -191,11 +188,10 @@ func (s Store) retentionDue(ctx context.Context, r *Retention) (due KindDue, err
 	return due, nil
 }
 
-// noteDeleted adds to what is told of a kind.
 const noteDeleted = `
 UPDATE retention SET deleted = deleted + $2, last_deleted = $2, last_at = tranche_now() WHERE kind = $1`
 
-// NoteDeleted writes down what a round has deleted of a kind. Leader work.
+// NoteDeleted records how many things of a kind a round has deleted. Leader work.
 func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind RetentionKind, n int64) error {
 	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, noteDeleted, kind, n)
@@ -203,8 +199,7 @@ func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind Rete
 	})
 }
 
-// DeleteOld deletes things of a kind that ended before a time, up to a number of them, in one transaction, and returns
-// how many. Leader work.
+// DeleteOld deletes up to limit things of a kind that ended before a time in one transaction. Leader work.
 func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind RetentionKind, before time.Time, limit int,
 ) (n int64, err error) {
 	statement := kind.statements().remove

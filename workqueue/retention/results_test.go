@@ -152,7 +152,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 	b.Exec(`DELETE FROM work_piece WHERE piece = 2`)
 	report, err := doctor.New(b.Store).Doctor(t.Context())
 	if err != nil || len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.TruthsAgree ||
-		!strings.Contains(report.Violations[0].What, "pieces are missing") {
+		!strings.Contains(report.Violations[0].What, "missing pieces") {
 		t.Errorf("of a piece that is gone the doctor says %+v, %v", report.Violations, err)
 	}
 	b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)

@@ -1,4 +1,5 @@
-// Package retention removes what has been kept for long enough.
+// Package retention deletes what is past its limits of age, number or size, in small transactions that the next
+// leader continues. It never deletes what is in progress.
 package retention
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Store is the database for retention. It is safe for concurrent use.
+// Store deletes old rows. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
@@ -27,18 +28,18 @@ func New(db *database.DB) Store { return Store{db: db} }
 // RetentionKind is what is deleted by one set of limits.
 type RetentionKind string
 
-// The kinds that are kept for a time.
+// The kinds of things that are kept for a time.
 const (
-	RetainRuns        RetentionKind = "runs"                 // finished runs, with everything of theirs but the audit log
-	RetainEvents      RetentionKind = "events"               // published ones
-	RetainAudit       RetentionKind = "audit"                // who did what
-	RetainQuarantine  RetentionKind = "quarantine"           // messages that could not be taken
-	RetainDeadLetters RetentionKind = "dead_letters"         // those that wait for no one
-	RetainSessions    RetentionKind = "sessions"             // of nodes that are gone
-	RetainFires       RetentionKind = "schedule_occurrences" // due times that have been handled
+	RetainRuns        RetentionKind = "runs"   // finished runs with everything of theirs, except the audit log
+	RetainEvents      RetentionKind = "events" // published ones
+	RetainAudit       RetentionKind = "audit"
+	RetainQuarantine  RetentionKind = "quarantine"           // messages that could not be accepted
+	RetainDeadLetters RetentionKind = "dead_letters"         // those that do not wait
+	RetainSessions    RetentionKind = "sessions"             // of nodes that ended
+	RetainFires       RetentionKind = "schedule_occurrences" // finished due times
 )
 
-// Kinds are all kinds, in the order in which people are shown them.
+// Kinds returns all kinds in display order.
 func Kinds() []RetentionKind {
 	return []RetentionKind{RetainRuns, RetainEvents, RetainAudit, RetainQuarantine, RetainDeadLetters, RetainSessions,
 		RetainFires}
@@ -50,11 +51,11 @@ const (
 	MinRetentionBytes = 1 << 20
 )
 
-// Limits say how much of a kind is kept. What is past any of them goes, the oldest first; nil is no limit.
+// Limits say how much of a kind is kept. What exceeds any of them is deleted, oldest first; nil is no limit.
 type Limits struct {
 	Age   *time.Duration
-	Count *int64 // so many, the newest
-	Bytes *int64 // so much, roughly, of the newest
+	Count *int64 // of the newest
+	Bytes *int64 // of the newest, approximate
 }
 
 // None reports whether everything is kept.
@@ -77,7 +78,7 @@ func (l *Limits) validate() error {
 	return nil
 }
 
-// String names the limits that there are.
+// String names the limits that are set.
 func (l *Limits) String() string {
 	var said []string
 	if l.Age != nil {
@@ -92,7 +93,7 @@ func (l *Limits) String() string {
 	return strings.Join(said, ", ")
 }
 
-// Age is an age as people write it: 90d, or 36h0m0s when it is not whole days.
+// Age formats an age: 90d, or 36h0m0s if it is not whole days.
 func Age(age time.Duration) string {
 	if hours := age / time.Hour; age%time.Hour == 0 && hours%24 == 0 {
 		return fmt.Sprintf("%dd", hours/24)
@@ -108,16 +109,16 @@ func (l *Limits) values() map[string]any {
 	return v
 }
 
-// Retention is a kind with its limits, and what they have led to.
+// Retention is a kind with its limits and results.
 type Retention struct {
 	Kind RetentionKind
 	Limits
 
-	ChangedBy   string // empty: the limits are as they came
+	ChangedBy   string // empty: defaults
 	ChangedAt   time.Time
 	Deleted     int64      // ever
 	LastDeleted int64      // in the last round that deleted any
-	LastAt      *time.Time // when that was
+	LastAt      *time.Time // time of that round
 }
 
 const retentionFields = `kind, age, max_count, max_bytes, changed_by, changed_at, deleted, last_deleted, last_at`
@@ -154,7 +155,7 @@ func scanRetention(row pgx.CollectableRow) (r Retention, err error) {
 	return r, err
 }
 
-// UnknownKindError is returned for a kind that there is none of. It is an [workqueue.ErrNotFound].
+// UnknownKindError is returned for a kind that does not exist. It is a [workqueue.ErrNotFound].
 type UnknownKindError struct{ Kind string }
 
 func (e *UnknownKindError) Error() string {
@@ -166,7 +167,7 @@ func (e *UnknownKindError) Error() string {
 		strings.Join(names, ", "))
 }
 
-// Is makes it an [workqueue.ErrNotFound].
+// Is makes it a [workqueue.ErrNotFound].
 func (e *UnknownKindError) Is(target error) bool { return target == workqueue.ErrNotFound }
 
 func (k RetentionKind) check() error {
@@ -176,7 +177,7 @@ func (k RetentionKind) check() error {
 	return nil
 }
 
-// SetRetention sets the limits of a kind, and returns what is so now.
+// SetRetention sets the limits of a kind and returns the result.
 func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limits, actor string,
 ) (set Retention, err error) {
 	if err := errors.Join(kind.check(), limits.validate()); err != nil {
@@ -211,7 +212,7 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 	return set, nil
 }
 
-// AskRetention notes that someone wants what is past its limits to be deleted now.
+// AskRetention records that a user asked to delete now what is past its limits.
 func (s Store) AskRetention(ctx context.Context, actor string) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_run", Subject: "retention"})
@@ -222,8 +223,8 @@ func (s Store) AskRetention(ctx context.Context, actor string) error {
 	return nil
 }
 
-// TookTooLong reports whether PostgreSQL did not get something done in the time that it had, so that less of it may
-// succeed: the transaction's time was over, or a limit of the database's or the role's. Waiting for a lock is none.
+// TookTooLong reports whether PostgreSQL ran out of time, so that a smaller batch may succeed: the transaction's
+// time, or a limit of the database or role. Lock waits do not count.
 func TookTooLong(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code == "57014" || pg.Code == "25P04" // statement_timeout, transaction_timeout

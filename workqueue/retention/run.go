@@ -16,21 +16,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// A finished run is deleted in two moves. The first takes its row out of batchrun and leaves one in deleted_run
-// instead, in one transaction: from then on no one finds the run, and no one can begin anything with it. The second
-// deletes what else there is of it, in small pieces, each in a transaction that also says how far it is; whoever leads
-// goes on where the leader before has stopped. See retention_stage.go.
+// A finished run is deleted in two steps. The first moves its row from batchrun to deleted_run in one transaction:
+// from then on the run cannot be found or used. The second deletes its other rows in small batches, each in a
+// transaction that also saves the progress; the next leader continues there. See stage.go.
 
-// retentionSettle is how long after its end a run may not be deleted, whatever its limits say.
+// retentionSettle is how long after its end a run may not be deleted, regardless of limits.
 const retentionSettle = time.Minute
 
 const (
-	// Only runs that were not measured since their last generation, and always the same first.
+	// Only runs not measured since their last generation, always in the same order.
 	unmeasuredRuns = `
 SELECT r.id FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
 WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL ORDER BY r.id LIMIT $1`
 
-	// One that runs again meanwhile is left out.
+	// A run restarted meanwhile is left out.
 	runsToSize = `
 WITH unknown AS MATERIALIZED (
     SELECT r.id, r.generation, r.items, (SELECT count(*) FROM run_step st WHERE st.run_id = r.id) AS steps
@@ -40,8 +39,7 @@ INSERT INTO retention_size (run_id, generation, bytes)`
 	writeSizes = `
 ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = excluded.bytes`
 
-	// Roughly: what items, results and their rows take up in tables and indexes, what was corrected, and half a kilobyte
-	// a slice. Blocks have the sums.
+	// Approximate: items, results and their rows and index entries, corrections, and half a kilobyte a slice.
 	measureRuns = runsToSize + `
 SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
     + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
@@ -50,7 +48,7 @@ SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
     + 500 * (SELECT count(*) FROM work_slice w WHERE w.run_id = s.id)
 FROM unknown s` + writeSizes
 
-	// Rows and indexes as above, and nothing for what is in them: a guess that is too large deletes runs too early.
+	// Rows and indexes as above, without contents: a guess that is too large would delete runs too early.
 	guessRun = runsToSize + `
 SELECT s.id, s.generation, 4096 + s.items * (150 + s.steps * 150) FROM unknown s` + writeSizes + `
 RETURNING bytes`
@@ -58,8 +56,7 @@ RETURNING bytes`
 	dropSizes = `
 DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = z.run_id)`
 
-	// The oldest, but a run only after those that carry it on, with which it is one to reports. What follows says again
-	// what makes a run one that may go.
+	// The oldest, but a run only after those that continue it, with which reports combine it.
 	runsPastLimits = `
 SELECT r.id FROM batchrun r
 WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened) AND r.finished_at < $1
@@ -67,13 +64,12 @@ WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.op
     AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
 ORDER BY r.finished_at, r.id LIMIT $2`
 
-	// As everybody does who begins something with a run: its steps first. Whoever holds one of them is at work on it, and
-	// it is left alone.
+	// Locks the steps first, like every operation on a run. If one is locked, the run is in use.
 	lockStepsToDelete = `
 WITH free AS MATERIALIZED (SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE SKIP LOCKED)
 SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
 
-	// An event that was not published yet names the run. What people said of its conditions goes with it.
+	// An unpublished event names the run, so it stays. Marks of its conditions are deleted with it.
 	takeRun = `
 WITH free AS MATERIALIZED (SELECT id FROM batchrun WHERE id = $1 FOR UPDATE SKIP LOCKED),
 taken AS (
@@ -90,9 +86,8 @@ SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished
 RETURNING name, plan, items, generation, finished_at`
 )
 
-// MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns which
-// it took, also when it fails. It reads all blocks and slices of theirs, which may take longer than a transaction has:
-// see [TookTooLong] and [Store.GuessRun]. Leader work.
+// MeasureRuns estimates the size of up to limit finished runs not measured so far, and returns which, also after an
+// error. If that exceeds a transaction's time: see [TookTooLong] and [Store.GuessRun]. Leader work.
 func (s Store) MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int) (took []workqueue.RunID, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if took, err = pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], unmeasuredRuns, limit); err != nil || len(took) == 0 {
@@ -107,8 +102,7 @@ func (s Store) MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int
 	return took, nil
 }
 
-// GuessRun gives a finished run a size without reading any of its rows, and returns it: 0, and nothing has happened,
-// when the run is not finished any more. It counts like one that was measured. Leader work.
+// GuessRun sets and returns a finished run's size without reading rows, or 0 if it is not finished. Leader work.
 func (s Store) GuessRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (bytes int64, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, guessRun, []workqueue.RunID{run}).Scan(&bytes)
@@ -123,7 +117,7 @@ func (s Store) GuessRun(ctx context.Context, lease workqueue.Lease, run workqueu
 	return bytes, nil
 }
 
-// DropSizes forgets the sizes of runs that were deleted. Leader work.
+// DropSizes deletes the sizes of deleted runs. Leader work.
 func (s Store) DropSizes(ctx context.Context, lease workqueue.Lease) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, dropSizes)
@@ -135,7 +129,7 @@ func (s Store) DropSizes(ctx context.Context, lease workqueue.Lease) error {
 	return nil
 }
 
-// RunsPastLimits returns finished runs that ended before a time, the oldest first, without those that are left out.
+// RunsPastLimits returns finished runs that ended before a time, oldest first, except some.
 func (s Store) RunsPastLimits(
 	ctx context.Context, before time.Time, limit int, without []workqueue.RunID,
 ) ([]workqueue.RunID, error) {
@@ -152,9 +146,8 @@ func (s Store) RunsPastLimits(
 	return runs, nil
 }
 
-// DeleteRun makes a finished run one that is being deleted: no one finds it any more. It reports false, and has done
-// nothing, when the run is not finished, ended too late, or someone is at work on it. Leader work; [Store.DeletePiece]
-// deletes what there is of it.
+// DeleteRun marks a finished run as being deleted: it can no longer be found. It returns false without effect if the
+// run is not finished, ended too late, or is in use. Leader work; [Store.DeletePiece] deletes its rows.
 func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time, why string,
 ) (deleted bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -180,7 +173,7 @@ func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before ti
 		Before: taken, Detail: map[string]any{"why": why}})
 }
 
-// takeRunRow moves a run's row from batchrun to deleted_run, and returns what it was; nil when it may not go.
+// takeRunRow moves a run's row from batchrun to deleted_run, and returns its values; nil if it must stay.
 func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *time.Time, why, by string, steps int,
 ) (map[string]any, error) {
 	var name, plan string
@@ -204,8 +197,7 @@ SELECT ` + inspect.GoneFields + ` FROM deleted_run WHERE purged_at IS NULL AND r
 ORDER BY deleted_at, run_id LIMIT $1`
 )
 
-// GoingRuns returns the runs that are being deleted, those first that were deleted first, without those that are left
-// out.
+// GoingRuns returns the runs being deleted, oldest deletion first, except some.
 func (s Store) GoingRuns(ctx context.Context, limit int, without ...workqueue.RunID) ([]inspect.GoneRun, error) {
 	if without == nil {
 		without = []workqueue.RunID{}

@@ -13,10 +13,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// What there is of a run, in the order in which it is deleted. Each statement takes a range, so that no piece reads
-// what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go
-// by a primary key or by the index of slices by their block; so does what finds where the next range begins, behind $3,
-// so that a table that has little of the run, or nothing, costs one look.
+// The rows of a run, in order of deletion. Each statement takes a range, so that no batch reads rows that earlier ones
+// deleted: $1 is the run, $2 the step, $3 to $4 the ordinals or blocks. All use a primary key or the index of slices
+// by block. The start of the next range after $3 is found in the same way, so few rows cost one lookup.
 const (
 	nextRunParts = `
 SELECT min(ordinal) FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
@@ -42,7 +41,7 @@ const (
 	deleteRunParts = `
 DELETE FROM work_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
 
-	// By large_result_place. What they consist of goes with them.
+	// By large_result_place. Pieces are deleted by cascade.
 	deleteRunLarge = `
 DELETE FROM large_result WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
 
@@ -68,7 +67,7 @@ DELETE FROM work_order WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3 AND o
 DELETE FROM tracker_group WHERE batch_id = $1 AND $2::int = 0 AND grp >= $3 AND grp < $4`
 )
 
-// What is little for most runs is deleted a number of rows at a time: $2. Each goes by an index that begins with a run.
+// Tables with few rows for most runs, $2 rows at a time. By indexes that start with the run.
 const (
 	deleteRunQuarantine = `
 DELETE FROM quarantine WHERE id = ANY (ARRAY(SELECT id FROM quarantine WHERE run_id = $1 LIMIT $2))`
@@ -92,20 +91,18 @@ DELETE FROM work_lane WHERE run_id = $1 AND lane = ANY (ARRAY(SELECT lane FROM w
 	deleteRunTracker = `
 DELETE FROM tracker_batch WHERE id = $1 AND $2::int > 0`
 
-	// Last: until then they keep out who would begin something with the run.
+	// Last: until then they block new operations on the run.
 	deleteRunSteps = `
 DELETE FROM run_step WHERE run_id = $1 AND $2::int > 0`
 )
 
-// stage is a table of which a run's rows are deleted.
 type stage struct {
 	next, statement string
-	span            int64 // rows that one position has, about; 0: it goes by a number of rows
+	span            int64 // rows per position, about; 0: by number of rows
 	steps           bool  // for each step
 }
 
-// A block has 17 slices when chunks are of 500 items, and 8192 when they are of one. To delete a block or a group of a
-// tracker is the work of some items.
+// A block has 17 slices of 500 items, or 8192 of one. Deleting a block costs as much as several items.
 const (
 	slicesOfBlock = 256
 	worthOfBlock  = 16
@@ -134,7 +131,6 @@ UPDATE deleted_run SET stage = $2, step = $3, position = $4, deleted = deleted +
 WHERE run_id = $1`
 )
 
-// pieceAt is how far the deletion of a run has come.
 type pieceAt struct {
 	steps    int64
 	stage    int
@@ -142,9 +138,8 @@ type pieceAt struct {
 	position int64 // in items or blocks
 }
 
-// DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of about span rows. It
-// returns how many rows that were, and whether the run is gone now. Leader work; the piece and how far it got are one
-// transaction.
+// DeletePiece deletes the next batch of a run being deleted: about span rows of one table. It returns how many rows
+// that were, and whether nothing is left. Leader work; the batch and its progress are one transaction.
 func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, span int64,
 ) (rows int64, gone bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
@@ -168,12 +163,11 @@ func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workq
 		return err
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("delete what is left of run %s: %w", run, err)
+		return 0, false, fmt.Errorf("delete the rest of run %s: %w", run, err)
 	}
 	return rows, gone, nil
 }
 
-// remove deletes a piece and moves on behind it.
 func (at *pieceAt) remove(ctx context.Context, tx pgx.Tx, run workqueue.RunID, st *stage, span int64) (int64, error) {
 	if st.span == 0 {
 		tag, err := tx.Exec(ctx, st.statement, run, span)
@@ -190,7 +184,7 @@ func (at *pieceAt) remove(ctx context.Context, tx pgx.Tx, run workqueue.RunID, s
 		at.next(st)
 		return 0, nil
 	}
-	at.position = min(*low+max(span/st.span, 1), math.MaxInt32) // which no item has
+	at.position = min(*low+max(span/st.span, 1), math.MaxInt32) // beyond any item
 	tag, err := tx.Exec(ctx, st.statement, run, at.step, *low, at.position)
 	return tag.RowsAffected(), err
 }
@@ -202,13 +196,12 @@ func (at *pieceAt) next(st *stage) {
 	}
 }
 
-// goneKept is how long it is known of a run that it was deleted.
 const goneKept = 400 * 24 * time.Hour
 
 const forgetGone = `
 DELETE FROM deleted_run WHERE purged_at < tranche_now() - $1::interval`
 
-// ForgetGone forgets runs that were deleted long ago: from then on they are like runs that never were. Leader work.
+// ForgetGone deletes the records of runs deleted long ago: then they are like runs that never existed. Leader work.
 func (s Store) ForgetGone(ctx context.Context, lease workqueue.Lease) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, forgetGone, goneKept)

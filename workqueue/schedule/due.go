@@ -25,14 +25,14 @@ type DueSchedule struct {
 	Now     time.Time // the database's time
 }
 
-// schedule_due finds them.
+// By schedule_due.
 const dueSchedules = `
 SELECT name, version, spec, next_due, last_due, tranche_now()
 FROM schedule
 WHERE state = 'active' AND deleted_at IS NULL AND next_due <= tranche_now()
 ORDER BY next_due, name LIMIT $1`
 
-// DueSchedules returns schedules whose next due time has come, those that have waited longest first.
+// DueSchedules returns schedules whose next due time has come, longest waiting first.
 func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -47,29 +47,29 @@ func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, erro
 type Taking struct {
 	Schedule string
 	Version  int
-	Was      time.Time  // its next due time as it was read: nothing is taken when it is another by now
+	Was      time.Time  // its next due time as read: if it has changed, nothing is taken
 	LastDue  time.Time  // the latest that is taken
-	Next     *time.Time // nil: it is never due again
+	Next     *time.Time // nil: never due again
 	Fires    []NewFire  // with different due times
 }
 
-// NewFire is a due time that is taken.
+// NewFire is a due time to be taken.
 type NewFire struct {
 	Due     time.Time
-	StartAt time.Time // the due time, or later: jitter, a window
+	StartAt time.Time // the due time, or later because of jitter or a window
 	StartBy *time.Time
 	DoneBy  *time.Time
-	State   FireState // FireWaiting; or FireMissed, FireSkipped: nothing is started
+	State   FireState // FireWaiting; FireMissed and FireSkipped start nothing
 	Reason  string
 }
 
 const (
-	// The fence: whoever was faster has moved the due time on, and a paused, changed or deleted schedule is left alone.
+	// The fence: another leader has moved the due time on, or the schedule is paused, changed or deleted.
 	takeSchedule = `
 UPDATE schedule SET next_due = $4, last_due = $5
 WHERE name = $1 AND version = $2 AND next_due = $3 AND state = 'active' AND deleted_at IS NULL`
 
-	// A due time that has fired before stays as it is.
+	// A due time that already fired stays unchanged.
 	insertFires = `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, reason, start_at, start_by, done_by,
     ended_at)
@@ -81,7 +81,7 @@ ON CONFLICT DO NOTHING
 RETURNING due_at, state, reason`
 )
 
-// TakeFires takes due times of a schedule. taken is false when they are not there to be taken any more. Leader work.
+// TakeFires takes due times of a schedule. taken is false if they can no longer be taken. Leader work.
 func (s Store) TakeFires(ctx context.Context, lease workqueue.Lease, t Taking) (taken bool, err error) {
 	for i := range t.Fires {
 		if f := &t.Fires[i]; f.State != FireWaiting && f.State != FireMissed && f.State != FireSkipped {
@@ -135,24 +135,24 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// WaitingFire is a fire that is to be started.
+// WaitingFire is a fire to be started.
 type WaitingFire struct {
 	FireKey
-	Version  int             // of the schedule now, which is what starts
-	Spec     json.RawMessage // also
-	State    FireState       // FireWaiting, FireQueued, or FireStarting: a leader has begun it and may be gone
+	Version  int             // of the current schedule, which starts
+	Spec     json.RawMessage // likewise
+	State    FireState       // FireWaiting, FireQueued, or FireStarting: a leader that may be dead has begun it
 	Reason   string          // why it waits
 	Attempts int
 	StartAt  time.Time
 	StartBy  *time.Time
 	DoneBy   *time.Time
-	Queued   int               // fires of the schedule that are in its queue
-	UnderWay []workqueue.RunID // runs that the schedule started before and that have not ended
+	Queued   int               // queued fires of the schedule
+	UnderWay []workqueue.RunID // earlier runs of the schedule that have not ended
 	Now      time.Time
 }
 
-// schedule_occurrence_waiting finds them; runs in progress are found as in a list of schedules. Of those that begin at
-// one moment the one that was due first goes first, and of a queue only its head is looked at.
+// schedule_occurrence_waiting finds them; runs in progress are found as in a list of schedules. Of those with the
+// same start the earliest due goes first; of a queue only the head is read.
 const waitingFires = `
 SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
     f.done_by, (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
@@ -168,8 +168,7 @@ WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= tranche_now() A
 ORDER BY f.state <> 'queued', f.start_at, f.due_at, f.schedule
 LIMIT $1`
 
-// WaitingFires returns fires whose start has come, and those of which a start was begun. The caller knows which of the
-// latter it is at work on itself.
+// WaitingFires returns fires whose start has come, and those being started. The caller knows its own.
 func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -193,8 +192,7 @@ SELECT extract(epoch FROM least(
     (SELECT min(done_by) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL))
     - tranche_now())::float8`
 
-// NextScheduleTime returns how long it is, by the database's time, until a schedule wants something; 0: it does now.
-// ok is false when none will.
+// NextScheduleTime returns the time until a schedule needs action; 0: now. ok is false if none will.
 func (s Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -206,6 +204,6 @@ func (s Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok boo
 		}
 		return 0, false, err
 	}
-	const farAway = 365 * 24 * time.Hour // a float may be more than a Duration can hold
+	const farAway = 365 * 24 * time.Hour // a float may exceed the range of a Duration
 	return time.Duration(min(max(*seconds, 0), farAway.Seconds()) * float64(time.Second)), true, nil
 }

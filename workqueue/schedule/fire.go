@@ -15,40 +15,40 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// FireKind says why a schedule fires.
+// FireKind is why a schedule fires.
 type FireKind string
 
 // The kinds of fire.
 const (
 	FireDue FireKind = "due" // its time has come
-	FireNow FireKind = "now" // someone wants it at once
+	FireNow FireKind = "now" // a user requested an immediate run
 )
 
-// FireState is what became of a due time.
+// FireState is the state of a due time.
 type FireState string
 
 // The states of a fire.
 const (
-	FireWaiting  FireState = "due"      // is to be started at its start_at
+	FireWaiting  FireState = "due"      // to be started at start_at
 	FireQueued   FireState = "queued"   // waits for an earlier run of the schedule
 	FireStarting FireState = "starting" // a leader is loading its items
 	FireStarted  FireState = "started"  // it has a run
-	FireSkipped  FireState = "skipped"  // on purpose: an earlier run was in progress, or an operator has said so
-	FireMissed   FireState = "missed"   // it could not be started in time
+	FireSkipped  FireState = "skipped"  // deliberately: an earlier run was in progress, or an operator decided so
+	FireMissed   FireState = "missed"   // it could not be started before its deadline
 	FireFailed   FireState = "failed"   // it could not be started at all
 )
 
-// FireKey names a fire. There is one of a kind for each due time, whoever takes it.
+// FireKey names a fire. There is one of each kind for a due time, regardless of who takes it.
 type FireKey struct {
 	Schedule string
 	Due      time.Time
 	Kind     FireKind
 }
 
-// ScheduleKeys begin the idempotency keys of runs that schedules start. No one else's begin so.
+// ScheduleKeys is the prefix of the idempotency keys of runs started by schedules, reserved for them.
 const ScheduleKeys = "schedule/"
 
-// RunKey is the idempotency key of the run that the fire starts.
+// RunKey returns the idempotency key of the run that the fire starts.
 func (k *FireKey) RunKey() string {
 	key := ScheduleKeys + k.Schedule + "/" + k.Due.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
 	if k.Kind == FireNow {
@@ -57,7 +57,7 @@ func (k *FireKey) RunKey() string {
 	return key
 }
 
-// Fire is a due time of a schedule, and what became of it.
+// Fire is a due time of a schedule and its state.
 type Fire struct {
 	Schedule string    `json:"schedule"`
 	Due      time.Time `json:"due_at"`
@@ -65,7 +65,7 @@ type Fire struct {
 	Version  int       `json:"version" doc:"of the schedule, when the time had come"`
 	State    FireState `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
 	Reason   string    `json:"reason,omitempty" doc:"why it is so"`
-	AskedBy  string    `json:"asked_by,omitempty" doc:"who wanted it at once"`
+	AskedBy  string    `json:"asked_by,omitempty" doc:"who started it with run-now"`
 
 	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
 
@@ -79,7 +79,7 @@ type Fire struct {
 	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
 }
 
-// A pause is no fire's state: it is said of those that it keeps waiting, as long as it lasts.
+// Paused is not a state of a fire: it is shown for fires that wait for it, while it lasts.
 const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, schedule_occurrence.kind,
     schedule_occurrence.version, schedule_occurrence.state,
     CASE WHEN schedule_occurrence.state IN ('due', 'queued') AND schedule_occurrence.kind = 'due'
@@ -91,14 +91,13 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
 
-// scanFire reads fireColumns.
 func scanFire(row pgx.CollectableRow) (f Fire, err error) {
 	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
 		&f.DoneBy, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
 	return f, err
 }
 
-// FireFilter chooses what a list of fires shows.
+// FireFilter selects fires.
 type FireFilter struct {
 	Schedule string
 	State    FireState // empty: any
@@ -112,7 +111,7 @@ const (
 	MaxFires     = 500
 )
 
-// The primary key, backwards. A due time of both kinds to the microsecond is as good as impossible.
+// The primary key, backwards. Due times of both kinds in the same microsecond are practically impossible.
 const listFires = `
 SELECT ` + fireColumns + `
 FROM schedule_occurrence
@@ -120,8 +119,8 @@ WHERE schedule = $1 AND ($2 = '' OR state = $2) AND ($3::timestamptz IS NULL OR 
 ORDER BY due_at DESC, kind
 LIMIT $4`
 
-// Fires lists what became of a schedule's due times, the newest first, of a deleted schedule too. more says whether
-// others follow. The error wraps ErrNotFound when there never was such a schedule.
+// Fires lists a schedule's due times, newest first, also of a deleted schedule. more reports whether more follow.
+// The error wraps ErrNotFound if the schedule never existed.
 func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool, err error) {
 	limit := pg.Limit(f.Limit, DefaultFires, MaxFires)
 	if !pg.ValidText(f.Schedule) {
@@ -149,7 +148,7 @@ func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool
 	return fires, false, nil
 }
 
-// FireClaim is the right to start a fire's run: a leader has begun this attempt.
+// FireClaim is the right to start a fire's run in one attempt of a leader.
 type FireClaim struct {
 	FireKey
 	Lease   workqueue.Lease
@@ -157,8 +156,8 @@ type FireClaim struct {
 	DoneBy  *time.Time // when its run is to have ended; nil: whenever, or as its plan says
 }
 
-// One that is being started already is begun again: by the next leader after the one that died, or by this one, which
-// knows what it is at work on. The run's idempotency key keeps both from starting it.
+// One already being started is begun again: by the successor of a dead leader, or by the same leader, which knows
+// what it is starting. The run's idempotency key prevents a second start.
 const beginFire = `
 UPDATE schedule_occurrence f
 SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = tranche_now(),
@@ -169,8 +168,7 @@ WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
 RETURNING f.attempts, f.done_by`
 
-// BeginFire notes that the leader starts a fire's run now. ok is false when it is not to be started: it has been, or is
-// not due yet, or its schedule is paused or gone.
+// BeginFire records that the leader starts a fire's run. ok is false if it was started, is not due, or is paused.
 func (s Store) BeginFire(
 	ctx context.Context, lease workqueue.Lease, key FireKey,
 ) (claim FireClaim, ok bool, err error) {
@@ -189,22 +187,21 @@ func (s Store) BeginFire(
 	return claim, ok, nil
 }
 
-// FireEnd is what becomes of a fire that a leader has begun to start, or found waiting.
+// FireEnd is the result of starting a fire, or of finding it waiting.
 type FireEnd struct {
 	State  FireState
 	Run    workqueue.RunID // of FireStarted
-	Reason string          // for people
-	Again  time.Duration   // of FireWaiting and FireQueued: when to look at it again
-	// StartAt is that, to the instant: of fires that wait for the same one, the one that was due first goes first. Nil:
-	// Again counts, from now.
+	Reason string          // human-readable
+	Again  time.Duration   // of FireWaiting and FireQueued: when to check it again
+	// StartAt is the exact time for that, by which fires are ordered with their due times. Nil: after Again.
 	StartAt *time.Time
-	DoneBy  *time.Time // when its run should have ended then; nil: as before
+	DoneBy  *time.Time // new deadline of its run; nil: unchanged
 }
 
-// errFireLost says that a fire is not this leader's to start any more.
+// errFireLost means that a fire is no longer this leader's to start.
 var errFireLost = errors.New("another leader has taken up the start of this run")
 
-// $7: the attempt that ends it; 0: a leader that found it waiting.
+// $7 is the attempt; 0: a leader that found it waiting.
 const endFire = `
 UPDATE schedule_occurrence
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
@@ -215,8 +212,7 @@ SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
 
-// EndFire writes what became of a fire: of an attempt at starting it or, with an Attempt of 0, of one that waits.
-// Nothing is written for a fire that is in another state by now: ok is false.
+// EndFire saves the result of starting a fire or, with Attempt 0, of waiting. ok is false if its state changed.
 func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, claim.Lease, func(ctx context.Context, tx pgx.Tx) error {
 		ok, err = writeFireEnd(ctx, tx, &claim, &end)
@@ -248,14 +244,14 @@ type FireNote struct {
 	Was, Reason string
 }
 
-// Nothing but the reason changes, and only of a fire that waits for the reason that was read.
+// Changes only the reason, and only of fires that still wait for the reason that was read.
 const noteFires = `
 UPDATE schedule_occurrence f SET reason = n.reason
 FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[]) AS n(schedule, due, kind, was, reason)
 WHERE f.schedule = n.schedule AND f.due_at = n.due AND f.kind = n.kind AND f.state IN ('due', 'queued')
   AND f.reason = n.was`
 
-// NoteFires writes why fires wait that no one has begun to start. Leader work.
+// NoteFires saves why fires wait that are not being started. Leader work.
 func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []FireNote) error {
 	var names, kinds, was, reasons []string
 	var due []time.Time
@@ -274,8 +270,8 @@ func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []Fir
 	return nil
 }
 
-// OfFire makes a load one that belongs to a fire: the run begins in the transaction that notes it as started, under the
-// leader's lease, and not at all once another leader has taken the fire up.
+// OfFire makes a load belong to a fire: the run starts in the transaction that records it, under the leader's lease,
+// and not at all if another leader has taken over the fire.
 func OfFire(r *start.LoadRequest, claim FireClaim) {
 	r.IdempotencyKey = claim.RunKey()
 	r.Sealing = func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {

@@ -1,4 +1,5 @@
-// Package schedule keeps schedules and their fires.
+// Package schedule stores schedules and their fires. Each due time fires once, and starts at most one run, even if
+// leaders die. Due times are compared only with the database's clock.
 package schedule
 
 import (
@@ -16,24 +17,23 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// Store is the database for schedules. It is safe for concurrent use.
+// Store reads and writes schedules. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// NextTime returns the first due time of a schedule after a moment; false: there is none. It is asked with the
-// database's time, whatever clock its node has.
+// NextTime returns the first due time of a schedule after a time; false: none. after is the database's time.
 type NextTime func(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error)
 
-// Text is a schedule on its way onto the record.
+// Text is a schedule to be saved.
 type Text struct {
 	workqueue.Document
 	Zone string
 	Next NextTime
 }
 
-// kind is how schedules are kept. Due times of one are taken before a change, or after it, by its row.
+// kind is how schedules are stored. A schedule's row serializes taking due times with changes.
 func kind() ledger.Kind {
 	return ledger.Kind{
 		Name: "schedule",
@@ -46,7 +46,7 @@ SELECT count(*), 0 FROM schedule_occurrence WHERE schedule = $1 AND state IN ('d
 	}
 }
 
-// One that was deleted begins again, but for its number.
+// A deleted schedule starts again, except for its version.
 const writeSchedule = `
 INSERT INTO schedule AS s (name, spec, source, zone, next_due, created_by, changed_by)
 VALUES ($1, $2, $3, $4, $5, $6, $6)
@@ -58,8 +58,8 @@ SET version = s.version + 1, spec = $2, source = $3, zone = $4, next_due = $5, c
     last_due = CASE WHEN s.deleted_at IS NULL THEN s.last_due END, deleted_at = NULL
 RETURNING version, changed_at`
 
-// ApplySchedule puts a schedule on record, or changes it. Its next due time is the first one after now; but one that
-// has come, and that no one has taken yet, is kept where the new text has it too.
+// ApplySchedule creates or changes a schedule. Its next due time is the first one after now; but one that has come
+// and was not taken stays, if the new text has it, too.
 func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (workqueue.AppliedDocument, error) {
 	return kind().Apply(ctx, s.db, &text.Document, actor,
 		func(ctx context.Context, tx pgx.Tx, was *ledger.Held, out *workqueue.AppliedDocument) (err error) {
@@ -71,7 +71,7 @@ func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (work
 		})
 }
 
-// nextDue is the first due time after now, or the one that has come and is not taken yet.
+// nextDue is the first due time after now, or one that has come and was not taken.
 func (text *Text) nextDue(ctx context.Context, tx pgx.Tx, was *ledger.Held) (*time.Time, error) {
 	now, err := timeIn(ctx, tx)
 	if err != nil {
@@ -97,7 +97,7 @@ func nextAfter(next NextTime, spec json.RawMessage, now time.Time) (*time.Time, 
 	return &due, nil
 }
 
-// DatabaseTime returns the database's time: the only one that due times are compared with.
+// DatabaseTime returns the database's time, the only one that due times are compared with.
 func (s Store) DatabaseTime(ctx context.Context) (time.Time, error) { return timeIn(ctx, s.db.Pool) }
 
 func timeIn(ctx context.Context, q pg.RowQuerier) (now time.Time, err error) {
@@ -115,17 +115,15 @@ UPDATE schedule SET state = $2, next_due = $3, changed_by = $4, changed_at = tra
 UPDATE schedule SET deleted_at = tranche_now(), changed_by = $2, changed_at = tranche_now(), next_due = NULL
 WHERE name = $1`
 
-	// What is being started just now, too: its run begins before, or does not begin. A leader that dies in the middle of
-	// it would leave it for the schedule that has the name next.
+	// Includes one being started, whose run starts before this or not at all, so that no later schedule inherits it.
 	dropFires = `
 UPDATE schedule_occurrence SET state = 'skipped', reason = 'the schedule was deleted', ended_at = tranche_now()
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`
 )
 
-// SetSchedule pauses a schedule, resumes it, or takes it off the record. A paused one starts nothing, but for what is
-// asked for at once; due times that come meanwhile are left out, and nothing counts them as missed. Resumed, it goes on
-// with its first due time after now, and with what had been waiting. Of a deleted one what waits to be started is
-// skipped, and the history stays; applied again, it has the next version. Runs go on. next is for the first due time.
+// SetSchedule pauses, resumes or deletes a schedule. A paused one starts only requested runs; due times meanwhile are
+// skipped, not missed. Resumed, it continues with its first due time after now, and with fires that waited. Deleting
+// skips waiting fires and keeps the history; applied again, the schedule has the next version. Runs continue.
 func (s Store) SetSchedule(
 	ctx context.Context, name, state string, next NextTime, actor string,
 ) (workqueue.ControlledDocument, error) {
@@ -158,8 +156,7 @@ INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_b
 SELECT $1, t.now, 'now', $2, 'due', $3, t.now FROM (SELECT tranche_now() AS now) t
 RETURNING ` + fireColumns
 
-// RunScheduleNow has a schedule start a run at once, beside its due times, whether it is paused or not. The leader
-// starts it; its policy about runs that overlap holds.
+// RunScheduleNow starts an additional run, even of a paused schedule. The policy on overlapping runs applies.
 func (s Store) RunScheduleNow(ctx context.Context, name, actor string) (fire Fire, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := kind().Find(ctx, tx, name) // a deletion comes before or after

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// ScheduleSummary is a schedule as a list shows it.
+// ScheduleSummary is a schedule in a list.
 type ScheduleSummary struct {
 	Name      string     `json:"name"`
 	Version   int        `json:"version"`
@@ -27,14 +27,14 @@ type ScheduleSummary struct {
 	LastDue   *time.Time `json:"last_due,omitempty" doc:"the due time that was taken last"`
 	Waiting   int64      `json:"waiting" doc:"due times that have come and whose runs are not started yet"`
 	Running   int64      `json:"running" doc:"runs of it in progress"`
-	Last      *Fire      `json:"last,omitempty" doc:"what became of the last due time"`
+	Last      *Fire      `json:"last,omitempty" doc:"the outcome of the last due time"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
 	ChangedBy string     `json:"changed_by"`
 	ChangedAt time.Time  `json:"changed_at"`
 }
 
-// ScheduleView is a schedule, whole.
+// ScheduleView is a schedule, complete.
 type ScheduleView struct {
 	ScheduleSummary
 	Spec   json.RawMessage `json:"spec" doc:"with every setting"`
@@ -49,8 +49,7 @@ const (
 )
 
 const (
-	// The last fire by the primary key, backwards; those that wait by schedule_occurrence_waiting; runs in progress by
-	// batchrun_active and schedule_occurrence_run.
+	// Fires by the primary key and schedule_occurrence_waiting; runs by batchrun_active and schedule_occurrence_run.
 	scheduleColumns = `s.name, s.version, s.state, s.zone,
     coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
     coalesce(nullif(s.spec->>'plan', ''), s.spec->>'endpoint', ''), s.next_due, s.last_due,
@@ -74,7 +73,7 @@ CROSS JOIN LATERAL (SELECT * FROM schedule_occurrence f WHERE f.schedule = n.nam
 ) schedule_occurrence`
 )
 
-// Schedules lists schedules by name. next is the name after which others follow; empty: none do.
+// Schedules lists schedules by name. next is the name to continue after; empty: none.
 func (s Store) Schedules(
 	ctx context.Context, after string, limit int,
 ) (list []ScheduleSummary, next string, err error) {
@@ -97,7 +96,7 @@ func (s Store) Schedules(
 	return list, next, s.addLast(ctx, list)
 }
 
-// Schedule returns a schedule on record. The error wraps ErrNotFound when there is none.
+// Schedule returns a schedule. The error wraps ErrNotFound if it does not exist.
 func (s Store) Schedule(ctx context.Context, name string) (*ScheduleView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
@@ -132,7 +131,6 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 	return nil
 }
 
-// scanSchedule reads scheduleColumns.
 func scanSchedule(row pgx.CollectableRow) (v ScheduleView, err error) {
 	err = row.Scan(&v.Name, &v.Version, &v.State, &v.Zone, &v.When, &v.Plan, &v.NextDue, &v.LastDue, &v.Waiting,
 		&v.Running, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Spec, &v.Source, &v.Now)
@@ -141,7 +139,6 @@ func scanSchedule(row pgx.CollectableRow) (v ScheduleView, err error) {
 
 const scheduleTrace = `SELECT EXISTS (SELECT FROM schedule WHERE name = $1)`
 
-// absentSchedule says why a schedule is not there.
 func absentSchedule(ctx context.Context, q pg.RowQuerier, name string) error {
 	if !pg.ValidText(name) {
 		return fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
@@ -156,14 +153,14 @@ func absentSchedule(ctx context.Context, q pg.RowQuerier, name string) error {
 	return fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
 }
 
-// Events of schedules. They are published on tranche.event.<kind>.
+// Events of schedules, published on tranche.event.<kind>.
 const (
 	EventScheduleFailed workqueue.EventKind = "schedule.failed" // a run could not be started
-	EventScheduleMissed workqueue.EventKind = "schedule.missed" // nor in time
-	EventScheduleLate   workqueue.EventKind = "schedule.late"   // a run has not ended when it should have
+	EventScheduleMissed workqueue.EventKind = "schedule.missed" // nor before its deadline
+	EventScheduleLate   workqueue.EventKind = "schedule.late"   // a run has not ended before its deadline
 )
 
-// addScheduleEvent adds an event about a fire; of one without a run the event's run is zero.
+// addScheduleEvent adds an event about a fire; without a run, the event's run is zero.
 func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, key *FireKey, run workqueue.RunID,
 	reason string,
 ) error {
@@ -172,17 +169,17 @@ func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, 
 	})
 }
 
-// LateFire is a fire whose run has not ended by the time by which it should have.
+// LateFire is a fire whose run did not end before its deadline.
 type LateFire struct {
 	FireKey
 	Run    workqueue.RunID
-	Spec   json.RawMessage // of the schedule now
+	Spec   json.RawMessage // of the current schedule
 	DoneBy time.Time
 	Now    time.Time
 }
 
 const (
-	// Both by schedule_occurrence_late. A run that is gone, or has ended in time, is none that is late.
+	// Both by schedule_occurrence_late. A deleted run, or one that ended before its deadline, is not late.
 	settleInTime = `
 UPDATE schedule_occurrence f SET late_at = tranche_now()
 WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
@@ -196,8 +193,7 @@ WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
 ORDER BY f.done_by LIMIT $1`
 )
 
-// LateFires returns fires whose runs should have ended by now and have not, or ended late, and that no one has looked
-// at. Leader work.
+// LateFires returns unhandled fires whose runs missed their end deadline. Leader work.
 func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) (late []LateFire, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, settleInTime); err != nil {
@@ -222,8 +218,7 @@ UPDATE schedule_occurrence SET late_at = tranche_now(), late_action = $4
 WHERE schedule = $1 AND due_at = $2 AND kind = $3 AND state = 'started' AND late_at IS NULL
 RETURNING run_id`
 
-// NoteLate notes what was done about a run that is late, once, and tells of it by an event. ok is false when another
-// has noted it. Leader work.
+// NoteLate records what was done about a late run, once, with an event. ok is false if it was before. Leader work.
 func (s Store) NoteLate(ctx context.Context, lease workqueue.Lease, key FireKey, did string) (ok bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var run workqueue.RunID

@@ -13,14 +13,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Epoch is what PostgreSQL remembers of the JetStream streams: when they were made, and an epoch that grows when one of
-// them was made again. What was sent under an earlier epoch is lost and is reissued.
+// Epoch is PostgreSQL's record of the JetStream streams: their creation times, and an epoch that grows when one is
+// recreated. What was sent in an earlier epoch is lost and is reissued.
 type Epoch struct {
 	Epoch int64
 	Created
 }
 
-// Created is when the streams were made, by the clocks of their servers: the times are only compared for equality.
+// Created is the streams' creation times by their servers' clocks; they are only compared for equality.
 type Created struct {
 	Work, Reply time.Time
 	Stage, Flow time.Time
@@ -34,13 +34,12 @@ func (c Created) args() []any {
 	return times
 }
 
-// learnStreams fills in what a version that did not know of these streams has left open: that they are seen for the
-// first time does not mean that they were lost.
+// learnStreams fills in streams that an earlier version did not record: they were not lost.
 const learnStreams = `
 UPDATE stream_epoch SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
 WHERE name = 'streams' AND (stage_created IS NULL OR flow_created IS NULL)`
 
-// observeStreams stores the streams' creation times; the epoch grows if they are not those known.
+// observeStreams stores the streams' creation times; the epoch grows if they changed.
 const observeStreams = `
 INSERT INTO stream_epoch AS p (name, epoch, work_created, reply_created, stage_created, flow_created)
 VALUES ('streams', 1, $1, $2, $3, $4)
@@ -53,11 +52,10 @@ WHERE (p.work_created, p.reply_created, p.stage_created, p.flow_created) IS DIST
 const readEpoch = `
 SELECT epoch, work_created, reply_created, stage_created, flow_created FROM stream_epoch WHERE name = 'streams'`
 
-// readSameEpoch finds it only if the streams are those known, and locks nothing: every node looks twice a second.
+// readSameEpoch returns a row only if the streams are unchanged, without a lock: nodes check twice a second.
 const readSameEpoch = readEpoch + ` AND (work_created, reply_created, stage_created, flow_created) = ($1, $2, $3, $4)`
 
-// ObserveStreams tells the store when the streams that a node sees were created, and returns what holds from then on.
-// advanced says that this very call found them changed.
+// ObserveStreams records the streams' creation times and returns the epoch. advanced: this call found them changed.
 func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch, advanced bool, err error) {
 	times := seen.args()
 	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&current.Epoch, &current.Work, &current.Reply,
@@ -88,8 +86,7 @@ func wrapObserve(err error) error {
 	return nil
 }
 
-// AdvanceStreams opens a new epoch although the streams bear the same creation times: messages that the server had
-// acknowledged are gone from them.
+// AdvanceStreams opens a new epoch for unchanged creation times: acknowledged messages are lost.
 func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
 	_, err := s.db.Pool.Exec(ctx, `UPDATE stream_epoch SET epoch = epoch + 1 WHERE name = 'streams' AND epoch = $1`, from)
 	if err != nil {
@@ -101,7 +98,7 @@ func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
 const lastSent = `
 SELECT coalesce(max(stream_seq), 0) FROM work_slice WHERE state = 'sent' AND stream_epoch = $1`
 
-// LastSent returns the highest place in the work stream of a slice that was sent in the epoch and is out still, or 0.
+// LastSent returns the highest stream position of a slice sent in the epoch and still in flight, or 0.
 func (s Store) LastSent(ctx context.Context, epoch int64) (seq int64, err error) {
 	if err := s.db.Pool.QueryRow(ctx, lastSent, epoch).Scan(&seq); err != nil {
 		return 0, fmt.Errorf("look for the last request sent: %w", err)
@@ -109,12 +106,12 @@ func (s Store) LastSent(ctx context.Context, epoch int64) (seq int64, err error)
 	return seq, nil
 }
 
-// StreamFault is a stream that takes no messages although its server answers.
+// StreamFault is a stream that rejects messages although its server answers.
 type StreamFault struct {
 	Stream string
 	Since  time.Time
-	// Detail is what the server said when it was to take a message into a stream made for that: why there is no room.
-	// Empty when it took it, so that the stream itself is broken and about to be replaced.
+	// Detail is the server's error when a test stream rejected a message, too: why there is no space. Empty: the
+	// test stream accepted it, so the stream itself is broken and will be replaced.
 	Detail string
 }
 
@@ -122,7 +119,7 @@ const noteStreamFault = `
 INSERT INTO stream_fault AS f (stream, detail) VALUES ($1, $2)
 ON CONFLICT (stream) DO UPDATE SET detail = excluded.detail WHERE f.detail <> excluded.detail`
 
-// NoteStreamFault notes that a stream takes no messages, and what is known of why. Leader work.
+// NoteStreamFault records that a stream rejects messages, and why. Leader work.
 func (s Store) NoteStreamFault(ctx context.Context, lease workqueue.Lease, stream, detail string) error {
 	return New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, noteStreamFault, stream, pg.Plain(detail)); err != nil {
@@ -132,7 +129,7 @@ func (s Store) NoteStreamFault(ctx context.Context, lease workqueue.Lease, strea
 	})
 }
 
-// ClearStreamFault notes that a stream takes messages again. Leader work.
+// ClearStreamFault records that a stream accepts messages again. Leader work.
 func (s Store) ClearStreamFault(ctx context.Context, lease workqueue.Lease, stream string) error {
 	return New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM stream_fault WHERE stream = $1`, stream); err != nil {
@@ -142,10 +139,10 @@ func (s Store) ClearStreamFault(ctx context.Context, lease workqueue.Lease, stre
 	})
 }
 
-// StreamFaults reads what is wrong with streams, the oldest first.
+// StreamFaults reads the streams that reject messages, oldest fault first.
 const StreamFaults = `SELECT stream, since, detail FROM stream_fault ORDER BY since, stream`
 
-// StreamFaults returns the streams that take no messages, the oldest such first.
+// StreamFaults returns the streams that reject messages, oldest fault first.
 func (s Store) StreamFaults(ctx context.Context) ([]StreamFault, error) {
 	faults, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[StreamFault], StreamFaults)
 	if err != nil {
@@ -154,12 +151,12 @@ func (s Store) StreamFaults(ctx context.Context) ([]StreamFault, error) {
 	return faults, nil
 }
 
-// requestsWait goes by work_slice_live.
+// requestsWait uses work_slice_live.
 const requestsWait = `
 SELECT EXISTS (SELECT FROM work_slice s
     WHERE s.state IN ('claimed', 'sent') AND coalesce(s.sent_at, s.created_at) < tranche_now() - $1::interval)`
 
-// RequestsWait reports whether any request is in progress for longer than that, sent or not.
+// RequestsWait reports whether any request has been in progress for longer, sent or not.
 func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait bool, err error) {
 	if err := s.db.Pool.QueryRow(ctx, requestsWait, longer).Scan(&wait); err != nil {
 		return false, fmt.Errorf("look for requests that wait: %w", err)
@@ -167,12 +164,11 @@ func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait boo
 	return wait, nil
 }
 
-// publishAgain reads all events, which is no matter: streams are not replaced every day.
+// publishAgain scans all events, which is acceptable: streams are seldom replaced.
 const publishAgain = `
 UPDATE run_event SET published_at = NULL WHERE published_at > tranche_now() - $1::interval`
 
-// PublishAgain has the events published again that were published lately: the stream that took them is to go. Each
-// has the id that it had, by which its readers know it. Leader work.
+// PublishAgain republishes recent events, with their IDs, because their stream will be deleted. Leader work.
 func (s Store) PublishAgain(ctx context.Context, lease workqueue.Lease, lately time.Duration) error {
 	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, publishAgain, lately)

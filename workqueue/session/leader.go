@@ -15,8 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// HeldError says that another session leads, and for how long it does unless it prolongs its lease; or that another is
-// to lead, since it has precedence.
+// HeldError means that another session leads, with the time left of its lease, or has precedence.
 type HeldError struct {
 	Left      time.Duration
 	Outranked bool
@@ -24,25 +23,24 @@ type HeldError struct {
 
 func (e *HeldError) Error() string { return workqueue.ErrNotLeader.Error() }
 
-// Is makes it an [workqueue.ErrNotLeader].
+// Is makes it a [workqueue.ErrNotLeader].
 func (e *HeldError) Is(target error) bool { return target == workqueue.ErrNotLeader }
 
 const (
 
-	// outranked is true while a node that has precedence over $2 can lead.
+	// outranked holds while a node with precedence over $2 can lead.
 	outranked = `EXISTS (SELECT FROM node_session n
     WHERE n.ended_at IS NULL AND n.expires_at > tranche_now()
         AND n.precedence > (SELECT precedence FROM node_session WHERE id = $2))`
 
-	// prolongLease waits for no one: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
-	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
+	// prolongLease never waits: leader transactions lock the row FOR KEY SHARE, which an UPDATE of other columns
+	// does not conflict with. So a slow or hung one does not cost its node the lease.
 	prolongLease = `
 UPDATE leader SET expires_at = tranche_now() + $3
 WHERE name = $1 AND session_id = $2 AND NOT ` + outranked + ` RETURNING epoch`
 
 	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about to
-	// commit, so that nothing of the old epoch is committed in the new one. The condition that chose the row stands again
-	// in the UPDATE: others may have been first.
+	// commit, so nothing of the old epoch is committed in the new one. The UPDATE repeats the condition.
 	takeLease = `
 WITH free AS MATERIALIZED (
     SELECT name FROM leader WHERE name = $1 AND expires_at <= tranche_now() AND NOT ` + outranked + ` FOR UPDATE),
@@ -61,8 +59,8 @@ SELECT epoch FROM taken UNION ALL SELECT epoch FROM made`
 SELECT greatest(max(expires_at) - tranche_now(), interval '0'), ` + outranked + ` FROM leader WHERE name = $1`
 )
 
-// Lead takes or prolongs the lease for ttl. When another session has it, or is to have it, it returns a [HeldError],
-// which is an [workqueue.ErrNotLeader]. A session that leads and is outranked resigns then.
+// Lead takes or prolongs the lease for ttl. If another session has it or should have it, it returns a [HeldError],
+// which is a [workqueue.ErrNotLeader]. A leader that is outranked resigns.
 func (s Store) Lead(ctx context.Context, session workqueue.SessionID, ttl time.Duration) (workqueue.Lease, error) {
 	lease := workqueue.Lease{Session: session}
 	var err error
@@ -88,8 +86,7 @@ func (s Store) Lead(ctx context.Context, session workqueue.SessionID, ttl time.D
 
 const setPrecedence = `UPDATE node_session SET precedence = $2 WHERE id = $1`
 
-// SetPrecedence says that a session leads before those that have a lower precedence, which is 0 at first. Who cannot
-// lead any more takes it back: else no one would.
+// SetPrecedence sets a session's precedence over other leaders, initially 0. A node unable to lead must reset it.
 func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error {
 	if _, err := s.db.Sessions.Exec(ctx, setPrecedence, session, precedence); err != nil {
 		return fmt.Errorf("set the precedence of session %s: %w", session, err)
@@ -100,7 +97,7 @@ func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, p
 const dropLease = `
 UPDATE leader SET expires_at = tranche_now() WHERE name = $1 AND session_id = $2 AND epoch = $3`
 
-// Resign gives the lease up, so that another node need not wait for its end.
+// Resign gives up the lease, so that another node need not wait for its end.
 func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
 	if _, err := s.db.Sessions.Exec(ctx, dropLease, ledger.LeaseName, lease.Session, lease.Epoch); err != nil {
 		return fmt.Errorf("resign the leader's lease: %w", err)
@@ -108,12 +105,11 @@ func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
 	return nil
 }
 
-// AsLeader runs f in a transaction that commits only if the lease still holds then: it returns
-// [workqueue.ErrNotLeader], and nothing has happened, when it does not. Before f the lease is looked at, so that no
-// work is begun in vain; after f it is looked at again and locked, and no one takes it over between that and the
-// commit. So whatever a leader commits, it commits before the next epoch begins, however long it was stopped in the
-// middle; and while f runs, it keeps no one from taking over. f must keep its effects in the transaction, which is run
-// again when it meets a deadlock.
+// AsLeader runs f in a transaction that commits only if the lease still holds; otherwise it returns
+// [workqueue.ErrNotLeader] and has no effect. It checks the lease before f, to avoid useless work. After f it checks
+// and locks it, so that no takeover happens before the commit. So all that a leader commits is committed before the
+// next epoch begins, however long it was stopped; and while f runs, another node can take over. f must keep its
+// effects in the transaction, which is retried after a deadlock.
 func (s Store) AsLeader(
 	ctx context.Context, lease workqueue.Lease, f func(ctx context.Context, tx pgx.Tx) error,
 ) error {
@@ -128,7 +124,7 @@ func (s Store) AsLeader(
 	})
 }
 
-// Audit notes what actor did to a subject, in the transaction that does it: for packages that are not of the store.
+// Audit writes an audit entry in the transaction of an action, for packages outside the store.
 func Audit(ctx context.Context, tx pgx.Tx, actor, action, subject string, after map[string]any) error {
 	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: action, Subject: subject, After: after})
 }
@@ -136,13 +132,12 @@ func Audit(ctx context.Context, tx pgx.Tx, actor, action, subject string, after 
 // stalledTimeout is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
 const stalledTimeout = 10 * time.Second
 
-// A process that was stopped, or cut off, in the middle of a COPY keeps its locks: PostgreSQL waits for the rest, and
-// idle_in_transaction_session_timeout does not count while a statement is in progress, nor is statement_timeout looked
-// at before the client says something. Such a transaction is ended from outside.
+// A process stopped or cut off in the middle of a COPY keeps its locks: PostgreSQL waits for the rest. During a
+// statement idle_in_transaction_session_timeout does not apply, and statement_timeout is only checked when the
+// client sends something. So such a transaction is ended from outside.
 
 // stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows
-// that others wait for, with how far they have come. Only the user that nodes connect as may end them. It does not go
-// by the name of the connection: a URL may give each node its own.
+// that others wait for, with their progress. Only the nodes' database user may end them.
 const stalledClients = `
 SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)
@@ -154,27 +149,25 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
             'collector'::regclass, 'collector_key'::regclass, 'endpoint_pace'::regclass, 'stream_epoch'::regclass,
             'tracker_batch'::regclass, 'tracker_group'::regclass, 'tracker_service'::regclass))`
 
-// endStalled ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
+// endStalled ends one, unless it has started another statement meanwhile or the lease has passed on.
 const endStalled = `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND query_start = $2 AND state = 'active'
     AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5
         AND expires_at > tranche_now())`
 
-// stalledClient is a connection in one place of one statement.
 type stalledClient struct {
 	pid   int32
-	since time.Time // when the statement began
-	bytes int64     // that it has got of it
+	since time.Time // start of the statement
+	bytes int64     // received so far
 }
 
-// stalledWatch remembers when connections were first seen where they are.
 type stalledWatch struct {
 	mu   sync.Mutex
 	seen map[stalledClient]time.Time
 }
 
-// overdue takes what is seen now, and returns those that have not moved for stalledTimeout.
+// overdue updates what is seen, and returns connections without progress for stalledTimeout.
 func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []stalledClient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -193,10 +186,9 @@ func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []
 	return stuck
 }
 
-// EndStalledClients ends the transactions of processes that have stopped in the middle of a statement and hold locks:
-// what they had locked can be swept then. It tells them by looking again, so it is to be called repeatedly. It returns
-// how many it ended. Leader work: it looks at the lease in the statement that ends one, since an end cannot be rolled
-// back.
+// EndStalledClients ends the transactions of processes that stopped in the middle of a statement and hold locks;
+// their work can then be swept. It compares successive calls, so it must be called repeatedly. It returns how many
+// it ended. Leader work: the statement that ends one checks the lease, since it cannot be rolled back.
 func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (int, error) {
 	rows := pg.Rows(ctx, s.db.Sessions, stalledClients)
 	clients, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c stalledClient, err error) {

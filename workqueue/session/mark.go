@@ -12,22 +12,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Mark is a place in the life of a database, as nodes and JetStream remember it. A database whose count is lower than
-// the one remembered lost recent commits: a standby took over that lacked the last of it, or a backup was put back.
+// Mark is a point in the history of a database, remembered by nodes and JetStream. A database with a lower count
+// than remembered lost recent commits: a lagging standby took over, or a backup was restored.
 type Mark struct {
-	Lineage  uuid.UUID `json:"lineage"` // of the database: marks of others say nothing of it
+	Lineage  uuid.UUID `json:"lineage"` // of the database; other lineages are not comparable
 	Beat     int64     `json:"beat"`
-	Timeline int64     `json:"timeline"` // that the count was raised on; 0: not known
+	Timeline int64     `json:"timeline"` // on which the count was last raised; 0: unknown
 	Epoch    int64     `json:"epoch"`    // of the streams
-	At       time.Time `json:"at"`       // by the database's clock, when it was raised last
-	// Moved is set when another server has taken the database over since, and no one has seen to it.
+	At       time.Time `json:"at"`       // when it was last raised, by the database's clock
+	// Moved: another server has taken over since, and that was not handled so far.
 	Moved bool `json:"-"`
 }
 
-// Behind reports whether a database with this mark lacks something that one with the other had.
+// Behind reports whether a database with this mark lacks commits of one with the other.
 func (m Mark) Behind(other Mark) bool { return m.Lineage == other.Lineage && m.Beat < other.Beat }
 
-// Later returns the mark that is further on. One of another database counts for nothing.
+// Later returns the later mark. One of another database does not count.
 func (m Mark) Later(other Mark) Mark {
 	if m.Behind(other) {
 		return other
@@ -43,7 +43,7 @@ const (
 	readMark = `
 SELECT ` + markColumns + ` FROM database_mark m CROSS JOIN (SELECT database_timeline() AS now) t WHERE m.name = 'mark'`
 
-	// raiseMark raises nothing that lies behind what the caller remembers: no one is to take the one for the other.
+	// raiseMark raises nothing that is behind what the caller remembers, so that the two are never confused.
 	raiseMark = `
 UPDATE database_mark m
 SET counter = m.counter + 1, at = tranche_now(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
@@ -55,8 +55,8 @@ RETURNING ` + markColumns
 // ReadMark returns the database's mark.
 func (s Store) ReadMark(ctx context.Context) (Mark, error) { return s.mark(ctx, readMark) }
 
-// RaiseMark raises the database's mark, unless it lies behind the one given, or another server has taken over: then it
-// is returned as it is. What is returned is durable. The leader calls it; that others do does no harm.
+// RaiseMark raises the database's mark, unless it is behind the given one or another server has taken over: then it
+// returns it unchanged. The returned mark is durable. The leader calls it; other callers do no harm.
 func (s Store) RaiseMark(ctx context.Context, known Mark) (Mark, error) {
 	raised, err := s.mark(ctx, raiseMark, known.Lineage, known.Beat)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -74,11 +74,11 @@ func (s Store) mark(ctx context.Context, statement string, args ...any) (m Mark,
 	return m, nil
 }
 
-// Gap is a time of which what the database had confirmed is lost.
+// Gap is a period whose confirmed commits are lost.
 type Gap struct {
 	From, To time.Time
-	Lost     bool // false: another server took over, and nothing is known to be lost
-	Runs     int  // in progress
+	Lost     bool // false: another server took over, and no loss is known
+	Runs     int
 }
 
 const (
@@ -89,10 +89,10 @@ UPDATE database_mark SET counter = greatest(counter, $1) + 1, at = tranche_now()
     timeline = CASE WHEN database_timeline() = 0 THEN timeline ELSE database_timeline() END
 WHERE name = 'mark'`
 
-	// passEpoch begins an epoch that no node has been in: what was sent before it is reissued.
+	// passEpoch starts an epoch that no node has used: what was sent before it is reissued.
 	passEpoch = `UPDATE stream_epoch SET epoch = greatest(epoch, $1) + 1 WHERE name = 'streams'`
 
-	// endSessions ends those of another time. Their nodes begin new ones; what they had claimed is reissued.
+	// endSessions ends all sessions. Their nodes start new ones; what they claimed is reissued.
 	endSessions = `
 UPDATE node_session SET expires_at = tranche_now()
 WHERE ended_at IS NULL AND expires_at > tranche_now()`
@@ -100,8 +100,7 @@ WHERE ended_at IS NULL AND expires_at > tranche_now()`
 	lockScheduled = `
 SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE state = 'scheduled' ORDER BY id FOR UPDATE) locked`
 
-	// renameScheduled gives slices that wait for their time new ids. Under the old ones they may have been sent, and
-	// answered, and JetStream takes no second request under an id.
+	// renameScheduled gives scheduled slices new IDs: the old ones may have been sent, and JetStream drops duplicates.
 	renameScheduled = `UPDATE work_slice SET id = gen_random_uuid() WHERE state = 'scheduled'`
 
 	tellRuns = `
@@ -118,10 +117,9 @@ VALUES ($1, $2, $3, (SELECT count(*) FROM batchrun WHERE state IN ('loading', 'r
 RETURNING from_at, to_at, lost, runs`
 )
 
-// PassGap sees to a database that lies behind a mark, or that another server has taken over: sessions and the epoch of
-// the streams are of another time then, so that all that is out is reissued. It notes the gap, tells of it by an
-// event, and, when something is lost, by one in the history of each run in progress. Of several nodes that call it one
-// does all this; the others are returned nil. What is lost itself, no one can tell.
+// PassGap handles a database that is behind a mark or was taken over by another server: it ends sessions and the
+// epoch, so that everything in flight is reissued. It records the gap with an event and, if commits were lost, an
+// event in each run in progress. Of several nodes, one does this; the rest get nil.
 func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		gap = nil
@@ -141,7 +139,7 @@ func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("see to a database that lost recent commits: %w", err)
+		return nil, fmt.Errorf("handle a database that lost recent commits: %w", err)
 	}
 	return gap, nil
 }

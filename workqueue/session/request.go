@@ -13,33 +13,31 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
-// RequestKept is how long what a request was answered is kept for its idempotency key.
+// RequestKept is how long the answer to a request is kept for its idempotency key.
 const RequestKept = 24 * time.Hour
 
-// maxSweptRequests is how many old requests are deleted at once.
 const maxSweptRequests = 1000
 
 // KeptRequest is what is known of an earlier request with a key.
 type KeptRequest struct {
 	Operation   string
-	Fingerprint []byte                // as it was given to ClaimRequest, or with its answer to AnswerRequest
-	CarriedOut  *workqueue.CarriedOut // what it has changed; nil: nothing, as far as is known
-	Answer      *Answer               // nil: it is in progress, or, when it was carried out, its answer was lost
+	Fingerprint []byte                // as given to ClaimRequest, or with its answer to AnswerRequest
+	CarriedOut  *workqueue.CarriedOut // its change; nil: none, as far as is known
+	Answer      *Answer               // nil: it is in progress or, if it was carried out, its answer was lost
 	At          time.Time
 }
 
-// Answer is an answer as it is kept.
+// Answer is a saved answer.
 type Answer struct {
 	Status      int
 	ContentType string
 	Headers     map[string]string
-	Body        []byte // nil: it was not kept
+	Body        []byte // nil: not saved
 }
 
 const (
-	// What has an answer is free after a day. What has none, and has changed nothing, is free once the node is dead that
-	// worked on it, or when it is the one that asks: it knows that it does not. What a node that is only thought dead
-	// might still commit, the claim refuses.
+	// A request with an answer is free after a day. One without an answer or a change is free once its node is dead, or
+	// if its own node asks. If a node presumed dead still commits, the claim refuses.
 	claimRequest = `
 INSERT INTO api_request AS r (user_name, key, operation, fingerprint, claim, session_id)
 VALUES ($1, $2, $3, $4, $5, $6)
@@ -74,12 +72,12 @@ DELETE FROM api_request WHERE (user_name, key) IN (
     ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`
 )
 
-// ClaimRequest takes the right to carry out a request of a key, or says what is known of the one that has had it.
-// fingerprint is that of what is known of the request so far.
+// ClaimRequest claims the right to carry out a request with a key, or returns what is known of an earlier claim.
+// fingerprint covers what is known of the request so far.
 func (s Store) ClaimRequest(ctx context.Context, key workqueue.RequestKey, operation string, fingerprint []byte,
 	session workqueue.SessionID,
 ) (claim *workqueue.RequestClaim, known *KeptRequest, err error) {
-	for range 3 { // the row may go between the two statements
+	for range 3 { // the row may vanish between the two statements
 		claim = &workqueue.RequestClaim{RequestKey: key, ID: uuid.New()}
 		tag, err := s.db.Pool.Exec(ctx, claimRequest, key.User, key.Key, operation, fingerprint, claim.ID, session,
 			RequestKept)
@@ -94,7 +92,7 @@ func (s Store) ClaimRequest(ctx context.Context, key workqueue.RequestKey, opera
 			return nil, known, err
 		}
 	}
-	return nil, &KeptRequest{Operation: operation, Fingerprint: fingerprint}, nil // others are at it
+	return nil, &KeptRequest{Operation: operation, Fingerprint: fingerprint}, nil // others are working on it
 }
 
 func (s Store) keptRequest(ctx context.Context, key workqueue.RequestKey) (*KeptRequest, error) {
@@ -114,7 +112,7 @@ func (s Store) keptRequest(ctx context.Context, key workqueue.RequestKey) (*Kept
 	return &k, nil
 }
 
-// AnswerRequest keeps what a request was answered.
+// AnswerRequest saves the answer to a request.
 func (s Store) AnswerRequest(ctx context.Context, claim *workqueue.RequestClaim, answer *Answer, fingerprint []byte,
 ) error {
 	headers := answer.Headers
@@ -129,7 +127,7 @@ func (s Store) AnswerRequest(ctx context.Context, claim *workqueue.RequestClaim,
 	return nil
 }
 
-// DropRequest forgets a request that was refused, so that its key is free. One that has changed something stays.
+// DropRequest deletes a refused request, so that its key is free. One that has changed something stays.
 func (s Store) DropRequest(ctx context.Context, claim *workqueue.RequestClaim) error {
 	if _, err := s.db.Pool.Exec(ctx, dropRequest, claim.User, claim.Key, claim.ID); err != nil {
 		return fmt.Errorf("forget request %q: %w", claim.Key, err)
@@ -137,7 +135,7 @@ func (s Store) DropRequest(ctx context.Context, claim *workqueue.RequestClaim) e
 	return nil
 }
 
-// SweepRequests deletes requests that have been kept for long enough, some at a time. Leader work.
+// SweepRequests deletes expired requests, a batch at a time. Leader work.
 func (s Store) SweepRequests(ctx context.Context, lease workqueue.Lease) (n int64, err error) {
 	err = New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sweepRequests, RequestKept, maxSweptRequests)
@@ -150,8 +148,8 @@ func (s Store) SweepRequests(ctx context.Context, lease workqueue.Lease) (n int6
 	return n, nil
 }
 
-// WithClaim makes what is changed under the context part of a request that named a key: the first change notes in its
-// own transaction that the request was carried out, and none is committed after the claim has passed to another.
+// WithClaim makes changes under the context part of a request with a key: the first one records in its transaction
+// that the request was carried out, and none commits after the claim has passed to another request.
 func WithClaim(ctx context.Context, claim *workqueue.RequestClaim) context.Context {
 	return context.WithValue(ctx, ledger.ClaimKey{}, claim)
 }

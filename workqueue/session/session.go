@@ -1,6 +1,6 @@
-// Package session keeps the sessions of nodes, the leader's lease, and the mark by which a database is seen to have
-// gone back in time; what nodes agree on about JetStream's streams (settings, incarnations, troubles); and what was
-// answered to requests with an idempotency key.
+// Package session stores nodes' sessions, the leader's lease, and the mark that reveals a database which lost recent
+// commits. It also stores the settings, incarnations and faults of JetStream's streams, and the answers to requests
+// with idempotency keys. All times are compared by the database's clock.
 package session
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Store is the database for nodes and their leader. It is safe for concurrent use.
+// Store reads and writes sessions and the lease. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// NodeInfo says who a session belongs to.
+// NodeInfo identifies a session's node.
 type NodeInfo struct {
 	Host    string
 	PID     int
@@ -30,7 +30,7 @@ const insertSession = `
 INSERT INTO node_session (id, host, pid, version, feature_level, expires_at)
 VALUES ($1, $2, $3, $4, 3, tranche_now() + $5)`
 
-// StartSession opens a session that lives for ttl beyond its last heartbeat.
+// StartSession opens a session that expires ttl after its last heartbeat.
 func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (workqueue.SessionID, error) {
 	id := workqueue.NewSessionID()
 	if _, err := s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl); err != nil {
@@ -39,14 +39,13 @@ func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duratio
 	return id, nil
 }
 
-// A session that has expired stays so, even when no one has swept it yet: its node may have been asleep, and others may
-// already have acted on its silence.
+// An expired session stays expired even if it was not swept: others may have acted on its silence.
 const beatSession = `
 UPDATE node_session
 SET heartbeat_at = tranche_now(), expires_at = tranche_now() + $2, stats = $3
 WHERE id = $1 AND ended_at IS NULL AND expires_at > tranche_now()`
 
-// Heartbeat prolongs a session and stores the node's counters. It returns ErrSessionLost when the session is over.
+// Heartbeat prolongs a session and stores the node's counters. It returns ErrSessionLost if the session has ended.
 func (s Store) Heartbeat(ctx context.Context, id workqueue.SessionID, ttl time.Duration, stats any) error {
 	doc, err := json.Marshal(stats)
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Bounds of what may be set for the streams.
+// Bounds of the streams' settings.
 const (
 	MinStreamBytes = 64 << 10
-	// Not waits: for how long events may be set to stay in their stream.
+	// Not waits: how long events may stay in their stream.
 	MinEventAge = time.Hour
 	MaxEventAge = 10 * 366 * 24 * time.Hour
 )
 
-// StreamValues are the settings of the JetStream streams. Zero is as it comes: sizes and the age are those of the
-// version of the leader, and replicas three where NATS is a cluster, one where it is not.
+// StreamValues are the settings of the JetStream streams. Zero is the default; of replicas, three in a cluster, else
+// one.
 type StreamValues struct {
 	Replicas   int           `json:"replicas"`
 	WorkBytes  int64         `json:"work_bytes"`
@@ -38,13 +38,12 @@ type StreamValues struct {
 	EventAge   time.Duration `json:"event_age"`
 }
 
-// sizes are the room of each stream, by the name of its setting.
 func (v *StreamValues) sizes() map[string]int64 {
 	return map[string]int64{"work_bytes": v.WorkBytes, "reply_bytes": v.ReplyBytes, "stage_bytes": v.StageBytes,
 		"flow_bytes": v.FlowBytes, "event_bytes": v.EventBytes, "dead_bytes": v.DeadBytes}
 }
 
-// Validate says which of the values there cannot be. It returns a [workqueue.SettingError].
+// Validate returns a [workqueue.SettingError] for an invalid value.
 func (v *StreamValues) Validate() error {
 	if !slices.Contains([]int{0, 1, 3, 5}, v.Replicas) {
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
@@ -66,7 +65,7 @@ func (v *StreamValues) Validate() error {
 	return nil
 }
 
-// Against says in what values that someone gave differ from others; what he left out does not.
+// Against describes how given values differ from others; zero values do not count.
 func (v *StreamValues) Against(other *StreamValues) (differs []string) {
 	mine, theirs, none := v.named(), other.named(), (&StreamValues{}).named()
 	for name, value := range mine {
@@ -78,7 +77,6 @@ func (v *StreamValues) Against(other *StreamValues) (differs []string) {
 	return differs
 }
 
-// named are the values as the audit log shows them.
 func (v *StreamValues) named() map[string]any {
 	all := map[string]any{"replicas": any("auto"), "event_age": v.EventAge.String()}
 	if v.Replicas != 0 {
@@ -90,24 +88,24 @@ func (v *StreamValues) named() map[string]any {
 	return all
 }
 
-// StreamSettings is what is set for the streams, and what became of it.
+// StreamSettings is the settings of the streams, and the state of applying them.
 type StreamSettings struct {
 	StreamValues
 
-	Revision  int64 // one more with each change
+	Revision  int64 // increases with each change
 	ChangedBy string
 	ChangedAt time.Time
 
-	Applied         *StreamValues // that the streams were brought to last; nil: none yet
+	Applied         *StreamValues // last applied to the streams; nil: none
 	AppliedRevision int64
 	AppliedAt       *time.Time
 
-	Trouble string     // why the values could not be brought to the streams; empty: nothing is known to be wrong
-	Since   *time.Time // when that began
+	Trouble string     // why the values could not be applied; empty: no error is known
+	Since   *time.Time // start of that
 	Tries   int        // since then
 	NextTry *time.Time
 
-	Installation uuid.UUID // the database's lineage: whose the streams are
+	Installation uuid.UUID // the database's lineage: the owner of the streams
 }
 
 const (
@@ -117,7 +115,7 @@ const (
 
 	readStreamSettings = `SELECT ` + streamFields + ` FROM stream_setting WHERE name = 'streams'`
 
-	// firstStreamSettings returns nothing when another node was first.
+	// firstStreamSettings returns no row if another node was first.
 	firstStreamSettings = `
 INSERT INTO stream_setting (name, replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, dead_bytes,
     event_age, changed_by)
@@ -139,7 +137,7 @@ SET replicas = $1, work_bytes = $2, reply_bytes = $3, stage_bytes = $4, flow_byt
 WHERE name = 'streams'
 RETURNING ` + streamFields
 
-	// streamsApplied leaves alone what has been changed meanwhile.
+	// streamsApplied does nothing if the settings changed meanwhile.
 	streamsApplied = `
 UPDATE stream_setting
 SET applied = $2, applied_rev = $1, applied_at = tranche_now(), last_error = '', since = NULL, tries = 0,
@@ -170,8 +168,7 @@ func scanStreamSettings(rows pgx.Rows, err error) (s StreamSettings, _ error) {
 	})
 }
 
-// StreamSettings returns what is set for the streams. When nothing is, first is from then on: the first node of all
-// says.
+// StreamSettings returns the settings of the streams. If there are none, it saves first: the first node decides.
 func (s Store) StreamSettings(ctx context.Context, first StreamValues) (set StreamSettings, err error) {
 	if set, err = s.StreamsSet(ctx); err != nil || set.Revision > 0 {
 		return set, err
@@ -182,7 +179,7 @@ func (s Store) StreamSettings(ctx context.Context, first StreamValues) (set Stre
 	return set, nil
 }
 
-// StreamsSet returns what is set for the streams; the zero value when no node has ever started.
+// StreamsSet returns the settings of the streams, or the zero value if no node has ever started.
 func (s Store) StreamsSet(ctx context.Context) (set StreamSettings, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -199,11 +196,11 @@ func (s Store) setFirst(ctx context.Context, first StreamValues) (set StreamSett
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err = scanStreamSettings(tx.Query(ctx, firstStreamSettings, first.args(workqueue.Engine)...))
-		if errors.Is(err, pgx.ErrNoRows) { // its row may be younger than this transaction's first look
+		if errors.Is(err, pgx.ErrNoRows) { // its row may be newer than this transaction's first read
 			set, err = scanStreamSettings(tx.Query(ctx, readStreamSettings))
 			return err
 		}
-		if err != nil || first == (StreamValues{}) { // no one has said anything
+		if err != nil || first == (StreamValues{}) { // no setting was given
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_set", Subject: "streams",
@@ -212,8 +209,8 @@ func (s Store) setFirst(ctx context.Context, first StreamValues) (set StreamSett
 	return set, err
 }
 
-// UnsetStreams takes the first settings back, with a row in the audit log, as long as no streams have been like that:
-// a start that they cannot be brought about in gives way to one with others. It reports whether it did.
+// UnsetStreams deletes the first settings, with an audit entry, if they were never applied: a first start whose
+// settings fail gives way to one with others. It reports whether it did.
 func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err := scanStreamSettings(tx.Query(ctx, unsetStreamSettings, workqueue.Engine))
@@ -232,7 +229,7 @@ func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 	return taken, nil
 }
 
-// StreamChanges is what to change of the streams' settings; nil leaves a setting as it is, zero makes it the default.
+// StreamChanges is changes of the streams' settings; nil leaves one unchanged, zero resets it to the default.
 type StreamChanges struct {
 	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
 	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
@@ -244,7 +241,7 @@ type StreamChanges struct {
 	EventAge   *workqueue.Duration `json:"event_age,omitempty" doc:"how long events stay; 0s: the default" example:"168h"`
 }
 
-// On returns the values with the change.
+// On returns the values with the changes.
 func (c *StreamChanges) On(v StreamValues) StreamValues {
 	lay(&v.Replicas, c.Replicas)
 	lay(&v.WorkBytes, c.WorkBytes)
@@ -263,13 +260,12 @@ func lay[T any](over *T, given *T) {
 	}
 }
 
-// errNoStreamSettings is for who changes what no node has set yet.
 var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
 	"no node has started on this database yet; give the first one its " +
-	"--stream-replicas, --work-max-bytes and the others"}
+	"--stream-replicas, --work-max-bytes and the like"}
 
-// ChangeStreams changes settings of the streams, with a row in the audit log, and returns all of them. The node that
-// leads brings them to JetStream, and notes what becomes of it. A change that changes nothing is none.
+// ChangeStreams changes settings of the streams, with an audit entry, and returns all of them. The leader applies
+// them to JetStream and records the result. A change without effect writes nothing.
 func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor string) (set StreamSettings, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err = scanStreamSettings(tx.Query(ctx, lockStreamSettings))
@@ -290,7 +286,7 @@ func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor st
 			return err
 		}
 		was, is := before.named(), after.named()
-		for name := range is { // only what has changed is worth telling
+		for name := range is { // only changes are audited
 			if was[name] == is[name] {
 				delete(was, name)
 				delete(is, name)
@@ -305,12 +301,12 @@ func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor st
 	return set, nil
 }
 
-// StreamsApplied notes that the streams are as a revision of the settings wants them.
+// StreamsApplied records that a revision of the settings was applied.
 func (s Store) StreamsApplied(ctx context.Context, lease workqueue.Lease, set *StreamSettings) error {
 	return s.noteStreams(ctx, lease, streamsApplied, set.Revision, set.StreamValues)
 }
 
-// StreamsRefused notes why they cannot be made so, and in how long that is retried.
+// StreamsRefused records why it could not be applied, and when that is retried.
 func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *StreamSettings, why string,
 	again time.Duration,
 ) error {
@@ -324,7 +320,7 @@ func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note what became of the settings of the streams: %w", err)
+		return fmt.Errorf("record the settings of the streams: %w", err)
 	}
 	return nil
 }

@@ -16,10 +16,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// HoldFailFast is the hold of a run whose first outcomes plainly failed.
+// HoldFailFast is the hold of a run whose first outcomes reached a fail-fast limit.
 const HoldFailFast = "fail_fast"
 
-// failFastStep is a step whose first outcomes are looked at.
 type failFastStep struct {
 	run  workqueue.RunID
 	step workqueue.Step
@@ -29,14 +28,13 @@ func (a failFastStep) compare(b failFastStep) int {
 	return cmp.Or(slices.Compare(a.run[:], b.run[:]), cmp.Compare(a.step, b.step))
 }
 
-// outcomes are some outcomes of a step, and how many of them failed, by code, so that trying again would not help.
 type outcomes struct {
 	seen  int
 	codes map[string]int
 }
 
-// watch counts an outcome for the fail-fast limit of its step: the code of a failure that would not pass, or nothing.
-// The slice may say that its step has a limit when that has ended since. No limit begins again, so no harm is done.
+// watch counts an outcome for the step's fail-fast limit; code is that of a permanent failure, or empty. The slice
+// may still say that the limit is active after it ended; no limit starts again, so that is harmless.
 func (s *settlement) watch(h *plane.HeldSlice, code string) {
 	if !h.FailFast {
 		return
@@ -54,8 +52,7 @@ func (s *settlement) watch(h *plane.HeldSlice, code string) {
 }
 
 const (
-	// Recorders of a step take turns here for its first outcomes, so that these are counted exactly. Nothing is locked
-	// after them but rows of batchrun.
+	// Serializes recorders of a step, so that its first outcomes are counted exactly. Only batchrun is locked later.
 	lockFailFast = `
 SELECT g.run_id, g.step, st.name, g.failures, g.within, g.seen, g.codes
 FROM run_fail_fast g JOIN run_step st USING (run_id, step)
@@ -69,7 +66,7 @@ UPDATE run_fail_fast SET seen = $3, codes = $4, tripped = nullif($5, '') WHERE r
 
 	endTripped = `DELETE FROM run_fail_fast WHERE run_id = $1 AND tripped IS NOT NULL`
 
-	// The first to lock the run holds it; a fail-fast limit that comes later waits in run_fail_fast.
+	// The first limit to lock the run holds it; a later one waits in run_fail_fast.
 	holdForFailFast = `
 WITH due AS (SELECT run_id, string_agg(tripped, '; ' ORDER BY step) AS detail FROM run_fail_fast
     WHERE run_id = $1 AND tripped IS NOT NULL GROUP BY run_id)
@@ -78,7 +75,6 @@ FROM due WHERE r.id = $1 AND due.run_id = r.id AND r.state = 'running' AND r.hol
 RETURNING r.generation, r.hold_detail`
 )
 
-// failFastLimit is a row of run_fail_fast and the rule of its step.
 type failFastLimit struct {
 	failFastStep
 
@@ -88,8 +84,8 @@ type failFastLimit struct {
 	rule workqueue.FailFast
 }
 
-// take counts outcomes that are recorded together, and returns what is wrong with the step if they are enough to tell.
-// Those with which the rule's number is passed count all of them, in proportion: which came first is not known.
+// take counts outcomes recorded together and returns why the limit is reached, if it is. The outcomes that exceed
+// the rule's number all count in proportion, since their order is unknown.
 func (g *failFastLimit) take(news *outcomes) (tripped string) {
 	g.seen += news.seen
 	for code, n := range news.codes {
@@ -104,8 +100,7 @@ func (g *failFastLimit) take(news *outcomes) (tripped string) {
 	return ""
 }
 
-// checkFailFast counts what this transaction settles of steps whose first outcomes are looked at, and holds their runs
-// when these tell that it is no use to go on. A run that ends here has nothing to be held of.
+// checkFailFast counts outcomes for fail-fast limits and holds the runs that reached theirs, unless they end here.
 func (s *settlement) checkFailFast(ctx context.Context, tx pgx.Tx, ended []workqueue.RunID) error {
 	if len(s.firstOutcomes) == 0 {
 		return nil
@@ -159,8 +154,8 @@ func (s *settlement) lockFailFast(ctx context.Context, tx pgx.Tx) ([]*failFastLi
 	return limits, nil
 }
 
-// HoldForFailFast holds a run whose fail-fast limit was reached, unless it is held already: then the limit waits
-// for its turn. A limit holds its run once. HoldForFailFast reports whether the run is held now.
+// HoldForFailFast holds a run whose fail-fast limit was reached, unless it is already held: then the limit waits. A
+// limit holds its run once. It reports whether the run is held now.
 func HoldForFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (held bool, err error) {
 	var generation workqueue.Generation
 	var why string
@@ -184,8 +179,7 @@ func HoldForFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (held 
 	return true, ledger.AddEvent(ctx, tx, run, generation, workqueue.EventPaused, detail)
 }
 
-// AnswerFailFast ends the fail-fast limits of a run that were reached: they have held it, or a caller who reruns its
-// items has seen the failures.
+// AnswerFailFast ends a run's reached fail-fast limits: they have held it, or a re-run followed.
 func AnswerFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	return pg.Later(ctx, tx, endTripped, run)
 }

@@ -13,22 +13,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by
-// itself, a second later.
+// FollowUp is what to check after a transaction. It only saves time: the leader checks everything each second.
 type FollowUp struct {
-	Endpoints []string          // where slices failed as a whole, or a probe ended: for pace.Store.CheckBreaker
+	Endpoints []string          // where slices failed entirely, or a probe ended: for pace.Store.CheckBreaker
 	Halved    []string          // where pieces of failed chunks ended: for pace.Store.CheckTooBig
-	Runs      []workqueue.RunID // of which items failed permanently: for control.Store.CheckThreshold
-	Barriers  []workqueue.RunID // of which a step may have all that it waited for: for dispatch.Store.CheckBarriers
-	Unlocked  bool              // items became ready at other steps, which other nodes may have room for
+	Runs      []workqueue.RunID // with permanently failed items: for control.Store.CheckThreshold
+	Barriers  []workqueue.RunID // where a barrier may have been reached: for dispatch.Store.CheckBarriers
+	Unlocked  bool              // items became ready at other steps; other nodes may have capacity for them
 }
 
-// Empty reports whether there is nothing to look at.
+// Empty reports whether there is nothing to check.
 func (l *FollowUp) Empty() bool {
 	return len(l.Endpoints)+len(l.Halved)+len(l.Runs)+len(l.Barriers) == 0 && !l.Unlocked
 }
 
-// followUp gathers it from a settlement.
 func (s *settlement) followUp() (l FollowUp) {
 	l.Barriers, l.Unlocked = s.barriers, s.unlocked
 	for _, e := range s.ended {
@@ -49,8 +47,8 @@ func (s *settlement) followUp() (l FollowUp) {
 	return l
 }
 
-// watchedEndpoints reads, endpoint by endpoint, the newest end of the index on endpoint and end. Here and elsewhere the
-// clock is read in a SELECT of its own: otherwise it would be read for every row, and an index not be of use for it.
+// watchedEndpoints reads the newest entries of the index on endpoint and end, for each endpoint. Here and elsewhere
+// a separate SELECT reads the clock: otherwise it would be read for every row, and the index not used.
 const watchedEndpoints = `
 SELECT p.endpoint FROM endpoint_pace p
 WHERE p.breaker = 'open' OR EXISTS (
@@ -63,8 +61,8 @@ WHERE p.breaker = 'open' OR EXISTS (
     WHERE c.endpoint = p.endpoint AND k.failed_at > (SELECT tranche_now() - interval '10 s'))
 ORDER BY p.endpoint`
 
-// WatchedEndpoints returns the endpoints whose breakers are open, or of which requests failed a short while ago: those
-// that pace.Store.CheckBreaker and pace.Store.CheckTooBig may have something to do at.
+// WatchedEndpoints returns the endpoints with open breakers or recently failed requests: those where
+// pace.Store.CheckBreaker and pace.Store.CheckTooBig may have work.
 func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 	names, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], watchedEndpoints)
 	if err != nil {
@@ -73,9 +71,9 @@ func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// newParts compares the newest part of items with the one before it: two looks into work_result's primary key for each.
-// Two errors are the same to whoever goes on without the part. A step that was left out in between, because one that it
-// needs ($5) had failed, was missing to them meanwhile, so that what comes again is new.
+// newParts compares the newest part of items with the previous one, by two lookups in work_result's primary key
+// each. Two errors are equal to later steps that continue without the part. If the step was skipped in between
+// because a needed step ($5) failed, the part was missing to them, so the next one is new.
 const newParts = `
 SELECT n.ordinal
 FROM unnest($3::int[]) AS o (ordinal)
@@ -90,8 +88,6 @@ WHERE f.generation IS NULL OR (f.error_code IS NULL) <> (n.error_code IS NULL)
        WHERE e.run_id = $1 AND e.step = ANY($5::smallint[]) AND e.ordinal = o.ordinal
          AND e.generation > f.generation AND e.error_code IS NOT NULL)`
 
-// changedParts returns those of some items of a block whose new part at its step, written by this transaction, is not
-// what it was.
 func changedParts(
 	ctx context.Context, tx pgx.Tx, g *plane.Graph, id plane.BlockID, bits bitfield.Set,
 ) (bitfield.Set, error) {
@@ -113,8 +109,8 @@ func changedParts(
 }
 
 const (
-	// markSent is fenced by state: a slice whose reply came first stays recorded. It waits for no one: who holds a slice
-	// is recording its reply, which for small chunks comes before the mark more often than not.
+	// markSent is fenced by state: a slice whose reply came first stays recorded. It skips locked slices: their
+	// replies are being recorded, which for small chunks is often earlier than the mark.
 	markSent = `
 WITH free AS MATERIALIZED (
     SELECT id FROM work_slice WHERE id = ANY($1) AND state = 'claimed' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
@@ -127,9 +123,8 @@ WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.r
 	notMarked = `SELECT id FROM work_slice WHERE id = ANY($1) AND state = 'claimed'`
 )
 
-// MarkSent notes that requests are in the stream. It need not be durable at once: a mark that is lost in a crash of the
-// database leaves a claimed slice, which is reissued. What someone else holds at the moment is left over: it is to
-// be marked a while later, unless its reply has ended it by then.
+// MarkSent records that requests are in the stream. It need not be durable: if a crash of the database loses a mark,
+// the claimed slice is reissued. It returns the locked slices, to be marked later unless they have ended.
 func (s Store) MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error) {
 	ids, seqs, epochs := make([]workqueue.SliceID, len(sent)), make([]int64, len(sent)), make([]int64, len(sent))
 	for i, t := range sent {

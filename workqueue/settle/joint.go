@@ -18,11 +18,10 @@ import (
 
 // joint is one block of a run of several steps while outcomes are settled in it.
 //
-// Whoever settles a block locks its row of step 0 first, whatever step the outcomes are for: the gate. So of two
-// transactions that record the last two things an item waits for, the second sees what the first has done, and unlocks
-// or completes; neither can miss it, and both cannot do it. The rows are locked in one statement, sorted by run, step
-// and block, so that gates come before all others and no one waits in a circle. A re-run locks the gates of the blocks
-// that it changes too.
+// Every settlement of a block first locks its row of step 0, the gate. So of two transactions that record the last
+// two outcomes an item waits for, the second sees the first, and unlocks or completes: one of them does, exactly
+// once. One statement locks the rows sorted by run, step and block, so gates come before all others and there is no
+// deadlock. A re-run also locks the gates of the blocks that it changes.
 type joint struct {
 	graph *plane.Graph
 	size  int
@@ -31,7 +30,6 @@ type joint struct {
 	now   []plane.Planes
 }
 
-// group tells the blocks of runs with one step from those with several, by their graphs.
 func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 	for _, id := range lockOrder(s.outcomes) {
 		g, err := s.graphs.Of(ctx, tx, id.Run)
@@ -57,7 +55,6 @@ func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// locks are the rows that the settlement may change, and the gates.
 func (s *settlement) locks() []plane.BlockID {
 	rows := append(slices.Clone(s.alone), s.followed()...)
 	for id := range s.unheld {
@@ -79,7 +76,6 @@ func (s *settlement) locks() []plane.BlockID {
 	return slices.Compact(rows)
 }
 
-// rows are the rows of all steps of the joint blocks.
 func (s *settlement) rows() (rows []plane.BlockID) {
 	for _, gate := range lockOrder(s.joint) {
 		for step := range s.joint[gate].graph.Steps {
@@ -89,8 +85,7 @@ func (s *settlement) rows() (rows []plane.BlockID) {
 	return rows
 }
 
-// readPlanes is a statement of its own after the locks, so that it sees what they waited for. The planes that are empty
-// come as NULL, which most are.
+// readPlanes is a statement after the locks, so it sees what they waited for. Empty planes come as NULL.
 const readPlanes = `
 SELECT b.run_id, b.step, b.block, b.size, nullif(b.done, B'0'::bit(8192)), nullif(b.failed, B'0'::bit(8192)), b.skipped
 FROM work_block b JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block)
@@ -112,7 +107,7 @@ func (s *settlement) scanPlanes(rows pgx.Rows) error {
 	return err
 }
 
-// unlock works out what the outcomes mean for the other steps of the joint blocks, and queues the write.
+// unlock computes what the outcomes mean for the other steps of the joint blocks, and queues the write.
 func (s *settlement) unlock(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	var moved moves
 	for _, gate := range lockOrder(s.joint) {
@@ -143,7 +138,7 @@ func (s *settlement) unlock(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) er
 	return nil
 }
 
-// passes reports whether all that some barrier waits for in the block has ended with these outcomes.
+// passes reports whether these outcomes complete, in this block, all that some barrier waits for.
 func (j *joint) passes() bool {
 	all := bitfield.Full(j.size)
 	for _, barrier := range j.graph.Barriers() {
@@ -160,14 +155,13 @@ func (j *joint) passes() bool {
 	return false
 }
 
-// moves are changes of blocks, row by row.
 type moves struct {
 	rows                                []plane.BlockID
 	ready, done, failed, skipped, leave []bitfield.Set
 	bytes                               []int64
 }
 
-// add notes the difference between the planes of a block before and after, when there is one.
+// add records the difference between the planes of a block before and after, if any.
 func (m *moves) add(id plane.BlockID, at, now *plane.Planes, news *plane.Outcome) {
 	leave := at.Done.AndNot(now.Done).Or(at.Failed.AndNot(now.Failed)).Or(at.Skipped.AndNot(now.Skipped))
 	done, failed, skipped := now.Done.AndNot(at.Done), now.Failed.AndNot(at.Failed), now.Skipped.AndNot(at.Skipped)
@@ -183,8 +177,8 @@ func (m *moves) add(id plane.BlockID, at, now *plane.Planes, news *plane.Outcome
 	m.bytes = append(m.bytes, bytes)
 }
 
-// moveBlocks writes what became of locked blocks. No bit that moves may be ready or held back, and none that arrives in
-// a plane may be final already: the condition keeps a fault elsewhere from being written over, and the row count tells.
+// moveBlocks writes changes of locked blocks. A moving bit must not be ready or held, and an arriving bit not
+// already final: the condition prevents overwriting after a bug elsewhere, and the row count reveals it.
 const moveBlocks = `
 UPDATE work_block b
 SET ready = b.ready | u.ready, done = (b.done & ~u.leave) | u.done, failed = (b.failed & ~u.leave) | u.failed,
@@ -215,10 +209,9 @@ func (m *moves) queue(batch *pgx.Batch) {
 	})
 }
 
-// nullBits reads a plane that may be NULL, which is the empty set.
 type nullBits struct{ bitfield.Set }
 
-// ScanBits makes it a scanner of bit strings.
+// ScanBits implements pgtype.BitsScanner.
 func (n *nullBits) ScanBits(b pgtype.Bits) (err error) {
 	n.Set = bitfield.Set{}
 	if b.Valid {

@@ -17,35 +17,35 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// LaneRow is a lane of a run under its lock, as found by one of its items.
+// LaneRow is a locked lane of a run, found by one of its items.
 type LaneRow struct {
 	Item workqueue.Ordinal
 	Lane int64
-	Head *workqueue.Ordinal // the item that is worked on
-	Low  *workqueue.Ordinal // the first that waits, when that is before the head or there is no head
+	Head *workqueue.Ordinal // the item in work
+	Low  *workqueue.Ordinal // the first waiting item, if it is before the head or there is no head
 	Stop *workqueue.Ordinal // the item that stopped the lane
 
-	next *Follower // who waits first
+	next *Follower // the first waiting item
 }
 
-// Follower is an item that is held back, and the steps that hold it.
+// Follower is a held item, and the steps that hold it.
 type Follower struct {
 	Item  workqueue.Ordinal
 	Steps []workqueue.Step
 }
 
 const (
-	// lockLanes locks the lanes that items stand in, in the order of lanes as everywhere: after slices and before blocks.
-	// Primary keys of work_order and work_lane. SELECT around an array, here and below, hides how long it is: of a run
-	// that was loaded a moment ago the planner knows nothing, and for thousands of items it would go over all there are.
+	// lockLanes locks the lanes of items by lane, after slices and before blocks as everywhere. It uses the primary
+	// keys of work_order and work_lane. Here and below, SELECT around an array hides its length: for a run loaded a
+	// moment ago the planner has no statistics, and for thousands of items would scan all there are.
 	lockLanes = `
 SELECT o.ordinal, o.lane, l.head, l.low, l.stopped_by FROM work_order o JOIN work_lane l USING (run_id, lane)
 WHERE o.run_id = $1 AND o.ordinal = ANY ((SELECT $2::int[])::int[])
 ORDER BY o.lane, o.ordinal FOR NO KEY UPDATE OF l`
 
-	// nextHeld finds the first item of each lane $2, from ordinal $3 on, that is held back. It is a statement of its own
-	// after the locks, so that it sees what they waited for: no one else moves items of these lanes into the held planes
-	// or out of them, so that they can be read without a lock. work_order_lane, and the blocks' primary key.
+	// nextHeld finds the first held item of each lane in $2 from ordinal $3. It is a statement after the locks, so
+	// it sees what they waited for. Only a holder of these locks moves items of the lanes into or out of the held
+	// planes, so they can be read without a lock. By work_order_lane and the blocks' primary key.
 	nextHeld = `
 SELECT u.lane, n.ordinal, n.steps
 FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS JOIN LATERAL (
@@ -57,7 +57,7 @@ FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS 
     ORDER BY o.lane, o.ordinal LIMIT 1) n`
 )
 
-// ReadLanes locks the lanes of items, and reads them.
+// ReadLanes locks and reads the lanes of items.
 func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []workqueue.Ordinal) ([]*LaneRow, error) {
 	rows := pg.Rows(ctx, tx, lockLanes, run, items)
 	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*LaneRow, error) {
@@ -70,7 +70,7 @@ func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []work
 	return lanes, nil
 }
 
-// FindNext looks up who waits first in each lane, from an ordinal on.
+// FindNext looks up the first waiting item of each lane, starting with an ordinal.
 func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Graph, lanes []*LaneRow,
 	from func(*LaneRow) workqueue.Ordinal,
 ) error {
@@ -93,8 +93,7 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 	return nil
 }
 
-// queueUp locks the lanes of the items with outcomes, of runs that have lanes, and finds out who is next in each. The
-// blocks of these are locked with the others.
+// queueUp locks the lanes of items with outcomes and finds the next item of each.
 func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 	if len(s.ordered) == 0 {
 		return nil
@@ -118,7 +117,7 @@ func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		// A lane whose head is another item has its own successor to come.
+		// A lane with another head has its own successor to come.
 		lanes = slices.DeleteFunc(lanes, func(l *LaneRow) bool { return l.Head == nil || *l.Head != l.Item })
 		err = FindNext(ctx, tx, run, s.ordered[run], lanes, func(l *LaneRow) workqueue.Ordinal {
 			if l.Low != nil {
@@ -134,7 +133,6 @@ func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// followed are the rows of those who are next.
 func (s *settlement) followed() (rows []plane.BlockID) {
 	for run, lanes := range s.lanes {
 		for _, l := range lanes {
@@ -150,8 +148,7 @@ func (s *settlement) followed() (rows []plane.BlockID) {
 	return rows
 }
 
-// advance moves on the lanes whose heads are final now: those who are next become ready, or, when the run is to stop a
-// lane at a failure, the lane is marked.
+// advance moves lanes whose heads are final: the next item becomes ready, or a failure stops the lane.
 func (s *settlement) advance(batch *pgx.Batch) {
 	for run, lanes := range s.lanes {
 		stops := s.ordered[run].Stops
@@ -173,7 +170,6 @@ func (s *settlement) advance(batch *pgx.Batch) {
 	}
 }
 
-// hasFailed reports whether an item that is final has failed.
 func (s *settlement) hasFailed(gate plane.BlockID, bit int) bool {
 	j := s.joint[gate]
 	if j == nil {
@@ -187,7 +183,7 @@ func (s *settlement) hasFailed(gate plane.BlockID, bit int) bool {
 	return false
 }
 
-// LaneMoves is what becomes of lanes of one run, as the statements take it.
+// LaneMoves is changes of one run's lanes, as columns.
 type LaneMoves struct {
 	lanes             []int64
 	heads, lows, stop []*workqueue.Ordinal
@@ -200,7 +196,7 @@ func (m *LaneMoves) Set(lane int64, head, low, stop *workqueue.Ordinal) {
 	m.lows, m.stop = append(m.lows, low), append(m.stop, stop)
 }
 
-// Follow makes the next item of a lane its head, if there is one. Those that wait now stand behind it.
+// Follow makes the next item of a lane its head, if there is one.
 func (m *LaneMoves) Follow(l *LaneRow) {
 	if l.next == nil {
 		m.Set(l.Lane, nil, nil, nil)
@@ -210,7 +206,7 @@ func (m *LaneMoves) Follow(l *LaneRow) {
 	m.Release(l.next)
 }
 
-// halt ends a lane: what waits in it is for [Store.EndStopped].
+// halt stops a lane; [Store.EndStopped] ends its waiting items.
 func (m *LaneMoves) halt(l *LaneRow) {
 	var low *workqueue.Ordinal
 	if l.next != nil {
@@ -219,7 +215,7 @@ func (m *LaneMoves) halt(l *LaneRow) {
 	m.Set(l.Lane, nil, low, &l.Item)
 }
 
-// Release lets an item go on.
+// Release makes an item ready.
 func (m *LaneMoves) Release(f *Follower) {
 	if m.Released == nil {
 		m.Released = map[plane.BlockID]bitfield.Set{}
@@ -234,13 +230,13 @@ func (m *LaneMoves) Release(f *Follower) {
 }
 
 const (
-	// releaseFollowers makes ready who was held back. The blocks are locked; that they were held stands again.
+	// releaseFollowers makes held items ready. The blocks are locked; the condition repeats the check.
 	releaseFollowers = `
 UPDATE work_block b SET ready = b.ready | u.bits, held = nullif(b.held & ~u.bits, B'0'::bit(8192))
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.held & u.bits) = u.bits`
 
-	// moveLanes writes where locked lanes stand.
+	// moveLanes writes locked lanes.
 	moveLanes = `
 UPDATE work_lane l SET head = u.head, low = u.low, stopped_by = u.stop, due = u.stop IS NOT NULL AND u.low IS NOT NULL
 FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[]), (SELECT $4::int[]), (SELECT $5::int[]))
@@ -248,7 +244,7 @@ FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[]), (SELECT $4::int[]), (SELE
 WHERE l.run_id = $1 AND l.lane = u.lane`
 )
 
-// Bits are the items that are released, block by block.
+// Bits returns the released items by block.
 func (m *LaneMoves) Bits() (steps []workqueue.Step, blocks []workqueue.Block, bits []bitfield.Set) {
 	for _, id := range lockOrder(m.Released) {
 		steps, blocks, bits = append(steps, id.Step), append(blocks, id.Block), append(bits, m.Released[id])
@@ -275,7 +271,7 @@ func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
 	}
 }
 
-// Send locks the blocks of those who are next, and writes.
+// Send locks the blocks of the released items and writes the moves.
 func (m *LaneMoves) Send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	batch := &pgx.Batch{}
 	var rows []plane.BlockID
@@ -290,7 +286,7 @@ func (m *LaneMoves) Send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 	return nil
 }
 
-// Again lets a lane go on whose head was taken back, if it has one.
+// Again continues a lane whose head was reset, if it has one.
 func (m *LaneMoves) Again(l *LaneRow) {
 	if l.Head == nil {
 		m.Follow(l)

@@ -16,15 +16,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Bounds of one transaction that ends what waits in stopped lanes.
+// Bounds of one transaction that ends the items of stopped lanes.
 const (
 	stoppedLanes = 500
 	stoppedItems = 5000
 )
 
 const (
-	// runWithStopped goes over the runs that have such lanes, behind one of them, until one is in progress; by
-	// work_lane_due, whatever runs there are. OFFSET 0 keeps the planner from reading them all.
+	// runWithStopped visits the runs with such lanes, after a given one, until one is in progress; by work_lane_due,
+	// so finished runs cost nothing. OFFSET 0 keeps the planner from reading them all.
 	runWithStopped = `
 WITH RECURSIVE due AS (
     (SELECT l.run_id FROM work_lane l WHERE l.due AND l.run_id > $1 ORDER BY l.run_id, l.lane LIMIT 1)
@@ -36,13 +36,13 @@ WITH RECURSIVE due AS (
 SELECT d.run_id, r.generation FROM due d
 CROSS JOIN LATERAL (SELECT o.generation FROM batchrun o WHERE o.id = d.run_id AND o.state = 'running' OFFSET 0) r`
 
-	// lockStopped locks lanes in the order of lanes, and looks up who stopped them.
+	// lockStopped locks lanes in order and looks up which item stopped each.
 	lockStopped = `
 SELECT l.lane, l.low, l.stopped_by,
     (SELECT q.item_key FROM work_queue q WHERE q.run_id = $1 AND q.ordinal = l.stopped_by)
 FROM work_lane l WHERE l.run_id = $1 AND l.due ORDER BY l.lane LIMIT $2 FOR NO KEY UPDATE`
 
-	// heldInLanes is nextHeld for more than one item of each lane.
+	// heldInLanes is nextHeld for several items of each lane.
 	heldInLanes = `
 SELECT u.lane, n.ordinal, n.steps
 FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
@@ -54,13 +54,13 @@ FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
     ORDER BY o.lane, o.ordinal LIMIT $5) n
 ORDER BY n.ordinal`
 
-	// unholdBlocks takes items out of the held planes of locked blocks; that they were there stands again.
+	// unholdBlocks removes items from the held planes of locked blocks, checking again that they were held.
 	unholdBlocks = `
 UPDATE work_block b SET held = nullif(b.held & ~u.bits, B'0'::bit(8192))
 FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[]) AS u (run_id, step, block, bits)
 WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.held & u.bits) = u.bits`
 
-	// insertStopped makes the slices that the errors of items belong to. They were never to go anywhere.
+	// insertStopped inserts the slices that the items' errors belong to. They were never sent.
 	insertStopped = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
                         error_message, error_retry, ended_at)
@@ -78,10 +78,8 @@ func (s *settlement) unheldArgs() []any {
 	return append(plane.Columns(rows), pgbits.Slice(bits))
 }
 
-// EndStopped ends the items that wait in lanes which an item that failed has stopped: they fail with
-// [workqueue.CodeStopped], without having been tried. It returns how many there were, also when ctx ended before the
-// last of them: each transaction takes a bounded number. A run whose lanes cannot be ended keeps no other from it.
-// Leader work.
+// EndStopped fails the items that wait in stopped lanes with [workqueue.CodeStopped], without trying them. It returns
+// their number, also if ctx ended first. An error in one run does not block other runs. Leader work.
 func (s Store) EndStopped(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.OverRuns(ctx, "end what waits in stopped lanes", func(after workqueue.RunID) (p Progress, err error) {
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -92,15 +90,14 @@ func (s Store) EndStopped(ctx context.Context, lease workqueue.Lease) (int, erro
 	})
 }
 
-// Progress says what one transaction did for the first run behind another one.
+// Progress is what one transaction did for the first run after another one.
 type Progress struct {
-	Run  workqueue.RunID // zero: there is none; set also when something failed for it
+	Run  workqueue.RunID // zero: none; also set if its transaction failed
 	Done int
 	More bool // there may be more to do for it
 }
 
-// OverRuns calls do for one run after the other, for each as long as there is more to do and nothing fails. It returns
-// how much was done, and all errors.
+// OverRuns calls do for each run while there is more to do without error. It returns the total and all errors.
 func (s Store) OverRuns(ctx context.Context, what string, do func(after workqueue.RunID) (Progress, error),
 ) (total int, failed error) {
 	var after workqueue.RunID
@@ -120,7 +117,6 @@ func (s Store) OverRuns(ctx context.Context, what string, do func(after workqueu
 	}
 }
 
-// stopping is one transaction of it.
 type stopping struct {
 	run        workqueue.RunID
 	generation workqueue.Generation
@@ -151,7 +147,7 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 	if st.graph, err = database.Kept[plane.GraphCache](s.db).Of(ctx, tx, st.run); err != nil {
 		return p, err
 	}
-	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a re-run has just taken them up again
+	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a re-run has just continued them
 		return p, err
 	}
 	p.More = true
@@ -212,8 +208,7 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 	return total, nil
 }
 
-// fail ends one item at the steps that hold it back. What comes after these is left out: no step of such a run is
-// optional.
+// fail ends one item at the steps that hold it. Later steps are skipped: no step of such a run is optional.
 func (st *stopping) fail(l *stoppedLane, item *Follower) {
 	l.items++
 	l.low = item.Item + 1
@@ -235,7 +230,6 @@ func (st *stopping) fail(l *stoppedLane, item *Follower) {
 	}
 }
 
-// insert makes the slices, and takes the items out of the held planes.
 func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
 	st.set.unheld = map[plane.BlockID]bitfield.Set{}
 	var ids []workqueue.SliceID

@@ -14,19 +14,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// maxLosses is how often in a row a request that was acknowledged and brought no reply is reissued at no cost. A
-// service that acknowledges and answers no one looks just like a stream that loses replies: then its deadline decides.
+// maxLosses is how many times in a row a request that was acknowledged but not answered is reissued without penalty. A
+// service that acknowledges and never answers looks just like a stream that loses replies: then the deadline decides.
 const maxLosses = 3
 
-// Unanswered is a slice that was sent a while ago and is not answered in full.
+// Unanswered is a slice sent a while ago without a complete reply.
 type Unanswered struct {
 	ID        workqueue.SliceID
 	Endpoint  string
 	StreamSeq int64 // place of its request in the work stream
 }
 
-// mayBeLost is true of sent slices that were sent in an epoch and may be found lost: no message of their reply was put
-// aside, for then there is a reply, and they did not come to this maxLosses times in a row.
+// mayBeLost holds for slices sent in an epoch that may be lost: no message of their reply is quarantined, which
+// would prove a reply, and they were not lost maxLosses times in a row.
 const mayBeLost = `s.stream_epoch = $2
     AND NOT EXISTS (SELECT FROM quarantine q WHERE q.run_id = s.run_id AND q.slice_id = s.id)
     AND (s.cause <> '` + string(workqueue.CauseLost) + `' OR (
@@ -38,7 +38,7 @@ const mayBeLost = `s.stream_epoch = $2
         SELECT max(losses) FROM back) < $3)`
 
 const (
-	// sentAt goes along work_slice_sent: it costs what it returns, however much was sent.
+	// sentAt uses work_slice_sent: it costs what it returns, however much was sent.
 	sentAt = `
 SELECT s.id, ` + sliceEndpoint + `, s.stream_seq
 FROM work_slice s
@@ -52,15 +52,15 @@ FROM work_slice s
 WHERE s.id = ANY($1) AND s.state = 'sent' AND s.stream_seq IS NOT NULL AND ` + mayBeLost
 )
 
-// Unanswered returns slices that were sent in the epoch, longer ago than that, and are not answered in full: those
-// whose requests lie behind a place in the work stream and before another one, in that order.
+// Unanswered returns slices sent in the epoch, longer ago than a time, without a complete reply: those whose
+// requests are between two positions in the work stream, in that order.
 func (s Store) Unanswered(
 	ctx context.Context, epoch int64, longer time.Duration, behind, before int64, limit int,
 ) ([]Unanswered, error) {
 	return s.unanswered(ctx, sentAt, longer, epoch, maxLosses, behind, before, limit)
 }
 
-// StillUnanswered returns those of some slices that were sent in the epoch and are not answered in full.
+// StillUnanswered returns those of some slices that were sent in the epoch and have no complete reply.
 func (s Store) StillUnanswered(ctx context.Context, epoch int64, ids []workqueue.SliceID) ([]Unanswered, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -85,8 +85,7 @@ const slicesLost = heldColumns + `
 WHERE s.id = ANY($1) AND s.state = 'sent' AND ` + mayBeLost + `
 ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
 
-// ReleaseLost issues slices again that were sent in an epoch and of which neither the request nor a reply is there any
-// more. One that has got its reply meanwhile is left alone. Leader work.
+// ReleaseLost reissues unanswered slices of an epoch whose request and reply no longer exist. Leader work.
 func (s Store) ReleaseLost(
 	ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, epoch int64,
 ) (int, error) {
@@ -98,21 +97,19 @@ func (s Store) ReleaseLost(
 			Message: "the request was taken out of its stream, and no reply to it is there"})
 }
 
-// A service that is silent beyond a slice's deadline may hang on an item; or its answer was lost, it was cut off, or
-// NATS or the nodes were away. Only the first is the item's fault, and from one silence the two cannot be told. What
-// tells them is that the services of the endpoint went on to answer others; see [Store.Blamed].
+// A service that is silent beyond a slice's deadline may hang on an item. Or its answer was lost, it was disconnected,
+// or NATS or the nodes were unavailable. Only the first is the item's fault, and one silence does not show which it
+// is. The difference is that the services kept answering other requests: [Store.Blamed].
 
-// silent is the error of a slice that no one answered in time.
 func silent() workqueue.SlotError {
 	return workqueue.SlotError{Code: "deadline", Message: "no reply came before the deadline", Retry: true}
 }
 
-// sentTogether is how much earlier than another a request may have been sent to count as sent at the same time: marks
-// of what was sent together are written in several transactions.
+// sentTogether is how much earlier a concurrent request may have been sent, since marks are written separately.
 const sentTogether = time.Second
 
-// othersAnswered goes by work_slice_ended. What a node gave up in the place of services was not answered. A reply may
-// come before its request is marked as sent: then the slice's making says when that was, at the earliest.
+// othersAnswered uses work_slice_ended. Requests that nodes abandoned for services count as unanswered. A reply may
+// precede the mark of its request as sent; the slice's creation then is the earliest time of sending.
 const othersAnswered = `
 SELECT s.id, bit_count(s.mask) = 1, bit_count(s.mask) = 1 AND s.cause = 'deadline' OR EXISTS (
     SELECT FROM work_slice o WHERE o.endpoint = s.endpoint AND o.ended_at > s.sent_at - $2::interval
@@ -120,13 +117,13 @@ SELECT s.id, bit_count(s.mask) = 1, bit_count(s.mask) = 1 AND s.cause = 'deadlin
 	` >= s.sent_at - $2::interval)
 FROM work_slice s WHERE s.id = ANY ($1)`
 
-// Blamed returns those of some slices, whose requests have been in a service's hands since before their deadline
-// passed, of which the silence is held against the items: since they were sent, the endpoint's services answered others
-// that were sent at the same time or later; or they did so when the item stood alone the time before. doubted are those
-// that this says nothing of, say because JetStream was unavailable in between.
+// Blamed returns those of some slices whose silence counts against their items. The requests must have been with a
+// service since before their deadline. Since they were sent, the endpoint's services answered others sent at the
+// same time or later; or they did so the last time when the item was alone. For doubted slices this proves nothing,
+// for example because JetStream was unavailable in between.
 //
-// Nothing goes on indefinitely: an item that stands alone, and has done so before [patientProbes] silences already, is
-// blamed for the next one whatever its services did for others; there may be no others.
+// Nothing is retried indefinitely: an item that is alone, after [patientProbes] silences alone, is blamed for the
+// next one regardless of other answers; there may be no others.
 func (s Store) Blamed(
 	ctx context.Context, overdue []workqueue.SliceID, doubted map[workqueue.SliceID]bool,
 ) (map[workqueue.SliceID]bool, error) {
@@ -145,7 +142,7 @@ func (s Store) Blamed(
 			blamed[id] = answered && !doubted[id]
 		})
 	if err != nil {
-		return nil, fmt.Errorf("look what services answered beside %d overdue slices: %w", len(overdue), err)
+		return nil, fmt.Errorf("read what services answered besides %d overdue slices: %w", len(overdue), err)
 	}
 	known, err := pace.Blames(ctx, s.db.Pool, lone)
 	for id, b := range known {
@@ -154,27 +151,25 @@ func (s Store) Blamed(
 	return blamed, err
 }
 
-// Expire ends overdue slices and hands their bits on, as a failure of the items. Leader work.
+// Expire ends overdue slices as a failure of their items and passes their items on. Leader work.
 func (s Store) Expire(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseDeadline, silent())
 }
 
-// ExpireWithoutPenalty ends overdue slices whose silence nothing says to be their items' fault. A chunk is retried
-// whole, and halved when that was done before; what stands alone is reissued, and no item loses an attempt. Leader
-// work.
+// ExpireWithoutPenalty ends overdue slices whose silence is not shown to be their items' fault. A chunk is retried
+// whole, and halved the second time; a single item is reissued. No item loses an attempt. Leader work.
 func (s Store) ExpireWithoutPenalty(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseSilence, silent())
 }
 
-// ReleaseUnsent issues overdue slices again whose requests are not in the stream and in no one's hands: their items are
-// not to blame. Leader work.
+// ReleaseUnsent reissues overdue slices whose requests are neither in the stream nor with a service, without blame.
+// Leader work.
 func (s Store) ReleaseUnsent(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "unsent",
 		Message: "the request was not in the stream at the deadline"})
 }
 
-// ReleaseAcknowledged issues overdue slices again that a service had taken, and acknowledged: its answer was lost on
-// the way, and the items are not to blame. Leader work.
+// ReleaseAcknowledged reissues overdue slices that a service acknowledged: its answer was lost. Leader work.
 func (s Store) ReleaseAcknowledged(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "lost",
 		Message: "a service acknowledged the request, but no reply came before the deadline"})
@@ -189,7 +184,7 @@ func (s Store) expire(ctx context.Context, lease workqueue.Lease, ids []workqueu
 	return s.releaseAsLeader(ctx, lease, SlicesOverdue, []any{ids}, cause, e)
 }
 
-// heldColumns goes with scanHeld. Rows are locked in the order of their ids, as everywhere; run_step is only read.
+// heldColumns matches scanHeld. Rows are locked by ID, as everywhere; run_step is only read.
 const heldColumns = `
 SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect,
        s.remaining, s.state, coalesce(s.answered, -1),
@@ -205,14 +200,13 @@ const (
 WHERE s.id = ANY($1)
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
-	// What a session had claimed and not yet sent. Sent slices outlive their node: any other records the reply.
+	// What a session claimed and has not sent. Sent slices outlive their node: any other records the reply.
 	slicesOfSession = heldColumns + `
 WHERE s.session_id = $1 AND s.state = 'claimed'
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
-	// Claimed by a session that has ended or expired. The slices are found first, in no order, by an index of live ones:
-	// asked for the first few by their ids, the planner would go through all that ever were. Twice as many as are wanted:
-	// others may hold some.
+	// Claimed by a session that ended or expired. An index of live slices finds them first, unordered: with ORDER BY
+	// id the planner would scan all slices that ever existed. Twice the limit, since some may be locked.
 	slicesOfDeadSessions = `
 WITH found AS MATERIALIZED (SELECT s.id FROM work_slice s WHERE ` + ofDeadSession + ` LIMIT 2 * $1)` + heldColumns + `
 WHERE s.id = ANY (ARRAY(SELECT id FROM found)) AND ` + ofDeadSession + `
@@ -222,7 +216,7 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
     SELECT 1 FROM node_session n
     WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > tranche_now())`
 
-	// Sent through an incarnation of the streams that is gone: also, by work_slice_sent.
+	// Sent through a lost incarnation of the streams; found in the same way, by work_slice_sent.
 	slicesOfLostStreams = `
 WITH found AS MATERIALIZED (
     SELECT s.id FROM work_slice s
@@ -232,18 +226,18 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	ofLostStream = `s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams')`
 
-	// SlicesOfRun locks what is left of the slices of a run.
+	// SlicesOfRun locks the live slices of a run.
 	SlicesOfRun = heldColumns + `
 WHERE s.run_id = $1 AND s.state IN ('scheduled', 'claimed', 'sent')
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
-	// SlicesOverdue locks slices whose time is over.
+	// SlicesOverdue locks slices past their deadline.
 	SlicesOverdue = heldColumns + `
 WHERE s.id = ANY($1) AND s.state IN ('claimed', 'sent') AND s.deadline <= tranche_now()
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 )
 
-// LockSlices locks slices, in the order of their ids, and reads them.
+// LockSlices locks and reads slices by ID order.
 func LockSlices(ctx context.Context, tx pgx.Tx, statement string, args ...any) ([]*plane.HeldSlice, error) {
 	held, err := pg.Collect(ctx, tx, scanHeld, statement, args...)
 	if err != nil {

@@ -16,22 +16,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Slot is one item's place in a reply: a result, or an error.
+// Slot is one item's place in a reply: a result or an error.
 type Slot struct {
 	Ordinal     workqueue.Ordinal
 	Result      []byte
 	ContentType string               // empty: JSON
-	Large       *Large               // the result is kept apart, and Result refers to it; nil: Result is all of it
-	Err         *workqueue.SlotError // nil: Result counts
+	Large       *Large               // set if the result is stored separately and Result refers to it
+	Err         *workqueue.SlotError // nil: success
 }
 
-// Large is a result that is kept apart: see package results.
+// Large is a result that is stored separately: see package results.
 type Large struct {
 	ID    uuid.UUID
 	Bytes int64
 }
 
-// bytes is the size of the result.
 func (s *Slot) bytes() int64 {
 	if s.Large != nil {
 		return s.Large.Bytes
@@ -44,23 +43,22 @@ type Answer struct {
 	Slice    workqueue.SliceID
 	Endpoint string
 	Service  string
-	Answered int // on the last message, the number of slots in all messages of the reply; -1 on the others
+	Answered int // on the last message, the number of slots in the reply; else -1
 	Slots    []Slot
-	Failure  *workqueue.SlotError // the chunk failed as a whole; speaks for the items without a slot
-	Took     float64              // seconds that the service worked on the chunk; 0: it does not say
-	Worked   float64              // seconds that a host or source took for all requests of it; 0: it is neither
-	// Unreadable is set when a message of the reply could not be read; Failure says why. The slice ends at once, for
-	// no one knows which of its items the message was about.
+	Failure  *workqueue.SlotError // the chunk failed entirely; applies to the items without a slot
+	Took     float64              // seconds that the service worked on the chunk; 0: unknown
+	Worked   float64              // seconds that a host or source took for all its requests; 0: neither
+	// Unreadable: a message could not be read; Failure says why. The slice ends, since that message's items are unknown.
 	Unreadable bool
 }
 
-// Verdict says what became of an answer.
+// Verdict is the outcome of an answer.
 type Verdict struct {
 	Taken      int                 // slots accepted
-	Duplicates int                 // slots for items that were answered before
-	Foreign    []workqueue.Ordinal // slots for items that were not asked for: not taken
-	Stale      bool                // the slice is superseded, closed or unknown: nothing was taken
-	// where the slice was sent, when that is not where the answer came from: nothing was taken
+	Duplicates int                 // slots for items that already had one
+	Foreign    []workqueue.Ordinal // slots for items that were not requested: ignored
+	Stale      bool                // the slice is superseded, ended or unknown: nothing was accepted
+	// the slice's endpoint, if the answer came from another: nothing was accepted
 	Endpoint string
 }
 
@@ -69,17 +67,17 @@ type Recorded struct {
 	Verdicts  []Verdict // one for each answer
 	Completed []Completion
 	Look      FollowUp
-	Due       []time.Duration // in how long slices come due that it made to be retried after a pause
+	Due       []time.Duration // delays until slices that it made for retries are due
 }
 
-// maxKeptBuffer bounds the memory of a recording that the next one finds again.
+// maxKeptBuffer bounds the buffer that a recording keeps for the next one.
 const maxKeptBuffer = 16 << 20
 
-// Record takes answers in one transaction: it fences their slices, holds the slots against what was asked, writes the
-// parts, moves the bits, makes slices of what is to be retried, acknowledges final items and completes runs. All of
-// it happens or none; the caller acknowledges the messages after it returned nil.
+// Record records answers in one transaction: it fences their slices, checks the slots against the requests, writes
+// parts, moves bits, makes slices for retries, acknowledges final items and completes runs. All of it is committed
+// or none; the caller acknowledges the messages after a nil error.
 //
-// Answers may come in any order and more than once. An answer that does not fit is reported in its verdict and changes
+// Answers may come in any order and repeatedly. One that does not fit is reported in its verdict and changes
 // nothing.
 func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 	var out Recorded
@@ -125,8 +123,7 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 	return out, nil
 }
 
-// inOrder returns the answers' indices by the ordinals they start with: parts that are written in the order of their
-// key cost PostgreSQL a third less than shuffled ones.
+// inOrder returns the answers' indices by first ordinal: writing parts in key order costs PostgreSQL a third less.
 func inOrder(answers []Answer) []int {
 	order := make([]int, len(answers))
 	for i := range order {
@@ -142,5 +139,4 @@ func inOrder(answers []Answer) []int {
 	return order
 }
 
-// partBuffers are those of past recordings, some megabytes each.
 type partBuffers struct{ sync.Pool }

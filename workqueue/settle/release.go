@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// release ends the live slices that the statement selects and hands their remaining bits on.
+// release ends the live slices that the statement selects and passes their remaining items on.
 func (s Store) release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause workqueue.Cause,
 	e workqueue.SlotError,
 ) (*settlement, error) {
@@ -48,7 +48,7 @@ func (s Store) release(ctx context.Context, tx pgx.Tx, statement string, args []
 	return set, nil
 }
 
-// releaseAsLeader is release in a transaction of the leader's. It returns how many slices there were.
+// releaseAsLeader is release in a leader's transaction. It returns the number of slices.
 func (s Store) releaseAsLeader(ctx context.Context, lease workqueue.Lease, statement string, args []any,
 	cause workqueue.Cause, e workqueue.SlotError,
 ) (int, error) {
@@ -64,7 +64,7 @@ func (s Store) releaseAsLeader(ctx context.Context, lease workqueue.Lease, state
 	return len(set.ended), nil
 }
 
-// sparedOf says which slices fail because their endpoint is down. What ends for a reason of ours fails nothing.
+// sparedOf returns the slices that fail because their endpoint is down.
 func sparedOf(
 	ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice, cause workqueue.Cause, e workqueue.SlotError,
 ) (map[workqueue.SliceID]bool, error) {
@@ -82,24 +82,21 @@ func sparedOf(
 	return pace.Outages(ctx, tx, fails)
 }
 
-// releaseBatch bounds the slices of one sweeping transaction.
 const releaseBatch = 2000
 
-// ReleaseDeadSessions issues again what was claimed by nodes that are gone and had not been sent. It returns how many
-// slices that were, also when ctx ended before the last of them. Leader work.
+// ReleaseDeadSessions reissues slices that dead nodes claimed and had not sent. It returns their number. Leader work.
 func (s Store) ReleaseDeadSessions(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.sweep(ctx, lease, slicesOfDeadSessions, workqueue.CauseSession, workqueue.SlotError{Code: "session",
 		Message: "the node that had claimed the slice is gone"})
 }
 
-// ReleaseLostStreams issues again what was sent through streams that are gone. It returns how many slices that were,
-// also when ctx ended before the last of them. Leader work.
+// ReleaseLostStreams reissues slices sent through lost streams. It returns their number. Leader work.
 func (s Store) ReleaseLostStreams(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.sweep(ctx, lease, slicesOfLostStreams, workqueue.CauseStreams, workqueue.SlotError{Code: "streams",
 		Message: "the stream that carried the request or its reply was lost"})
 }
 
-// sweep releases what a statement selects, in transactions of releaseBatch slices, until nothing is left or ctx ends.
+// sweep releases what a statement selects, in transactions of releaseBatch slices, until none remain or ctx ends.
 func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement string, cause workqueue.Cause,
 	e workqueue.SlotError,
 ) (int, error) {
@@ -112,14 +109,14 @@ func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement strin
 	}
 }
 
-// Undelivered are requests to an endpoint that are in the stream and, as far as is known, with no service yet.
+// Undelivered is the requests of an endpoint in the stream that, as far as is known, no service has received.
 type Undelivered struct {
 	Endpoint string
 	Epoch    int64 // of the stream
-	First    int64 // place of the first of them in it
+	First    int64 // stream position of the first
 }
 
-// sliceEndpoint reads the step only of slices that were made before they said themselves where they go.
+// sliceEndpoint reads the step only for slices made before slices had endpoints.
 const sliceEndpoint = `coalesce(s.endpoint,
     (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step))`
 
@@ -138,7 +135,7 @@ func (s Store) Undelivered(ctx context.Context) ([]Undelivered, error) {
 	return waiting, nil
 }
 
-// handedOut locks in the order of ids, as everywhere; rows that others hold are for the next sweep.
+// handedOut locks by ID, as everywhere; locked rows are left to the next sweep.
 const handedOut = `
 WITH handed AS MATERIALIZED (
     SELECT s.id, st.request_timeout
@@ -149,14 +146,13 @@ WITH handed AS MATERIALIZED (
 UPDATE work_slice s SET delivered_at = tranche_now(), deadline = tranche_now() + handed.request_timeout
 FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
 
-// Handed says how far the services of an endpoint have come in the work stream.
+// Handed is how far an endpoint's services have come in the work stream.
 type Handed struct {
 	Endpoint string
 	UpTo     int64
 }
 
-// HandedOut notes that requests, up to places in the work stream, are in the hands of services: their slices have their
-// full time from now. Leader work.
+// HandedOut records that requests up to these stream positions are with services: their time starts now. Leader work.
 func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed, epoch int64) error {
 	if len(at) == 0 {
 		return nil
@@ -173,23 +169,23 @@ func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed
 	})
 }
 
-// Overdue is a slice whose deadline has passed.
+// Overdue is a slice past its deadline.
 type Overdue struct {
 	ID           workqueue.SliceID
 	Endpoint     string
-	StreamSeq    int64 // place of its request in the work stream; 0 when it was never marked as sent
+	StreamSeq    int64 // stream position of its request; 0 if never marked as sent
 	StreamsEpoch int64
-	Handed       bool // a service was handed the request
-	// HandedFor is for how long at most: a leader notices it a little later, up to noticedWithin.
+	Handed       bool // a service received the request
+	// HandedFor is for how long at most: the leader notices it up to noticedWithin later.
 	HandedFor time.Duration
-	Spent     bool // its items were issued so often that whatever becomes of it now counts
+	Spent     bool // issued so often that any outcome now counts
 }
 
-// noticedWithin is how long after a service was handed a request the leader sees it, at most: it looks every
-// second, unless NATS is unavailable or another leader takes over.
+// noticedWithin is the longest time until the leader sees that a service received a request: it checks every second,
+// unless NATS is unavailable or another leader takes over.
 const noticedWithin = 10 * time.Second
 
-// overdue goes by work_slice_late.
+// overdue uses work_slice_late.
 const overdue = `
 SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0),
        s.delivered_at IS NOT NULL,
@@ -199,7 +195,7 @@ FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT tranche_now())
 ORDER BY s.deadline LIMIT $1`
 
-// OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
+// OverdueSlices returns live slices past their deadline, the longest overdue first.
 func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) {
 	rows := pg.Rows(ctx, s.db.Pool, overdue, limit, plane.CountedIssues, noticedWithin)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Overdue])
@@ -217,7 +213,7 @@ WHERE s.id = ANY($1) AND s.state = 'sent' AND st.run_id = s.run_id AND st.step =
 const lockSliceIDs = `
 SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE) locked`
 
-// Extend gives sent slices a new deadline, because no service has been handed their requests yet. Leader work.
+// Extend gives sent slices a new deadline because no service has received their requests. Leader work.
 func (s Store) Extend(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) error {
 	if len(ids) == 0 {
 		return nil
@@ -233,13 +229,11 @@ func (s Store) Extend(ctx context.Context, lease workqueue.Lease, ids []workqueu
 	})
 }
 
-// CodePostponed marks a scheduled slice that could not be published, so that it is told from one that failed. The claim
-// of the slice takes the mark away.
+// CodePostponed marks a scheduled slice that could not be published. The next claim clears it.
 const CodePostponed = "postponed"
 
-// Postpone gives a slice back that its node claimed and could not publish: it is claimed again, under the same id,
-// after the delay. Why is kept until then, for people to read. The caller knows that no request of the slice is in the
-// stream.
+// Postpone returns a claimed slice that its node could not publish: it is claimed again under the same ID after the
+// delay. Why is shown until then. The caller knows that no request of the slice is in the stream.
 func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, delay time.Duration,
 	why error,
 ) error {
@@ -255,7 +249,7 @@ func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id wor
 	return nil
 }
 
-// The slice is locked in a statement before: so the endpoint is the one that its step has by then, see insertSlices.
+// A statement before locks the slice, so the endpoint is its step's current one; see insertSlices.
 const postponeSlice = `
 UPDATE work_slice s
 SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = tranche_now() + $3,
@@ -263,8 +257,8 @@ SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = tranch
         SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
 WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
 
-// GiveUpClaim ends the time of a slice that its node claimed and of which no one knows whether it was published: the
-// leader's next sweep issues it again, under a new id.
+// GiveUpClaim expires a claimed slice that may or may not have been published: the next sweep reissues it with a new
+// ID.
 func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
 	if _, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session); err != nil {
 		return fmt.Errorf("give up the claim of slice %s: %w", id, err)
@@ -275,10 +269,9 @@ func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id 
 const giveUpClaim = `
 UPDATE work_slice SET deadline = tranche_now() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
-// Split replaces a slice by pieces of it, because its request would be larger than the server takes. The masks are
-// disjoint and together the slice's. The first piece stays claimed by the same session; the others can be claimed at
-// once, since only a claim knows whether there is room for another request. It returns the first piece, or nil when the
-// slice is no longer the session's.
+// Split replaces a slice with pieces because its request would exceed the server's limit. The masks must be disjoint
+// and together equal the slice's. The first piece stays claimed by the session; the rest become claimable, since only
+// a claim checks the limits for another request. It returns the first piece, or nil if the session lost it.
 func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
 	timeout time.Duration,
 ) (first *workqueue.Slice, err error) {
@@ -295,7 +288,7 @@ func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqu
 		set := newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))
 		for _, mask := range masks {
 			if mask = mask.And(h.Remaining); mask.Empty() {
-				continue // withdrawn by a reset since it was claimed
+				continue // removed by a reset since the claim
 			}
 			piece := madeSlice{parent: h.ID, state: "scheduled"}
 			piece.Slice = workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block,
@@ -318,7 +311,7 @@ func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqu
 	return first, nil
 }
 
-// partition reports whether masks are disjoint, none of them empty, and together the whole.
+// partition reports whether masks are disjoint, not empty, and together equal the whole.
 func partition(whole bitfield.Set, masks []bitfield.Set) bool {
 	for i := range masks {
 		if masks[i].Empty() || !whole.Contains(&masks[i]) {
@@ -329,8 +322,7 @@ func partition(whole bitfield.Set, masks []bitfield.Set) bool {
 	return whole.Empty()
 }
 
-// EndSession closes a session in good order and hands back, in the same transaction, what it had claimed and not sent.
-// It returns the number of slices handed back.
+// EndSession ends a session, releases in one transaction what it claimed and has not sent, and returns the number.
 func (s Store) EndSession(ctx context.Context, id workqueue.SessionID) (int, error) {
 	var set *settlement
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {

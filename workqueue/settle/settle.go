@@ -1,5 +1,5 @@
-// Package settle records what became of slices: outcomes, releases, and the end of runs. Each is one transaction, from
-// the fence to the completion.
+// Package settle records the outcomes and releases of slices and the end of runs. Each is one transaction, from the
+// fence to the completion. Rows are locked in one order everywhere: slices, lanes, blocks, each sorted.
 package settle
 
 import (
@@ -23,16 +23,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Store is the database for outcomes. It is safe for concurrent use.
+// Store records outcomes. It is safe for concurrent use.
 type Store struct {
 	db    *database.DB
-	count func([]Settled) // nil: no one counts
+	count func([]Settled) // nil: no counting
 }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// apply writes the settlement. The slices in it are locked already; what remains is locked in the documented order.
+// apply writes the settlement. Its slices are already locked; the rest is locked in the documented order.
 func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	if err := s.writeParts(ctx, tx); err != nil {
 		return fmt.Errorf("write %d parts: %w", s.parts.Rows, err)
@@ -53,7 +53,7 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	}
 	batch := &pgx.Batch{}
 	s.queueMasks(batch)
-	if len(s.joint) > 0 { // what the outcomes unlock follows from the planes that this reads
+	if len(s.joint) > 0 { // what the outcomes unlock depends on the planes read here
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return fmt.Errorf("settle: %w", err)
 		}
@@ -66,13 +66,11 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	return s.acknowledge(ctx, tx, batch)
 }
 
-// Rows of results that are kept apart are locked after the slices that they are answers in, and before what else is
-// settled; no one who holds one of them waits for anything.
+// Large results are locked after the slices that they answer, before all else. A holder waits for nothing.
 const recordLarge = `
 WITH locked AS MATERIALIZED (SELECT id FROM large_result WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
 UPDATE large_result l SET recorded_at = tranche_now() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
 
-// markLarge says of results that are kept apart that they are those of their items.
 func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
 	if len(s.large) == 0 {
 		return nil
@@ -87,12 +85,12 @@ func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// lockOrder returns the keys of blocks in the order in which their rows are locked.
+// lockOrder returns blocks in the order in which their rows are locked.
 func lockOrder[V any](blocks map[plane.BlockID]V) []plane.BlockID {
 	return slices.SortedFunc(maps.Keys(blocks), plane.BlockID.Compare)
 }
 
-// The rows are locked already; the state and the id fence the update anyway.
+// The rows are already locked; state and ID fence the update anyway.
 const updateSlices = `
 UPDATE work_slice s
 SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
@@ -104,8 +102,8 @@ FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::
      AS u (id, remaining, state, service, answered, code, message, retry, took, worked)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
-// What waits for its time waits at the endpoint that its step has now, where it is looked for: whoever changes that
-// locks the slices that this one's transaction holds, and moves those after it.
+// A scheduled slice waits at its step's current endpoint, where claims look for it. A change of the endpoint locks
+// this transaction's slices first, so it moves new ones afterwards.
 const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, not_before, deadline, root, endpoint)
@@ -119,15 +117,14 @@ FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bi
      AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, suspect, session_id,
            delay, timeout, root, endpoint)`
 
-// lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes.
+// lockBlocks locks the blocks in order, in a separate statement: the update after it then sees the newest planes.
 const lockBlocks = `
 SELECT count(*) FROM (
     SELECT 1 FROM work_block b
     JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block) USING (run_id, step, block)
     ORDER BY b.run_id, b.step, b.block FOR NO KEY UPDATE OF b) locked`
 
-// Bits that are ready or final already cannot have been in flight: the condition keeps a fault elsewhere from being
-// written over, and the row count tells.
+// Ready or final bits cannot have been in flight: the condition and row count reveal a bug elsewhere.
 const updateBlocks = `
 UPDATE work_block b
 SET done = b.done | u.done, failed = b.failed | u.failed
@@ -136,8 +133,8 @@ FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192
 WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
   AND ((b.ready | b.done | b.failed) & (u.done | u.failed)) = B'0'::bit(8192)`
 
-// queueMasks queues the statements about slices and blocks, each of which must touch all its rows. Of runs with several
-// steps it only locks the blocks and reads their planes: what becomes of them is for unlock.
+// queueMasks queues the statements for slices and blocks; each must affect all its rows. For runs with several steps
+// it only locks the blocks and reads their planes: unlock changes them.
 func (s *settlement) queueMasks(batch *pgx.Batch) {
 	expect := func(what string, want int) func(pgconn.CommandTag) error {
 		return func(tag pgconn.CommandTag) error {
@@ -216,8 +213,7 @@ func (s *settlement) blockArgs() []any {
 	return append(plane.Columns(s.alone), pgbits.Slice(done), pgbits.Slice(failed))
 }
 
-// acknowledge tells the tracker which items are final, run by run in the order of their ids and in one round trip with
-// what the batch holds already, and completes the runs whose last item that was.
+// acknowledge reports final items to the tracker by run ID, in the batch's round trip, and completes finished runs.
 func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	var acks []tracker.BatchAcks
 	for _, id := range lockOrder(s.final) {
@@ -250,16 +246,15 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 }
 
 const (
-	// OutcomeOfRun counts the items of a run r that are done, those that have failed, and of these the accepted ones.
+	// OutcomeOfRun counts the done, failed and accepted items of a run r; accepted ones are among the failed.
 	OutcomeOfRun = `
 SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
        coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed,
        coalesce(sum(bit_count(o.accepted)), 0)::bigint AS accepted
 FROM (` + plane.OutcomePlanes + `) o`
 
-	// completeRuns goes from run to run, in the order given, and finds each by its key, in a transaction that
-	// acknowledges items also by a plan made while there was none: the LIMIT and = ANY leave nothing out, and the state
-	// as it is written is in no index of runs in progress.
+	// completeRuns visits the runs in the given order and finds each by its key. That holds even for a plan cached while
+	// the table was empty: the LIMIT and = ANY change nothing, and no partial index matches.
 	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.failed,
@@ -270,8 +265,7 @@ WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
 RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )
 
-// Complete closes the generation of runs, in ascending order, in the transaction in which their trackers reported the
-// last acknowledgement.
+// Complete completes the generation of runs, in ascending order, in the transaction of their last acknowledgement.
 func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Completion, error) {
 	if len(runs) == 0 {
 		return nil, nil
@@ -303,31 +297,29 @@ func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Comple
 	return completed, nil
 }
 
-// Settled counts what one transaction settled of one endpoint: items that came to their end at a step, and requests, or
-// chunks that nodes worked on, that ended.
+// Settled counts what one transaction settled for one endpoint: items at a step, and requests or local chunks.
 type Settled struct {
-	Endpoint     string // or what else paces a step, like http:HOST
+	Endpoint     string // or another target, like http:HOST
 	Done, Failed int64  // items, permanently
 	Answered     int64  // requests
-	Refused      int64  // requests that failed as a whole, or of which every item is to be retried
-	Expired      int64  // requests whose time was over
-	Lost         int64  // requests that are reissued for no fault of theirs: a node, a stream or a message was lost
+	Refused      int64  // requests that failed entirely, or whose items are all to be retried
+	Expired      int64  // requests past their deadline
+	Lost         int64  // requests reissued without fault: a node, stream or message was lost
 }
 
-// Counting returns a store that tells count of what its transactions settled, each after its commit.
+// Counting returns a store that calls count after each commit with what was settled.
 func (s Store) Counting(count func([]Settled)) Store {
 	s.count = count
 	return s
 }
 
-// tell is called after a commit.
 func (s Store) tell(set *settlement) {
 	if s.count != nil && set != nil && len(set.settled) > 0 {
 		s.count(set.settled)
 	}
 }
 
-// of returns the counts of an endpoint. A transaction is about few; most often it is the one before.
+// of returns the counts of an endpoint, searching from the end: few endpoints, mostly the last.
 func (s *settlement) of(endpoint string) *Settled {
 	for i := len(s.settled) - 1; i >= 0; i-- {
 		if s.settled[i].Endpoint == endpoint {
@@ -338,7 +330,6 @@ func (s *settlement) of(endpoint string) *Settled {
 	return &s.settled[len(s.settled)-1]
 }
 
-// answered counts a request that a reply has ended.
 func (s *settlement) answered(endpoint string, why *workqueue.SlotError) {
 	if why == nil {
 		s.of(endpoint).Answered++
@@ -347,7 +338,6 @@ func (s *settlement) answered(endpoint string, why *workqueue.SlotError) {
 	}
 }
 
-// released counts a request that ended without a reply.
 func (s *settlement) released(endpoint string, cause workqueue.Cause) {
 	if cause == workqueue.CauseDeadline || cause == workqueue.CauseSilence {
 		s.of(endpoint).Expired++

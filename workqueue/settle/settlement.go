@@ -14,13 +14,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// settlement collects what one transaction decides about slices it has locked, and writes all of it at once: parts,
-// attempts that failed, slices, planes, the tracker, the completion of runs. Recording a reply and releasing a lost
-// slice differ only in what they put into it.
+// settlement collects what one transaction decides about its locked slices and writes it together: parts, failed
+// attempts, slices, planes, the tracker, completions. Replies and releases differ only in its contents.
 type settlement struct {
-	parts    *pg.CopyRows // results,
-	failed   pg.CopyRows  // errors that are final,
-	errors   pg.CopyRows  // and those that another attempt follows
+	parts    *pg.CopyRows
+	failed   pg.CopyRows // errors that are final
+	errors   pg.CopyRows // errors that another attempt follows
 	ended    []sliceUpdate
 	made     []madeSlice
 	outcomes map[plane.BlockID]*plane.Outcome
@@ -28,41 +27,41 @@ type settlement struct {
 
 	graphs        *plane.GraphCache
 	alone         []plane.BlockID                  // blocks with outcomes of runs of one step, in order
-	joint         map[plane.BlockID]*joint         // and of runs of several, under the gate
-	final         map[plane.BlockID]bitfield.Set   // items that are final now, under step 0 of their block
-	ordered       map[workqueue.RunID]*plane.Graph // runs that have lines
-	lanes         map[workqueue.RunID][]*LaneRow   // lines of these whose heads may be final now
-	unheld        map[plane.BlockID]bitfield.Set   // items that are held back no more, because they come to their end here
-	barriers      []workqueue.RunID                // of which a step may have what it waited for
+	joint         map[plane.BlockID]*joint         // and of runs of several, by gate
+	final         map[plane.BlockID]bitfield.Set   // items now final, under step 0 of their block
+	ordered       map[workqueue.RunID]*plane.Graph // runs with lanes
+	lanes         map[workqueue.RunID][]*LaneRow   // their lanes whose heads may now be final
+	unheld        map[plane.BlockID]bitfield.Set   // held items that end here
+	barriers      []workqueue.RunID                // where a barrier may have been reached
 	unlocked      bool                             // items became ready
 	settled       []Settled                        // one for each endpoint
-	firstOutcomes map[failFastStep]*outcomes       // of steps whose first outcomes are looked at
-	large         []uuid.UUID                      // results that are kept apart
+	firstOutcomes map[failFastStep]*outcomes       // of steps with fail-fast limits
+	large         []uuid.UUID                      // results that are stored separately
 }
 
 type sliceUpdate struct {
 	slice   *plane.HeldSlice
 	state   string
 	service string
-	why     *workqueue.SlotError // of the slice as a whole; nil for a reply without a failure
+	why     *workqueue.SlotError // of the whole slice; nil for a successful reply
 }
 
 type madeSlice struct {
 	workqueue.Slice
 	parent  workqueue.SliceID
-	state   string // scheduled, or claimed for pieces of a slice that stay with their node
+	state   string // scheduled, or claimed for pieces that stay with their node
 	session workqueue.SessionID
 	delay   time.Duration
 	timeout time.Duration // of a claimed piece
 }
 
-// Completion says that a transaction completed a generation of a run.
+// Completion is a generation of a run that a transaction completed.
 type Completion struct {
 	Run        workqueue.RunID
 	Generation workqueue.Generation
 	Done       int64
 	Failed     int64
-	Event      workqueue.Event // that tells of it, as it is in the outbox
+	Event      workqueue.Event // the event about it, as in the outbox
 }
 
 func newSettlement(parts *pg.CopyRows, graphs *plane.GraphCache) *settlement {
@@ -86,7 +85,6 @@ func (s *settlement) outcomeOf(h *plane.HeldSlice) *plane.Outcome {
 	return o
 }
 
-// done accepts a result.
 func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	part(s.parts, 8, h, bit)
 	s.parts.Bytes(slot.Result)
@@ -111,7 +109,6 @@ func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	o.Bytes += size
 }
 
-// fail accepts an error as the item's final outcome.
 func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	part(&s.failed, 7, h, bit)
 	s.failed.Text(pg.Plain(e.Code))
@@ -120,24 +117,23 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.outcomeOf(h).Failed.Add(bit)
 	s.of(h.Endpoint).Failed++
 	if h.Policy.Retries(e) {
-		e.Code = "" // it was tried often enough
+		e.Code = "" // only its attempts ended
 	}
 	s.watch(h, e.Code)
 }
 
-// copyParts and part go together, and so do they and insertFailed.
+// copyParts and part must match; so must they and insertFailed.
 const copyParts = `COPY work_result
 (run_id, slice_id, ordinal, generation, step, result, content_type, large_id)
 FROM STDIN (FORMAT binary)`
 
-// insertParts is copyParts for a few: it need not travel alone.
+// insertParts is copyParts for a few parts: it can share a round trip.
 const insertParts = `
 INSERT INTO work_result
     (run_id, slice_id, ordinal, generation, step, result, content_type, large_id)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::uuid[])`
 
-// Errors are put down with what groups of like ones are made of: who looks at a million of them is not to look up a
-// million keys.
+// Errors are stored with the text for grouping, so that grouping a million of them needs no lookup of keys.
 const insertFailed = `
 INSERT INTO work_result
     (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
@@ -146,7 +142,6 @@ FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::te
     AS p (run_id, slice_id, ordinal, generation, step, error_code, error_message)
 ` + plane.KeyOfPart
 
-// writeParts leaves a few parts to the next statement, and writes many at once.
 func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
 	if s.failed.Rows > 0 {
 		rows := s.failed.Columns(7)
@@ -165,7 +160,6 @@ func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
 	return s.parts.Send(ctx, tx, copyParts)
 }
 
-// partArgs are the columns that part has written.
 func partArgs(rows [][][]byte) []any {
 	n := len(rows[0])
 	runs, slices := make([]workqueue.RunID, n), make([]workqueue.SliceID, n)
@@ -178,7 +172,6 @@ func partArgs(rows [][][]byte) []any {
 	return []any{runs, slices, ordinals, gens, steps}
 }
 
-// uuids are ids that may be NULL.
 func uuids(fields [][]byte) []uuid.NullUUID {
 	list := make([]uuid.NullUUID, len(fields))
 	for i, id := range fields {
@@ -189,7 +182,6 @@ func uuids(fields [][]byte) []uuid.NullUUID {
 	return list
 }
 
-// texts are texts that may be NULL.
 func texts(fields [][]byte) []*string {
 	list := make([]*string, len(fields))
 	for i, field := range fields {
@@ -210,12 +202,11 @@ func part(to *pg.CopyRows, columns int, h *plane.HeldSlice, bit int) {
 	to.Int2(int16(h.Step))
 }
 
-// copyErrors and attemptFailed go together.
+// copyErrors and attemptFailed must match.
 const copyErrors = `COPY work_error
 (run_id, slice_id, ordinal, step, error_code, error_message)
 FROM STDIN (FORMAT binary)`
 
-// attemptFailed keeps the error of an attempt that will be followed by another.
 func (s *settlement) attemptFailed(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.errors.Row(6)
 	s.errors.UUID(h.Run)
@@ -226,8 +217,8 @@ func (s *settlement) attemptFailed(h *plane.HeldSlice, bit int, e workqueue.Slot
 	s.errors.Text(pg.Plain(e.Message))
 }
 
-// pass hands bits of a slice on, because of an error that concerns all of them: to new slices while they have attempts,
-// else to the failed plane. See [policy.succeed].
+// pass passes items of a slice on after an error that concerns all of them: to new slices while they have attempts,
+// else to the failed plane. See [plane.Policy.Succeed].
 func (s *settlement) pass(h *plane.HeldSlice, bits bitfield.Set, cause workqueue.Cause, e workqueue.SlotError) {
 	next, final := h.Policy.Succeed(plane.Ending{Attempt: h.Attempt, Failures: h.Failures, Origin: h.Cause, Cause: cause,
 		Hopeless: !h.Policy.Retries(e)}, bits)
@@ -250,7 +241,6 @@ func (s *settlement) pass(h *plane.HeldSlice, bits bitfield.Set, cause workqueue
 	}
 }
 
-// due is in how long the slices come due that have to wait.
 func (s *settlement) due() (in []time.Duration) {
 	for i := range s.made {
 		if s.made[i].delay > 0 {
@@ -260,7 +250,7 @@ func (s *settlement) due() (in []time.Duration) {
 	return in
 }
 
-// end closes a slice, or keeps it open with fewer bits when state is the one it is in.
+// end ends a slice, or keeps it live with fewer items if state is its current one.
 func (s *settlement) end(h *plane.HeldSlice, state, service string, why *workqueue.SlotError) {
 	s.ended = append(s.ended, sliceUpdate{slice: h, state: state, service: pg.Plain(service), why: why})
 }

@@ -13,19 +13,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// tally holds one slice while the answers about it are taken.
 type tally struct {
 	*plane.HeldSlice
-	retry      bitfield.Set // asked to be retried
+	retry      bitfield.Set // items to be retried
 	refusals   []refusal    // why, slot by slot
 	service    string
 	whole      bool // one message held all the slots of the reply
 	unreadable bool // a message of the reply could not be read
 	touched    bool
-	forced     bool // an operator keeps the breaker closed: that no server was there is not held against the items
+	forced     bool // an operator keeps the breaker closed: unreachable servers do not count against the items
 }
 
-// refusal is a slot with an error that is worth another try.
 type refusal struct {
 	bit int
 	err workqueue.SlotError
@@ -81,31 +79,27 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 	}
 }
 
-// unanswered is the error of an item that the final message of a reply left out.
 func unanswered() workqueue.SlotError {
 	return workqueue.SlotError{Code: "unanswered", Message: "the service's reply left this item out", Retry: true}
 }
 
-// left is the items that no slot has come for.
 func (t *tally) left() bitfield.Set { return t.Remaining.AndNot(t.retry) }
 
-// complete reports whether no message of the reply is still to come: the final one has come, and as many slots were
-// taken as it announced, or it held all of them itself (slots for foreign items, or a second one for an item, are
-// announced and not taken).
+// complete reports whether no message of the reply is missing: the last one came, and as many slots were accepted as
+// it announced, or it held all slots itself. Foreign and duplicate slots are announced but not accepted.
 func (t *tally) complete() bool {
 	left := t.left()
 	return t.unreadable || t.Answered >= 0 && (t.whole || t.Mask.Count()-left.Count() >= t.Answered)
 }
 
-// failing says how the slice fails as a whole, if it does: nothing came of it that would not be retried, or the
-// items that no slot has come for fail together.
+// failing reports whether and how the slice fails entirely: all items are to be retried, or those without a slot fail.
 func (t *tally) failing() (f pace.Failing, fails bool) {
 	f = pace.Failing{Slice: t.HeldSlice, How: pace.EndedFailed}
 	left := t.left()
 	switch {
 	case t.retry == t.Mask:
 		f.How, f.Why = pace.EndedRefused, t.worst()
-		f.Why.Message = fmt.Sprintf("every item is to be retried, the first for: %s", f.Why.Message)
+		f.Why.Message = fmt.Sprintf("every item is to be retried; the first for: %s", f.Why.Message)
 		return f, true
 	case left.Empty() || !t.complete():
 		return f, false
@@ -119,7 +113,7 @@ func (t *tally) failing() (f pace.Failing, fails bool) {
 	return f, false
 }
 
-// worst is an error of the refused slots that tells more than that it was too much, if there is one.
+// worst is an error of the refused slots, preferably not a throttling one.
 func (t *tally) worst() workqueue.SlotError {
 	for _, r := range t.refusals {
 		if !workqueue.Throttled(r.err.Code) {
@@ -129,8 +123,7 @@ func (t *tally) worst() workqueue.SlotError {
 	return t.refusals[0].err
 }
 
-// closeAll decides what becomes of the slices once all answers at hand are taken. What their endpoints did lately is
-// asked only when one of them failed.
+// closeAll decides the fate of the slices after all answers were taken. It reads recent outcomes only if one failed.
 func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.HeldSlice,
 	tallies map[workqueue.SliceID]*tally,
 ) error {
@@ -159,7 +152,7 @@ func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.Hel
 	return nil
 }
 
-// forceClosed looks whose breakers are kept closed by an operator, where no server was there.
+// forceClosed finds, for unreachable servers, whether an operator keeps the breaker closed.
 func forceClosed(ctx context.Context, tx pgx.Tx, tallies map[workqueue.SliceID]*tally) (err error) {
 	byHand := map[string]bool{}
 	for _, t := range tallies {
@@ -176,14 +169,13 @@ func forceClosed(ctx context.Context, tx pgx.Tx, tallies map[workqueue.SliceID]*
 	return nil
 }
 
-// unreached reports whether some items were not done because no server was there.
 func (t *tally) unreached() bool {
 	return t.Failure != nil && pace.Unreached(t.Failure.Code) ||
 		slices.ContainsFunc(t.refusals, func(r refusal) bool { return pace.Unreached(r.err.Code) })
 }
 
-// close decides what becomes of one slice. Items to be retried leave it for a slice of their own. It stays live
-// while messages of its reply are still to come. A slice that is spared failed because its endpoint is down.
+// close decides the fate of one slice. Items to be retried move to a new slice. It stays live while messages of its
+// reply are missing. spared: it failed because its endpoint is down.
 func (t *tally) close(set *settlement, spared bool) {
 	f, fails := t.failing()
 	complete, left := t.complete(), t.left()
@@ -209,8 +201,7 @@ func (t *tally) close(set *settlement, spared bool) {
 	set.end(t.HeldSlice, state, t.service, why)
 }
 
-// closeRefused hands on the items that are to be retried, or fails those that have no attempt left. Those that came
-// at a bad time go on for themselves.
+// closeRefused passes on the items to be retried, or fails those without attempts left. Throttled ones go separately.
 func (t *tally) closeRefused(set *settlement, spared bool) {
 	var again, later, spare bitfield.Set
 	spent := t.Failures+1 >= t.Policy.MaxAttempts
@@ -238,12 +229,11 @@ func (t *tally) closeRefused(set *settlement, spared bool) {
 	}
 }
 
-// cause is why the items fail that no slot has come for.
 func (t *tally) cause() workqueue.Cause {
 	switch {
 	case t.unreadable:
 		return workqueue.CauseUnreadable
-	case t.Failure.Code == workqueue.CodeDeliveries: // given up unanswered, and not failed by a service
+	case t.Failure.Code == workqueue.CodeDeliveries: // abandoned unanswered, not failed by a service
 		return workqueue.CauseExhausted
 	case t.Policy.NotNow(*t.Failure, t.Attempt):
 		return workqueue.CauseThrottled

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Bounds of one add: it is one transaction.
+// Bounds of one add, which is one transaction.
 const (
 	MaxAddItems    = 1_000_000
 	MaxAddBytes    = 256 << 20 // of keys and payloads
@@ -27,26 +27,25 @@ const (
 // AddRequest is a list of items for an open run.
 type AddRequest struct {
 	Run    workqueue.RunID
-	Key    string // of the add: the same key with the same items is answered as before; empty: none
-	Digest []byte // of what was handed in, when there is a key
+	Key    string // idempotency key: repeating it with the same items returns the first answer; empty: none
+	Digest []byte // of the submitted items, if there is a key
 	Actor  string
 	Unit   string // what LoadItem.Line counts, for errors; empty: lines
-	// Items yields the items from the first one on, until io.EOF, each time it is called: a transaction that was broken
-	// off as a deadlock is run again.
+	// Items yields the items from the first until io.EOF, each time it is called: a transaction may be retried.
 	Items func() (next func(*LoadItem) error, err error)
 }
 
 // Added is the outcome of an add.
 type Added struct {
 	Run      workqueue.RunID   `json:"run"`
-	First    workqueue.Ordinal `json:"first" doc:"the ordinal of the first item that was added; the others follow it"`
+	First    workqueue.Ordinal `json:"first" doc:"the ordinal of the first added item; the rest follow it"`
 	Items    int64             `json:"items" doc:"that were added"`
 	Skipped  int64             `json:"skipped" doc:"duplicates that were left out"`
 	Total    int64             `json:"total" doc:"items of the run"`
 	Existing bool              `json:"existing" doc:"the idempotency key was used before, for the same items"`
 }
 
-// AddConflictError is returned for an add whose key was used before, for other items.
+// AddConflictError is returned for an add whose key was used before for other items.
 type AddConflictError struct {
 	Run workqueue.RunID
 	Key string
@@ -54,10 +53,10 @@ type AddConflictError struct {
 
 func (e *AddConflictError) Error() string {
 	return fmt.Sprintf("run %s has an add with idempotency key %.80q already, of other items; nothing was added. Use a "+
-		"key of its own for each list of items", e.Run, e.Key)
+		"different key for each list of items", e.Run, e.Key)
 }
 
-// AddTooLargeError is returned for an add that is more than one transaction is to take.
+// AddTooLargeError is returned for an add too large for one transaction.
 type AddTooLargeError struct{ Limit string }
 
 func (e *AddTooLargeError) Error() string {
@@ -69,13 +68,13 @@ const (
 
 	insertAdd = `INSERT INTO run_add (run_id, key, digest, ordinal, items, skipped) VALUES ($1, $2, $3, $4, $5, $6)`
 
-	// The last word: a run that was cancelled meanwhile takes nothing.
+	// The last check: a run that was cancelled meanwhile takes nothing.
 	growRun = `
 UPDATE batchrun SET items = $2, skipped = $3 WHERE id = $1 AND opened AND state = 'running' AND sealed_at IS NULL`
 )
 
-// Add appends items to an open run, in one transaction: all of them or none. Adds of one run take turns. Blocks that
-// are full now can be worked on at once; other items wait for a later add, or the seal.
+// Add appends items to an open run in one transaction: all of them or none. Adds of one run are serialized. Blocks
+// that are now full become ready; other items wait for a later add or the seal.
 func (s Store) Add(ctx context.Context, req AddRequest) (Added, error) {
 	if len(req.Key) > MaxAddKeyBytes || !pg.Storable(req.Key) {
 		return Added{}, &workqueue.SettingError{Detail: fmt.Sprintf(
@@ -93,7 +92,7 @@ func (s Store) Add(ctx context.Context, req AddRequest) (Added, error) {
 	return a.out, nil
 }
 
-// adder is one add in progress. The loader serves it for what both have to do with batches of items.
+// adder is one add in progress. It uses the loader for batches of items.
 type adder struct {
 	AddRequest
 
@@ -129,7 +128,7 @@ func (a *adder) run(ctx context.Context, tx pgx.Tx) (err error) {
 	return a.note(ctx, tx)
 }
 
-// known answers an add that was made before. It does so after the seal too: whoever lost the answer asks again.
+// known answers a repeated add, even after the seal: the first answer may have been lost.
 func (a *adder) known(ctx context.Context, tx pgx.Tx) (bool, error) {
 	if a.Key == "" {
 		return false, nil
@@ -149,7 +148,6 @@ func (a *adder) known(ctx context.Context, tx pgx.Tx) (bool, error) {
 	return true, nil
 }
 
-// put writes the items, batch by batch.
 func (a *adder) put(ctx context.Context, tx pgx.Tx) error {
 	next, err := a.Items()
 	if err != nil {
@@ -179,7 +177,6 @@ func (a *adder) put(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// counted holds a source of items to the bounds of an add.
 func (a *adder) counted(next func(*LoadItem) error) func(*LoadItem) error {
 	items := 0
 	return func(item *LoadItem) error {
@@ -221,8 +218,7 @@ func (a *adder) note(ctx context.Context, tx pgx.Tx) error {
 		Before: map[string]any{"items": a.open.items}, After: after})
 }
 
-// explain turns a batch that the key index refused into an error that names the key and both of its places. What went
-// before the batch in the same add is gone with it, so it is looked for in the source.
+// explain turns a duplicate key into an error with both places, searching the source for earlier batches.
 func (a *adder) explain(ctx context.Context, err error) error {
 	dup, ok := errors.AsType[*duplicateInBatchError](err)
 	if !ok {

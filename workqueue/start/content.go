@@ -28,20 +28,18 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Content is what a load is of, beside its plan and its parameters: the same idempotency key with another content is
-// another load.
+// Content is what a load contains beyond its plan and parameters. With another one, a key is a conflict.
 type Content struct {
-	Said  map[string]string // what was asked for, by the names that people know
-	Items bool              // its items count, too: they do not where each reading may find others
+	Said  map[string]string // what was requested, under the users' names
+	Items bool              // compare the items, too; not where each reading may find others
 }
 
-// keptContent is the form in which a run keeps it (batchrun.content).
 type keptContent struct {
 	Said  map[string]string `json:"said,omitempty"`
-	Items string            `json:"items,omitempty"` // digest of keys and payloads, in their order
+	Items string            `json:"items,omitempty"` // digest of keys and payloads in order
 }
 
-// ContentError is returned for a load whose idempotency key was used before, for a load of other content.
+// ContentError is returned for a load whose idempotency key was used before for other content.
 type ContentError struct {
 	Run   workqueue.RunID
 	Key   string
@@ -50,10 +48,9 @@ type ContentError struct {
 
 func (e *ContentError) Error() string {
 	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a key "+
-		"of its own for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
+		"different one for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
 }
 
-// itemDigest is of the items that a load has read.
 type itemDigest struct {
 	sum   hash.Hash
 	items int64
@@ -63,20 +60,19 @@ func (d *itemDigest) add(item *LoadItem) {
 	var sizes [16]byte
 	binary.BigEndian.PutUint64(sizes[:8], uint64(len(item.Key)))
 	binary.BigEndian.PutUint64(sizes[8:], uint64(len(item.Payload)))
-	_, _ = d.sum.Write(sizes[:]) // a hash takes everything
+	_, _ = d.sum.Write(sizes[:]) // a hash never fails
 	_, _ = io.WriteString(d.sum, item.Key)
 	_, _ = d.sum.Write(item.Payload)
 	d.items++
 }
 
-// digestItems begins a digest where it will be asked for.
 func (l *loader) digestItems() {
 	if l.req.IdempotencyKey != "" && l.req.Content != nil && l.req.Content.Items {
 		l.digest = &itemDigest{sum: sha256.New()}
 	}
 }
 
-// content is what the run keeps, once all items were read; nil when nothing is to be compared.
+// content is what the run stores after all items were read, or nil if nothing will be compared.
 func (l *loader) content() *keptContent {
 	if l.req.IdempotencyKey == "" || l.req.Content == nil {
 		return nil
@@ -92,14 +88,14 @@ const keepContent = `UPDATE batchrun SET content = $2 WHERE id = $1`
 
 const contentOfRun = `SELECT spec, params, content, items + skipped FROM batchrun WHERE id = $1`
 
-// compare holds a load against the run that its key has started. What it has not read of its items yet, it reads.
+// compare compares a load with the run that its key started. It reads the items not read so far.
 func (l *loader) compare(ctx context.Context, known Loaded) (Loaded, error) {
 	var spec json.RawMessage
 	params := map[string]string{}
 	var kept *keptContent
 	var items int64
 	err := l.store.Pool.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &params, &kept, &items)
-	if errors.Is(err, pgx.ErrNoRows) { // it was removed just now
+	if errors.Is(err, pgx.ErrNoRows) { // it was just deleted
 		return Loaded{}, fmt.Errorf("load run: run %s, which idempotency key %q had started, was removed just now: %w; "+
 			"start again", known.Run, l.req.IdempotencyKey, workqueue.ErrNotFound)
 	}
@@ -124,7 +120,6 @@ func (l *loader) compare(ctx context.Context, known Loaded) (Loaded, error) {
 	return known, nil
 }
 
-// readOn reads what is left of the items, for their digest.
 func (l *loader) readOn() error {
 	for b := (&itemBatch{}); ; b.reset(0) {
 		if _, err := l.fill(b); errors.Is(err, io.EOF) {
@@ -142,7 +137,6 @@ func differentItems(then, now int64) string {
 	return fmt.Sprintf("the items (%s then, %s now)", control.Grouped(then), control.Grouped(now))
 }
 
-// differentTexts names what two maps do not have in common.
 func differentTexts(what string, then, now map[string]string) (other []string) {
 	names := maps.Clone(then)
 	if names == nil {
@@ -165,7 +159,6 @@ func differentTexts(what string, then, now map[string]string) (other []string) {
 	return few(other)
 }
 
-// maxDifferences bounds what is said of one kind.
 const maxDifferences = 5
 
 func few(all []string) []string {
@@ -175,7 +168,6 @@ func few(all []string) []string {
 	return all
 }
 
-// differentPlans names the settings in which two plans differ.
 func differentPlans(then, now json.RawMessage) []string {
 	was, is := settingsByPath(then), settingsByPath(now)
 	var other []string
@@ -195,7 +187,6 @@ func differentPlans(then, now json.RawMessage) []string {
 	return few(other)
 }
 
-// settingsByPath is the JSON of a plan as values by their places; what has a name in a list is called by it.
 func settingsByPath(text json.RawMessage) map[string]string {
 	all := map[string]string{}
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -225,15 +216,14 @@ func flatten(path string, tree any, all map[string]string) {
 			flatten(under(name), value, all)
 		}
 	default:
-		text, _ := json.Marshal(v) // of a scalar that was read
+		text, _ := json.Marshal(v) // of a scalar that was parsed
 		all[path] = string(text)
 	}
 }
 
-// companions are the small loads of a node that wait while others are committed, and share the next transaction: their
-// statements become one of each kind (see [pg.Join]), which PostgreSQL sets up once and not for each run. A load that
-// comes alone waits for no one. When anything is wrong with any of them, each is done again by itself, and hears what
-// is wrong with it.
+// companions are a node's small loads that wait while others are committed, and share the next transaction. Their
+// statements become one of each kind (see [pg.Join]), which PostgreSQL prepares once instead of for each run. A lone
+// load does not wait. If anything is wrong with any of them, each is done separately and gets its own error.
 type companions struct {
 	mu      sync.Mutex
 	waiting []*companion
@@ -243,24 +233,22 @@ type companions struct {
 type companion struct {
 	load  *loader
 	batch *itemBatch
-	done  chan error // gets how it ended, once
+	done  chan error // gets the outcome, once
 }
 
 const (
-	// maxCompanions bounds what a transaction holds.
+	// maxCompanions bounds the loads of a transaction.
 	maxCompanions = 32
-	// quickCommit is what a commit takes of a PostgreSQL that has time. When it has not, loads that come together gather
-	// for three times what one took beyond that, longestGather at most: what is in progress goes before what begins, and
-	// the more of them share a transaction, the less there is to do.
+	// quickCommit is the duration of a commit on an idle PostgreSQL. Beyond it, concurrent loads gather for three times
+	// the excess of the last commit, longestGather at most, since sharing transactions reduces the total work.
 	quickCommit   = 5 * time.Millisecond
 	longestGather = 100 * time.Millisecond
 )
 
-// errApart tells a load that it is to be done by itself.
-var errApart = errors.New("the load is done by itself")
+// errApart means that the load must be done separately.
+var errApart = errors.New("the load is separate")
 
-// asksNothing reports whether a whole load is only statements that no one waits for the answers of, so that the
-// transaction does nothing before its COMMIT.
+// asksNothing reports whether a load needs no answers, so that its transaction waits only for COMMIT.
 func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 	r := &l.req
 	return r.Order == nil && r.Sealing == nil && r.FromRun == (workqueue.RunID{}) &&
@@ -269,7 +257,7 @@ func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 		len(b.rows) > 0 && l.refused == 0 && !ledger.Claimed(ctx)
 }
 
-// load makes a run, with others if there are any. When it returns errApart nothing was done.
+// load makes a run, with waiting ones if there are any. If it returns errApart, nothing was done.
 func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
 	me := &companion{l, b, make(chan error, 1)}
 	c.mu.Lock()
@@ -293,10 +281,9 @@ func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
 	if at >= 0 {
 		return context.Cause(ctx)
 	}
-	return <-me.done // the transaction is in progress, and has a limit
+	return <-me.done // the transaction is in progress, and has a time limit
 }
 
-// commit makes runs until none is waiting.
 func (c *companions) commit(ctx context.Context, db *database.DB) {
 	for {
 		c.mu.Lock()
@@ -333,10 +320,10 @@ func commitTogether(ctx context.Context, db *database.DB, some []*companion) err
 	switch {
 	case err == nil:
 		return nil
-	case answered || inside != nil: // nothing of them is there
+	case answered || inside != nil: // nothing of them was committed
 		return errApart
 	}
-	for _, one := range some { // it is not known how the COMMIT ended, if it came to that
+	for _, one := range some { // if it reached the COMMIT, the outcome is unknown
 		one.load.unsure = true
 	}
 	return err

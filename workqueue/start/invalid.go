@@ -19,27 +19,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// MaxInvalid is how many items of a run may be invalid: where it is more, it is the input that is.
+// MaxInvalid bounds the invalid items of a run: beyond it the input as such is wrong.
 const MaxInvalid = 100_000
 
-// maxInvalidReason bounds what is kept of what is wrong with one, in bytes.
 const maxInvalidReason = 500
 
-// TooManyInvalidError is returned for a load of more invalid items than a run may have.
-type TooManyInvalidError struct{ First string } // what is wrong with the first
+// TooManyInvalidError is returned for a load with more than MaxInvalid invalid items.
+type TooManyInvalidError struct{ First string } // why the first is invalid
 
 func (e *TooManyInvalidError) Error() string {
 	return fmt.Sprintf("more than %d items do not fit the schema, the first because of this: %s. Nothing was started; "+
 		"have such items refused, to see where they are (on_invalid: reject), and fix the input", MaxInvalid, e.First)
 }
 
-// invalidItem is an item that fails with the seal: no one is asked about it.
 type invalidItem struct {
 	ordinal int
 	reason  string
 }
 
-// reject counts an item that is invalid, and shortens why.
 func (l *loader) reject(item *LoadItem) error {
 	item.Invalid = pg.Plain(item.Invalid[:min(len(item.Invalid), maxInvalidReason)])
 	if l.refused == 0 {
@@ -52,7 +49,7 @@ func (l *loader) reject(item *LoadItem) error {
 }
 
 const (
-	// insertInvalidSlices makes the slices that the errors of invalid items belong to. They were never to go anywhere.
+	// insertInvalidSlices inserts the slices that the errors of invalid items belong to. They are never sent.
 	insertInvalidSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
                         error_message, error_retry, ended_at)
@@ -67,8 +64,7 @@ FROM (SELECT $1::uuid AS run_id, *
     FROM unnest($4::uuid[], $5::int[], $6::text[]) AS u (slice, ordinal, error_message)) p
 ` + plane.KeyOfPart
 
-	// failInvalid fails invalid items where a step needs no other, and leaves them out of the steps after those. The
-	// blocks are new: no one else knows of them.
+	// failInvalid fails invalid items at steps that need no other, and skips them at later steps.
 	failInvalid = `
 UPDATE work_block b
 SET ready = b.ready & ~u.mask, held = nullif(b.held & ~u.mask, B'0'::bit(8192)),
@@ -79,7 +75,7 @@ FROM unnest($2::int[], $3::bit(8192)[]) AS u (block, mask), run_step st
 WHERE b.run_id = $1 AND b.block = u.block AND st.run_id = b.run_id AND st.step = b.step`
 )
 
-// failInvalid ends the invalid items of a run that is just being sealed, and the run when it has no others.
+// failInvalid ends the invalid items of a run that is being sealed, and the run if it has no others.
 func (l *loader) failInvalid(ctx context.Context, tx pgx.Tx) error {
 	if len(l.invalid) == 0 {
 		return nil
@@ -123,7 +119,6 @@ func (l *loader) failInvalid(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// writeInvalid writes slices and parts of a step. The items are in the order of their ordinals.
 func (l *loader) writeInvalid(ctx context.Context, tx pgx.Tx, step workqueue.Step, blocks []workqueue.Block,
 	masks []bitfield.Set,
 ) error {
@@ -149,7 +144,7 @@ func (l *loader) writeInvalid(ctx context.Context, tx pgx.Tx, step workqueue.Ste
 	return err
 }
 
-// duplicateInBatchError says that the key index refused a batch. Which key it was is found out afterwards.
+// duplicateInBatchError means that the key index refused a batch. The key is found afterwards.
 type duplicateInBatchError struct {
 	batch *itemBatch
 	cause error
@@ -161,7 +156,6 @@ func (e *duplicateInBatchError) Unwrap() error { return e.cause }
 const knownKeys = `
 SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2)`
 
-// known returns which keys of the batch the run has already, with their ordinals.
 func (l *loader) known(ctx context.Context, q interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, b *itemBatch,
@@ -178,7 +172,6 @@ func (l *loader) known(ctx context.Context, q interface {
 	return found, nil
 }
 
-// skipKnown takes out of the batch every item whose key stands in the run or earlier in the batch.
 func (l *loader) skipKnown(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	known, err := l.known(ctx, tx, b)
 	if err != nil {
@@ -198,7 +191,6 @@ func (l *loader) skipKnown(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return nil
 }
 
-// explain turns a batch that the key index refused into an error that names the key and both of its places.
 func (l *loader) explain(ctx context.Context, err error) error {
 	var dup *duplicateInBatchError
 	if !errors.As(err, &dup) {
@@ -212,7 +204,7 @@ func (l *loader) explain(ctx context.Context, err error) error {
 		key := string(dup.batch.key(row))
 		ordinal := dup.batch.base + i
 		if at, twice := first[key]; twice && at != ordinal {
-			// Batches are written side by side, so the one that was refused may be the earlier of the two.
+			// Batches are written concurrently, so the refused one may be the earlier of the two.
 			lo, hi := min(at, ordinal), max(at, ordinal)
 			return &workqueue.DuplicateKeyError{Key: key, First: workqueue.Ordinal(lo), Second: workqueue.Ordinal(hi),
 				FirstLine: l.lineOf(dup.batch, lo), SecondLine: l.lineOf(dup.batch, hi), Unit: l.req.Unit}
@@ -222,7 +214,6 @@ func (l *loader) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// lineOf returns the line of an item of a batch that was refused, or of one that was written before it.
 func (l *loader) lineOf(b *itemBatch, ordinal int) int {
 	if i := ordinal - b.base; i >= 0 && i < len(b.rows) {
 		return b.rows[i].line
@@ -230,11 +221,11 @@ func (l *loader) lineOf(b *itemBatch, ordinal int) int {
 	return l.lines.line(ordinal)
 }
 
-// lineIndex remembers on which line each item stood. It keeps only the places where the distance between line and
-// ordinal changes, of which a plain file has one; a file with very many of them loses line numbers, not correctness.
+// lineIndex maps items to source lines. It stores only where the distance between line and ordinal changes, of which
+// a plain file has one; a file with very many loses line numbers, not correctness.
 type lineIndex struct {
 	at    []int // ordinals, ascending
-	shift []int // line - ordinal from there on
+	shift []int // line - ordinal from there
 }
 
 const maxLineShifts = 1 << 16
@@ -247,7 +238,6 @@ func (x *lineIndex) add(ordinal, line int) {
 	x.at, x.shift = append(x.at, ordinal), append(x.shift, line-ordinal)
 }
 
-// line returns the line of an item, or 0 when it is not known.
 func (x *lineIndex) line(ordinal int) int {
 	i := sort.SearchInts(x.at, ordinal+1) - 1
 	if i < 0 || len(x.at) >= maxLineShifts {

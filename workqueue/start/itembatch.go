@@ -23,20 +23,20 @@ const (
 	batchBytes = 8 << 20
 )
 
-// itemBatch holds items on their way into work_queue: a few blocks of them, in one piece of memory.
+// itemBatch holds a few blocks of items for work_queue in one piece of memory.
 type itemBatch struct {
 	base    int // ordinal of the first
 	rows    []itemRow
 	arena   []byte
-	skipped int64 // duplicates taken out of it
+	skipped int64 // duplicates removed
 	copy    pg.CopyRows
 }
 
-// itemRow is an item in the arena: the key from start to mid, the payload from mid to end.
+// itemRow is an item in the arena: its key is in [start, mid), its payload in [mid, end).
 type itemRow struct {
 	start, mid, end, line int
-	lane                  int64  // that it stands in, if the run has lanes
-	invalid               string // why it has failed already; empty: it has not
+	lane                  int64  // if the run has lanes
+	invalid               string // why it fails; empty: it is valid
 }
 
 func (b *itemBatch) reset(base int) {
@@ -68,15 +68,14 @@ func (b *itemBatch) keys() []string {
 const (
 	copyItems = `COPY work_queue (run_id, ordinal, key_ordinal, item_key, payload) FROM STDIN (FORMAT binary)`
 
-	// insertItems is for a few: it need not travel alone, as a COPY does.
+	// insertItems is for a few items: unlike COPY it can share a round trip.
 	insertItems = `
 INSERT INTO work_queue (run_id, ordinal, key_ordinal, item_key, payload)
 SELECT u.run, u.ordinal, u.key_ordinal, u.key, u.payload
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS u (run, ordinal, key_ordinal, key, payload)`
 )
 
-// put writes a batch into work_queue. With DuplicateSkip it first drops the items whose keys are known, and gives the
-// others the ordinals that follow what is written.
+// put writes a batch to work_queue. With DuplicateSkip it removes known keys first and renumbers the rest.
 func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	if l.req.OnDuplicate == DuplicateSkip {
 		if err := l.skipKnown(ctx, tx, b); err != nil {
@@ -97,7 +96,7 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return nil
 }
 
-// insert leaves a few items to the next statement; see [itemBatch.refused] for what becomes of duplicates.
+// insert queues a few items with the next statement; see [itemBatch.refused] for duplicates.
 func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	ordinals, twins := make([]int32, len(b.rows)), make([]int32, len(b.rows))
 	keys, payloads := b.keys(), make([]string, len(b.rows))
@@ -111,7 +110,7 @@ func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		payloads)
 }
 
-// refused says of an error that it was the key index which refused the batch, if it was.
+// refused converts a violation of the key index.
 func (b *itemBatch) refused(err error) error {
 	if pg.IsUniqueViolation(err, "work_queue_key") {
 		return &duplicateInBatchError{batch: b, cause: err}
@@ -141,28 +140,26 @@ func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 }
 
 const (
-	keyShares     = 1024    // the keys are looked at share by share
-	keyShareBytes = 8 << 10 // of a share that are kept in memory
+	keyShares     = 1024    // keys are checked one share at a time
+	keyShareBytes = 8 << 10 // of a share in memory
 )
 
-// keyLog finds out which keys stand twice, exactly and in memory that does not grow with their number: keys are dealt
-// out by their hash, and what is too much for memory goes to a file without a name. It is used by one goroutine.
+// keyLog finds duplicate keys exactly, in memory that does not grow with their number: keys are divided into shares
+// by hash, and what exceeds memory goes to an unlinked file. For one goroutine.
 type keyLog struct {
 	dir    string // of the file; empty: the system's
 	seed   maphash.Seed
 	shares [keyShares]keyShare
-	file   *os.File // nil as long as memory is enough
+	file   *os.File // nil while memory suffices
 	end    int64
 }
 
-// keyShare is the entries of some keys, in the order in which they came.
 type keyShare struct {
 	recent []byte
-	at     []int64 // in the file: pieces of pieces bytes
+	at     []int64 // offsets in the file; lengths are in pieces
 	pieces []int32
 }
 
-// keyEntry is where a key stands.
 type keyEntry struct {
 	key     []byte
 	ordinal int
@@ -170,16 +167,14 @@ type keyEntry struct {
 	size    int // of the payload
 }
 
-// duplicateKeys is what is known of keys that stand more than once.
 type duplicateKeys struct {
-	items int64 // without those whose keys came first
+	items int64 // without the first of each key
 	bytes int64 // of their payloads
 	first *workqueue.DuplicateKeyError
 }
 
 func newKeyLog(dir string) *keyLog { return &keyLog{dir: dir, seed: maphash.MakeSeed()} }
 
-// add takes an entry in. The key is copied.
 func (k *keyLog) add(e keyEntry) error {
 	share := &k.shares[maphash.Bytes(k.seed, e.key)%keyShares]
 	share.recent = binary.AppendUvarint(share.recent, uint64(len(e.key)))
@@ -206,7 +201,7 @@ func (k *keyLog) flush(share *keyShare) error {
 	return nil
 }
 
-// open makes the file, and takes its name away at once.
+// open creates the file and unlinks it immediately.
 func (k *keyLog) open() (err error) {
 	if k.file != nil {
 		return nil
@@ -222,15 +217,14 @@ func (k *keyLog) open() (err error) {
 	return os.Remove(k.file.Name())
 }
 
-// twins looks for keys that stand more than once. The first of them is the one that is met first when all items are
-// gone through in their order.
+// twins finds duplicate keys. Its first is the first duplicate in item order.
 func (k *keyLog) twins() (found duplicateKeys, err error) {
 	for i := range k.shares {
 		known := map[string]keyEntry{}
 		err := k.each(&k.shares[i], func(e keyEntry) {
 			first, twice := known[string(e.key)]
 			if !twice {
-				known[string(e.key)] = keyEntry{ordinal: e.ordinal, line: e.line} // the key's bytes are used again
+				known[string(e.key)] = keyEntry{ordinal: e.ordinal, line: e.line} // the key's bytes are reused
 				return
 			}
 			found.items++
@@ -247,7 +241,6 @@ func (k *keyLog) twins() (found duplicateKeys, err error) {
 	return found, nil
 }
 
-// each yields the entries of a share in the order in which they came.
 func (k *keyLog) each(share *keyShare, yield func(keyEntry)) error {
 	piece := make([]byte, 0, keyShareBytes)
 	for i, at := range share.at {
@@ -283,7 +276,6 @@ func eachEntry(piece []byte, yield func(keyEntry)) error {
 	return nil
 }
 
-// close gives up the file.
 func (k *keyLog) close() error {
 	if k.file == nil {
 		return nil

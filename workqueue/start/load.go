@@ -21,53 +21,52 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// OnDuplicate says what intake does with an item whose key the run already has.
+// OnDuplicate is what intake does with an item whose key the run already has.
 type OnDuplicate string
 
 // What to do with duplicates.
 const (
 	DuplicateError OnDuplicate = "error" // refuse the whole run
 	DuplicateSkip  OnDuplicate = "skip"  // keep the first, count the others
-	DuplicateAllow OnDuplicate = "allow" // they are items of their own
+	DuplicateAllow OnDuplicate = "allow" // load them as separate items
 )
 
-// LoadRequest describes a run to be made.
+// LoadRequest describes a run to be loaded.
 type LoadRequest struct {
 	Name              string // may be empty; need not be unique
 	Plan              string
-	Spec              json.RawMessage   // the plan in full, kept as it is
-	Params            map[string]string // reach the service with every request; at most MaxParamBytes as JSON
+	Spec              json.RawMessage   // the complete plan, stored unchanged
+	Params            map[string]string // sent to the service with every request; at most MaxParamBytes as JSON
 	Priority          int
 	Steps             []workqueue.StepSpec
 	OnDuplicate       OnDuplicate // empty: DuplicateError
-	Source            string      // where the items come from, for people
+	Source            string      // where the items come from, for display
 	Unit              string      // what LoadItem.Line counts, for errors; empty: lines
 	CreatedBy         string
 	IdempotencyKey    string              // empty: none
-	Session           workqueue.SessionID // the node that loads; should it die, the half-made run is cleared away
-	PlanVersion       int                 // of a plan on record; 0: the plan came with the run
-	DoneBy            *time.Time          // when it is to have ended; nil: whenever
+	Session           workqueue.SessionID // the loading node; if it dies, the partial run is deleted
+	PlanVersion       int                 // of a saved plan; 0: the plan came with the run
+	DoneBy            *time.Time          // when it is to have ended; nil: no time
 	Gentle            bool                // no more of it is in flight than that needs
-	MaxFailed         string              // how many failed items hold the run: "", "500" or "1%"
-	Canary            int                 // items that are tried before all others; 0: none
-	FailFast          workqueue.FailFast  // of the first outcomes of each step, when they hold the run; zero: never
-	CanaryAutoApprove bool                // go on without an operator when no more of them failed than MaxFailed allows
-	FromRun           workqueue.RunID     // that it carries on; zero: none
-	FromErased        int                 // [Store.Erasures] of that run before the first item was read
-	Content           *Content            // what an idempotency key stands for; nil: that is in the key
-	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all of them side by side
+	MaxFailed         string              // failed items that hold the run: "", "500" or "1%"
+	Canary            int                 // size of the sample tried before all other items; 0: none
+	FailFast          workqueue.FailFast  // which first outcomes of a step hold the run; zero: none
+	CanaryAutoApprove bool                // continue without approval if at most MaxFailed of the sample failed
+	FromRun           workqueue.RunID     // the run that it continues; zero: none
+	FromErased        int                 // [Store.Erasures] of that run before its first item was read
+	Content           *Content            // what an idempotency key stands for; nil: the key says it
+	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all are independent
 
-	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See
-	// schedule.OfFire.
+	// Sealing runs last in the transaction that starts the run; an error rolls it back. See schedule.OfFire.
 	Sealing func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error
 }
 
-// LoadItem is one item on its way in. Next fills it; its memory may be used again by the following call.
+// LoadItem is one item to be loaded. Next fills it; the next call may reuse its memory.
 type LoadItem struct {
 	Key     string
 	Payload []byte // a JSON value in UTF-8 without NUL
-	Line    int    // where it stands in its source, for errors; 0 when it has no line
-	Invalid string // it fails with CodeInvalid and this reason, and no one is asked about it; of loads without an order
+	Line    int    // position in its source, for errors; 0: unknown
+	Invalid string // why it fails with CodeInvalid, without being sent; only in loads without an order
 }
 
 // Loaded is the outcome of a load.
@@ -75,18 +74,18 @@ type Loaded struct {
 	Run      workqueue.RunID
 	Items    int64
 	Skipped  int64 // duplicates left out
-	Invalid  int64 // of the items, those that have failed already
-	Existing bool  // the idempotency key was known: this is the run that was made with it
+	Invalid  int64 // items that have already failed
+	Existing bool  // the idempotency key was known: this is its run
 
-	Completions []settle.Completion // of the run, when none of its items is left to be worked on
+	Completions []settle.Completion // of the run, if no item has work left
 }
 
-// maxItems is the largest number of items in a run: ordinals are 31 bits, and whole blocks.
+// maxItems bounds the items of a run: ordinals have 31 bits, and blocks are whole.
 const maxItems = math.MaxInt32 / bitfield.Size * bitfield.Size
 
-// Load makes a run of the items that next yields until io.EOF, and sets it going. It streams: its memory does not grow
-// with the number of items. It is all or nothing: after an error there is no run, and no item of it. A load of up to
-// one batch is a single transaction; a larger one shows as a run in state "loading" until it is sealed.
+// Load makes a run of the items that next yields until io.EOF, and starts it. Its memory does not grow with the
+// number of items. It is all or nothing: after an error neither the run nor any item exists. A load of up to one
+// batch is a single transaction; a larger one is visible in state "loading" until it is sealed.
 func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
 	if req.OnDuplicate == "" {
 		req.OnDuplicate = DuplicateError
@@ -137,7 +136,7 @@ func (r *LoadRequest) validate() error {
 	}
 }
 
-// spec and params are what is stored: never NULL.
+// spec and params are never stored as NULL.
 func (r *LoadRequest) spec() json.RawMessage {
 	if r.Spec == nil {
 		return json.RawMessage("{}")
@@ -152,7 +151,7 @@ func (r *LoadRequest) params() map[string]string {
 	return r.Params
 }
 
-// MaxParamBytes is how much the parameters of a run may take as JSON: every request of the run carries them.
+// MaxParamBytes bounds a run's parameters as JSON, since every request carries them.
 const MaxParamBytes = 16 << 10
 
 func validateParams(params map[string]string) error {
@@ -195,7 +194,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) 
 		return Loaded{}, nil
 	case err != nil:
 		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", req.IdempotencyKey, err)
-	case unsealed: // still loading, or being taken back after a load that failed
+	case unsealed: // still loading, or being deleted after a failed load
 		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "loading",
 			Op:  "start again with the same idempotency key",
 			Fix: "wait until it has loaded or is gone, then ask again"}
@@ -208,8 +207,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) 
 
 const specOfRun = `SELECT spec FROM batchrun WHERE id = $1`
 
-// Spec returns the plan that a run was started with, as it was given. The error wraps ErrNotFound when there is no such
-// run.
+// Spec returns the plan with which a run was started, unchanged.
 func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMessage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -226,8 +224,8 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 const planByIdempotencyKey = `
 SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
 
-// KeyedPlan returns the plan of the run that was started with an idempotency key, and its version on record; 0 when it
-// came with the run. The error wraps ErrNotFound when there is no such run.
+// KeyedPlan returns the plan of the run started with an idempotency key, and its version if it is a saved plan, else
+// 0. The error wraps ErrNotFound if no such run exists.
 func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -241,16 +239,15 @@ func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version 
 	return plan, version, nil
 }
 
-// maxTriedFirst is how many items a load that is only tried shows.
 const maxTriedFirst = 10
 
-// Tried is what a load would make.
+// Tried is what a load would do.
 type Tried struct {
 	Loaded             // Run is set only when Existing
 	Bytes  int64       // of the payloads
-	First  []TriedItem // ten at most
+	First  []TriedItem // the first items, at most ten
 	Steps  []TriedStep // in the order of the request; none when Existing
-	Held   int64       // of the items, those that a canary would hold back at first
+	Held   int64       // items that a canary would hold at first
 }
 
 // TriedItem is one item.
@@ -260,17 +257,16 @@ type TriedItem struct {
 	Line    int
 }
 
-// TriedStep is what a step would do for a run that a load would make.
+// TriedStep is what a step would do for the run.
 type TriedStep struct {
-	Chunk    int   // of the moment
-	Requests int64 // by it; more when payloads are large
+	Chunk    int   // current
+	Requests int64 // at that size; more if payloads are large
 }
 
-// TryLoad finds out what [Store.Load] would make of the same request, and stores nothing: it fails with the errors that
-// Load fails with. The items are read to their end, in constant memory; keys that stand twice are looked for in a file
-// in dir instead of the database. The run is made without its items, with all that the schema has to say about it, and
-// rolled back. What others do meanwhile can make the outcome another: a run that takes the idempotency key, a service
-// that learns to take larger chunks.
+// TryLoad returns what [Store.Load] would do for the same request, without storing anything, and the errors that
+// Load would return. It reads all items in constant memory, and searches for duplicate keys in a file in dir instead
+// of the database. The run is made without items, checked by the schema, and rolled back. Concurrent changes can
+// alter the outcome: another run may take the idempotency key, or a service may learn to take larger chunks.
 func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next func(*LoadItem) error) (Tried, error) {
 	if req.OnDuplicate == "" {
 		req.OnDuplicate = DuplicateError
@@ -297,7 +293,6 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 	return t.out, nil
 }
 
-// trial is a load that is only tried.
 type trial struct {
 	loader
 
@@ -305,7 +300,6 @@ type trial struct {
 	out  Tried
 }
 
-// read goes through the items as a load does.
 func (t *trial) read() error {
 	batch, ordinal := &itemBatch{}, 0
 	for {
@@ -332,7 +326,6 @@ func (t *trial) read() error {
 	return t.settle(int64(ordinal))
 }
 
-// show keeps the first items that are not left out.
 func (t *trial) show(batch *itemBatch, row itemRow) {
 	key := string(batch.key(row))
 	known := func(i TriedItem) bool { return i.Key == key }
@@ -343,7 +336,6 @@ func (t *trial) show(batch *itemBatch, row itemRow) {
 	t.out.First = append(t.out.First, TriedItem{key, slices.Clone(batch.payload(row)), row.line})
 }
 
-// settle looks for keys that stand twice, and counts.
 func (t *trial) settle(items int64) error {
 	twins, err := t.keys.twins()
 	if err != nil {
@@ -356,7 +348,7 @@ func (t *trial) settle(items int64) error {
 	t.skipped, t.items = twins.items, items-twins.items
 	t.out.Items, t.out.Skipped, t.out.Invalid = t.items, t.skipped, int64(t.refused)
 	t.out.Bytes -= twins.bytes
-	for rest := t.items; rest > 0; rest -= bitfield.Size { // which payloads stand in a block is of no matter here
+	for rest := t.items; rest > 0; rest -= bitfield.Size { // which payloads are in which block does not matter here
 		t.sizes = append(t.sizes, t.out.Bytes*min(rest, bitfield.Size)/t.items)
 	}
 	if t.sampled() {
@@ -365,7 +357,7 @@ func (t *trial) settle(items int64) error {
 	return nil
 }
 
-// rehearse makes the run without its items, and takes it back.
+// rehearse makes the run without items and rolls back.
 func (t *trial) rehearse(ctx context.Context) error {
 	return t.store.RedoOrTry(ctx, true, func(ctx context.Context, tx pgx.Tx) error {
 		if err := t.insertRun(ctx, tx); err != nil {
@@ -388,7 +380,7 @@ func (t *trial) rehearse(ctx context.Context) error {
 	})
 }
 
-// step counts the requests of a step: slices do not reach over the ends of blocks.
+// step counts the requests of a step: slices do not cross blocks.
 func (t *trial) step(ctx context.Context, tx pgx.Tx, step *control.StepSettings) (TriedStep, error) {
 	chunk, err := control.ChunkOfMoment(ctx, tx, step)
 	if err != nil {

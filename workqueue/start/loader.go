@@ -20,25 +20,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// loader is one load in progress.
 type loader struct {
 	invalid     []invalidItem
-	refused     int    // invalid items that were read
-	first       string // why the first of them is
+	refused     int    // invalid items read
+	first       string // why the first is invalid
 	completions []settle.Completion
 
 	store   *database.DB
 	req     LoadRequest
 	run     workqueue.RunID
 	next    func(*LoadItem) error
-	lines   lineIndex // where each item stood in the source
+	lines   lineIndex // line of each item in the source
 	items   int64
 	skipped int64
 	sizes   []int64 // payload bytes of each block
 	digest  *itemDigest
-	unsure  bool // whether the run's row was committed
-	whole   bool // all of it is one transaction
-	counted bool // and it was known before how many items there are
+	unsure  bool // the commit of the run's row is unknown
+	whole   bool // the load is one transaction
+	counted bool // and the number of items was known before
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -61,9 +60,8 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 		Completions: l.completions}, nil
 }
 
-// undo takes back what a load that failed has written. A commit whose answer was lost may have succeeded: when the run
-// turns out to be sealed, the load has not failed at all. What cannot be found out, or not be taken back, is left to
-// the caller as an *CleanupPendingError.
+// undo deletes what a failed load has written. A commit whose answer was lost may have succeeded: then the run is
+// sealed. What cannot be determined or deleted is returned as a *CleanupPendingError.
 func (l *loader) undo(ctx context.Context, failed error) error {
 	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), database.LoadTimeout)
 	defer cancel()
@@ -78,20 +76,19 @@ func (l *loader) undo(ctx context.Context, failed error) error {
 		case tries == undoTries || clearing.Err() != nil:
 			return &workqueue.CleanupPendingError{Run: l.run, Cause: errors.Join(failed, err)}
 		}
-		_ = backoff.Sleep(clearing, undoPause) // the next try says when there is no more time
+		_ = backoff.Sleep(clearing, undoPause) // the next try fails when the time is up
 	}
 }
 
 const (
 	undoTries = 10
-	// Between ten tries to take back a failed load; then its node's second and the leader.
+	// Between ten tries to delete a failed load; then its node tries each second, and the leader.
 	undoPause = 300 * time.Millisecond
 )
 
-// begin runs the transaction that makes the run's row. When PostgreSQL did not say how it ended, the row may appear
-// even after it was looked for.
+// begin inserts the run's row. If PostgreSQL does not confirm it, the row may appear after a look for it.
 func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.Context, pgx.Tx) error) error {
-	var inside error // what ended it before it was committed: nothing of it appears then
+	var inside error // an error before the commit: nothing appears then
 	err := l.store.InTxWithin(ctx, limit, func(ctx context.Context, tx pgx.Tx) error {
 		inside = f(ctx, tx)
 		return inside
@@ -103,7 +100,7 @@ func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.
 	return err
 }
 
-// fill reads items into the batch until it is full; io.EOF says that there are no more.
+// fill reads items into the batch until it is full; io.EOF means the end.
 func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 	var item LoadItem
 	for !b.full() {
@@ -131,7 +128,6 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 	return b, nil
 }
 
-// loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
 	err := errApart
@@ -152,7 +148,6 @@ func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	return nil
 }
 
-// makeWhole makes the whole run in a transaction.
 func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	l.items, l.skipped, l.sizes, l.lines, l.invalid, l.completions = 0, 0, nil, lineIndex{}, nil, nil
 	if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
@@ -170,8 +165,8 @@ func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return l.seal(ctx, tx)
 }
 
-// loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
-// the seal. A load that dies with its node is taken back by the leader.
+// loadInParts makes a large run: the row first, then batches in separate transactions over a few connections, then
+// the seal. If its node dies, the leader deletes the load.
 func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
 	if err := l.choosePartition(ctx); err != nil {
 		return err
@@ -185,11 +180,10 @@ func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
 	return l.store.InTxWithin(ctx, database.LoadTimeout, l.seal)
 }
 
-// loadConnections is how many batches are written at once.
 const loadConnections = 2
 
-// stream reads batches on this goroutine and writes them on a few others. Runs that skip duplicates have one writer,
-// since the ordinals of a batch depend on what the batches before it kept.
+// stream reads batches on this goroutine and writes them on others. Runs that skip duplicates have one writer, since
+// a batch's ordinals depend on what earlier batches kept.
 func (l *loader) stream(ctx context.Context, batch *itemBatch) error {
 	group, ctx := errgroup.WithContext(ctx)
 	writers := loadConnections
@@ -255,13 +249,12 @@ func (l *loader) write(ctx context.Context, b *itemBatch) error {
 		}
 		return l.put(ctx, tx, b)
 	})
-	if err == nil && l.req.OnDuplicate == DuplicateSkip { // only now is it known how many there are
+	if err == nil && l.req.OnDuplicate == DuplicateSkip { // only now is the number of items known
 		l.account(b)
 	}
 	return err
 }
 
-// account adds a batch to the run's numbers.
 func (l *loader) account(b *itemBatch) {
 	for i, row := range b.rows {
 		block := int(l.items) / bitfield.Size
@@ -278,8 +271,7 @@ func (l *loader) account(b *itemBatch) {
 	l.skipped += b.skipped
 }
 
-// insertRun makes runs that are loading or, when it is known how many items they have, in progress as sealRun sets
-// them.
+// insertRun inserts runs that are loading or, if the number of items is known, already running.
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
@@ -343,19 +335,18 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// What a node of a version understands, beside runs of one step.
+// Feature levels of nodes.
 const (
 	speaksSteps = 2 // runs of several steps
 	speaksOrder = 3 // and runs whose items are kept in order
 )
 
-// oldNodes are nodes that do not understand something. From now on none of them gets a session.
+// oldNodes finds nodes without a feature level. From now on none of them gets a session.
 const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
 WHERE feature_level < $1 AND ended_at IS NULL AND expires_at > tranche_now() ORDER BY started_at LIMIT 1`
 
-// refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
-// it with the first of them, or let no one follow an item of a lane.
+// refuseOldNodes refuses a run while a node is alive that would mistake its steps for requests, or forget its lanes.
 func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
 	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)
@@ -373,8 +364,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 		Fix: "stop that node, or start this version in its place, and start the run again"}
 }
 
-// holdLoading keeps the run's row FOR SHARE, so that a sweep that clears the load away waits for this batch or makes it
-// fail, and leaves no orphans.
+// holdLoading locks the run's row FOR SHARE, so that a sweep waits for this batch or fails it.
 func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
 	const hold = `SELECT 1 FROM batchrun WHERE id = $1 AND state = 'loading' FOR SHARE`
 	tag, err := tx.Exec(ctx, hold, l.run)

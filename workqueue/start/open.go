@@ -18,25 +18,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// OnOverdue says what is done with an open run that was not sealed in time. It is reported in any case.
+// OnOverdue is what happens to an open run not sealed by its deadline. It is reported in any case.
 type OnOverdue string
 
 // What to do with overdue runs.
 const (
-	OverdueReport OnOverdue = "report" // no more than that, for AbandonedAfter: see there
+	OverdueReport OnOverdue = "report" // only report it, until [AbandonedAfter]
 	OverdueSeal   OnOverdue = "seal"
 	OverdueCancel OnOverdue = "cancel"
 )
 
-// The time that an open run has until its seal.
+// The time until an open run must be sealed.
 const (
 	DefaultSealWithin = 24 * time.Hour
 	MaxSealWithin     = 366 * 24 * time.Hour
 )
 
-// AbandonedAfter is how long an open run that is overdue, and that no one paused, waits for someone to do anything
-// with it: to add items, to change it, to write a note, or to answer requests of it. Then it is cancelled, also when it
-// was opened with OverdueReport.
+// AbandonedAfter is how long an overdue open run, unless paused, waits for any activity: added items, a change, a
+// note, or answered requests. Then it is cancelled, even with OverdueReport.
 const AbandonedAfter = 7 * 24 * time.Hour
 
 // OpenRequest describes a run that gets its items later, by [Store.Add].
@@ -51,11 +50,11 @@ type OpenRequest struct {
 type Opened struct {
 	Run          workqueue.RunID
 	SealDeadline time.Time
-	Existing     bool // the idempotency key was known: this is the run that was opened with it
+	Existing     bool // the idempotency key was known: this is its run
 }
 
-// openRun goes on where insertRun left off, in its transaction. A number of failed items limits the run at once, a part
-// of them from the seal on, when it is known how many there are.
+// openRun continues after insertRun, in its transaction. A number of failed items limits the run immediately; a
+// percentage does so after the seal, when the number of items is known.
 const openRun = `
 UPDATE batchrun
 SET state = 'running', opened = true, seal_deadline = tranche_now() + $2::interval, on_overdue = $3, on_duplicate = $4,
@@ -63,13 +62,11 @@ SET state = 'running', opened = true, seal_deadline = tranche_now() + $2::interv
 WHERE id = $1 AND state = 'loading'
 RETURNING seal_deadline`
 
-// makeGate makes the row that adds and the seal of an open run take turns by. It is the run's entry in run_add without
-// a key, which no add has.
+// makeGate inserts the row that serializes adds and the seal of an open run: in run_add, with an empty key.
 const makeGate = `INSERT INTO run_add (run_id, key, digest, ordinal, items) VALUES ($1, '', '', 0, 0)`
 
-// OpenRun makes a run without items that takes them until it is sealed. It is running from the start: what has been
-// added is worked on as soon as a block of it is full, and the rest from the seal on. A canary is refused, for what it
-// is a sample of is not known.
+// OpenRun makes a run without items that takes them until it is sealed. It is running from the start: full blocks
+// become ready immediately, the rest with the seal. A canary is refused, since its population is unknown.
 func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 	if err := req.check(); err != nil {
 		return Opened{}, err
@@ -156,7 +153,7 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 		map[string]any{"plan": req.Plan, "items": 0, "open": true, "seal_deadline": out.SealDeadline})
 }
 
-// limitWhileOpen is the limit of failed items of a run whose items are still coming: nil when it is a part of them.
+// limitWhileOpen is the limit of failed items of a run that still takes items: nil for a percentage.
 func limitWhileOpen(maxFailed string) (*int64, error) {
 	limit, limited, err := workqueue.FailedLimit(maxFailed, 0)
 	if err != nil || !limited || maxFailed[len(maxFailed)-1] == '%' {
@@ -198,26 +195,26 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	return out, nil
 }
 
-// OverdueRun is an open run that was not sealed in time.
+// OverdueRun is an open run past its seal deadline.
 type OverdueRun struct {
 	Run          workqueue.RunID
 	SealDeadline time.Time
 	Items        int64
-	OnOverdue    OnOverdue // what is to be done now
-	Reported     bool      // just now, and not before
-	Abandoned    bool      // no one has done anything with it for [AbandonedAfter]
+	OnOverdue    OnOverdue // what to do now
+	Reported     bool      // it was reported now for the first time
+	Abandoned    bool      // no activity for [AbandonedAfter]
 }
 
 const (
-	// By batchrun_active: open runs are among those in progress. Each is reported once.
+	// By batchrun_active: open runs are in progress. Each is reported once.
 	reportOverdue = `
 UPDATE batchrun SET overdue_at = tranche_now()
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
   AND seal_deadline <= (SELECT tranche_now())
 RETURNING id, seal_deadline, items, on_overdue, generation`
 
-	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
-	// which nothing goes while the run is in progress. While its backlog is worked on someone needs it.
+	// What a leader has reported and not finished. Every action on a run is in the audit log, which loses nothing
+	// while the run is in progress. A run whose backlog is being worked on is in use.
 	leftOverdue = `
 SELECT id, seal_deadline, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END,
     on_overdue = 'report'
@@ -232,9 +229,8 @@ WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT N
 ORDER BY id`
 )
 
-// ReportOverdue notes which open runs were not sealed in time, each once, with an event; and returns them together with
-// those that were noted before and are still to be sealed or cancelled, also for being abandoned. Leader work: whoever
-// calls it seals or cancels them as they say.
+// ReportOverdue marks open runs past their seal deadline, each once, with an event. It returns them and those marked
+// before that must still be sealed or cancelled. Leader work: the caller seals or cancels them.
 func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]OverdueRun, error) {
 	var out []OverdueRun
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -242,7 +238,7 @@ func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]Over
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("report runs that were not sealed in time: %w", err)
+		return nil, fmt.Errorf("report runs that were not sealed before their deadline: %w", err)
 	}
 	return out, nil
 }
@@ -277,7 +273,7 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 	return out, err
 }
 
-// openState is an open run as whoever holds its gate finds it: no one else adds items to it or seals it meanwhile.
+// openState is an open run while its gate is locked: no other transaction adds items or seals it.
 type openState struct {
 	id          workqueue.RunID
 	state       string
@@ -287,19 +283,19 @@ type openState struct {
 	maxFailed   string
 	onDuplicate OnDuplicate
 	sealedAt    *time.Time
-	order       *workqueue.RunOrder // nil: its items go side by side
+	order       *workqueue.RunOrder // nil: its items have no lanes
 }
 
 const (
-	// holdGate comes before every other lock of an add or a seal. No one else takes it.
+	// holdGate comes before every other lock of an add or seal. Nothing else locks it.
 	holdGate = `SELECT 1 FROM run_add WHERE run_id = $1 AND key = '' FOR NO KEY UPDATE`
 
-	// Without a lock: a run that is cancelled just now is found out by the conditional UPDATE at the end.
+	// Without a lock: the conditional UPDATE at the end detects a concurrent cancel.
 	readOpen = `
 SELECT state, generation, items, skipped, max_failed, on_duplicate, sealed_at, opened FROM batchrun WHERE id = $1`
 )
 
-// holdOpen takes the gate of a run and reads the run behind it. A run that was not opened is a *StateError.
+// holdOpen locks the gate of a run, then reads the run. For a run not opened it returns a *StateError.
 func holdOpen(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) (*openState, error) {
 	if _, err := tx.Exec(ctx, holdGate, run); err != nil {
 		return nil, fmt.Errorf("hold the gate of run %s: %w", run, err)
@@ -321,18 +317,17 @@ func holdOpen(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) (*
 	return o, err
 }
 
-// cancelled is the error for a run that takes nothing more because it was given up.
 func (o *openState) cancelled(op string) error {
 	return &workqueue.StateError{Run: o.id, State: "cancelled", Op: op, Fix: "open a new run"}
 }
 
-// blockBytes sums up payloads of items, by the primary key of work_queue.
+// blockBytes sums up the payloads of items, by the primary key of work_queue.
 const blockBytes = `
 SELECT ordinal / 8192 AS block, sum(octet_length(payload))::bigint FROM work_queue
 WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3 GROUP BY 1 ORDER BY 1`
 
-// insertOpenBlocks makes blocks of every step, beginning with number $4. Items of a step that needs others wait: they
-// are in no plane. The rows are new, so no one waits for them; the foreign key holds the run's steps as they are.
+// insertOpenBlocks inserts blocks of every step, starting with number $4. Items of a step that needs others wait:
+// they are in no plane. The rows are new, so nothing waits for them; the foreign key locks the run's steps.
 const insertOpenBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready)
 SELECT $1, st.step, $4::int + u.n - 1, u.size, u.bytes,
@@ -341,8 +336,7 @@ FROM run_step st, unnest($2::int[], $3::bigint[]) WITH ORDINALITY AS u (size, by
 WHERE st.run_id = $1
 ORDER BY st.step, u.n`
 
-// fill makes blocks, and groups of the tracker, of the items from ordinal from up to to, which starts a block, and ends
-// one unless it is the end of the run.
+// fill inserts blocks and tracker groups for a range of items, which starts and, unless last, ends with a block.
 func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	if from == to {
 		return nil
@@ -375,7 +369,6 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	return err
 }
 
-// makeBlocks makes blocks of items that are all ready, or of which the heads of lines are.
 func (o *openState) makeBlocks(ctx context.Context, tx pgx.Tx, from, to int64, sizes []int, bytes []int64) error {
 	first := workqueue.Block(from / bitfield.Size)
 	if o.order == nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// ItemOrderError is returned by intake for an item that has no place in any line.
+// ItemOrderError is returned by intake for an item without a valid lane.
 type ItemOrderError struct {
 	Key     string
 	Item    workqueue.Ordinal
-	Line    int    // 0 when the source has no lines
+	Line    int    // 0 if unknown
 	Unit    string // what Line counts; empty: lines
 	Problem string
 }
@@ -37,7 +37,6 @@ func (e *ItemOrderError) Error() string {
 	return fmt.Sprintf("%s, key %.80q: %s%s", place, e.Key, e.Problem, fix)
 }
 
-// checkOrder refuses what cannot be kept.
 func (r *LoadRequest) checkOrder() error {
 	if r.Order == nil {
 		return nil
@@ -49,7 +48,7 @@ func (r *LoadRequest) checkOrder() error {
 	case r.Canary > 0:
 		return &workqueue.SettingError{Detail: "" +
 			"a canary does not go with order_by: its sample is spread over all items, and would be " +
-			"worked on before what stands in front of it; leave one of the two out"}
+			"processed before the items ahead of it; leave one of the two out"}
 	case slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Barrier && len(s.Needs) > 0 }):
 		return &workqueue.SettingError{Detail: "" +
 			"a step with a barrier does not go with order_by: it waits for all items, and items wait " +
@@ -62,7 +61,6 @@ func (r *LoadRequest) checkOrder() error {
 	return nil
 }
 
-// lane is the lane that an item on its way in stands in; 0 in a run without lanes.
 func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
 	if l.req.Order == nil {
 		return 0, nil
@@ -78,7 +76,6 @@ func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
 
 const insertOrder = `INSERT INTO run_order (run_id, rule, stop) VALUES ($1, $2, $3)`
 
-// insertOrder writes down that the run has lines.
 func (l *loader) insertOrder(ctx context.Context, tx pgx.Tx) error {
 	rule, err := json.Marshal(&l.req.Order.Rule)
 	if err != nil {
@@ -92,7 +89,7 @@ func (l *loader) insertOrder(ctx context.Context, tx pgx.Tx) error {
 
 const readOrder = `SELECT rule, stop FROM run_order WHERE run_id = $1`
 
-// OrderOf reads how the items of a run are put in lines; nil when they are not.
+// OrderOf reads how the items of a run are put in lanes; nil if they are not.
 func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*workqueue.RunOrder, error) {
 	rows := pg.Rows(ctx, db, readOrder, run)
 	var rule []byte
@@ -112,10 +109,9 @@ func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*wor
 	return o, nil
 }
 
-// copyLanes and putLanes go together.
+// copyLanes and putLanes must match.
 const copyLanes = `COPY work_order (run_id, ordinal, lane) FROM STDIN (FORMAT binary)`
 
-// putLanes writes which lines the items of a batch stand in.
 func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	b.copy.Reset()
 	for i, row := range b.rows {
@@ -130,10 +126,10 @@ func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return nil
 }
 
-// lineUp makes the lines of the items from ordinal $2 up to $3, whose blocks are about to be made, and has those of
-// lines that are there already stand behind them. It returns the heads of all of these lines. The rows are locked in
-// the order of lanes, as everywhere: a recorder that finds no one to follow its item either does so before, and the
-// line has no head when this goes on, or waits until the new blocks are there for it to see.
+// lineUp inserts the lanes of the items from ordinal $2 up to $3, whose blocks are inserted next; in existing lanes
+// they queue behind the rest. It returns the heads of all these lanes. Rows are locked by lane, as everywhere: a
+// recorder that finds no successor for its item either did so before, so the lane has no head here, or waits and sees
+// the new blocks.
 const lineUp = `
 INSERT INTO work_lane AS l (run_id, lane, head)
 SELECT run_id, lane, min(ordinal) FROM work_order WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3
@@ -144,7 +140,7 @@ ON CONFLICT (run_id, lane) DO UPDATE SET
     due = l.stopped_by IS NOT NULL
 RETURNING head`
 
-// headsFirst returns, block by block, which items from ordinal from on, and before to, are the heads of their lines.
+// headsFirst returns, block by block, which items from an ordinal up to another are the heads of their lanes.
 func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to int64) ([]bitfield.Set, error) {
 	heads := make([]bitfield.Set, (to-from+bitfield.Size-1)/bitfield.Size)
 	var head *int64
@@ -159,16 +155,15 @@ func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to in
 	return heads, nil
 }
 
-// freePartition finds the partition that has the least in it, and never the one that most runs share. Sizes are those
-// of the files, which no one has to read. Of those that are empty it takes any, so that two loads that begin at once
-// seldom meet; when they do, or when none is empty, runs share one, and are deleted row by row until the last of them
-// goes.
+// freePartition finds the partition with the least data, except the one that most runs share. It compares file
+// sizes, which need no reading. It picks an empty one at random, so that two concurrent loads seldom choose the
+// same. If they do, or none is empty, runs share one and are deleted row by row until its last one goes.
 const freePartition = `
 SELECT right(c.relname, 2)::int FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent IN ('work_queue'::regclass, 'work_result'::regclass) AND c.relname !~ '_00$'
 GROUP BY 1 ORDER BY coalesce(sum(pg_relation_size(c.oid)), 0), random() LIMIT 1`
 
-// choosePartition gives a large load, of which nothing is written yet, an id that leads to the freest partition.
+// choosePartition gives a large load, before anything is written, an ID in the emptiest partition.
 func (l *loader) choosePartition(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()

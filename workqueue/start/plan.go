@@ -9,7 +9,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
-// planKind is how plans are kept: each version in a row, of which the newest is held, deleted or not.
+// planKind is how plans are stored: a row for each version; the newest is locked, deleted or not.
 func planKind() ledger.Kind {
 	return ledger.Kind{
 		Name: "plan",
@@ -31,8 +31,7 @@ RETURNING version, created_at`
 	deletePlan = `UPDATE plan SET deleted_at = tranche_now() WHERE name = $1 AND deleted_at IS NULL`
 )
 
-// ApplyPlan puts a plan on record under the next version of its name. Versions are never changed and their numbers
-// never used again, not after a deletion either.
+// ApplyPlan saves a plan under the next version of its name. Numbers are never reused.
 func (s Store) ApplyPlan(
 	ctx context.Context, doc workqueue.Document, actor string,
 ) (workqueue.AppliedDocument, error) {
@@ -43,8 +42,7 @@ func (s Store) ApplyPlan(
 		})
 }
 
-// DeletePlan takes a plan off the record in all its versions. Runs keep what they started with, and the plan may be
-// applied again, under the next version.
+// DeletePlan deletes all versions of a plan. Runs keep what they started with. Applied again, it has the next version.
 func (s Store) DeletePlan(ctx context.Context, name, actor string) (workqueue.ControlledDocument, error) {
 	return planKind().Set(ctx, s.db, name, workqueue.DocumentDeleted, actor,
 		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, _ *workqueue.ControlledDocument) error {

@@ -26,9 +26,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane. Each run
-// is looked up by its key (LATERAL … OFFSET 0), whatever the planner thinks of the tables, and by a plan that is kept
-// (LIMIT).
+// insertBlocks inserts the blocks of every step. Items of a step that needs others wait: they are in no plane.
+// LATERAL … OFFSET 0 forces a lookup of each run by its key, and LIMIT a plan that stays cached.
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held, endpoint, turn, auto)
 SELECT u.run, st.step, u.block, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
@@ -45,8 +44,7 @@ SET state = 'running', items = $2, skipped = $3, failed_limit = $4, canary_state
     canary_generation = CASE WHEN $5 THEN generation END, sealed_at = tranche_now(), started_at = tranche_now()
 WHERE id = $1 AND state = 'loading'`
 
-// seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets
-// the run going.
+// seal inserts the blocks, with all items ready or a canary's sample; seals the tracker batch and starts the run.
 func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	sizes, ready, held := l.blocks()
 	if l.req.Order != nil {
@@ -95,11 +93,11 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 
 const (
 	erasures = `SELECT erased FROM batchrun WHERE id = $1`
-	// An erasure that comes after it finds the items in this run.
+	// A later erasure finds the items in this run.
 	erasuresUntilCommit = erasures + ` FOR SHARE`
 )
 
-// Erasures is how often items of a run were erased. It is read before items of it are, for a run that carries it on.
+// Erasures is how many times items of a run were erased. A run that continues it reads it before the items.
 func (s Store) Erasures(ctx context.Context, run workqueue.RunID) (int, error) {
 	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], erasures, run)
 	if err != nil {
@@ -108,19 +106,19 @@ func (s Store) Erasures(ctx context.Context, run workqueue.RunID) (int, error) {
 	return n, nil
 }
 
-// refuseErased keeps items out that were erased from the run that this one carries on, after they were read there.
+// refuseErased refuses items erased from the run that this one continues, after they were read there.
 func (l *loader) refuseErased(ctx context.Context, tx pgx.Tx) error {
 	if l.req.FromRun == (workqueue.RunID{}) {
 		return nil
 	}
 	n, err := pg.One(ctx, tx, pgx.RowTo[int], erasuresUntilCommit, l.req.FromRun)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // it was deleted
+	case errors.Is(err, pgx.ErrNoRows): // deleted
 		return nil
 	case err != nil:
 		return fmt.Errorf("count the erasures of run %s: %w", l.req.FromRun, err)
 	case n != l.req.FromErased:
-		return &workqueue.StateError{Run: l.req.FromRun, State: "one of which items were erased meanwhile", Op: "carry on",
+		return &workqueue.StateError{Run: l.req.FromRun, State: "one whose items were erased meanwhile", Op: "carry on",
 			Fix: "nothing was started; start again"}
 	}
 	return nil
@@ -134,7 +132,7 @@ func (l *loader) sealTracker(ctx context.Context, tx pgx.Tx, sizes []int) error 
 	return pg.Join(ctx, tx, batch)
 }
 
-// makeFailFast has the first outcomes of the steps looked at that may fail items.
+// makeFailFast starts the fail-fast limits of the steps that are not optional.
 const makeFailFast = `
 INSERT INTO run_fail_fast (run_id, step, failures, within)
 SELECT run_id, step, $2, $3 FROM run_step WHERE run_id = $1 AND NOT optional`
@@ -145,8 +143,7 @@ func (r *LoadRequest) queueFailFast(batch *pgx.Batch, run workqueue.RunID) {
 	}
 }
 
-// paced reports whether the endpoints of all steps had their paces before. Should a database that lost recent commits
-// have lost one, a claim makes it.
+// paced reports whether the endpoints of all steps have known paces. A claim inserts a lost one.
 func (l *loader) paced() bool {
 	for i := range l.req.Steps {
 		if _, known := database.Kept[knownPaces](l.store).Load(l.req.Steps[i].Endpoint); !known {
@@ -156,7 +153,6 @@ func (l *loader) paced() bool {
 	return true
 }
 
-// inLine has the heads of lines ready, and the other items wait.
 func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgtype.Bits) {
 	for b, size := range sizes {
 		rest := pgtype.Bits{}
@@ -168,8 +164,8 @@ func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgt
 	return ready, held
 }
 
-// makeBlocks makes consecutive blocks of a run, at every step: of so many items with so many bytes of payload, of which
-// some are ready and others held back, by a canary or in line, where a step needs no other.
+// makeBlocks inserts consecutive blocks of a run at every step, with their sizes and payload bytes. At steps that
+// need no other, ready and held apply: a canary or lanes hold items.
 func makeBlocks(ctx context.Context, tx pgx.Tx, run workqueue.RunID, first workqueue.Block, sizes []int, bytes []int64,
 	ready []bitfield.Set, held []pgtype.Bits,
 ) error {
@@ -185,7 +181,6 @@ func makeBlocks(ctx context.Context, tx pgx.Tx, run workqueue.RunID, first workq
 	return nil
 }
 
-// settings is what the run starts with, under the names that a later set has for it; what is not limited is left out.
 func (l *loader) settings() map[string]any {
 	var d ledger.Difference
 	d.Add("version", 0, l.req.PlanVersion)
@@ -246,7 +241,7 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	args := []any{l.run, l.items, l.skipped, failedLimit, l.sampled()}
-	if l.whole { // no one else has seen the row
+	if l.whole { // no other transaction has seen the row
 		return pg.Later(ctx, tx, sealRun, args...)
 	}
 	tag, err := tx.Exec(ctx, sealRun, args...)
@@ -259,7 +254,6 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// failedLimit is how many of the items may fail; nil is all.
 func (l *loader) failedLimit() (*int64, error) {
 	limit, limited, err := workqueue.FailedLimit(l.req.MaxFailed, l.items)
 	if !limited {
@@ -268,10 +262,9 @@ func (l *loader) failedLimit() (*int64, error) {
 	return &limit, err
 }
 
-// sampled reports whether a sample of the run goes first. A canary of all items is none.
+// sampled reports whether a sample goes first. A canary of all items does not count.
 func (l *loader) sampled() bool { return l.req.Canary > 0 && int64(l.req.Canary) < l.items }
 
-// blocks returns the sizes of the blocks, and which of their items are ready and which are held back by a canary.
 func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits) {
 	for b := range l.sizes {
 		size := int(min(bitfield.Size, l.items-int64(b)*bitfield.Size))
@@ -288,13 +281,12 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 	return sizes, ready, held
 }
 
-// knownPaces are the endpoints whose pace is known to be there.
 type knownPaces struct{ sync.Map }
 
-// SealRequest ends the adding of items to an open run.
+// SealRequest closes an open run to new items.
 type SealRequest struct {
 	Run    workqueue.RunID
-	Expect *int64 // how many items it must have; nil: any number
+	Expect *int64 // required number of items; nil: any
 	Actor  string
 	Reason string
 }
@@ -307,14 +299,14 @@ type Sealed struct {
 	Already   bool            `json:"already" doc:"it was sealed before; nothing was changed"`
 	Completed bool            `json:"completed" doc:"nothing was left to do"`
 
-	Completions []settle.Completion `json:"-"` // of the run, when it was completed
+	Completions []settle.Completion `json:"-"` // of the run, if it was completed
 }
 
-// ExpectError is returned for a seal of a run that has not as many items as were expected. It stays open.
+// ExpectError is returned if the run has another number of items than expected. It stays open.
 type ExpectError struct {
 	Run         workqueue.RunID
 	Items, Want int64
-	Sealed      bool // it was sealed before, with as many items as it has
+	Sealed      bool // it was already sealed
 }
 
 func (e *ExpectError) Error() string {
@@ -326,13 +318,13 @@ func (e *ExpectError) Error() string {
 		control.Grouped(e.Want), fix)
 }
 
-// sealOpen says that no more items will come. A threshold that is a part of the items is a number of them from now on.
+// sealOpen closes the run to new items. A threshold in percent becomes a number.
 const sealOpen = `
 UPDATE batchrun SET sealed_at = tranche_now(), failed_limit = $2
 WHERE id = $1 AND opened AND state = 'running' AND sealed_at IS NULL`
 
-// SealRun ends the adding of items to an open run: what is left of them is worked on, and the run completes when
-// nothing of it is missing. Sealing again changes nothing. A run that has no items completes at once.
+// SealRun closes an open run to new items: its remaining items become ready, and the run completes when all are
+// final. Sealing again changes nothing. A run without items completes immediately.
 func (s Store) SealRun(ctx context.Context, req SealRequest) (Sealed, error) {
 	var out Sealed
 	err := s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -376,7 +368,7 @@ func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {
 	return out, err
 }
 
-// lockThresholdOf reads the threshold as it is under the lock of the run: someone may have set it since.
+// lockThresholdOf reads the threshold under the lock of the run: it may just have been set.
 const lockThresholdOf = `SELECT max_failed FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`
 
 func (o *openState) setSealed(ctx context.Context, tx pgx.Tx, req *SealRequest) error {

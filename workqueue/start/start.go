@@ -1,4 +1,5 @@
-// Package start loads the items of a run and sets it going, and keeps the texts of plans and their versions.
+// Package start loads the items of a run and starts it, and stores plans and their versions. A load is all or
+// nothing, also if its node dies. Memory does not grow with the number of items.
 package start
 
 import (
@@ -16,15 +17,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Store is the database for the start of runs. It is safe for concurrent use.
+// Store starts runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// A load that failed or died is taken back in two moves: its row changes state, which shuts out writers that are still
-// at it, and then items and row are deleted, a bounded number in each transaction. A run that was sealed, or opened, is
-// never touched: each statement says so itself.
+// A failed load is deleted in two steps: its row changes state, which stops its writers; then items and row are
+// deleted, a bounded number in each transaction. Each statement excludes runs that were sealed or opened.
 const (
 	// lockLoad waits for writers of the load and keeps new ones out.
 	lockLoad = `SELECT sealed_at IS NOT NULL OR opened FROM batchrun WHERE id = $1 FOR UPDATE`
@@ -33,9 +33,8 @@ const (
 UPDATE batchrun SET state = 'cancelled', finished_at = tranche_now()
 WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL AND NOT opened`
 
-	// What is deleted next: behind what is deleted already, so that no piece reads the rows of the pieces before it. The
-	// end is found first: joining the items with themselves is quadratic when the statistics know nothing of the run, as
-	// they do of one that was loaded a moment ago. By the primary key.
+	// The end of the next batch to delete, after those already deleted, so that no batch reads their dead rows. Separate,
+	// since a self-join is quadratic without statistics. By the primary key.
 	nextItems = `
 SELECT max(ordinal) FROM (
     SELECT ordinal FROM work_queue WHERE run_id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) n`
@@ -44,7 +43,7 @@ SELECT max(ordinal) FROM (
 DELETE FROM work_queue WHERE run_id = $1 AND ordinal > $2 AND ordinal <= $3
   AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
 
-	// The same of the lines that items stand in.
+	// The same for the lanes of items.
 	nextPlaces = `
 SELECT max(ordinal) FROM (
     SELECT ordinal FROM work_order WHERE run_id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) n`
@@ -58,7 +57,7 @@ WITH gone AS (
     DELETE FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened RETURNING id)
 DELETE FROM run_step s USING gone WHERE s.run_id = gone.id`
 
-	// A load whose node is gone, or whose clearing was begun and not finished by a node that is gone.
+	// Loads whose node died, also while deleting them.
 	abandonedLoads = `
 SELECT r.id FROM batchrun r
 WHERE r.sealed_at IS NULL AND NOT r.opened AND r.state IN ('loading', 'cancelled') AND NOT EXISTS (
@@ -66,19 +65,18 @@ WHERE r.sealed_at IS NULL AND NOT r.opened AND r.state IN ('loading', 'cancelled
     WHERE n.id = r.loader_session AND n.ended_at IS NULL AND n.expires_at > tranche_now())`
 )
 
-// Rows that one transaction deletes, by how long they take: payloads are of any size.
+// Rows deleted by one transaction, adjusted to its duration: payloads vary in size.
 const (
 	firstClear = 1000
 	mostClear  = 50_000
-	// clearMost is how long a transaction that clears should take at most.
+	// clearMost is the longest time that one such transaction should take.
 	clearMost = time.Second
 )
 
-// inTransaction runs a function in a transaction, which may be held against a lease.
+// inTransaction runs a function in a transaction, which may check a lease.
 type inTransaction func(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
 
-// ClearLoad takes back a load that failed: the run's row and its items. It does nothing to a run that was sealed, and
-// says so; a run that does not exist is cleared already.
+// ClearLoad deletes the row and items of a failed load. It leaves a sealed run alone and reports it.
 func (s Store) ClearLoad(ctx context.Context, run workqueue.RunID) (sealed bool, err error) {
 	return clearLoad(ctx, run, s.db.InTx)
 }
@@ -106,8 +104,7 @@ func clearLoad(ctx context.Context, run workqueue.RunID, do inTransaction) (seal
 	return sealed, nil
 }
 
-// clearRows deletes rows of a run in pieces. One that took too long is retried with fewer rows: what it has done is
-// rolled back, and as many again would never get done.
+// clearRows deletes rows of a run in batches. One that took too long was rolled back, and is retried smaller.
 func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next, remove string) error {
 	after, rows := workqueue.Ordinal(-1), firstClear
 	for {
@@ -135,8 +132,7 @@ func clearRows(ctx context.Context, run workqueue.RunID, do inTransaction, next,
 	}
 }
 
-// tooLong reports whether a transaction was interrupted because of the time that it took: by us, or by a time-out that
-// the database or its URL has (57014).
+// tooLong reports whether a transaction was interrupted by its time limit, here or in the database (57014).
 func tooLong(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return errors.Is(err, context.DeadlineExceeded) || ok && pg.Code == "57014"
@@ -154,9 +150,8 @@ func giveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (sealed bool, e
 	return false, err
 }
 
-// ClearAbandonedLoads removes runs whose loading node died before the seal, and returns them. One that cannot be
-// removed does not keep the others. It takes as long as there is something to delete. Leader work; every transaction of
-// it checks the lease.
+// ClearAbandonedLoads deletes runs whose loading node died before the seal, and returns them. An error for one does
+// not block the rest. It runs until nothing remains. Leader work; each transaction checks the lease.
 func (s Store) ClearAbandonedLoads(
 	ctx context.Context, lease workqueue.Lease,
 ) (cleared []workqueue.RunID, failed error) {

@@ -17,20 +17,19 @@ import (
 )
 
 const (
-	// changedDelay is how long a reply rests whose chunk another version of the service has suspended; MaxChanged is how
-	// often it does before the chunk is given up.
+	// changedDelay is how long a reply waits if another version of the service suspended its chunk.
 	changedDelay = time.Second
-	// MaxChanged is that number.
+	// MaxChanged is after how many such deliveries the chunk fails.
 	MaxChanged = 5
 )
 
-// missingDelays is how long a reply rests, after each of its first deliveries, whose chunk cannot be found. Later, the
-// chunk has gone on.
+// missingDelays are the delays after each of the first deliveries of a reply whose chunk is not found. After that,
+// the chunk has moved on.
 //
 //nolint:gochecknoglobals // a constant
 var missingDelays = [...]time.Duration{250 * time.Millisecond, time.Second, 3 * time.Second}
 
-// continuation is a reply that takes a chunk on to its next stage, from its delivery to its acknowledgement.
+// continuation is one reply that may move a chunk to its next stage, from delivery to acknowledgement.
 type continuation struct {
 	flow   *Flow
 	scope  serve.Scope
@@ -42,14 +41,14 @@ type continuation struct {
 	id    wire.FlowID
 	state *stored
 	from  *Suspended
-	parts []string // of the chunk, beside its state
+	parts []string // parts to remove besides the state
 }
 
-// deal takes one reply to what the flow has asked all the way.
+// deal handles one reply, through its acknowledgement.
 func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		return 0, 0 // hold would have refused it
+		return 0, 0 // hold rejects these
 	}
 	f.Server.Stats.Came(meta.NumDelivered)
 	c := &continuation{flow: f, scope: scope, origin: serve.Queued{Puller: f.replies, ID: id, Times: meta.NumDelivered},
@@ -63,8 +62,8 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	items, err = c.take(scope.Sending)
 	switch {
 	case mayAppear(err) && c.origin.Delivered() <= len(missingDelays):
-		// The server that was asked may be behind the one that took the state; so may be whoever writes it again.
-		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
+		// The replica that answered may be behind, or the state is being rewritten.
+		c.log.Debug("a reply came for an unknown chunk; looking for it again", zap.Error(err))
 		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
 		f.Stale.Add(1)
@@ -77,14 +76,14 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	return items, time.Since(started)
 }
 
-// refuse gets rid of a reply that no one waits for, or not from there.
+// refuse drops an unexpected reply.
 func (c *continuation) refuse(why error) {
 	c.flow.Refused.Add(1)
 	c.log.Error("a reply to a flow is refused", zap.String("subject", c.msg.Subject), zap.Error(why))
 	c.origin.Terminate(why)
 }
 
-// read reads the message and holds it against its subject.
+// read parses the message and checks it against its subject.
 func (c *continuation) read() error {
 	to, err := wire.ParseReturn(c.msg.Subject)
 	if err != nil || to.Asker != c.flow.Server.Name {
@@ -106,8 +105,8 @@ func (c *continuation) read() error {
 	return nil
 }
 
-// take finds the chunk that the reply is for, and takes it on when nothing else is missing. An error means that the
-// message has not been handled.
+// take finds the reply's chunk and runs its next stage if all replies have arrived. With an error, the message was
+// not handled.
 func (c *continuation) take(ctx context.Context) (items int, err error) {
 	f := c.flow
 	if f.Recent.isDone(c.id) {
@@ -132,7 +131,7 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 	return c.gather(ctx)
 }
 
-// continues reports whether this version of the service can take the chunk on.
+// continues returns an error unless this version of the service can continue the chunk.
 func (f *Flow) continues(s *Suspended) error {
 	if s.Stages != f.Stages || s.Revision != f.Server.Settings.Revision {
 		return fmt.Errorf("the chunk was suspended by a flow of %d stages, revision %.80q; this one has %d, revision %q",
@@ -141,7 +140,6 @@ func (f *Flow) continues(s *Suspended) error {
 	return nil
 }
 
-// refused refuses the reply unless it fits.
 func (c *continuation) refused() bool {
 	why := c.fits()
 	if why != nil {
@@ -150,7 +148,7 @@ func (c *continuation) refused() bool {
 	return why != nil
 }
 
-// fits reports whether the reply is one that the chunk waits for, from the endpoint that was asked.
+// fits returns an error unless the chunk waits for this reply from this endpoint.
 func (c *continuation) fits() error {
 	to, _ := wire.ParseReturn(c.msg.Subject)
 	switch {
@@ -165,7 +163,7 @@ func (c *continuation) fits() error {
 	return nil
 }
 
-// gather waits for no reply: it either runs the stage, or leaves the reply where the last one will find it.
+// gather runs the stage if this reply is the last, and parks the reply otherwise.
 func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	f := c.flow
 	g := &gathering{store: &f.Store, turns: &f.turns, id: c.id, from: c.from,
@@ -176,8 +174,7 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 		return 0, err
 	}
 	if replies == nil || !f.Recent.begin(c.id) {
-		// What the message says is stored, or known, or another delivery of it is being handled here; that one comes
-		// again if it fails.
+		// The message is stored, known, or being handled here in another delivery, which is redelivered if it fails.
 		f.step("before ack of part")
 		c.origin.Acknowledge()
 		return 0, nil
@@ -188,7 +185,7 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	return len(c.from.Items), err
 }
 
-// job returns the job that answers the asker.
+// job returns the job that answers the requester.
 func (c *continuation) job() (*serve.Job, error) {
 	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
@@ -203,11 +200,11 @@ func (c *continuation) job() (*serve.Job, error) {
 		j.Log = j.Log.With(zap.Int("stage", c.from.Stage))
 	}
 	j.Answers.Resume(c.state.header)
-	j.Answers.Total, _ = strconv.Atoi(c.state.header.Get(wire.HeaderFlowAnswered)) // 0 is as good as any, if it is spoilt
+	j.Answers.Total, _ = strconv.Atoi(c.state.header.Get(wire.HeaderFlowAnswered)) // 0 if malformed
 	return j, nil
 }
 
-// deliveries is after how many the asker wants the chunk given up.
+// deliveries returns the delivery limit of the original request.
 func (c *continuation) deliveries() int {
 	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
@@ -216,7 +213,7 @@ func (c *continuation) deliveries() int {
 	return meta.Deliveries
 }
 
-// Run takes the chunk through its stage. It returns false when the message comes again.
+// Run runs the chunk's stage. It returns false if the message will be redelivered.
 func (c *continuation) Run(replies []StageReply) (done bool, err error) {
 	j, err := c.job()
 	if err != nil {
@@ -234,10 +231,10 @@ func (c *continuation) Run(replies []StageReply) (done bool, err error) {
 	total := j.Answers.Close()
 	switch {
 	case !begun, total == c.from.Answered && failure != nil && failure.Code == wire.CodeShutdown && c.from.Failure == nil:
-		c.origin.Nak(2 * pull.Settling) // nothing was done: another instance can have it
+		c.origin.Nak(2 * pull.Settling) // nothing was done: another instance may take it
 		return false, nil
 	case total >= c.from.Total:
-		failure = nil // there is nothing left for it to speak for
+		failure = nil // all items are answered
 	}
 	c.flow.step("stage run")
 	if !c.settle(j, failure) {
@@ -251,7 +248,7 @@ func (c *continuation) Run(replies []StageReply) (done bool, err error) {
 	return true, nil
 }
 
-// settle sends what is to be sent, removes the state and lets the message go.
+// settle sends the reply, removes the state and acknowledges the message.
 func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 	c.flow.Server.Stats.Failed(failure)
 	if err := j.Answers.Send(failure); err != nil {
@@ -260,14 +257,14 @@ func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 		return false
 	}
 	c.flow.step("answered")
-	// All that follows from this state has been acknowledged by JetStream. A reply that comes again finds nothing to do.
+	// JetStream has acknowledged everything derived from this state, so a redelivered reply may find nothing.
 	c.clear()
 	c.flow.step("state removed")
 	c.origin.Acknowledge()
 	return true
 }
 
-// clear removes the state, and what was parked for it.
+// clear removes the state and its parked replies.
 func (c *continuation) clear() {
 	for n := range c.state.parts {
 		c.parts = append(c.parts, strconv.Itoa(n))
@@ -275,7 +272,7 @@ func (c *continuation) clear() {
 	c.flow.Store.remove(c.id, c.parts...)
 }
 
-// giveUp answers the asker with a failure that speaks for all that is not answered.
+// giveUp answers the requester with a failure for all unanswered items.
 func (c *continuation) giveUp(failure *wire.SlotError) error {
 	j, err := c.job()
 	if err != nil {
@@ -287,7 +284,7 @@ func (c *continuation) giveUp(failure *wire.SlotError) error {
 	return nil
 }
 
-// changed leaves a chunk that this version cannot take on to other instances for a while, and then gives it up.
+// changed leaves the chunk to other instances MaxChanged times, then fails it.
 func (c *continuation) changed(why error) error {
 	if c.origin.Times <= MaxChanged {
 		c.log.Info("a suspended chunk is left to instances of another version", zap.Error(why))

@@ -1,6 +1,6 @@
-// Package flow takes the chunks of an endpoint through stages: it suspends a chunk, asks other endpoints, gathers their
-// replies and goes on, on whatever instance the last of them comes to. It knows items and states as bytes only; the
-// package above has their types.
+// Package flow runs the chunks of an endpoint in stages. It suspends a chunk, sends its questions to other endpoints,
+// collects their replies, and continues on the instance that receives the last one. It handles items and states as
+// bytes; package endpoints adds the types.
 package flow
 
 import (
@@ -23,33 +23,33 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Flow is what an endpoint in stages has beside an endpointServer.
+// Flow is the part of an endpoint with stages that serve.Server lacks.
 type Flow struct {
 	Server         *serve.Server
 	Stages         int
 	open           func(*Work) Sheet
 	reopen         func(*Work, *Suspended) (Sheet, error)
 	Store          Store
-	replies        *serve.Puller // to what the flow has asked
+	replies        *serve.Puller // to the flow's questions
 	Recent         *Recent
 	turns          turns
 	Stale, Refused atomic.Int64
 
-	// Most is how many bytes a state may take: MaxState, or less in tests.
+	// Most bounds the bytes of a state: MaxState, or less in tests.
 	Most int
-	// Timeout is how long room for a state is waited for: stateTimeout, or less in tests.
+	// Timeout is how long to wait for stream capacity for a state: stateTimeout, or less in tests.
 	Timeout time.Duration
-	// Rest is how long what another version has suspended is left to it: changedDelay, or less in tests.
+	// Rest is the delay before retrying a chunk suspended by another version: changedDelay, or less in tests.
 	Rest time.Duration
-	// Crash is called at each step at which a service may die; tests let it die there.
+	// Crash is called at each point where a service may die; tests stop it there.
 	Crash func(step string)
 }
 
-// repliesBeyond is how many replies are fetched beyond what is worked on. Those that someone waits for come by the
-// same consumer as the others, and are begun first once they are here.
+// repliesBeyond is how many replies are prefetched beyond the slots. Replies that calls wait for share the consumer
+// with the rest, and are handled first once fetched.
 const repliesBeyond = 16
 
-// New has a server take its chunks through stages.
+// New makes a server run its chunks in stages.
 func New(
 	e *serve.Server, stages int, open func(*Work) Sheet, reopen func(*Work, *Suspended) (Sheet, error),
 ) *Flow {
@@ -60,7 +60,7 @@ func New(
 	return f
 }
 
-// Attach sets up what needs a service, once the server has it.
+// Attach initializes the flow once the server has its host.
 func (f *Flow) Attach() {
 	e := f.Server
 	out := e.Host.Outbox
@@ -79,20 +79,19 @@ func (f *Flow) step(name string) {
 	}
 }
 
-// start returns the work of the first stage.
+// start returns the first stage's work.
 func (f *Flow) start(j *serve.Job) serve.Work {
 	w := &Work{Flow: f, Job: j, Total: len(j.Request.Items)}
 	w.Sheet = f.open(w)
 	return w
 }
 
-// question is one request that a stage makes.
 type question struct {
 	suspendedRequest
 	msg *nats.Msg
 }
 
-// questions writes the requests for what the stage has asked. None means that the chunk need not be suspended.
+// questions builds the requests of the stage. If there are none, the chunk is not suspended.
 func (w *Work) questions() ([]question, *wire.SlotError) {
 	a := &w.Job.Answers
 	a.Mu.Lock()
@@ -104,7 +103,7 @@ func (w *Work) questions() ([]question, *wire.SlotError) {
 	if failure := q.begin(); failure != nil {
 		return nil, failure
 	}
-	// A stage that is repeated may ask in another order, and must still make the same requests.
+	// A repeated stage may ask in another order but must produce the same requests.
 	slices.SortFunc(w.Asked, (*asked).compare)
 	for _, asked := range w.Asked {
 		slices.SortFunc(asked.items, func(a, b askedItem) int { return a.item.At - b.item.At })
@@ -115,7 +114,7 @@ func (w *Work) questions() ([]question, *wire.SlotError) {
 	return q.Made, nil
 }
 
-// asks reports whether anything is asked for an item that goes on.
+// asks reports whether an unanswered item asks something.
 func (w *Work) asks() bool {
 	for _, asked := range w.Asked {
 		for _, ask := range asked.items {
@@ -127,13 +126,13 @@ func (w *Work) asks() bool {
 	return false
 }
 
-// Questioner writes the requests of one stage. Its methods are called with answers.mu held.
+// Questioner builds the requests of one stage. Its methods require Answers.Mu.
 type Questioner struct {
 	Work   *Work
 	Flow   wire.FlowID
 	params []byte
-	Trace  nats.Header // of the work
-	Limit  int         // bytes of a message, its trace not counted in
+	Trace  nats.Header // of the job
+	Limit  int         // bytes of a message, without its trace headers
 	Made   []question
 	now    *wire.RequestBuilder // the request being written
 }
@@ -152,7 +151,7 @@ func (q *Questioner) begin() *wire.SlotError {
 	return nil
 }
 
-// Ask writes one request to a target, or several when one would be too large.
+// Ask writes requests to a target, more than one if they would be too large.
 func (q *Questioner) Ask(asked *asked) *wire.SlotError {
 	q.now = nil
 	for _, ask := range asked.items {
@@ -182,7 +181,7 @@ func (q *Questioner) add(item *Item, query []byte) bool {
 	return true
 }
 
-// open ends the request being written and begins another.
+// open ends the current request and starts another.
 func (q *Questioner) open(asked *asked) *wire.SlotError {
 	q.close(asked)
 	if len(q.Made) == wire.MaxRequests {
@@ -196,7 +195,7 @@ func (q *Questioner) open(asked *asked) *wire.SlotError {
 	return nil
 }
 
-// meta is what the headers of the next request say.
+// meta returns the headers of the next request.
 func (q *Questioner) meta(asked *asked) wire.Meta {
 	w, m := q.Work, q.Work.Job.Request.Meta
 	next := w.Stage + 1
@@ -225,7 +224,7 @@ func (q *Questioner) tooLarge(asked *asked, item *Item, size int) {
 			asked.name, size), false))
 }
 
-// label is what tells two targets of one endpoint apart.
+// label distinguishes targets of one endpoint.
 func (a *asked) label() string {
 	if a.name == a.endpoint {
 		return ""
@@ -233,7 +232,7 @@ func (a *asked) label() string {
 	return a.name
 }
 
-// asks names the endpoints that questions go to, each once.
+// asks returns the endpoints asked, without duplicates.
 func asks(questions []question) string {
 	var names []string
 	seen := map[string]bool{}
@@ -246,7 +245,7 @@ func asks(questions []question) string {
 	return strings.Join(names, ",")
 }
 
-// asked is what one stage has asked one target.
+// asked is a stage's questions to one target.
 type asked struct {
 	name, endpoint string
 	keep           bool
@@ -254,12 +253,10 @@ type asked struct {
 	items          []askedItem
 }
 
-// is reports whether a is what was asked of a target.
 func (a *asked) is(name, endpoint string, keep bool) bool {
 	return a.name == name && a.endpoint == endpoint && a.keep == keep
 }
 
-// compare orders targets, of whatever kind.
 func (a *asked) compare(b *asked) int {
 	keeps := func(keep bool) int {
 		if keep {
@@ -272,5 +269,5 @@ func (a *asked) compare(b *asked) int {
 
 type askedItem struct {
 	item       *Item
-	start, end int // of its query, in queries
+	start, end int // of its query in queries
 }

@@ -18,37 +18,35 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// StageReply is one message of a reply to a question, and which request it answers.
+// StageReply is one message of the reply to a request.
 type StageReply struct {
 	*wire.Reply
 	Request int
 }
 
-// gatherHead says which messages of replies have come for a suspended chunk. It is changed by compare-and-set, so that
-// of two instances that get the last two messages exactly one sees both.
+// gatherHead lists the reply messages received for a suspended chunk. It is updated by compare-and-set, so of two
+// instances that receive the last two messages, exactly one sees both.
 type gatherHead struct {
 	Parts []gatherPart `json:"parts"`
-	// Done is the part with which all was there. Whoever was delivered it runs the stage; it was not parked.
+	// Done names the part that completed the replies. Its receiver runs the stage; it is not parked.
 	Done string `json:"done,omitempty"`
 }
 
-// gatherPart is one message of a reply.
 type gatherPart struct {
 	Name     string `json:"n"` // where it is parked
 	Request  int    `json:"r"`
 	Ordinals []int  `json:"i"` // that it was the first to answer
 	Final    bool   `json:"f,omitempty"`
-	Answered int    `json:"a,omitempty"` // if final: the slots of the whole reply
-	Whole    bool   `json:"w,omitempty"` // the message alone has them all
+	Answered int    `json:"a,omitempty"` // if final: number of slots in the whole reply
+	Whole    bool   `json:"w,omitempty"` // this message alone holds them all
 }
 
-// maxConflicts is how often a change is retried that others were ahead of.
+// maxConflicts bounds the retries of a conflicting update.
 const maxConflicts = 64
 
-// longestConflict is how often the pauses in between double.
+// longestConflict bounds how often the pause between them doubles.
 const longestConflict = 6
 
-// gathering collects the replies to the requests of one suspended chunk.
 type gathering struct {
 	store  *Store
 	turns  *turns
@@ -56,11 +54,11 @@ type gathering struct {
 	from   *Suspended
 	limits wire.Limits
 	crash  func(string)
-	parts  []string // what is left in the stream beside the state
+	parts  []string // parts in the stream besides the state
 }
 
-// take takes one message of a reply. It returns all messages when they are all there and it is for this one to run the
-// stage; otherwise nothing is left to do with the message but to acknowledge it.
+// take handles one reply message. It returns all messages if they are complete and this one must run the stage;
+// otherwise the message only needs an acknowledgement.
 func (g *gathering) take(ctx context.Context, name string, reply StageReply, msg *nats.Msg) ([]StageReply, error) {
 	part := g.part(name, reply)
 	if len(g.from.Requests) == 1 && part.ends(g.from.asked[0], len(part.Ordinals)) {
@@ -89,8 +87,8 @@ func (g *gathering) take(ctx context.Context, name string, reply StageReply, msg
 	return nil, fmt.Errorf("gather replies for %s: others were ahead %d times", g.id, maxConflicts)
 }
 
-// note writes down that a message has come, and parks it before that unless it is the one with which all is there. It
-// returns what has come when it is for this message to run the stage, and nil otherwise.
+// note records a message, after parking it unless it completes the replies. It returns the head if this message must
+// run the stage, else nil.
 func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*gatherHead, error) {
 	head, sequence, err := g.head(ctx)
 	if err != nil {
@@ -100,7 +98,7 @@ func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*
 	switch {
 	case !news:
 		return nil, nil
-	case !added: // and it is the last one, delivered again
+	case !added: // the last one, redelivered
 		return head, nil
 	case g.complete(head):
 		head.Done = part.Name
@@ -117,12 +115,12 @@ func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*
 	return head, nil
 }
 
-// conflictPause is how long whoever was too late rests: a while that differs, and grows with those who are ahead.
+// conflictPause is random, so that competing instances spread out, and grows with the number of conflicts.
 func conflictPause(conflict int) time.Duration {
 	return time.Millisecond + rand.N(time.Millisecond<<min(conflict, longestConflict))
 }
 
-// part describes a message. Slots that were not asked for, or stand twice, do not count.
+// part describes a message, without unrequested and duplicate slots.
 func (g *gathering) part(name string, reply StageReply) gatherPart {
 	p := gatherPart{Name: name, Request: reply.Request, Final: reply.Answered >= 0}
 	if p.Final {
@@ -140,12 +138,12 @@ func (g *gathering) part(name string, reply StageReply) gatherPart {
 	return p
 }
 
-// ends reports whether a reply is complete of which this is the final message, or any when all items are answered.
+// ends reports whether p completes its request's reply: it is final, or all items are answered.
 func (p gatherPart) ends(asked, answered int) bool {
 	return answered >= asked || p.Final && (p.Whole || answered >= p.Answered)
 }
 
-// add notes a message. news is false when it was noted before as one of many, or says nothing that is not known.
+// add adds a message. news is false if it was known as one of several, or adds nothing.
 func (h *gatherHead) add(p gatherPart) (added, news bool) {
 	known := map[int]bool{}
 	final := false
@@ -168,7 +166,6 @@ func (h *gatherHead) add(p gatherPart) (added, news bool) {
 	return true, true
 }
 
-// complete reports whether every request has its whole reply.
 func (g *gathering) complete(h *gatherHead) bool {
 	for r := range g.from.Requests {
 		answered, ended := 0, false
@@ -187,7 +184,7 @@ func (g *gathering) complete(h *gatherHead) bool {
 	return true
 }
 
-// head returns what has come so far, and the sequence that a change has to replace.
+// head returns the messages so far, and the sequence that an update must replace.
 func (g *gathering) head(ctx context.Context) (*gatherHead, uint64, error) {
 	msg, sequence, err := g.store.get(ctx, g.store.subject(g.id, PartHead))
 	if errors.Is(err, errNoState) && !errors.Is(err, errDone) {
@@ -224,8 +221,8 @@ func (g *gathering) write(ctx context.Context, head *gatherHead, sequence uint64
 	return g.store.replace(ctx, g.store.subject(g.id, PartHead), sequence, body)
 }
 
-// parkOnce parks the message that is being taken, however often others are ahead of it. It may be the last one all the
-// same, and is to be removed with the others then.
+// parkOnce parks the message once, despite conflicts. It may still become the last one; then it is removed with the
+// rest.
 func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) error {
 	if slices.Contains(g.parts, name) {
 		return nil
@@ -238,7 +235,7 @@ func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) er
 	return nil
 }
 
-// park keeps a message of a reply until the others have come.
+// park stores a reply message until the rest has arrived.
 func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error {
 	header := maps.Clone(msg.Header)
 	maps.DeleteFunc(header, func(name string, _ []string) bool { return !isParkedHeader(name) })
@@ -250,7 +247,7 @@ func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error 
 	return nil
 }
 
-// isParkedHeader tells what a reply says from what JetStream was told to do with it.
+// isParkedHeader selects the headers of the reply from JetStream's own.
 func isParkedHeader(name string) bool {
 	switch name {
 	case wire.HeaderVersion, wire.HeaderRun, wire.HeaderStep, wire.HeaderSlice, wire.HeaderAttempt,
@@ -262,7 +259,7 @@ func isParkedHeader(name string) bool {
 	}
 }
 
-// collect reads back what was parked.
+// collect reads the parked messages.
 func (g *gathering) collect(ctx context.Context, head *gatherHead, last StageReply) ([]StageReply, error) {
 	var all []StageReply
 	g.parts = append(g.parts, PartHead)
@@ -285,7 +282,7 @@ func (g *gathering) collect(ctx context.Context, head *gatherHead, last StageRep
 	return all, nil
 }
 
-// parked returns a message that is known to be there, even when the replica that is asked is behind.
+// parked reads a message that exists, even if the replica that answers is behind.
 func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) {
 	for attempt := 0; ; attempt++ {
 		msg, _, err := g.store.get(ctx, g.store.subject(g.id, name))
@@ -298,7 +295,7 @@ func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) 
 	}
 }
 
-// partName names a message of a reply, the same for each of its deliveries.
+// partName names a reply message, identically for each delivery.
 func partName(id serve.RequestID) string {
 	return "p" + strconv.FormatUint(id.Sequence, 10) + "-" + strconv.FormatInt(id.Stored, 36)
 }

@@ -11,37 +11,35 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Item is a StageItem, whatever its types. Its fields are guarded by job.answers.mu.
+// Item is an untyped StageItem. Its fields are guarded by Answers.Mu.
 type Item struct {
-	At      int // in Stage.all
+	At      int // index in Stage.all
 	Ordinal int
 	Key     string
 	Parts   wire.Parts // in the first stage only
 	Work    *Work
 
 	answered bool
-	// dropped says that the library has answered, or given up, the item by itself: what the handler does with it then is
-	// not worth a warning.
+	// dropped says that the library answered or dropped the item: what the handler does then needs no warning.
 	dropped bool
 	Next    bool
-	// asks is whom the item asks in this stage, waits in which requests that went.
+	// asks are the item's questions in this stage, waits the indexes of their requests.
 	asks  []*asked
-	few   [2]*asked // where asks begins
+	few   [2]*asked // initial storage of asks
 	waits []int
-	// answers came to what the stage before has asked.
+	// answers are the answers to the previous stage's questions.
 	answers []flowAnswer
 }
 
-// flowAnswer is the answer to one question.
 type flowAnswer struct {
 	target string
 	slot   wire.Slot
 }
 
-// goes reports whether the item goes on to the next stage.
+// goes reports whether the item moves to the next stage.
 func (i *Item) goes() bool { return !i.answered && (i.Next || len(i.asks) > 0) }
 
-// asksOf returns what the item asks under a name in this stage, if anything. Called with answers.mu held.
+// asksOf returns the item's question of that name in this stage, or nil. Answers.Mu must be held.
 func (i *Item) asksOf(name string) *asked {
 	for _, asked := range i.asks {
 		if asked.name == name {
@@ -51,7 +49,7 @@ func (i *Item) asksOf(name string) *asked {
 	return nil
 }
 
-// Answer returns the answer of a target, if the stage before has asked it for the item.
+// Answer returns a target's answer, if the previous stage asked it for the item.
 func (i *Item) Answer(target string) (slot wire.Slot, asked bool) {
 	for n := range i.answers {
 		if i.answers[n].target == target {
@@ -61,7 +59,7 @@ func (i *Item) Answer(target string) (slot wire.Slot, asked bool) {
 	return wire.Slot{}, false
 }
 
-// Ask notes a question to a target for the item.
+// Ask records a question to a target.
 func (i *Item) Ask(name, endpoint string, keep bool, query any) {
 	a := &i.Work.Job.Answers
 	a.Mu.Lock()
@@ -94,7 +92,7 @@ func (i *Item) Ask(name, endpoint string, keep bool, query any) {
 	i.asks = append(i.asks, asked)
 }
 
-// Spoilt fails an item whose answer cannot be read.
+// Spoilt fails an item whose answer cannot be decoded.
 func (i *Item) Spoilt(target string, why *wire.SlotError) {
 	a := &i.Work.Job.Answers
 	a.Mu.Lock()
@@ -104,7 +102,7 @@ func (i *Item) Spoilt(target string, why *wire.SlotError) {
 	}
 }
 
-// Facts is what is told of the item.
+// Facts returns the item for wrappers.
 func (i *Item) Facts() serve.Item {
 	return serve.Item{Request: i.Work.Job.Request, Ordinal: i.Ordinal, Key: i.Key, Parts: i.Parts}
 }
@@ -119,7 +117,7 @@ func (i *Item) Fail(e *wire.SlotError) {
 	}
 }
 
-// giveUp answers with an error of the library's. Called with answers.mu held.
+// giveUp answers with an error of the library. Answers.Mu must be held.
 func (i *Item) giveUp(e *wire.SlotError) {
 	if i.answered {
 		return
@@ -128,7 +126,7 @@ func (i *Item) giveUp(e *wire.SlotError) {
 	i.Work.Job.Answers.Fail(i.Ordinal, e)
 }
 
-// Claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
+// Claim marks the item as answered and reports whether it may be answered now. Answers.Mu must be held.
 func (i *Item) Claim() bool {
 	if !i.Open("was answered") {
 		return false
@@ -137,7 +135,7 @@ func (i *Item) Claim() bool {
 	return true
 }
 
-// Open reports whether the handler may still do something with the item. Called with answers.mu held.
+// Open reports whether the handler may still change the item. Answers.Mu must be held.
 func (i *Item) Open(what string) bool {
 	log := i.Work.Job.Log
 	switch {
@@ -152,7 +150,7 @@ func (i *Item) Open(what string) bool {
 	return false
 }
 
-// HasNext fails the item when this is the last stage. Called with answers.mu held.
+// HasNext fails the item if this is the last stage. Answers.Mu must be held.
 func (i *Item) HasNext() bool {
 	w := i.Work
 	if w.Stage+1 < w.Flow.Stages {
@@ -164,8 +162,8 @@ func (i *Item) HasNext() bool {
 	return false
 }
 
-// Merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an
-// error that its target does not keep, is answered or given up, and does not come to the stage.
+// Merge adds the replies to the items of the next stage. Items whose question failed or was not answered are answered
+// or dropped, unless the target keeps errors.
 func (w *Work) Merge(from *Suspended, replies []StageReply) {
 	a := &w.Job.Answers
 	a.Mu.Lock()
@@ -183,7 +181,7 @@ func (w *Work) Merge(from *Suspended, replies []StageReply) {
 	w.Sheet.Show(left)
 }
 
-// mergeRequest deals with the reply to one request. Called with answers.mu held.
+// mergeRequest merges one request's reply. Answers.Mu must be held.
 func (w *Work) mergeRequest(from *Suspended, r int, replies []StageReply) {
 	target := from.Requests[r]
 	seen := make([]bool, len(w.Here))
@@ -214,7 +212,6 @@ func (w *Work) mergeRequest(from *Suspended, r int, replies []StageReply) {
 	w.missing(from, r, seen, failure)
 }
 
-// take gives the item the answer of a target.
 func (i *Item) take(target suspendedRequest, slot wire.Slot) {
 	if slot.Err != nil && !target.Keep {
 		i.giveUp(slot.Err)
@@ -223,7 +220,7 @@ func (i *Item) take(target suspendedRequest, slot wire.Slot) {
 	i.answers = append(i.answers, flowAnswer{target.Target, slot})
 }
 
-// missing deals with the items that the reply has no slot for: its failure speaks for them, or they were left out.
+// missing handles items without a slot in the reply: its failure applies to them, or they were left out.
 func (w *Work) missing(from *Suspended, r int, seen []bool, failure *wire.SlotError) {
 	target := from.Requests[r]
 	if failure != nil {
@@ -245,31 +242,31 @@ func (w *Work) missing(from *Suspended, r int, seen []bool, failure *wire.SlotEr
 	}
 }
 
-// maxRecent bounds each of the two generations of what recent remembers.
+// maxRecent bounds each of the two generations in Recent.
 const maxRecent = 2048
 
-// Recent remembers which chunks this instance is taking through a stage, or has taken through it, so that replies which
-// come several times cost little. What it forgets, the stream knows.
+// Recent caches which chunks this instance is running or has run through a stage, to drop repeated replies cheaply.
+// The stream is authoritative.
 type Recent struct {
 	mu      sync.Mutex
 	running map[wire.FlowID]bool
-	young   map[wire.FlowID]bool // done
+	young   map[wire.FlowID]bool // done; old holds the previous generation
 	old     map[wire.FlowID]bool
 }
 
-// NewRecent has seen nothing.
+// NewRecent returns an empty Recent.
 func NewRecent() *Recent {
 	return &Recent{running: map[wire.FlowID]bool{}, young: map[wire.FlowID]bool{}}
 }
 
-// isDone reports whether a chunk has gone on.
+// isDone reports whether a chunk has moved on.
 func (r *Recent) isDone(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.young[id] || r.old[id]
 }
 
-// begin reports false when someone here is taking the chunk through its stage, or has.
+// begin returns false if this instance is running, or has run, the chunk's stage.
 func (r *Recent) begin(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -280,7 +277,6 @@ func (r *Recent) begin(id wire.FlowID) bool {
 	return true
 }
 
-// end notes what became of it.
 func (r *Recent) end(id wire.FlowID, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

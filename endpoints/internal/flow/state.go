@@ -22,32 +22,32 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// stateVersion is the version of how a suspended chunk is written.
+// stateVersion is the format version of a suspended chunk.
 const stateVersion = 1
 
-// MaxState is how large the state of a suspended chunk may be, written as JSON.
+// MaxState bounds the state of a suspended chunk, as JSON.
 const MaxState = 16 << 20
 
-// Suspended is a chunk between two stages. Who asked for it stands in the headers of its message: whatever becomes of
-// the rest, the asker can be told.
+// Suspended is a chunk between two stages. The message's headers name the requester, so that it can be answered even
+// if the body cannot be read.
 type Suspended struct {
 	Version  int    `json:"version"`
 	Revision string `json:"revision,omitempty"`
 	Stages   int    `json:"stages"`
-	// Stage is the one that comes next.
+	// Stage is the next stage.
 	Stage  int               `json:"stage"`
 	Params map[string]string `json:"params,omitempty"`
-	// Total is how many items the request had, Answered how many of them have been answered.
+	// Total is the number of items in the request, Answered how many of them are answered.
 	Total    int `json:"total"`
 	Answered int `json:"answered"`
-	// Failure speaks for items that were given up in a stage before.
+	// Failure applies to items dropped in earlier stages.
 	Failure  *suspendedError    `json:"failure,omitempty"`
 	Requests []suspendedRequest `json:"requests"`
 	Shared   jsontext.Value     `json:"shared,omitzero"`
 	Items    []suspendedItem    `json:"-"` // "items", the last member
 
-	index map[int]int // of Items by ordinal
-	asked []int       // how many items wait for each request
+	index map[int]int // ordinal to index in Items
+	asked []int       // number of items waiting for each request
 }
 
 type suspendedError struct {
@@ -56,22 +56,22 @@ type suspendedError struct {
 	Retry   bool   `json:"retry"`
 }
 
-// suspendedRequest is one request that is waited for.
+// suspendedRequest is a request whose reply is pending.
 type suspendedRequest struct {
 	Target   string `json:"target"`
 	Endpoint string `json:"endpoint"`
 	Keep     bool   `json:"keep,omitempty"`
 }
 
-// suspendedItem is an item that goes on to the next stage.
+// suspendedItem is an item that moves to the next stage.
 type suspendedItem struct {
 	Ordinal int    // "i"
 	Key     string // "k"
-	State   []byte // "s": JSON, or nothing
-	Waits   []int  // "r": for these requests, in their order
+	State   []byte // "s": JSON, or empty
+	Waits   []int  // "r": indexes of its requests, ascending
 }
 
-// encode writes the items, of which there are many, by hand: it takes a third of the time.
+// encode writes the items by hand, in a third of the time.
 func (s *Suspended) encode() ([]byte, error) {
 	body, err := json.Marshal(s, json.Deterministic(true))
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Suspended) encode() ([]byte, error) {
 	return append(body, "]}"...), nil
 }
 
-// itemOverhead is about what an item takes beside its key and its state.
+// itemOverhead approximates the bytes of an item besides key and state.
 const itemOverhead = 40
 
 // append writes {"i":17,"k":"CUST-18","s":{…},"r":[0]}.
@@ -115,8 +115,8 @@ func (i *suspendedItem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// DecodeSuspended reads what encode wrote, and holds it to what the stages rely on: it comes from a stream. States
-// alias the body.
+// DecodeSuspended parses the output of encode and checks all that stages rely on, because streams are untrusted.
+// States alias body.
 func DecodeSuspended(body []byte, limits wire.Limits) (*Suspended, error) {
 	limits = limits.WithDefaults()
 	s := &Suspended{}
@@ -129,7 +129,7 @@ func DecodeSuspended(body []byte, limits wire.Limits) (*Suspended, error) {
 	return s, nil
 }
 
-// scan reads the items by itself, and has all else read together.
+// scan parses the items itself and passes the rest to the JSON decoder.
 func (s *Suspended) scan(body []byte, maxItems int) error {
 	in := wire.NewBodyReader(body, serve.HeldDepth)
 	rest := []byte("{")
@@ -169,13 +169,13 @@ func (s *Suspended) scanItems(in *wire.BodyReader, maxItems int) {
 		item.Waits = waits[from:len(waits):len(waits)]
 		s.Items, ends = append(s.Items, item), append(ends, len(keys))
 	}
-	all, start := string(keys), 0 // one string for all: half the garbage of one each
+	all, start := string(keys), 0 // one string for all keys halves the garbage
 	for n, end := range ends {
 		s.Items[n].Key, start = all[start:end], end
 	}
 }
 
-// scanSuspended reads one item, and appends its key and the requests that it waits for.
+// scanSuspended parses one item and appends its key and its requests.
 func scanSuspended(in *wire.BodyReader, keys []byte, waits []int) (item suspendedItem, allKeys []byte, allWaits []int) {
 	var seenI, seenK, seenS, seenR bool
 	in.Open('{')
@@ -243,7 +243,7 @@ func (s *Suspended) checkItems() error {
 	return nil
 }
 
-// find returns the place of an item in Items, if it waits for the request.
+// find returns the index of an item in Items, if it waits for the request.
 func (s *Suspended) find(request, ordinal int) (n int, waits bool) {
 	n, known := s.index[ordinal]
 	return n, known && slices.Contains(s.Items[n].Waits, request)
@@ -263,29 +263,29 @@ func (e *suspendedError) slotError() *wire.SlotError {
 	return wire.NewSlotError(e.Code, e.Message, e.Retry)
 }
 
-// Parts of a suspended chunk beside its state, whose parts are numbers.
+// Parts of a suspended chunk; those of its state are named by number.
 const (
-	PartHead = "head" // which replies have come; see gatherHead
+	PartHead = "head" // which replies have arrived; see gatherHead
 )
 
 const (
-	// stateReserve is left free in each part for headers.
+	// stateReserve is left for headers in each part.
 	stateReserve = 1 << 10
-	// doneTTL is how long the mark stays that a chunk has gone on.
+	// doneTTL is the lifetime in seconds of the mark that a chunk has moved on.
 	doneTTL = "1"
-	// maxParts bounds what a reader puts together.
+	// maxParts bounds the parts that a reader accepts.
 	maxParts = 1 << 14
 )
 
 var (
-	// errNoState is returned when there is nothing: the chunk has gone on, or its time is over.
+	// errNoState means that the chunk has moved on or expired.
 	errNoState = errors.New("the chunk is not suspended, or no longer")
-	// errOtherWriter is returned when someone else has changed a message since it was read.
+	// errOtherWriter means that the message changed since it was read.
 	errOtherWriter = errors.New("the message was changed by someone else")
 )
 
-// Store keeps suspended chunks in StreamFlow, in messages that it finds by their subjects. It needs no right but to
-// publish there and to get from there.
+// Store keeps suspended chunks in StreamFlow as messages found by subject. It needs only permission to publish and
+// get there.
 type Store struct {
 	NC       *nats.Conn
 	out      *serve.Outbox
@@ -297,7 +297,7 @@ func (s *Store) subject(id wire.FlowID, part string) string {
 	return wire.FlowPrefix + s.endpoint + "." + id.String() + "." + part
 }
 
-// publish returns when JetStream has acknowledged msg. Room is kept for it among what the service has on its way.
+// publish publishes msg within the outbox's limits and waits for the acknowledgement.
 func (s *Store) publish(ctx context.Context, msg *nats.Msg) error {
 	if err := s.out.Reserve(ctx, len(msg.Data)); err != nil {
 		return err
@@ -306,8 +306,8 @@ func (s *Store) publish(ctx context.Context, msg *nats.Msg) error {
 	return s.out.Publish(ctx, msg)
 }
 
-// write stores a state, in as many messages as it takes. The first comes last: who finds it finds the others. There is
-// no Nats-Msg-Id, so that a stage that is repeated writes all of its state again, and its parts are of one writing.
+// write stores a state in as many messages as needed. The first part is stored last, so a reader that finds it finds
+// the rest. There is no Nats-Msg-Id: a repeated stage rewrites its whole state, so that all parts are of one write.
 func (s *Store) write(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
 	header[wire.HeaderTTL] = []string{s.TTL}
 	header[wire.HeaderFlowWrite] = []string{nuid.Next()}
@@ -319,7 +319,7 @@ func (s *Store) write(ctx context.Context, id wire.FlowID, header nats.Header, b
 			Data: body[n*room : min((n+1)*room, len(body))]}
 		if err := s.publish(ctx, part); err != nil {
 			for n++; n < parts; n++ {
-				s.remove(id, strconv.Itoa(n)) // they take room
+				s.remove(id, strconv.Itoa(n)) // free their space
 			}
 			return err
 		}
@@ -327,19 +327,19 @@ func (s *Store) write(ctx context.Context, id wire.FlowID, header nats.Header, b
 	return nil
 }
 
-// stored is a state as it was found.
+// stored is a state as read.
 type stored struct {
 	header nats.Header
 	body   []byte
 	parts  int
 }
 
-// lag is how long a message is looked for that must be there: the replica that answers may be behind.
+// lag are the pauses for retrying a read of a message that must exist: the replica may be behind.
 //
 //nolint:gochecknoglobals // a constant
 var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond}
 
-// read puts a state together. errNoState means that there is none, errTorn that it is not a whole one.
+// read assembles a state. It returns errNoState if the state is missing, errTorn if it is incomplete.
 func (s *Store) read(ctx context.Context, id wire.FlowID) (*stored, error) {
 	for attempt := 0; ; attempt++ {
 		found, err := s.tryRead(ctx, id)
@@ -380,15 +380,14 @@ func (s *Store) tryRead(ctx context.Context, id wire.FlowID) (*stored, error) {
 	return found, nil
 }
 
-// errDone is an errNoState that is certain.
+// errDone is errNoState from an explicit mark.
 var errDone = fmt.Errorf("%w: it has gone on", errNoState)
 
-// errTorn is returned when a part is missing of what must be whole: it is being written again, perhaps by someone who
-// comes after one that died over it, or the replica that was asked is behind. The chunk waits for the reply all the
-// same.
+// errTorn means that a part is missing because the state is being rewritten, perhaps after a crash, or the replica is
+// behind. The chunk still waits for the reply.
 var errTorn = errors.New("a part of the chunk is missing")
 
-// torn is what it means that a part cannot be had of a chunk that is there.
+// torn converts the error of reading a part of a chunk that exists.
 func torn(err error) error {
 	if errors.Is(err, errNoState) && !errors.Is(err, errDone) {
 		return fmt.Errorf("%w: %v", errTorn, err) //nolint:errorlint // an errNoState would say that no one waits
@@ -396,13 +395,13 @@ func torn(err error) error {
 	return err
 }
 
-// mayAppear reports whether something may be there a moment later that is not there now.
+// mayAppear reports whether a later read may succeed.
 func mayAppear(err error) bool {
 	return errors.Is(err, errTorn) || errors.Is(err, errNoState) && !errors.Is(err, errDone)
 }
 
-// get returns the last message on a subject, and its sequence. It asks any replica: that needs a right for the subject
-// only, and none to read the stream.
+// get returns the last message on a subject and its sequence. It asks any replica, which needs permission for the
+// subject only.
 func (s *Store) get(ctx context.Context, subject string) (msg *nats.Msg, sequence uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
@@ -429,8 +428,8 @@ func (s *Store) get(ctx context.Context, subject string) (msg *nats.Msg, sequenc
 	return msg, sequence, nil
 }
 
-// replace stores a message in place of the one with the given sequence, or of none when that is 0. It fails with
-// errOtherWriter when that is not the last one.
+// replace stores a message if the last one on the subject has the given sequence, or none exists when it is 0.
+// Otherwise it returns errOtherWriter.
 func (s *Store) replace(ctx context.Context, subject string, sequence uint64, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
@@ -451,7 +450,7 @@ func (s *Store) replace(ctx context.Context, subject string, sequence uint64, bo
 	return nil
 }
 
-// remove gets rid of parts that are no longer needed. It waits for nothing: what it misses goes when its time is over.
+// remove marks parts for deletion without waiting. What it misses expires.
 func (s *Store) remove(id wire.FlowID, parts ...string) {
 	for _, part := range parts {
 		_ = s.NC.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{

@@ -18,11 +18,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// suspend leaves the chunk in the stream and sends the requests that it waits for. The failure it returns speaks for
-// the items that cannot be suspended. When NATS takes no part of it, the job hands its message back.
+// suspend stores the chunk in the stream and sends its requests. The returned failure applies to the items that
+// cannot be suspended. If NATS takes no part of it, the job returns its message for redelivery.
 //
-// The message that brought us here is acknowledged after that, so a crash at any point repeats the stage, and
-// everything that it sends has the id that it had before.
+// The message that led here is acknowledged only after that. A crash at any point repeats the stage, and all that it
+// sends has the same IDs.
 func (w *Work) suspend(questions []question) *wire.SlotError {
 	body, failure := w.State(questions)
 	if failure != nil {
@@ -37,7 +37,7 @@ func (w *Work) suspend(questions []question) *wire.SlotError {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
 		if isFull(err) {
-			// A later stage keeps its state until the next one's is stored. If all waited for room, there would never be any.
+			// A later stage keeps its state until the next one's is stored: if all waited for space, none would be freed.
 			a.Unfinished = false
 			return wire.NewSlotError(wire.CodeFlowFull,
 				"stream "+wire.StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
@@ -49,13 +49,12 @@ func (w *Work) suspend(questions []question) *wire.SlotError {
 	return nil
 }
 
-// isFull reports whether a stream has refused a message because it has no room.
 func isFull(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == serve.StreamFull
 }
 
-// State writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
+// State encodes the state and closes the stage to further answers, which would be lost.
 func (w *Work) State(questions []question) (body []byte, failure *wire.SlotError) {
 	a := &w.Job.Answers
 	a.Mu.Lock()
@@ -72,18 +71,18 @@ func (w *Work) State(questions []question) (body []byte, failure *wire.SlotError
 		return nil, w.tooMuch(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
 	}
 	a.Closed, a.Unfinished = true, true
-	a.Flush() // while the rest is on its way
+	a.Flush() // sends while the state is stored
 	return body, nil
 }
 
-// tooMuchState is not retryable: a node then takes the chunk apart at once, until its pieces fit.
+// tooMuch is not retryable, so that a node splits the chunk immediately until its parts fit.
 func (w *Work) tooMuch(what string) *wire.SlotError {
 	return wire.NewSlotError(wire.CodeStateTooLarge,
 		fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
 			"use smaller chunks, or store the data elsewhere and keep where it is", what, w.Flow.Most), false)
 }
 
-// snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.
+// snapshot collects what the next stage needs and fails items that are too large alone. Answers.Mu must be held.
 func (w *Work) snapshot(questions []question) (*Suspended, *wire.SlotError) {
 	var buf bytes.Buffer
 	if err := w.Sheet.WriteShared(&buf); err != nil {
@@ -100,7 +99,7 @@ func (w *Work) snapshot(questions []question) (*Suspended, *wire.SlotError) {
 	for _, q := range questions {
 		s.Requests = append(s.Requests, q.suspendedRequest)
 	}
-	ends := make([]int, 0, len(w.Here)) // of the states in buf, each of which begins where the one before ends
+	ends := make([]int, 0, len(w.Here)) // of the states in buf, which are contiguous
 	for _, item := range w.Here {
 		if !item.goes() {
 			continue
@@ -130,11 +129,11 @@ func (w *Work) snapshot(questions []question) (*Suspended, *wire.SlotError) {
 	return s, nil
 }
 
-// stateOverhead is about what a state takes beside the states of its items.
+// stateOverhead approximates the bytes of a state besides its items' states.
 const stateOverhead = 64 << 10
 
-// send stores the state and then publishes the requests. It returns once JetStream has acknowledged all of it: a reply
-// that came back before its state was there would have nowhere to go.
+// send stores the state, then publishes the requests, and waits until JetStream has acknowledged all. A reply that
+// arrived before the state was stored would find nothing.
 func (w *Work) send(ctx context.Context, body []byte, questions []question) error {
 	f := w.Flow
 	id := wire.NewFlowID(w.Job.Request.Meta, f.Server.Name, w.Stage)
@@ -166,7 +165,7 @@ func (w *Work) send(ctx context.Context, body []byte, questions []question) erro
 	return group.Wait()
 }
 
-// stateTimeout is how long room for a state is waited for.
+// stateTimeout is how long to wait for stream capacity for a state.
 const stateTimeout = 5 * time.Second
 
 func (f *Flow) writeState(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
@@ -175,25 +174,22 @@ func (f *Flow) writeState(ctx context.Context, id wire.FlowID, header nats.Heade
 	return f.Store.write(ctx, id, header, body)
 }
 
-// publishers bounds how many requests of one stage are on their way to the server at once.
+// publishers bounds the requests of one stage being published concurrently.
 const publishers = 8
 
-// turns has those who would change the same chunk here take turns: each change reads what the one before has written,
-// so that to try at once is to try again.
-//
-// It is safe for concurrent use. The zero turns is ready.
+// turns serializes updates of the same chunk in this process: concurrent ones would only conflict. It is safe for
+// concurrent use; its zero value is ready.
 type turns struct {
 	mu     sync.Mutex
 	chunks map[wire.FlowID]*turn
 }
 
-// turn is whose turn it is at one chunk.
 type turn struct {
-	free  chan struct{} // holds one while no one is at it
-	users int           // who is at it or waits
+	free  chan struct{} // holds a value while free
+	users int           // holder and waiters
 }
 
-// take waits for the turn at a chunk, which give ends.
+// take waits for the turn at a chunk. give releases it.
 func (t *turns) take(ctx context.Context, id wire.FlowID) (give func(), err error) {
 	now := t.join(id)
 	select {

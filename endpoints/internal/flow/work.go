@@ -11,25 +11,25 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Work takes a chunk through as many stages as need no answer from elsewhere. It takes one slot.
+// Work runs a chunk through all stages that need no answers. It takes one slot.
 type Work struct {
 	Flow  *Flow
 	Job   *serve.Job
 	Sheet Sheet
 	Stage int
-	Here  []*Item  // the items of the stage
-	Asked []*asked // by the stage
-	// Total is the number of items in the request that began the flow.
+	Here  []*Item  // items of the stage
+	Asked []*asked // questions of the stage
+	// Total is the number of items in the original request.
 	Total int
-	// byOrdinal finds items of the stage; made when a wrapper answers one.
+	// byOrdinal indexes Here, built when a wrapper answers an item.
 	byOrdinal map[int]*Item
-	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
+	// failure applies to items dropped without a slot, because a request for them failed entirely.
 	failure *wire.SlotError
-	// leave, if set, suspends the chunk; it is called when the slot has been given back.
+	// leave, if set, suspends the chunk. It is called after the slot is released.
 	leave func() *wire.SlotError
 }
 
-// Run implements work. What is sent between stages needs no slot.
+// Run implements serve.Work. Sending between stages needs no slot.
 func (w *Work) Run(ctx context.Context, slots *serve.Slots, stopping <-chan struct{}) (failure *wire.SlotError,
 	begun bool) {
 	failure, begun = w.runStages(ctx, slots, stopping)
@@ -47,24 +47,24 @@ func (w *Work) runStages(
 			w.pass(w.advance(ctx))
 		}
 		if w.Job.Answers.Unfinished {
-			return nil // it is told at the end of the flow
+			return nil // reported at the end of the flow
 		}
 		return w.failure
 	})
 }
 
-// pass notes a failure. The first one stands: each speaks for all items without a slot.
+// pass records a failure. The first one wins, as each applies to all items without a slot.
 func (w *Work) pass(failure *wire.SlotError) {
 	switch {
 	case failure == nil:
 	case w.failure == nil:
 		w.failure = failure
 	default:
-		w.Job.Log.Warn("a chunk has failed twice over; the first failure is told", zap.Error(failure))
+		w.Job.Log.Warn("a chunk failed twice; reporting the first failure", zap.Error(failure))
 	}
 }
 
-// advance runs stages until the chunk is answered, suspended, or has failed.
+// advance runs stages until the chunk is answered, suspended or failed.
 func (w *Work) advance(ctx context.Context) *wire.SlotError {
 	for {
 		if failure := w.RunStage(ctx); failure != nil {
@@ -83,14 +83,14 @@ func (w *Work) advance(ctx context.Context) *wire.SlotError {
 	}
 }
 
-// RunStage calls the stage that the work has come to, for all of its chunk.
+// RunStage runs the current stage.
 func (w *Work) RunStage(ctx context.Context) *wire.SlotError {
 	ctx, cancel := context.WithTimeout(ctx, w.Job.Timeout)
 	defer cancel()
 	return serve.RunWrapped(ctx, w.Job, w.Stage, w)
 }
 
-// moveOn goes on to the next stage with the items that ask for nothing.
+// moveOn enters the next stage with the items that asked nothing.
 func (w *Work) moveOn() {
 	a := &w.Job.Answers
 	a.Mu.Lock()
@@ -107,10 +107,10 @@ func (w *Work) moveOn() {
 	w.Sheet.Show(going)
 }
 
-// Items implements wrapped.
+// Items implements serve.Wrapped.
 func (w *Work) Items() serve.WorkItems { return (*stageItems)(w) }
 
-// Handle implements wrapped.
+// Handle implements serve.Wrapped.
 func (w *Work) Handle(ctx context.Context) error {
 	if len(w.Here) == 0 {
 		return nil
@@ -118,7 +118,7 @@ func (w *Work) Handle(ctx context.Context) error {
 	return w.Job.Guard(ctx, func(ctx context.Context) error { return w.Sheet.Call(ctx, w.Stage) })
 }
 
-// Reject answers an item while the chunk is being made.
+// Reject answers an item while the chunk is being built.
 func (w *Work) Reject(item *Item, e *wire.SlotError) {
 	a := &w.Job.Answers
 	a.Mu.Lock()
@@ -127,7 +127,7 @@ func (w *Work) Reject(item *Item, e *wire.SlotError) {
 	a.Blame(item.Ordinal)
 }
 
-// askedOf returns what is asked of a target in this stage. Called with answers.mu held.
+// askedOf returns the questions to a target in this stage. Answers.Mu must be held.
 func (w *Work) askedOf(name, endpoint string, keep bool) *asked {
 	for _, a := range w.Asked {
 		if a.is(name, endpoint, keep) {
@@ -139,8 +139,7 @@ func (w *Work) askedOf(name, endpoint string, keep bool) *asked {
 	return a
 }
 
-// deepEnough fails an item whose question would make one more endpoint wait than is allowed. Called with answers.mu
-// held.
+// deepEnough fails an item whose question would exceed wire.MaxStack waiting endpoints. Answers.Mu must be held.
 func (w *Work) deepEnough(item *Item) bool {
 	stack := w.Job.Request.Stack
 	if stack.Depth() < wire.MaxStack {
@@ -152,21 +151,21 @@ func (w *Work) deepEnough(item *Item) bool {
 	return false
 }
 
-// Sheet is a Stage, whatever its types.
+// Sheet is an untyped Stage.
 type Sheet interface {
 	// Call calls the handler of a stage.
 	Call(ctx context.Context, stage int) error
-	// Show sets which items the handler sees.
+	// Show sets the items that the handler sees.
 	Show(items []*Item)
-	// WriteState and writeShared write the states as JSON, or nothing when there is none to keep.
+	// WriteState and WriteShared write the states as JSON, or nothing for None.
 	WriteState(buf *bytes.Buffer, item *Item) error
 	WriteShared(buf *bytes.Buffer) error
 }
 
-// stageItems is a flowWork as wrappers see it.
+// stageItems is the view of a Work for wrappers.
 type stageItems Work
 
-// Unanswered implements workItems.
+// Unanswered implements serve.WorkItems.
 func (s *stageItems) Unanswered() []serve.Item {
 	items := make([]serve.Item, 0, len(s.Here))
 	for _, item := range s.Here {
@@ -177,7 +176,7 @@ func (s *stageItems) Unanswered() []serve.Item {
 	return items
 }
 
-// ClaimFor implements workItems.
+// ClaimFor implements serve.WorkItems.
 func (s *stageItems) ClaimFor(ordinal int) bool {
 	if s.byOrdinal == nil {
 		s.byOrdinal = make(map[int]*Item, len(s.Here))
@@ -193,7 +192,7 @@ func (s *stageItems) ClaimFor(ordinal int) bool {
 	return true
 }
 
-// LeaveOut implements workItems.
+// LeaveOut implements serve.WorkItems.
 func (s *stageItems) LeaveOut() {
 	a := &s.Job.Answers
 	a.Mu.Lock()
@@ -210,7 +209,7 @@ func (s *stageItems) LeaveOut() {
 	}
 }
 
-// GoingOn implements onward.
+// GoingOn implements serve.Onward.
 func (s *stageItems) GoingOn() []int {
 	var ordinals []int
 	for _, item := range s.Here {

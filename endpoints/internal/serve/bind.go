@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// One try to bind to a consumer, and the pauses between tries.
+	// bindTimeout bounds one attempt to bind; firstBind and longestBind bound the pauses between them.
 	bindTimeout = 500 * time.Millisecond
 	firstBind   = 25 * time.Millisecond
 	longestBind = 400 * time.Millisecond
-	// shortestBeat bounds the heartbeats of a consumer with a tiny, or no, AckWait.
+	// shortestBeat bounds the heartbeats of a consumer with a tiny AckWait, or none.
 	shortestBeat = 10 * time.Millisecond
-	// A wait that goes on, for the same reason, is mentioned again after so long; each pause is twice the one before.
+	// repeatLog is the interval for logging an unchanged wait, doubled up to longestRepeatLog.
 	repeatLog        = 30 * time.Second
 	longestRepeatLog = 10 * time.Minute
 )
 
-// bind finds the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
-// It creates the consumer when it may. Its error is ctx's, or says that the connection is closed permanently.
+// bind waits until the server, the stream and the endpoint's consumer exist, and creates the consumer if permitted.
+// It returns ctx's error, or one if the connection is closed permanently.
 func (p *Puller) bind(ctx context.Context) error {
-	told := map[string]*backoff.Seldom{} // by reasons
+	told := map[string]*backoff.Seldom{} // by reason
 	pauses := backoff.Exponential{First: firstBind, Longest: longestBind}
 	for ctx.Err() == nil {
 		asked := time.Now()
@@ -44,7 +44,7 @@ func (p *Puller) bind(ctx context.Context) error {
 			p.Consumer.Learn(asked, consumer.CachedInfo().Created)
 			p.beat.Reset(min(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat), lookEvery))
 			p.see(consumer.CachedInfo())
-			if !p.bound || len(told) > 0 { // binding again and again is not news
+			if !p.bound || len(told) > 0 { // repeated binding is not news
 				p.say(zap.InfoLevel, "listening")
 			}
 			if p.bound {
@@ -68,12 +68,12 @@ func (p *Puller) bind(ctx context.Context) error {
 			if told[reason].Now() {
 				level := zap.WarnLevel
 				if unmade(err) {
-					level = zap.InfoLevel // that is how it may be meant
+					level = zap.InfoLevel // may be intended
 				}
 				p.say(level, reason, zap.Error(err))
 			}
 		}
-		if p.Aside && stream.Denied(err) { // whoever gave the permissions may want it so
+		if p.Aside && stream.Denied(err) { // the operator may have intended it
 			_ = backoff.Sleep(ctx, lookEvery)
 		}
 		if pauses.Wait(ctx) != nil {
@@ -83,7 +83,7 @@ func (p *Puller) bind(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// say tells what becomes of the puller, unless another one of the endpoint does.
+// say logs, at debug level if another puller of the endpoint logs the same.
 func (p *Puller) say(level zapcore.Level, what string, fields ...zap.Field) {
 	if p.Aside {
 		level = zap.DebugLevel
@@ -91,7 +91,7 @@ func (p *Puller) say(level zapcore.Level, what string, fields ...zap.Field) {
 	p.log.Log(level, what, fields...)
 }
 
-// tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.
+// tryBind looks up the consumer and creates it only if missing, so that a service needs no permission to.
 func (p *Puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
@@ -105,7 +105,6 @@ func (p *Puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 	return p.look(ctx)
 }
 
-// look asks for the consumer.
 func (p *Puller) look(ctx context.Context) (consumer jetstream.Consumer, err error) {
 	err = stream.During(ctx, p.nc, func(ctx context.Context) error {
 		if consumer, err = p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint)); err != nil {
@@ -116,12 +115,12 @@ func (p *Puller) look(ctx context.Context) (consumer jetstream.Consumer, err err
 	return consumer, err
 }
 
-// unmade reports whether the consumer is missing and another's to make.
+// unmade reports whether the consumer is missing and this user may not create it.
 func unmade(err error) bool {
 	return stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer)
 }
 
-// explain says what is waited for and what may be done about it.
+// explain says what is missing and how to fix it.
 func (p *Puller) explain(err error) string {
 	nc := p.nc
 	switch {
@@ -148,9 +147,7 @@ func (p *Puller) explain(err error) string {
 	}
 }
 
-// life is what a puller is doing, for those who ask.
-//
-// It is safe for concurrent use.
+// life is a puller's reported state. It is safe for concurrent use.
 type life struct {
 	Rebinds atomic.Int64
 
@@ -162,7 +159,7 @@ type life struct {
 func (l *life) set(state wire.State, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.now != wire.StateDraining { // which is permanently
+	if l.now != wire.StateDraining { // which is final
 		l.now, l.reason = state, reason
 	}
 }
@@ -173,26 +170,26 @@ func (l *life) State() (wire.State, string) {
 	return l.now, l.reason
 }
 
-// consumerMade asks the server for the consumer and returns when it was made.
+// consumerMade returns the consumer's creation time as reported by the server.
 func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
 	consumer, err := p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint))
 	if err != nil {
 		return time.Time{}, err
 	}
 	p.see(consumer.CachedInfo())
-	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made anyway
+	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // the creation time is valid anyway
 		stream.PermissionsOf(p.nc).Elsewhere.Note(p.nc, nil, err)
 	}
 	return consumer.CachedInfo().Created, nil
 }
 
-// respond sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. What
-// cannot be sent is delivered again, which does no harm.
+// respond acknowledges a request in one of the ways, unless the consumer that delivered it is gone. If sending fails,
+// the request is redelivered, which is harmless.
 func (p *Puller) respond(id RequestID, what string, how func(jetstream.Msg) error) {
 	made := p.Consumer.Current()
 	d := p.Room.delivery(id)
 	if !d.Made.Equal(made) {
-		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made again or does " +
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was recreated or does " +
 			"not answer; the request may be delivered again")
 		return
 	}
@@ -201,7 +198,6 @@ func (p *Puller) respond(id RequestID, what string, how func(jetstream.Msg) erro
 	}
 }
 
-// logAbout returns a log that says which request it is about.
 func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 	log := p.log.With(zap.Uint64("sequence", id.Sequence))
 	if d.msg != nil { // it has not been let go of
@@ -210,39 +206,39 @@ func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 	return log
 }
 
-// stallTimeout is how long messages may wait at the server while a pull is open and nothing comes.
+// stallTimeout is how long messages may wait at the server while an open pull receives none.
 const stallTimeout = 5 * time.Second
 
-// errStalled ends a pull that the watchdog has given up.
+// errStalled ends a stalled pull.
 var errStalled = errors.New("messages wait at the server, and none is sent to an open pull")
 
-// watchdog notices a pull that is open while messages wait and none comes: the server has forgotten it, or something in
-// between has. The server's heartbeats do not tell, for they may go on. It goes by what the server says of the consumer
-// anyway, so it bites at the second such word that is at least its patience after the first.
+// watchdog detects a pull that the server, or something in between, has forgotten: it is open and messages wait, but
+// none arrives. Heartbeats may continue in that state. The watchdog needs two reports on the consumer, at least
+// Timeout apart.
 //
 // It is safe for concurrent use.
 type watchdog struct {
 	Timeout time.Duration
-	stalled chan struct{} // gets a value when the open pull is to be given up
-	came    atomic.Int64  // messages, in all
+	stalled chan struct{} // receives a value when the open pull must end
+	came    atomic.Int64  // total messages
 
 	Mu    sync.Mutex
 	Open  bool
-	since time.Time // when messages were first seen to wait for the pull, with nothing coming; zero: they were not
-	count int64     // came, at that time
+	since time.Time // when messages first waited with none arriving; zero if they do not
+	count int64     // came, at since
 }
 
 func newWatchdog() *watchdog {
 	return &watchdog{Timeout: stallTimeout, stalled: make(chan struct{}, 1)}
 }
 
-// opened notes that a pull is open from now on, until closed is called.
+// opened records that a pull is open until closed is called.
 func (w *watchdog) opened() {
 	w.Mu.Lock()
 	defer w.Mu.Unlock()
 	w.Open, w.since = true, time.Time{}
 	select {
-	case <-w.stalled: // it was about the pull before
+	case <-w.stalled: // left from the previous pull
 	default:
 	}
 }
@@ -253,7 +249,7 @@ func (w *watchdog) closed() {
 	w.Open = false
 }
 
-// look takes what the server says of the consumer.
+// look evaluates the server's report on the consumer.
 func (w *watchdog) look(now time.Time, info *jetstream.ConsumerInfo) {
 	w.Mu.Lock()
 	defer w.Mu.Unlock()
@@ -272,7 +268,7 @@ func (w *watchdog) look(now time.Time, info *jetstream.ConsumerInfo) {
 	}
 }
 
-// deliverable reports whether the server should be sending.
+// deliverable reports whether the server should be sending messages.
 func deliverable(info *jetstream.ConsumerInfo) bool {
 	full := info.Config.MaxAckPending > 0 && info.NumAckPending >= info.Config.MaxAckPending
 	return info.NumPending > 0 && !info.Paused && !full

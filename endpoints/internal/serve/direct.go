@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// directShare is how many direct requests may wait for each slot, LeastDirect how many may in any case.
+	// directShare is the number of direct requests held per slot; LeastDirect is the minimum in all.
 	directShare = 4
-	// LeastDirect is the least of that.
+	// LeastDirect is the minimum number of direct requests held.
 	LeastDirect = 16
-	// directBytes bounds what direct requests take that are at work or wait.
+	// directBytes bounds the bytes of direct requests held.
 	directBytes = 16 << 20
-	// directBacklog bounds what nats.go keeps of an endpoint until it is looked at, which takes no time.
+	// directBacklog bounds the messages that nats.go buffers before take, which is fast.
 	directBacklog = 4096
-	// directDrain is how long the server is given to send what it took for an endpoint that stops.
+	// directDrain is how long a stopping endpoint waits for messages that the server has already sent.
 	directDrain = 2 * time.Second
 )
 
-// direct takes requests over core NATS. No one persists them: one that cannot be taken is answered so at once.
+// direct takes requests over core NATS. They are not persisted, so one that cannot be taken is refused immediately.
 type direct struct {
 	server *Server
 	scope  Scope
@@ -35,11 +35,11 @@ type direct struct {
 	bytes  atomic.Int64
 
 	mu      sync.Mutex
-	stopped bool // no more are taken
+	stopped bool // new ones are refused
 	jobs    sync.WaitGroup
 }
 
-// runDirect takes direct requests until ctx ends and all that were taken have been answered.
+// runDirect takes direct requests until ctx ends and all taken ones are answered.
 func (e *Server) runDirect(ctx context.Context, scope Scope) error {
 	d := &direct{server: e, scope: scope}
 	e.direct.Store(d)
@@ -59,7 +59,7 @@ func (e *Server) runDirect(ctx context.Context, scope Scope) error {
 	return nil
 }
 
-// drain has the server send no more. What it has sent is taken, and answered as not begun.
+// drain unsubscribes. Requests sent before that are taken and refused.
 func (d *direct) drain(sub *nats.Subscription) {
 	closed := sub.StatusChanged(nats.SubscriptionClosed)
 	if err := sub.Drain(); err != nil {
@@ -72,12 +72,12 @@ func (d *direct) drain(sub *nats.Subscription) {
 	defer timer.Stop()
 	select {
 	case <-closed:
-	case <-timer.C: // the connection is lost, and what was sent with it
+	case <-timer.C: // the connection is lost, and the messages with it
 		_ = sub.Unsubscribe()
 	}
 }
 
-// take is called for each message, one at a time.
+// take handles messages one at a time.
 func (d *direct) take(msg *nats.Msg) {
 	e := d.server
 	to, err := wire.ParseReturn(msg.Header.Get(wire.HeaderReplyTo))
@@ -111,7 +111,6 @@ func (d *direct) take(msg *nats.Msg) {
 	})
 }
 
-// refuse tells a caller why his request is not taken.
 func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	e := d.server
 	if err := e.Host.NC.PublishMsg(wire.FailureMsg(msg.Header, to, e.Host.Identity, *why)); err != nil {
@@ -120,7 +119,7 @@ func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	}
 }
 
-// HeldDirect returns how many direct requests are at work or wait their turn.
+// HeldDirect returns the number of direct requests queued or being handled.
 func (e *Server) HeldDirect() int {
 	if d := e.direct.Load(); d != nil {
 		return int(d.held.Load())
@@ -128,7 +127,7 @@ func (e *Server) HeldDirect() int {
 	return 0
 }
 
-// unstored is the origin of a request that no one will send again.
+// unstored is the origin of a request that is not redelivered.
 type unstored struct{}
 
 func (unstored) Acknowledge()           {}

@@ -11,38 +11,38 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds.
+// MaxHeld bounds the bytes of answers that wrappers hold for one chunk.
 const MaxHeld = 64 << 20
 
-// HeldDepth is deeper than what the JSON encoder writes.
+// HeldDepth exceeds the depth that the JSON encoder writes.
 const HeldDepth = 1 << 16
 
-// held is what wrappers keep back of the answers to a chunk. Its methods are those of answers.
+// held is the answers to a chunk that wrappers hold back.
 type held struct {
 	bodies []heldBody
 	bytes  int
-	marks  []mark // one for each Hold that is not settled
+	marks  []mark // one per unsettled Hold
 	over   *wire.SlotError
 }
 
-// heldBody is a message that is not sent yet, without its end; or a result that will go in pieces.
+// heldBody is an unsent message without its end, or a large result.
 type heldBody struct {
-	buf   *bytes.Buffer // nil: large
+	buf   *bytes.Buffer // nil for a large result
 	here  int
 	large *largeResult
 }
 
-// mark is what had been answered when a Hold began.
+// mark is the state when a Hold began.
 type mark struct{ bodies, bytes, total, errors int }
 
-// Holding returns how many Holds are not settled.
+// Holding returns the number of unsettled Holds.
 func (a *Writer) Holding() int {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	return len(a.held.marks)
 }
 
-// Hold begins to keep answers back. What was answered before is sent, or stays with the Hold that keeps it.
+// Hold starts holding answers back. Earlier answers are sent, or stay with an outer Hold.
 func (a *Writer) Hold() {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -50,7 +50,7 @@ func (a *Writer) Hold() {
 	a.held.marks = append(a.held.marks, mark{len(a.held.bodies), a.held.bytes, a.Total, a.Errors})
 }
 
-// stash puts the message that is being written to those held.
+// stash holds the current message back.
 func (a *Writer) stash() {
 	h := &a.held
 	if h.over != nil { // it will be dropped
@@ -64,7 +64,7 @@ func (a *Writer) stash() {
 	a.heldMore(size)
 }
 
-// heldMore counts what was put to what is held, and ends the handler when that is too much.
+// heldMore counts held bytes and cancels the handler if there are too many.
 func (a *Writer) heldMore(size int) {
 	h := &a.held
 	h.bytes += size
@@ -76,7 +76,7 @@ func (a *Writer) heldMore(size int) {
 	}
 }
 
-// UnlessOverflowed returns err, or the error of a Hold that was asked to keep too much.
+// UnlessOverflowed returns err, or an error if a Hold held too much.
 func (a *Writer) UnlessOverflowed(err error) error {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -86,7 +86,7 @@ func (a *Writer) UnlessOverflowed(err error) error {
 	return err
 }
 
-// Settle ends the Holds after the first n: their answers are dropped, or go on to where they would have gone.
+// Settle ends the Holds after the first n: their answers are dropped, or sent or passed to the outer Hold.
 func (a *Writer) Settle(n int, drop bool) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -112,7 +112,7 @@ func (a *Writer) Settle(n int, drop bool) {
 	}
 }
 
-// forget takes back what was answered since m.
+// forget drops the answers since m.
 func (a *Writer) forget(m mark) {
 	h := &a.held
 	for _, body := range h.bodies[m.bodies:] {
@@ -129,7 +129,7 @@ func (a *Writer) forget(m mark) {
 	a.Total, a.Errors = m.total, m.errors
 }
 
-// HeldSlots reads what has been answered since the last Hold.
+// HeldSlots returns the answers since the last Hold.
 func (a *Writer) HeldSlots() (slots []wire.Slot, err error) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -152,7 +152,7 @@ func (a *Writer) HeldSlots() (slots []wire.Slot, err error) {
 	return appendSlots(slots, a.Buf)
 }
 
-// appendSlots reads the slots of a message that has no end yet.
+// appendSlots parses the slots of a message without its end.
 func appendSlots(slots []wire.Slot, buf *bytes.Buffer) ([]wire.Slot, error) {
 	size := buf.Len()
 	defer buf.Truncate(size)
@@ -170,18 +170,18 @@ func appendSlots(slots []wire.Slot, buf *bytes.Buffer) ([]wire.Slot, error) {
 	return slots, nil
 }
 
-// pieceRoom is how much room in the outbox a piece takes for each of its bytes: 4 MiB of pieces are out at once. What a
-// slow server does not acknowledge in time is sent again, which makes it no faster.
+// pieceRoom is the outbox capacity charged per byte of a piece, so that 4 MiB of pieces are in flight. Resending what
+// a slow server has not acknowledged only adds load.
 const pieceRoom = 4
 
-// largeResult is a result that goes in pieces.
+// largeResult is a result sent in pieces.
 type largeResult struct {
 	ordinal     int
-	contentType string // empty: JSON
+	contentType string // empty for JSON
 	data        []byte
 }
 
-// large answers an item with a result that does not fit a message. Only nodes take those.
+// large answers an item with a result too large for a message. Only nodes accept those.
 func (a *Writer) large(ordinal int, contentType string, data []byte) {
 	toNode := strings.HasPrefix(a.Subject, wire.ReplyPrefix)
 	switch {
@@ -209,8 +209,8 @@ func (a *Writer) large(ordinal int, contentType string, data []byte) {
 
 func (a *Writer) pieceSize() int { return max(min(a.Limit, wire.DefaultPiece), 1) }
 
-// shipLarge sends the pieces of a result. It returns once all of them are on their way, or the reply is broken. The
-// data may be changed afterwards: no more of it is copied at once than the outbox has room for.
+// shipLarge sends the pieces of a result. It returns once all are being sent or the reply is broken. data may be
+// modified afterwards: pieces are copied as the outbox has capacity.
 func (a *Writer) shipLarge(r *largeResult) {
 	size := a.pieceSize()
 	whole := wire.Whole{Ordinal: r.ordinal, Pieces: (len(r.data) + size - 1) / size, Bytes: int64(len(r.data)),
@@ -228,7 +228,6 @@ func (a *Writer) shipLarge(r *largeResult) {
 	}
 }
 
-// piece wraps a piece of a result.
 func (a *Writer) piece(whole *wire.Whole, number int, data []byte) *nats.Msg {
 	msg := a.plain(data)
 	msg.Header[wire.HeaderPiece] = []string{whole.Header(number)}
@@ -236,9 +235,8 @@ func (a *Writer) piece(whole *wire.Whole, number int, data []byte) *nats.Msg {
 	return msg
 }
 
-// stashLarge puts a result to what is held.
 func (a *Writer) stashLarge(r *largeResult) {
-	a.Flush() // what was answered before stays before it
+	a.Flush() // keep the order of answers
 	if a.held.over == nil {
 		a.held.bodies = append(a.held.bodies, heldBody{large: r})
 		a.heldMore(len(r.data))

@@ -10,8 +10,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Fields is what every line of the log about a chunk says: the run and the slice, and for what a flow asks also the
-// slice of the node that all is for, and the endpoints that wait.
+// Fields are the log fields of a chunk: run, slice, and for a flow's question also the node's slice and the waiting
+// endpoints.
 func Fields(m wire.Meta) []zap.Field {
 	fields := []zap.Field{zap.Stringer("run", m.Run), zap.Stringer("slice", m.Slice)}
 	if m.Root != m.Slice {
@@ -23,10 +23,10 @@ func Fields(m wire.Meta) []zap.Field {
 	return fields
 }
 
-// maxLogged bounds what a line of the log repeats of headers that have not been checked.
+// maxLogged bounds the bytes logged of an unchecked header.
 const maxLogged = 256
 
-// OfHeader is logFields for headers that could not be read, or have not been.
+// OfHeader is Fields for unparsed headers.
 func OfHeader(h nats.Header) []zap.Field {
 	var fields []zap.Field
 	for _, f := range []struct{ name, header string }{
@@ -39,7 +39,7 @@ func OfHeader(h nats.Header) []zap.Field {
 	return fields
 }
 
-// What to do about a server that refuses this user, or is not there.
+// Remedies for a server that refuses this user or is unreachable.
 const (
 	RefusedRemedy = "for the private server of `tranche serve`, set NATS_URL=$(cat DIR/nats-url), where DIR is its " +
 		"--data-dir; for another one, check NATS_URL and NATS_CREDS, NATS_NKEY or NATS_USER"
@@ -47,7 +47,7 @@ const (
 		"`tranche serve`, NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir"
 )
 
-// Speaker is the log of those who give none: what happens to the service, a line each on standard error.
+// Speaker returns the default logger: one line per event on standard error.
 func Speaker() *zap.Logger {
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.RFC3339TimeEncoder

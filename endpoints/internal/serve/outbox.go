@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// outboxBytes bounds the replies of a service that JetStream has not acknowledged. A stream takes 128 MiB in all.
+	// outboxBytes bounds the unacknowledged bytes of a service's replies. A stream takes 128 MiB in all.
 	outboxBytes = 16 << 20
-	// replyTimeout is how long a reply is tried before its request is handed back.
+	// replyTimeout is how long a reply is retried before its request is returned for redelivery.
 	replyTimeout = 30 * time.Second
-	// DeniedTimeout is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
+	// DeniedTimeout is how long NATS may deny a permission; it may be missing briefly during a reload.
 	DeniedTimeout = time.Second
-	// FirstPause and LongestPause are between two tries to send a reply.
+	// FirstPause is the first pause between attempts to publish.
 	FirstPause = 25 * time.Millisecond
-	// LongestPause is the longest of them.
+	// LongestPause caps the pause, which doubles.
 	LongestPause = 500 * time.Millisecond
 )
 
-// Outbox publishes replies: each is tried, under one Nats-Msg-Id, until JetStream has acknowledged it, so that a
-// publish whose outcome is unknown is not stored twice. What goes to a caller who waits is not stored at all.
+// Outbox publishes replies. It retries under one Nats-Msg-Id until JetStream acknowledges, so that a publish with
+// unknown outcome is not stored twice. Replies to callers are not stored at all.
 type Outbox struct {
 	NC    *nats.Conn
 	JS    jetstream.JetStream
@@ -38,20 +38,20 @@ type Outbox struct {
 	Perms *stream.Permissions
 }
 
-// NewOutbox returns an outbox that has nothing in it.
+// NewOutbox returns an empty outbox.
 func NewOutbox(nc *nats.Conn, js jetstream.JetStream) *Outbox {
 	return &Outbox{NC: nc, JS: js, room: semaphore.NewWeighted(outboxBytes), Perms: stream.PermissionsOf(nc)}
 }
 
-// Reserve waits for room for n bytes. The room is given back by release.
+// Reserve waits for capacity for n bytes, to be released by Release.
 func (o *Outbox) Reserve(ctx context.Context, n int) error {
 	return o.room.Acquire(ctx, int64(min(n, outboxBytes)))
 }
 
-// Release gives back what so many bytes of a reply have taken.
+// Release frees the capacity of n bytes.
 func (o *Outbox) Release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
 
-// Publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyTimeout.
+// Publish returns once JetStream has acknowledged msg, or fails after replyTimeout.
 func (o *Outbox) Publish(ctx context.Context, msg *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -68,7 +68,7 @@ func (o *Outbox) Publish(ctx context.Context, msg *nats.Msg) error {
 	}
 }
 
-// Try sends a reply once, and waits until the stream has it.
+// Try publishes a reply once and waits for the acknowledgement.
 func (o *Outbox) Try(ctx context.Context, msg *nats.Msg) error {
 	if strings.HasPrefix(msg.Subject, wire.CallPrefix) {
 		return o.NC.PublishMsg(msg)
@@ -81,17 +81,17 @@ func (o *Outbox) Try(ctx context.Context, msg *nats.Msg) error {
 	}, msg.Subject)
 }
 
-// Hopeless reports whether the same message can never be taken. Anything else passes: a full stream is emptied, a
-// missing one is made again, a server comes back.
+// Hopeless reports whether a message can never be accepted. Other errors pass: a full stream is emptied, a missing
+// one recreated, a server restarted.
 func Hopeless(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) ||
 		errors.Is(err, nats.ErrConnectionClosed)
 }
 
-// IsMissing reports whether no stream takes a subject.
+// IsMissing reports whether no stream accepts the subject.
 func IsMissing(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// StreamFull is JetStream's code for a stream that refuses a message for its size.
+// StreamFull is the JetStream error code of a full stream.
 const StreamFull jetstream.ErrorCode = 10077

@@ -18,52 +18,52 @@ import (
 )
 
 const (
-	// lookEvery is how often the consumer is asked for at the least: for heartbeats, settings and the watchdog.
+	// lookEvery is the longest interval of consumer lookups, for heartbeats, settings and the watchdog.
 	lookEvery = 5 * time.Second // a third of stream.AckWait
-	// failuresToRest is how many pulls fail in a row before there is a pause, failuresToTell before the log says so.
+	// failuresToRest is how many consecutive pulls fail before a pause, failuresToTell before a log entry.
 	failuresToRest = 2
 	failuresToTell = 10
 )
 
-// errReconnected ends a pull that was lost with the connection.
+// errReconnected ends a pull lost with its connection.
 var errReconnected = errors.New("the connection was lost")
 
-// Scope is the span of one Run. stopping ends first, then working, then sending.
+// Scope is the life of one Run. Stopping ends first, then Working, then Sending.
 type Scope struct {
 	Stopping <-chan struct{}
 	Working  context.Context //nolint:containedctx // of handlers; passed down, never kept
-	Sending  context.Context //nolint:containedctx // of replies; also
+	Sending  context.Context //nolint:containedctx // of replies; likewise
 }
 
-// Puller fetches messages from one durable consumer, within its room, and has each handled in a goroutine. An
-// endpoint has one for its requests; a flow has another for the replies to what it has asked.
+// Puller fetches messages from one durable consumer, within its Room, and handles each in a goroutine. An endpoint
+// has one for requests and one for calls; a flow has another for replies to its questions.
 type Puller struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	stream   string
 	endpoint string
-	// Ensure makes the consumer where there is none.
+	// Ensure creates the consumer if it is missing.
 	Ensure func(context.Context) error
-	// Deal takes one message that is held all the way to its acknowledgement, and returns how many items a handler saw,
-	// and for how long.
+	// Deal handles one held message through its acknowledgement. It returns how many items a handler saw, and for how
+	// long.
 	Deal func(Scope, RequestID, jetstream.Msg) (items int, took time.Duration)
 
 	log      *zap.Logger
-	Aside    bool // another puller of the endpoint says what this one waits for, too
+	Aside    bool // another puller of the endpoint logs what this one would
 	Room     *Room
 	Consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
-	bound    bool         // has been, once
+	bound    bool         // has bound before
 	Life     life
 	Watchdog *watchdog
-	// Heartbeat is how often the server says that a pull is open.
+	// Heartbeat is the interval of the server's heartbeats on an open pull.
 	Heartbeat time.Duration
-	// Settings is told what operators have set, whenever the consumer was asked for. It may be nil.
+	// Settings, if not nil, receives the operators' settings at each consumer lookup.
 	Settings func(stream.ConsumerSettings)
-	failures int // pulls that failed in a row, without a message
+	failures int // consecutive pulls that failed without a message
 }
 
-// NewPuller returns a puller of the endpoint's consumer on a stream.
+// NewPuller returns a puller for the endpoint's consumer of a stream.
 func NewPuller(out *Outbox, stream, endpoint string, room *Room, log *zap.Logger) *Puller {
 	p := &Puller{nc: out.NC, js: out.JS, stream: stream, endpoint: endpoint, log: log, Room: room,
 		Watchdog: newWatchdog(), Heartbeat: pull.Heartbeat}
@@ -72,9 +72,9 @@ func NewPuller(out *Outbox, stream, endpoint string, room *Room, log *zap.Logger
 	return p
 }
 
-// Run fetches until ctx ends and every message held has been handled.
+// Run fetches until ctx ends and all held messages are handled.
 func (p *Puller) Run(ctx context.Context, scope Scope) error {
-	p.beat = time.NewTicker(lookEvery) // until bind knows better
+	p.beat = time.NewTicker(lookEvery) // until bind sets it
 	defer p.beat.Stop()
 	ended := make(chan struct{})
 	var ticker, jobs sync.WaitGroup
@@ -88,7 +88,7 @@ func (p *Puller) Run(ctx context.Context, scope Scope) error {
 	return err
 }
 
-// Pulls returns what pulls messages and has each handled as it comes, in a goroutine of jobs.
+// Pulls returns a pull.Puller whose messages are handled in goroutines of jobs.
 func (p *Puller) Pulls(scope Scope, jobs *sync.WaitGroup) *pull.Puller {
 	return pull.New(pull.Config{
 		JS: p.js, Stream: p.stream, Consumer: wire.ConsumerName(p.endpoint), Heartbeat: p.Heartbeat, Late: p.Room.owe,
@@ -96,7 +96,7 @@ func (p *Puller) Pulls(scope Scope, jobs *sync.WaitGroup) *pull.Puller {
 	})
 }
 
-// fetchAll binds to the consumer, fetches, and binds again whenever fetching fails. It returns nil when ctx ends.
+// fetchAll binds and fetches, rebinding on errors. It returns nil when ctx ends.
 func (p *Puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 	reconnected := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer p.nc.RemoveStatusListener(reconnected)
@@ -127,7 +127,7 @@ func (p *Puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 	}
 }
 
-// rest waits between pulls that fail one at a time: asking at once would only add to whatever is wrong.
+// rest pauses after consecutive failed pulls: an immediate retry would add load.
 func (p *Puller) rest(ctx context.Context, err error) {
 	p.failures++
 	if p.failures < failuresToRest {
@@ -141,7 +141,7 @@ func (p *Puller) rest(ctx context.Context, err error) {
 	_ = backoff.Sleep(ctx, backoff.Nth(firstBind, longestBind, p.failures-failuresToRest+1))
 }
 
-// recovered notes that a pull has brought something, or lives.
+// recovered records that a pull delivered a message or stays alive.
 func (p *Puller) recovered() {
 	if p.failures > 0 {
 		p.failures = 0
@@ -149,14 +149,14 @@ func (p *Puller) recovered() {
 	}
 }
 
-// Fetch asks for as many messages as there is room for. It returns when the server has ended the pull, and with an
-// error when it did so for any reason but time or size.
+// Fetch opens a pull for as many messages as the Room wants and returns when it ends, with an error unless it expired
+// or was fulfilled.
 func (p *Puller) Fetch(ctx context.Context, pulls *pull.Puller, reconnected <-chan nats.Status) error {
 	n, bytes, err := p.Room.wait(ctx)
 	if err != nil {
-		return nil // ctx has ended; the caller sees it
+		return nil // ctx ended; the caller checks it
 	}
-	// Before the pull: what a consumer made after this delivers is then not taken for its own, which costs a delivery.
+	// Read before the pull: messages of a consumer created later then do not count as its own, which costs a redelivery.
 	made := p.Consumer.Current()
 	if made.IsZero() {
 		return errNoConsumer
@@ -176,7 +176,7 @@ func (p *Puller) Fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 		end()
 	})
 	defer forget()
-	well := time.NewTimer(3 * p.Heartbeat) // a dead one has ended by then
+	well := time.NewTimer(3 * p.Heartbeat) // a dead pull ends before that
 	defer well.Stop()
 	for {
 		select {
@@ -198,16 +198,16 @@ func (p *Puller) Fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 	}
 }
 
-// take takes a message that has come, for a pull that was opened when the consumer was made at made.
+// take handles a message of a pull opened when the consumer's creation time was made.
 func (p *Puller) take(scope Scope, jobs *sync.WaitGroup, msg jetstream.Msg, made time.Time) {
 	p.Watchdog.came.Add(1)
-	// Held here and not by the job, so that the next fetch counts it.
+	// Held here, not in the job, so that the next fetch counts it.
 	if id, isNew := p.hold(Delivery{msg, made, sizeOf(msg)}); isNew {
 		jobs.Go(func() { p.handle(scope, id, msg) })
 	}
 }
 
-// tick tells the server, in time, that what is held is being worked on, and asks it for news of the consumer.
+// tick sends heartbeats for held messages before AckWait expires, and refreshes the consumer's state.
 func (p *Puller) tick(ended <-chan struct{}) {
 	for {
 		select {
@@ -221,7 +221,6 @@ func (p *Puller) tick(ended <-chan struct{}) {
 	}
 }
 
-// see takes what the server says of the consumer.
 func (p *Puller) see(info *jetstream.ConsumerInfo) {
 	if p.Settings != nil {
 		p.Settings(stream.SettingsOf(info))
@@ -232,7 +231,7 @@ func (p *Puller) see(info *jetstream.ConsumerInfo) {
 func (p *Puller) sendSigns(made time.Time) {
 	for _, d := range p.Room.Deliveries() {
 		if !d.Made.Equal(made) {
-			continue // it would keep another request from being delivered again
+			continue // it would delay another request's redelivery
 		}
 		if err := d.msg.InProgress(); err != nil {
 			p.log.With(OfHeader(d.msg.Headers())...).Debug("a heartbeat could not be sent", zap.Error(err))
@@ -240,11 +239,11 @@ func (p *Puller) sendSigns(made time.Time) {
 	}
 }
 
-// hold notes a delivered message. It returns false when there is nothing to do: the message was delivered again while
-// it is being handled, and one acknowledgement will settle both deliveries.
+// hold records a delivered message. It returns false for a redelivery of a message being handled: one acknowledgement
+// settles both.
 func (p *Puller) hold(d Delivery) (id RequestID, isNew bool) {
 	meta, err := d.msg.Metadata()
-	if err != nil { // not a JetStream message; there is nothing to acknowledge
+	if err != nil { // not a JetStream message: nothing to acknowledge
 		p.log.Error("a message without JetStream metadata is dropped", zap.Error(err))
 		return id, false
 	}
@@ -252,12 +251,11 @@ func (p *Puller) hold(d Delivery) (id RequestID, isNew bool) {
 	return id, p.Room.hold(id, d)
 }
 
-// handle deals with one message that is held, and lets go of it.
 func (p *Puller) handle(scope Scope, id RequestID, msg jetstream.Msg) {
 	items, took := 0, time.Duration(0)
 	defer func() { p.Room.drop(id, items, took) }()
 	items, took = p.Deal(scope, id, msg)
 }
 
-// errNoConsumer ends a fetch before it begins.
-var errNoConsumer = errors.New("the consumer is not there or does not answer")
+// errNoConsumer means that the consumer is missing or unreachable.
+var errNoConsumer = errors.New("the consumer does not exist or does not answer")

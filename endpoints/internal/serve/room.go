@@ -15,27 +15,27 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// quick is the time a chunk may take for it to be worth while to fetch more ahead. A slower service would only keep
-// from other instances what it cannot begin.
+// quick is the chunk time below which chunks are prefetched. A slower service would only withhold them from other
+// instances.
 const quick = time.Second
 
-// AheadBytes bounds what is fetched ahead of the slots, and what one pull brings.
+// AheadBytes bounds the bytes prefetched beyond the slots, and those of one pull.
 const AheadBytes = 8 << 20
 
-// RequestID tells requests apart. A stream that was made again uses its sequences again, but not at the same time.
+// RequestID identifies a request. A recreated stream reuses sequences, but not timestamps.
 type RequestID struct {
 	Sequence uint64
-	Stored   int64 // when the stream took it, in Unix nanoseconds
+	Stored   int64 // when the stream stored it, in Unix nanoseconds
 }
 
-// Delivery is a request as it was last delivered.
+// Delivery is the last delivery of a request.
 type Delivery struct {
 	msg  jetstream.Msg
-	Made time.Time // when the consumer was made that delivered it
-	size int       // bytes that it takes, decompressed
+	Made time.Time // creation time of the consumer that delivered it
+	size int       // bytes, decompressed
 }
 
-// sizeOf returns how many bytes a message takes once it is read.
+// sizeOf returns the decompressed bytes of a message.
 func sizeOf(msg jetstream.Msg) int {
 	size := len(msg.Data())
 	if msg.Headers().Get(wire.HeaderEncoding) == wire.EncodingZstd {
@@ -46,29 +46,29 @@ func sizeOf(msg jetstream.Msg) int {
 	return size
 }
 
-// Room knows the requests that an endpoint holds, and those on their way, and how many more it should fetch.
+// Room tracks the requests that an endpoint holds and those in flight to it, and decides how many more to fetch.
 type Room struct {
 	slots  *Slots
-	byItem bool // a slot is for an item, not for a chunk
-	Beyond int  // so many more are fetched in any case, as far as bytes allow: one of them may come first
+	byItem bool // slots count items, not chunks
+	Beyond int  // extra messages to fetch, as bytes allow: a call among them goes first
 	freed  chan struct{}
 
 	Mu    sync.Mutex
 	held  map[RequestID]Delivery
 	Bytes int
-	late  struct{ messages, bytes int } // on their way, of pulls that are over
-	items float64                       // of a chunk, on average
-	took  time.Duration                 // by a chunk, on average
+	late  struct{ messages, bytes int } // in flight from ended pulls
+	items float64                       // per chunk, on average
+	took  time.Duration                 // per chunk, on average
 }
 
-// NewRoom is for an endpoint with slots; byItem says that one is for an item.
+// NewRoom returns the room of an endpoint with slots, which count items if byItem is set.
 func NewRoom(slots *Slots, byItem bool) *Room {
 	r := &Room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]Delivery{}}
 	slots.OnResize(r.look)
 	return r
 }
 
-// look has whoever waits for room look again.
+// look wakes the waiting fetch.
 func (r *Room) look() {
 	select {
 	case r.freed <- struct{}{}:
@@ -76,8 +76,8 @@ func (r *Room) look() {
 	}
 }
 
-// hold notes a delivered request; false when it is held already. Then this delivery is the one to acknowledge: the
-// consumer that made the earlier one may be gone.
+// hold records a delivered request and returns false if it is already held. The new delivery is the one to
+// acknowledge, as the earlier consumer may be gone.
 func (r *Room) hold(id RequestID, d Delivery) bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -87,14 +87,14 @@ func (r *Room) hold(id RequestID, d Delivery) bool {
 	return !twice
 }
 
-// delivery returns the last delivery of a request that is held.
+// delivery returns the last delivery of a held request.
 func (r *Room) delivery(id RequestID) Delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return r.held[id]
 }
 
-// drop forgets a request that has been handled. items is 0 when no handler saw it.
+// drop removes a handled request. items is 0 if no handler saw it.
 func (r *Room) drop(id RequestID, items int, took time.Duration) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -115,12 +115,12 @@ func (r *Room) learn(items int, took time.Duration) {
 	r.took += (took - r.took) / 8
 }
 
-// Want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is
-// not bounded by bytes, but by the concurrency that the service has asked for.
+// Want returns how many messages to fetch, and how many bytes may be prefetched. Messages that keep the slots busy
+// are limited by concurrency only, not by bytes.
 func (r *Room) Want() (n, bytes int) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
-	busy := r.slots.Len() // the chunks that keep every slot busy
+	busy := r.slots.Len() // chunks that keep all slots busy
 	if r.byItem {
 		busy = 1
 		if r.items > 0 {
@@ -132,7 +132,7 @@ func (r *Room) Want() (n, bytes int) {
 	if r.took >= quick && r.Beyond == 0 {
 		return n, bytes
 	}
-	if n < 0 { // what is ahead already, if all are alike
+	if n < 0 { // bytes already prefetched, if messages are alike
 		bytes -= (r.Bytes + r.late.bytes) / here * -n
 	}
 	if bytes > 0 && r.took < quick {
@@ -144,7 +144,7 @@ func (r *Room) Want() (n, bytes int) {
 	return n, bytes
 }
 
-// owe notes by how much has grown, or shrunk, what is still to come of pulls that are over.
+// owe adjusts what is in flight from ended pulls.
 func (r *Room) owe(messages, bytes int) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -153,7 +153,7 @@ func (r *Room) owe(messages, bytes int) {
 	r.look()
 }
 
-// wait returns how many messages to fetch, at least 1, as soon as there is room, and how many bytes.
+// wait returns how many messages, at least 1, and bytes to fetch once there is capacity.
 func (r *Room) wait(ctx context.Context) (n, bytes int, err error) {
 	for {
 		if n, bytes = r.Want(); n > 0 {
@@ -167,47 +167,47 @@ func (r *Room) wait(ctx context.Context) (n, bytes int, err error) {
 	}
 }
 
-// Deliveries returns what is held.
+// Deliveries returns the held deliveries.
 func (r *Room) Deliveries() []Delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return slices.Collect(maps.Values(r.held))
 }
 
-// Len returns how many requests are held.
+// Len returns the number of held requests.
 func (r *Room) Len() int {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return len(r.held)
 }
 
-// Queued is the origin of a request that a puller holds.
+// Queued is the origin of a request held by a puller.
 type Queued struct {
 	Puller *Puller
 	ID     RequestID
 	Times  uint64
 }
 
-// Acknowledge takes the request out of its stream.
+// Acknowledge removes the request from its stream.
 func (q Queued) Acknowledge() { q.Puller.respond(q.ID, "acknowledge", jetstream.Msg.Ack) }
 
-// Terminate takes it out, for a reason that others are told.
+// Terminate removes the request and publishes the reason as an advisory.
 func (q Queued) Terminate(reason error) {
 	q.Puller.respond(q.ID, "terminate", func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) })
 }
 
-// Delivered is how often it was delivered, this time included.
+// Delivered returns the number of deliveries so far.
 func (q Queued) Delivered() int { return int(min(q.Times, maxDelivered)) }
 
-// Persisted says that a stream has it.
+// Persisted returns true: a stream stores the request.
 func (q Queued) Persisted() bool { return true }
 
-// LetterID is the id of a dead letter about it, the same each time.
+// LetterID returns the ID of its dead letter, identical each time.
 func (q Queued) LetterID() string {
 	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.Puller.stream, q.ID.Sequence, q.ID.Stored)
 }
 
-// Expires is when no one waits for it any more; zero: never.
+// Expires returns when the request's TTL ends, or zero.
 func (q Queued) Expires() time.Time {
 	msg := q.Puller.Room.delivery(q.ID).msg
 	if msg == nil {
@@ -220,17 +220,17 @@ func (q Queued) Expires() time.Time {
 	return time.Unix(0, q.ID.Stored).Add(ttl) // by the server's clock
 }
 
-// Nak has it delivered again after a while.
+// Nak requests redelivery after a delay.
 func (q Queued) Nak(after time.Duration) bool {
 	q.Puller.respond(q.ID, "hand back", func(msg jetstream.Msg) error { return msg.NakWithDelay(after) })
 	return true
 }
 
-// maxDelivered bounds a count that comes from a server.
+// maxDelivered bounds the count reported by a server.
 const maxDelivered = 1 << 30
 
-// parseTTL reads the time to live of a message as the server does: a number of seconds, or a duration. It is 0 for
-// anything else, "never" among it.
+// parseTTL parses a TTL header like the server: seconds or a duration. It returns 0 for anything else, including
+// "never".
 func parseTTL(value string) time.Duration {
 	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil && seconds > 0 {
 		return time.Duration(seconds) * time.Second

@@ -1,13 +1,13 @@
 // Package serve serves one endpoint, from the delivery of a request by a stream or core NATS to its acknowledgement:
 //
-//	puller, bind, room   take messages from one durable consumer, as many as there is room for
-//	slots, suspects      decide which chunk or call is handled next, and what must run alone
-//	server, work, single take one request all the way; direct takes those of core NATS
-//	writer, held         write the answers into as few messages as fit
-//	outbox               publishes until JetStream has acknowledged it
-//	stats, log           say how it goes
+//	puller, bind, room   fetch messages from a durable consumer, as capacity allows
+//	slots, suspects      schedule chunks and calls, and isolate suspects
+//	server, work, single handle one request; direct handles those of core NATS
+//	writer, held         write answers into as few messages as fit
+//	outbox               publishes until JetStream acknowledges
+//	stats, log           report
 //
-// The package above calls the handlers, since it knows their types.
+// Package endpoints calls the handlers, since it knows their types.
 package serve
 
 import (
@@ -23,28 +23,28 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Server serves one endpoint: it has requests fetched and handles each.
+// Server serves one endpoint.
 type Server struct {
 	Name     string
 	Settings Settings
 	Contract wire.Contract
 	ByItem   bool
 	Begin    func(*Job) Work
-	Around   Around // nil: nothing is called around handlers
-	Stages   int    // of a flow; otherwise 0
+	Around   Around // nil without wrappers
+	Stages   int    // of a flow, else 0
 
 	Host    *Host
 	Log     *zap.Logger
 	Slots   *Slots
 	Setting *Concurrency
 	Stats   stats
-	Work    *Puller   // of requests
-	Calls   *Puller   // of those for which someone waits
-	More    []*Puller // what a flow fetches beside those
+	Work    *Puller   // of chunks
+	Calls   *Puller   // of calls
+	More    []*Puller // of a flow's replies
 	direct  atomic.Pointer[direct]
 }
 
-// Settings is how one endpoint is served.
+// Settings configures an endpoint.
 type Settings struct {
 	Concurrency int
 	Reserve     int // negative: usualReserve
@@ -54,7 +54,7 @@ type Settings struct {
 	Revision    string
 }
 
-// Host is what the endpoints of one service share: for whom they speak, and through what.
+// Host is shared by the endpoints of one service.
 type Host struct {
 	NC       *nats.Conn
 	Outbox   *Outbox
@@ -64,7 +64,7 @@ type Host struct {
 	Log      *zap.Logger
 }
 
-// Attach sets up what needs a service.
+// Attach initializes the server within its service.
 func (e *Server) Attach(h *Host) {
 	e.Host = h
 	e.Log = h.Log.With(zap.String("endpoint", e.Name))
@@ -82,7 +82,7 @@ func (e *Server) Attach(h *Host) {
 	e.Calls.Ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, h.Outbox.JS, e.Name) }
 }
 
-// Run serves until ctx ends and every message held has been handled.
+// Run serves until ctx ends and all held messages are handled.
 func (e *Server) Run(ctx context.Context, scope Scope) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range e.More {
@@ -94,7 +94,7 @@ func (e *Server) Run(ctx context.Context, scope Scope) error {
 	return group.Wait()
 }
 
-// Held returns how many messages are at work or wait their turn.
+// Held returns the number of messages queued or being handled.
 func (e *Server) Held() int {
 	held := e.Work.Room.Len() + e.Calls.Room.Len() + e.HeldDirect()
 	for _, p := range e.More {
@@ -103,7 +103,7 @@ func (e *Server) Held() int {
 	return held
 }
 
-// Prepare sets up the reply to a request.
+// Prepare initializes the reply to a request.
 func (e *Server) Prepare(sending context.Context, a *Writer, meta wire.Meta, trace wire.Trace) {
 	a.Out, a.Ctx = e.Host.Outbox, sending
 	a.GiveUp = func(error) {}

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// FirstRetry is how long a single request rests after its first try, LongestRetry how long after any.
+	// FirstRetry is the delay after the first attempt at a single request; it doubles.
 	FirstRetry = time.Second
-	// LongestRetry is the longest of them.
+	// LongestRetry caps that delay.
 	LongestRetry = 30 * time.Second
-	// buryTimeout is how long a letter is tried before its request is handed back.
+	// buryTimeout is how long to retry a dead letter before its request is returned for redelivery.
 	buryTimeout = 5 * time.Second
 )
 
-// retryDelay is how long a request rests that has been tried so often: twice as long each time, more or less, so that
-// those that failed together do not come back together.
+// retryDelay returns the delay after the given number of attempts, with jitter to spread out requests that failed
+// together.
 func retryDelay(tries int) time.Duration {
 	d := backoff.Nth(FirstRetry, LongestRetry, tries)
 	return min(time.Duration(float64(d)*(0.75+rand.Float64()/2)), LongestRetry)
 }
 
-// single reports whether the request is one for which someone waits and which outlives this try.
+// single reports whether a caller waits for the request and it survives this attempt.
 func (j *Job) single() bool { return j.Request.Mode == wire.ModeSingle && j.Origin.Persisted() }
 
-// Lane says for whom the job is. Someone waits for a single request, for the stages of a flow that one has begun, and
-// for what is asked over core NATS, unless a node asks it there, for a run.
+// Lane returns Calls if a caller waits: for a single request, a stage of its flow, or a direct request that is not a
+// node's.
 func (j *Job) Lane() Lane {
 	asker := j.Request.ReplyTo
 	if j.Request.Mode == wire.ModeSingle || asker.Call != "" && !j.Origin.Persisted() && !wire.IsNode(asker.Asker) {
@@ -45,14 +45,14 @@ func (j *Job) Lane() Lane {
 	return Chunks
 }
 
-// verdict says what a try at a single request has come to.
+// verdict is the outcome of an attempt at a single request.
 type verdict struct {
-	failure *wire.SlotError // what speaks for the items without an answer, if any
-	passing *wire.SlotError // what may pass; nil when trying again would not help
-	fault   *wire.SlotError // what the handler did not decide itself; nil when it has
+	failure *wire.SlotError // applies to unanswered items, if any
+	passing *wire.SlotError // retryable error; nil if a retry would not help
+	fault   *wire.SlotError // error that the handler did not choose, if any
 }
 
-// judge looks at what was answered, all of which is still held.
+// judge evaluates the answers, which are all held.
 func (j *Job) judge(failure *wire.SlotError, undecided bool) (v verdict, err error) {
 	slots, err := j.Answers.HeldSlots()
 	if err != nil {
@@ -81,8 +81,8 @@ func (v *verdict) add(e *wire.SlotError, undecided bool) {
 	}
 }
 
-// conclude ends a try at a single request: it is retried later, or answered, and buried when the handler did not
-// decide. It reports whether the request was answered.
+// conclude ends an attempt at a single request: retries it later, or answers it, and saves a dead letter if the
+// handler did not choose the error. It reports whether the request was answered.
 func (e *Server) conclude(j *Job, failure *wire.SlotError) bool {
 	if over := j.Answers.UnlessOverflowed(nil); over != nil {
 		j.Answers.Settle(0, true)
@@ -107,7 +107,7 @@ func (e *Server) conclude(j *Job, failure *wire.SlotError) bool {
 	return e.settle(j, v.failure, nil)
 }
 
-// mayComeBack reports whether another try may follow after a while: deliveries are left, and someone still waits then.
+// mayComeBack reports whether deliveries are left and the request will not expire before the delay ends.
 func (j *Job) mayComeBack(after time.Duration) bool {
 	if j.spent || j.Origin.Delivered() >= j.Request.Deliveries {
 		return false
@@ -116,8 +116,8 @@ func (j *Job) mayComeBack(after time.Duration) bool {
 	return expires.IsZero() || time.Now().Add(after).Before(expires)
 }
 
-// bury publishes a dead letter. It reports true once JetStream has acknowledged it; otherwise the request has been
-// handed back.
+// bury publishes a dead letter. It returns true once JetStream has acknowledged it; otherwise the request is returned
+// for redelivery.
 func (e *Server) bury(
 	ctx context.Context, from origin, h nats.Header, body []byte, fault *wire.SlotError, log *zap.Logger,
 ) bool {
@@ -138,18 +138,18 @@ func (e *Server) bury(
 }
 
 const (
-	// MaxBegun is how often a suspect may be begun alone and never finished.
+	// MaxBegun is how often a suspect may start alone without finishing.
 	MaxBegun = 2
-	// markTimeout bounds each look at a mark, and each change of one.
+	// markTimeout bounds each read or write of a mark.
 	markTimeout = time.Second
-	// begunTTL is how long a mark is kept, endedTTL what has taken its place.
+	// begunTTL is the lifetime of a mark, endedTTL that of a cleared one.
 	begunTTL = "1h"
 	endedTTL = "1s"
 )
 
-// soloAttempts notes how often a suspect was begun alone without being finished. Deliveries do not tell: a request that
-// was handed back has been delivered, too. The mark is a message of StreamFlow; where it cannot be read or written, for
-// want of a permission or the stream, deliveries have to do.
+// soloAttempts counts how often a suspect started alone without finishing. Deliveries also count requests returned
+// before they started. The mark is a message in StreamFlow; if it cannot be accessed, the count of deliveries is
+// used.
 type soloAttempts struct {
 	out     *Outbox
 	subject string
@@ -160,7 +160,6 @@ func newSoloAttempts(out *Outbox, endpoint string, slice uuid.UUID, log *zap.Log
 	return soloAttempts{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
 }
 
-// read returns how often the request was begun and not finished.
 func (m soloAttempts) read(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
@@ -181,7 +180,7 @@ func (m soloAttempts) read(ctx context.Context) int {
 	return max(n, 0)
 }
 
-// write notes how often the request was begun; 0 when it was finished, whatever came of it.
+// write stores the number of unfinished starts; 0 clears it.
 func (m soloAttempts) write(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
@@ -196,39 +195,38 @@ func (m soloAttempts) write(ctx context.Context, n int) {
 	}
 }
 
-// origin is where a request came from, and where word goes of what became of it.
+// origin is the source of a request, which receives its outcome.
 type origin interface {
-	// Acknowledge lets the request go: it has been answered.
+	// Acknowledge removes the answered request.
 	Acknowledge()
-	// Nak has the request delivered again after a while. It reports false when whoever asked does not send it again:
-	// then it must be answered.
+	// Nak requests redelivery after a delay. It returns false if there is no redelivery; then the request must be
+	// answered.
 	Nak(after time.Duration) bool
-	// Terminate lets the request go because it is of no use to anybody.
+	// Terminate removes a useless request.
 	Terminate(reason error)
-	// Delivered returns how often the request has been delivered, this time included.
+	// Delivered returns the number of deliveries so far.
 	Delivered() int
-	// Expires is when no one will want the answer any more; zero when that is not known.
+	// Expires returns when the answer is no longer wanted, or zero if unknown.
 	Expires() time.Time
-	// LetterID is the Nats-Msg-Id of the letter of a request that has none of its own.
+	// LetterID returns the Nats-Msg-Id of the request's dead letter.
 	LetterID() string
 	// Persisted reports whether the request outlives its service.
 	Persisted() bool
 }
 
-// SuspectFrom is at which delivery a request is held to be one that may have killed those who had it before.
+// SuspectFrom is the delivery from which a request is a suspect: it may have killed the processes that had it.
 const SuspectFrom = 3
 
-// suspicious reports whether a request may have killed those who had it before: it comes for the third time, or is a
-// piece of one that was given up as such.
+// suspicious reports whether a request is a suspect, or part of one that failed as such.
 func (j *Job) suspicious() bool {
 	return j.Origin.Delivered() >= SuspectFrom || j.Request.Deliveries < wire.DefaultDeliveries
 }
 
-// Isolate waits until the job may be handled: see suspects. It is called with a slot taken. Its end must be called when
-// the handler has returned. There is none, and the job may not be handled, when stopping was closed before (begun is
-// false then), and when a suspect was begun alone often enough and never finished: then the failure says so.
+// Isolate waits until the job may run: see Suspects. It requires a slot. end must be called after the handler
+// returns. end is nil, and the job must not run, if stopping was closed first (begun is false), or if a suspect has
+// started alone MaxBegun times without finishing (failure is set).
 func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func(), failure *wire.SlotError, begun bool) {
-	if j.Host == nil { // it is no one's
+	if j.Host == nil { // without a host
 		return func() {}, nil, true
 	}
 	if !j.suspicious() {
@@ -237,7 +235,7 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 			return nil, nil, false
 		}
 		if stay.Late {
-			j.Log.Warn("a suspect takes its time; others are handled beside it")
+			j.Log.Warn("a suspect item is slow; handling others concurrently")
 		}
 		return stay.End, nil, true
 	}
@@ -254,7 +252,7 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 		return nil, nil, false
 	}
 	j.Log.Info("a suspect is handled", zap.Int("delivered", j.Origin.Delivered()), zap.Bool("alone", stay.Alone))
-	if stay.Alone { // otherwise no one could say who it was
+	if stay.Alone { // otherwise the culprit would be unknown
 		times++
 		mark.write(ctx, times)
 	}

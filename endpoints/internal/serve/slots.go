@@ -7,45 +7,44 @@ import (
 	"time"
 )
 
-// Lane says for whom a slot is taken.
+// Lane is the class of work that a slot is for.
 type Lane int
 
-// The lanes, and how many there are.
+// The lanes and their number.
 const (
 	Chunks Lane = iota // a chunk of a run, or of a flow in one
-	Calls              // someone waits for the answer
+	Calls              // a caller waits
 	Lanes
 )
 
 const (
-	// callShare is the share of the slots' time that calls may take from chunks that wait, to one part for these.
+	// callShare is how many times the slot time of waiting chunks calls may take.
 	callShare = 3
-	// longestDebt is no wait: how much time chunks may be owed by calls before it is their turn, if one of them takes
-	// longer than that.
+	// longestDebt caps the time that calls may owe to chunks before a chunk goes next; usually it is a chunk's average
+	// time.
 	longestDebt = time.Second
 )
 
-// Slots bounds what an endpoint does at once: as many chunks as it has slots, and some calls more. Of those who wait in
-// a lane the one who waits longest gets the next slot. Calls come before chunks, until they have had callShare times as
-// much time as these, which waited. The size may change while slots are taken: a larger one is of use at once, a
-// smaller one as those who have a slot give it back.
+// Slots bounds an endpoint's concurrency: one chunk per slot, plus reserved slots for calls. Each lane is first in,
+// first out. Calls go first until they have had callShare times the time of waiting chunks. The size may change while
+// slots are taken: growth applies immediately, shrinking as slots are released.
 //
 // It is safe for concurrent use.
 type Slots struct {
-	reserve int // for calls, beyond the size; negative: usualReserve
+	reserve int // extra slots for calls; negative: usualReserve
 
 	mu      sync.Mutex
 	size    atomic.Int64        // written with mu held
-	Used    [Lanes]atomic.Int64 // also; above size for a while after the size was lowered
-	queued  [Lanes]atomic.Int64 // len of waiting, also
+	Used    [Lanes]atomic.Int64 // likewise; may exceed size after it was lowered
+	queued  [Lanes]atomic.Int64 // len(waiting), likewise
 	waiting [Lanes][]chan struct{}
-	since   [Lanes]time.Time // when the first of those in waiting began to wait
-	owed    time.Duration    // to chunks, since calls have waited without a break
-	usual   time.Duration    // that a chunk has a slot, on average
-	resized []func()         // called after each change of the size, without mu
+	since   [Lanes]time.Time // when waiting last became non-empty
+	owed    time.Duration    // to chunks, while calls keep waiting
+	usual   time.Duration    // average time that a chunk holds a slot
+	resized []func()         // called without mu after each resize
 }
 
-// usualReserve is how many slots are kept for calls unless Reserve says otherwise.
+// usualReserve is the default of Reserve.
 func usualReserve(size int) int {
 	if size >= 4 {
 		return 1
@@ -53,18 +52,17 @@ func usualReserve(size int) int {
 	return 0
 }
 
-// NewSlots returns so many slots; reserve is how many are kept for calls besides, negative: as usual.
+// NewSlots returns size slots and reserve extra ones for calls; negative means usualReserve.
 func NewSlots(size, reserve int) *Slots {
 	s := &Slots{reserve: reserve}
 	s.size.Store(int64(size))
 	return s
 }
 
-// Waiting is how many of a lane wait for a slot.
+// Waiting returns how many wait in a lane.
 func (s *Slots) Waiting(l Lane) int { return int(s.queued[l].Load()) }
 
-// Take waits for a slot. When there is one it is taken even while stop closes, so callers that find stop closed first
-// are refused.
+// Take waits for a slot and returns false once stop is closed. A slot granted while stop closes is kept.
 func (s *Slots) Take(l Lane, stop <-chan struct{}) bool {
 	select {
 	case <-stop:
@@ -80,7 +78,7 @@ func (s *Slots) Take(l Lane, stop <-chan struct{}) bool {
 	}
 }
 
-// Enter queues, and returns what is closed once the caller has a slot, which may be at once.
+// Enter queues for a slot. turn is closed once the caller has it.
 func (s *Slots) Enter(l Lane) (turn chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +88,7 @@ func (s *Slots) Enter(l Lane) (turn chan struct{}) {
 	return turn
 }
 
-// Leave ends a wait. It returns false when the caller has a slot by now.
+// Leave ends a wait. It returns false if the caller already has a slot.
 func (s *Slots) Leave(l Lane, turn chan struct{}) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,14 +101,14 @@ func (s *Slots) Leave(l Lane, turn chan struct{}) bool {
 	return true
 }
 
-// Give gives a slot back that was taken at since.
+// Give releases a slot taken at since.
 func (s *Slots) Give(l Lane, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.release(l, since)
 }
 
-// release is give. Called with mu held.
+// release is Give with mu held.
 func (s *Slots) release(l Lane, since time.Time) {
 	if l == Chunks {
 		s.usual += (time.Since(since) - s.usual) / 4
@@ -124,8 +122,8 @@ func (s *Slots) release(l Lane, since time.Time) {
 	s.admit()
 }
 
-// owes is what chunks will be owed when the slot is given back that a lane has had since then. Only the time counts in
-// which someone of the other lane waited for it. Called with mu held.
+// owes returns the debt to chunks after a lane releases a slot held since then. Only time in which the other lane
+// waited counts. mu must be held.
 func (s *Slots) owes(l Lane, since time.Time) time.Duration {
 	other := s.since[1-l]
 	switch {
@@ -140,8 +138,8 @@ func (s *Slots) owes(l Lane, since time.Time) time.Duration {
 	return s.owed + time.Since(since)/callShare
 }
 
-// Yield gives a slot back when there are more taken than there should be, or others come first, and reports whether it
-// did. Work of many parts calls it between them.
+// Yield releases the slot if too many are taken or the other lane is due, and reports whether it did. Work of many
+// parts calls it between them.
 func (s *Slots) Yield(l Lane, since time.Time) bool {
 	if s.queued[1-l].Load() == 0 && s.Used[Chunks].Load() <= s.size.Load() {
 		return false
@@ -159,10 +157,10 @@ func (s *Slots) Yield(l Lane, since time.Time) bool {
 	return excess
 }
 
-// bound is what chunks are owed when it is their turn. Called with mu held.
+// bound is the debt at which a chunk goes next. mu must be held.
 func (s *Slots) bound() time.Duration { return min(max(s.usual, time.Millisecond), longestDebt) }
 
-// admit gives free slots to those who wait. Called with mu held.
+// admit grants free slots. mu must be held.
 func (s *Slots) admit() {
 	for {
 		l, free := s.next()
@@ -176,7 +174,7 @@ func (s *Slots) admit() {
 	s.count()
 }
 
-// count brings to date what follows from who waits. Called with mu held.
+// count updates what derives from waiting. mu must be held.
 func (s *Slots) count() {
 	for l := range s.waiting {
 		s.queued[l].Store(int64(len(s.waiting[l])))
@@ -189,7 +187,7 @@ func (s *Slots) count() {
 	}
 }
 
-// next returns whose turn it is, if anybody's. Called with mu held.
+// next returns the lane that gets the next slot, if one is free. mu must be held.
 func (s *Slots) next() (l Lane, free bool) {
 	chunks, size := s.Used[Chunks].Load(), s.size.Load()
 	free = chunks+s.Used[Calls].Load() < size+int64(s.Kept())
@@ -201,7 +199,6 @@ func (s *Slots) next() (l Lane, free bool) {
 	return Calls, call
 }
 
-// resize changes how many slots there are.
 func (s *Slots) resize(size int) {
 	s.mu.Lock()
 	s.size.Store(int64(size))
@@ -213,10 +210,10 @@ func (s *Slots) resize(size int) {
 	}
 }
 
-// Len returns how many slots there are for chunks.
+// Len returns the number of slots for chunks.
 func (s *Slots) Len() int { return int(s.size.Load()) }
 
-// Kept returns how many there are besides, for calls only.
+// Kept returns the number of extra slots for calls.
 func (s *Slots) Kept() int {
 	if s.reserve >= 0 {
 		return s.reserve
@@ -224,7 +221,7 @@ func (s *Slots) Kept() int {
 	return usualReserve(s.Len())
 }
 
-// OnResize has f called after each change of the size. f must not wait.
+// OnResize registers f to be called after each resize. f must not block.
 func (s *Slots) OnResize(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

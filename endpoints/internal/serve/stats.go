@@ -9,15 +9,14 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// stats counts what an endpoint has done since Run.
 type stats struct {
 	chunks, items, errors      atomic.Int64
 	redelivered, givenUp, dead atomic.Int64
-	busy                       atomic.Int64 // nanoseconds from the delivery of a chunk to its last acknowledgement
+	busy                       atomic.Int64 // nanoseconds from a chunk's delivery to its last acknowledgement
 	latency                    latency
 }
 
-// Add counts a chunk of which items were worked on, and answered ones answered: a stage of a flow may answer none.
+// Add counts a chunk and its answered items: a stage of a flow may answer none.
 func (s *stats) Add(items, answered, errors int, took time.Duration) {
 	s.chunks.Add(1)
 	s.items.Add(int64(answered))
@@ -26,43 +25,43 @@ func (s *stats) Add(items, answered, errors int, took time.Duration) {
 	s.latency.add(time.Now(), items, answered, took)
 }
 
-// Came counts a request, or a reply to a flow, by which delivery it is.
+// Came counts a redelivery.
 func (s *stats) Came(delivered uint64) {
 	if delivered > 1 {
 		s.redelivered.Add(1)
 	}
 }
 
-// Failed counts what speaks for a chunk in the end, if anything does.
+// Failed counts a chunk's failure if it is CodeDeliveries.
 func (s *stats) Failed(failure *wire.SlotError) {
 	if failure != nil && failure.Code == wire.CodeDeliveries {
 		s.givenUp.Add(1)
 	}
 }
 
-// Status is the "data" of an endpoint in a $SRV.STATS answer.
+// Status is the "data" of an endpoint in $SRV.STATS.
 type Status struct {
 	Chunks      int64      `json:"chunks"`
 	Processed   int64      `json:"processed"`    // items
-	Errors      int64      `json:"errors"`       // items of those that got an error slot
+	Errors      int64      `json:"errors"`       // items with an error slot
 	InFlight    int        `json:"in_flight"`    // chunks held
 	Average     int64      `json:"avg_per_item"` // nanoseconds
-	Rate        float64    `json:"rate"`         // items a second, in the last minute
-	P50         int64      `json:"p50"`          // nanoseconds an item, in the last minute
+	Rate        float64    `json:"rate"`         // items per second, last minute
+	P50         int64      `json:"p50"`          // nanoseconds per item, last minute
 	P99         int64      `json:"p99"`
 	Concurrency int        `json:"concurrency"`
-	Each        bool       `json:"each"` // concurrency is of items
+	Each        bool       `json:"each"` // concurrency counts items
 	Lane        bool       `json:"lane"`
 	State       wire.State `json:"state"`
-	Reason      string     `json:"reason,omitempty"` // of StateWaiting, or what is denied
+	Reason      string     `json:"reason,omitempty"` // why waiting, or what is denied
 	Redelivered int64      `json:"redelivered"`
 	GivenUp     int64      `json:"given_up"`
 	Dead        int64      `json:"dead"`
-	Stages      int        `json:"stages"` // 0 when it is not a flow
+	Stages      int        `json:"stages"` // 0 if not a flow
 	Rebinds     int64      `json:"rebinds"`
 }
 
-// Status says what the endpoint has done, and what it is doing.
+// Status returns the endpoint's state and counts.
 func (e *Server) Status() Status {
 	pace := e.Stats.latency.pace(time.Now())
 	all := Status{
@@ -86,48 +85,45 @@ func (e *Server) Status() Status {
 	return all
 }
 
-// lane reports whether calls are read apart from chunks. Until a node has made the consumer for them they come with
-// these.
+// lane reports whether calls are read separately. Until a node creates their consumer they come with chunks.
 func (e *Server) lane() bool {
 	state, _ := e.Calls.Life.State()
 	return state == wire.StateListening
 }
 
 const (
-	// latencyWindow is how much of the past one window counts, latencyWindows how many are kept: the last minute.
+	// latencyWindow and latencyWindows make up the last minute.
 	latencyWindow  = 10 * time.Second
 	latencyWindows = 6
-	// latencySteps is into how many buckets each doubling is divided. A quantile is right to half a step: 6 %.
+	// latencySteps is the number of buckets per doubling. Quantiles are exact to half a step, 6 %.
 	latencySteps   = 8
 	latencyBuckets = 64 * latencySteps
 )
 
-// latency knows how many items an endpoint has handled in the last minute, and how long they took. It keeps a histogram
-// with logarithmic buckets for each of a few windows of time, the oldest of which is used again. A chunk costs it one
-// lock, whatever number of items it has.
+// latency tracks an endpoint's items and their times over the last minute, in a logarithmic histogram per window. A
+// chunk takes one lock, regardless of its size.
 //
 // It is safe for concurrent use.
 type latency struct {
 	mu      sync.Mutex
-	start   time.Time // when the first window began; zero before the first chunk
+	start   time.Time // of the first window; zero before the first chunk
 	windows [latencyWindows]window
 }
 
-// window counts what ended within one latencyWindow.
 type window struct {
-	number   int64 // which one it is, from start
-	items    int64 // that were worked on
+	number   int64 // counted from start
+	items    int64 // processed
 	answered int64
 	buckets  [latencyBuckets]int64
 }
 
-// pace is what latency knows of the last minute.
+// pace is the throughput and latency of the last minute.
 type pace struct {
-	rate     float64 // items a second that were answered
+	rate     float64 // answered items per second
 	p50, p99 time.Duration
 }
 
-// add counts the items of a chunk that took so long in all, and those of them that were answered by that.
+// add counts a chunk that took so long, and its answered items.
 func (l *latency) add(now time.Time, items, answered int, took time.Duration) {
 	if items <= 0 {
 		return
@@ -147,10 +143,9 @@ func (l *latency) add(now time.Time, items, answered int, took time.Duration) {
 	w.buckets[bucketOf(took/time.Duration(items))] += int64(items)
 }
 
-// number returns which window a time belongs to. Called with mu held.
+// number returns the window of a time. mu must be held.
 func (l *latency) number(now time.Time) int64 { return max(0, int64(now.Sub(l.start)/latencyWindow)) }
 
-// pace sums the last minute up.
 func (l *latency) pace(now time.Time) pace {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,12 +169,12 @@ func (l *latency) pace(now time.Time) pace {
 		return pace{}
 	}
 	oldest := l.start.Add(time.Duration(max(0, newest-latencyWindows+1)) * latencyWindow)
-	// An instance that has just begun has no rate worth the name: count it by the second at least.
+	// The rate of a new instance is taken over at least a second.
 	span := max(now.Sub(oldest), time.Second)
 	return pace{rate: float64(sum.answered) / span.Seconds(), p50: sum.quantile(50), p99: sum.quantile(99)}
 }
 
-// quantile returns what so many per cent of the items did not pass.
+// quantile returns the time that percent of the items did not exceed.
 func (w *window) quantile(percent int64) time.Duration {
 	rank := (w.items*percent + 99) / 100
 	for b, n := range w.buckets {
@@ -190,7 +185,7 @@ func (w *window) quantile(percent int64) time.Duration {
 	return 0 // there are no items
 }
 
-// bucketOf returns the bucket of a duration: latencySteps of equal width for each doubling.
+// bucketOf returns a duration's bucket: latencySteps of equal width per doubling.
 func bucketOf(d time.Duration) int {
 	v := uint64(max(d, 0))
 	if v < latencySteps {
@@ -201,9 +196,9 @@ func bucketOf(d time.Duration) int {
 	return (octave-2)*latencySteps + int(step)
 }
 
-// middleOf returns the duration that stands for a bucket.
+// middleOf returns a bucket's representative duration.
 func middleOf(bucket int) time.Duration {
-	if bucket < 2*latencySteps { // these have a width of 1 ns
+	if bucket < 2*latencySteps { // 1 ns wide
 		return time.Duration(bucket)
 	}
 	shift := bucket/latencySteps - 1

@@ -13,49 +13,48 @@ import (
 )
 
 const (
-	// isolationTimeout is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
-	// ends what would wait indefinitely: a handler that asks its own process for something and waits.
+	// isolationTimeout is how long a suspect waits to be alone, and others for a suspect, while no handler ends. It
+	// resolves deadlocks, such as a handler that waits for its own process.
 	isolationTimeout = 30 * time.Second
 )
 
-// Suspects keeps requests that may kill their process apart from all others in it, whatever endpoint they are of: if
-// one does, no one else is blamed. Others share the process; a suspect waits until it has it for itself, and what comes
-// after it waits for the suspect. What is done on behalf of the same slice of a node does not wait for each other: the
-// one may wait for the other's answer.
+// Suspects isolates requests that may kill their process from all others in it, across endpoints, so that only the
+// culprit is blamed. A suspect waits until it is alone, and later requests wait for it. Requests for the same root
+// slice do not wait for one another, since one may need the other's answer.
 //
 // It is safe for concurrent use.
 type Suspects struct {
 	Timeout time.Duration
 
 	Mu      sync.Mutex
-	running map[uuid.UUID]int // handlers at work, by what they are done for
-	count   int               // all of them
-	alone   map[uuid.UUID]int // the suspects among them
-	Queue   []*visitor        // suspects that wait, in order
-	changed chan struct{}     // closed when those who wait should look again; nil when no one waits
+	running map[uuid.UUID]int // running handlers by root slice
+	count   int               // running handlers
+	alone   map[uuid.UUID]int // running suspects by root slice
+	Queue   []*visitor        // waiting suspects
+	changed chan struct{}     // closed to wake waiters; nil without waiters
 }
 
-// visitor is a request that wants to be handled.
+// visitor is a request to be handled.
 type visitor struct {
-	root    uuid.UUID // what it is done for
+	root    uuid.UUID // root slice
 	suspect bool
 }
 
-// Stay is a visitor who is let in. Its end must be called.
+// Stay is an admitted visitor. End must be called.
 type Stay struct {
 	in *Suspects
 	visitor
-	Alone bool // a suspect that has the process for itself
-	Late  bool // let in because nothing went on
+	Alone bool // a suspect alone in the process
+	Late  bool // admitted after the timeout
 }
 
-// NewSuspects knows of no suspect.
+// NewSuspects returns an empty Suspects.
 func NewSuspects() *Suspects {
 	return &Suspects{Timeout: isolationTimeout, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
 }
 
-// Enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It
-// reports false when stop was closed before.
+// Enter waits until a visitor may be handled, or no handler has ended for Timeout. It returns false if stop was
+// closed first.
 func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (Stay, bool) {
 	v := &visitor{root, suspect}
 	s.Mu.Lock()
@@ -92,7 +91,7 @@ func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (St
 	return s.admit(v, suspect, false), true
 }
 
-// welcome reports whether a visitor may be handled now. Called with mu held.
+// welcome reports whether a visitor may be handled now. Mu must be held.
 func (s *Suspects) welcome(v *visitor) bool {
 	kin := s.running[v.root]
 	switch {
@@ -105,7 +104,7 @@ func (s *Suspects) welcome(v *visitor) bool {
 	}
 }
 
-// admit lets a visitor in. Called with mu held.
+// admit admits a visitor. Mu must be held.
 func (s *Suspects) admit(v *visitor, alone, late bool) Stay {
 	s.count++
 	s.running[v.root]++
@@ -115,14 +114,14 @@ func (s *Suspects) admit(v *visitor, alone, late bool) Stay {
 	return Stay{s, *v, alone, late}
 }
 
-// unqueue takes a suspect out of the queue. Called with mu held.
+// unqueue removes a suspect from the queue. Mu must be held.
 func (s *Suspects) unqueue(v *visitor) {
 	i := slices.Index(s.Queue, v)
 	s.Queue = slices.Delete(s.Queue, i, i+1)
 	s.wake()
 }
 
-// change returns what will be closed when something has changed. Called with mu held.
+// change returns a channel closed at the next change. Mu must be held.
 func (s *Suspects) change() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -130,7 +129,7 @@ func (s *Suspects) change() <-chan struct{} {
 	return s.changed
 }
 
-// wake has waiters check again. Called with mu held.
+// wake wakes all waiters. Mu must be held.
 func (s *Suspects) wake() {
 	if s.changed != nil {
 		close(s.changed)
@@ -138,7 +137,7 @@ func (s *Suspects) wake() {
 	}
 }
 
-// End is called when the visitor has been handled.
+// End ends the stay.
 func (t Stay) End() {
 	s := t.in
 	s.Mu.Lock()
@@ -157,20 +156,18 @@ func decrease(counts map[uuid.UUID]int, root uuid.UUID) {
 	}
 }
 
-// Concurrency decides how many slots an endpoint has: as many as operators say, for as long as they say anything, then
-// what SetConcurrency said, then the option.
-//
-// It is safe for concurrent use.
+// Concurrency sets an endpoint's number of slots: the operators' value if set, else that of SetConcurrency, else the
+// option. It is safe for concurrent use.
 type Concurrency struct {
 	Slots  *Slots
 	Option int
 	Log    *zap.Logger
 
 	mu            sync.Mutex
-	own, operator int // 0: nothing was said
+	own, operator int // 0 if not set
 }
 
-// SetOwn takes what SetConcurrency says.
+// SetOwn applies SetConcurrency.
 func (s *Concurrency) SetOwn(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +175,7 @@ func (s *Concurrency) SetOwn(n int) {
 	s.apply("the service")
 }
 
-// SetOperator takes what the consumer says.
+// SetOperator applies the consumer's settings.
 func (s *Concurrency) SetOperator(settings stream.ConsumerSettings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +183,7 @@ func (s *Concurrency) SetOperator(settings stream.ConsumerSettings) {
 	s.apply("an operator")
 }
 
-// apply changes the slots, if there is anything to change. Called with mu held.
+// apply resizes the slots if needed. mu must be held.
 func (s *Concurrency) apply(who string) {
 	size := cmp.Or(s.operator, s.own, s.Option)
 	before := s.Slots.Len()

@@ -13,44 +13,43 @@ import (
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
-// Work is a decoded chunk in the hands of its handler.
+// Work is a decoded chunk.
 type Work interface {
-	// Run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
-	// answered, if any. It returns false when stopping was closed before the handler was called at all.
+	// Run takes slots, calls the handler and returns the failure that applies to unanswered items, if any. begun is
+	// false if stopping was closed before the handler was called.
 	Run(ctx context.Context, slots *Slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
 }
 
-// Around calls the handler of a chunk, or of a stage, within whatever is called around handlers.
+// Around calls the handler of a chunk or stage inside the wrappers.
 type Around func(ctx context.Context, j *Job, stage int, inner Wrapped) error
 
-// Wrapped is what wrappers can be called around.
+// Wrapped is a chunk or stage that wrappers can run around.
 type Wrapped interface {
-	// Handle calls the handler for the items that are not answered, and turns its panic and its end of time into an
-	// error.
+	// Handle calls the handler for the unanswered items, and converts a panic or timeout to an error.
 	Handle(ctx context.Context) error
-	// Items returns what the handler will see.
+	// Items returns the items for the handler.
 	Items() WorkItems
 }
 
-// WorkItems is the items of a chunk, whatever their type.
+// WorkItems is the untyped items of a chunk.
 type WorkItems interface {
-	// Unanswered returns the items that no one has answered, in the order of the request.
+	// Unanswered returns the unanswered items in request order.
 	Unanswered() []Item
-	// ClaimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
-	// called with answers.mu held.
+	// ClaimFor marks an item as answered by a wrapper, or returns false if it does not exist or is answered. Answers.Mu
+	// must be held.
 	ClaimFor(ordinal int) bool
-	// LeaveOut drops the answered items from those that the handler will see.
+	// LeaveOut removes answered items from those for the handler.
 	LeaveOut()
 }
 
-// Onward is implemented by items that may go on without an answer: those of a stage.
+// Onward is implemented by items that can move to a later stage.
 type Onward interface {
-	// GoingOn returns the ordinals of the items that have been sent on to a later stage.
+	// GoingOn returns the ordinals of the items sent to a later stage.
 	GoingOn() []int
 }
 
-// RunWrapped calls the handler of a chunk, or of a stage, within the wrappers of its endpoint. It returns the failure
-// that speaks for what is not answered, if any. Answers that wrappers held have been sent, or dropped, by then.
+// RunWrapped calls the handler of a chunk or stage inside its endpoint's wrappers. It returns the failure that
+// applies to unanswered items, if any. Held answers are sent or dropped by then.
 func RunWrapped(ctx context.Context, j *Job, stage int, inner Wrapped) *wire.SlotError {
 	var err error
 	if j.Around == nil {
@@ -62,12 +61,12 @@ func RunWrapped(ctx context.Context, j *Job, stage int, inner Wrapped) *wire.Slo
 		return nil
 	}
 	j.undecided = Undecided(err)
-	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
-	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
+	// A whole chunk mostly fails for temporary reasons, such as a database outage. A permanent error would split it down
+	// to single items immediately: twice as many calls as items.
 	return wire.AsSlotError(ctx, err, true)
 }
 
-// Item is one item of a request, as wrappers and handlers are told of it.
+// Item is an item as wrappers and handlers see it.
 type Item struct {
 	Request *wire.Request
 	Ordinal int
@@ -75,7 +74,7 @@ type Item struct {
 	Parts   wire.Parts
 }
 
-// InSlot runs what takes one slot, alone when it must be. begun is false when stopping was closed before.
+// InSlot runs f in one slot, isolated if needed. begun is false if stopping was closed first.
 func (j *Job) InSlot(
 	ctx context.Context, slots *Slots, stopping <-chan struct{}, f func() *wire.SlotError,
 ) (failure *wire.SlotError, begun bool) {
@@ -93,7 +92,7 @@ func (j *Job) InSlot(
 	return f(), true
 }
 
-// Guard calls the handler of a whole chunk. A panic, or the end of ctx, is the error of the chunk.
+// Guard calls a chunk's handler and converts a panic, or the end of ctx, to an error.
 func (j *Job) Guard(ctx context.Context, handler func(context.Context) error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -112,54 +111,53 @@ func (j *Job) Guard(ctx context.Context, handler func(context.Context) error) (e
 }
 
 const (
-	// NakDelay is how long a request rests that could not be answered.
+	// NakDelay is the redelivery delay of a request that could not be answered.
 	NakDelay = 2 * time.Second
-	// foreignDelay is how long a request rests that speaks a version of the protocol that this side does not.
+	// foreignDelay is that of a request in an unsupported protocol version.
 	foreignDelay = 10 * time.Second
 )
 
-// Job is one request from its delivery to its acknowledgement.
+// Job is one request, from delivery to acknowledgement.
 type Job struct {
 	Host     *Host
 	Origin   origin
 	Endpoint string
-	Header   nats.Header // as it came; not to be changed
-	body     []byte      // also
+	Header   nats.Header // as received; do not modify
+	body     []byte      // likewise
 	Request  *wire.Request
 	Around   Around
 	Answers  Writer
 	Timeout  time.Duration
 	Log      *zap.Logger
 	Started  time.Time
-	// undecided says that the failure of the chunk is not one that the handler chose.
+	// undecided reports that the handler did not choose the chunk's failure.
 	undecided bool
-	// spent says that no further try may follow, whatever deliveries are left.
+	// spent forbids another attempt, even if deliveries are left.
 	spent bool
-	// fault is what a single request dies of once it is answered; nil when it does not.
+	// fault is the error for which a single request becomes a dead letter, or nil.
 	fault *wire.SlotError
 }
 
-// dealer returns what takes one request, which a puller holds, all the way. It returns when the request has been dealt
-// with.
+// dealer returns a function that handles one held request to its end.
 func (e *Server) dealer(from *Puller,
 ) func(Scope, RequestID, jetstream.Msg) (items int, took time.Duration) {
 	return func(scope Scope, id RequestID, msg jetstream.Msg) (items int, took time.Duration) {
 		meta, err := msg.Metadata()
 		if err != nil {
-			return 0, 0 // hold would have refused it
+			return 0, 0 // hold rejects these
 		}
 		return e.accept(scope, Queued{Puller: from, ID: id, Times: meta.NumDelivered}, msg.Headers(), msg.Data())
 	}
 }
 
-// accept takes a request, wherever it came from, all the way.
+// accept handles a request of any origin to its end.
 func (e *Server) accept(scope Scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
 	e.Stats.Came(uint64(from.Delivered()))
 	request, err := wire.ParseRequest(h, body, e.Host.Limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.Name {
 		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo,
 			request.ReplyTo.Callee, e.Name)
-		request = nil // to answer there would be to speak for another endpoint
+		request = nil // answering would impersonate another endpoint
 	}
 	if request == nil {
 		e.refuse(scope, from, h, body, err)
@@ -181,7 +179,7 @@ func (e *Server) accept(scope Scope, from origin, h nats.Header, body []byte) (i
 	return 0, 0
 }
 
-// refuse gets rid of a request whose headers cannot be read: there is no one to answer.
+// refuse drops a request with unreadable headers: there is no requester to answer.
 func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, err error) {
 	log := e.Log.With(OfHeader(h)...)
 	var bad *wire.MalformedError
@@ -191,26 +189,25 @@ func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, er
 		return
 	}
 	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
-	// Whatever its mode: no one else would ever know of it.
+	// In any mode, or it would vanish without a trace.
 	if !from.Persisted() || e.bury(scope.Sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(),
 		false), log) {
 		from.Terminate(err)
 	}
 }
 
-// refuseBody reports a request whose body cannot be read, and then gets rid of it.
 func (e *Server) refuseBody(j *Job, err error) {
 	j.Log.Error("a request cannot be read", zap.Error(err))
 	e.giveUp(j, wire.Refusal(err), err)
 }
 
-// giveUp answers a request that no handler has seen, and lets it go.
+// giveUp answers a request that no handler has seen, and removes it.
 func (e *Server) giveUp(j *Job, failure *wire.SlotError, spoiled error) {
 	j.fault = failure
 	e.settle(j, failure, spoiled)
 }
 
-// NewJob is the job of a request that was read.
+// NewJob returns the job of a parsed request.
 func (e *Server) NewJob(scope Scope, from origin, h nats.Header, body []byte, request *wire.Request) *Job {
 	j := &Job{Host: e.Host, Origin: from, Endpoint: e.Name, Header: h, body: body, Request: request,
 		Around: e.Around, Timeout: e.Settings.Timeout, Started: time.Now(), Log: e.Log.With(Fields(request.Meta)...)}
@@ -218,26 +215,26 @@ func (e *Server) NewJob(scope Scope, from origin, h nats.Header, body []byte, re
 	return j
 }
 
-// serve hands a job to its handler and answers it. It returns false when the service stopped before that.
+// serve runs a job's handler and answers the request. It returns false if the request was not answered here.
 func (e *Server) serve(scope Scope, j *Job) bool {
 	ctx, cancel := context.WithCancelCause(scope.Working)
 	defer cancel(nil)
 	j.Answers.GiveUp = cancel
 	if j.single() {
-		j.Answers.Hold() // nothing is told that another try may change
+		j.Answers.Hold() // another attempt may change the answers
 	}
 	work := e.Begin(j)
 	failure, begun := work.Run(&JobContext{ctx, j}, e.Slots, scope.Stopping)
 	total := j.Answers.Close()
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == wire.CodeShutdown:
-		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
+		// Nothing was done: another instance may take it after the end of the open pull here.
 		if j.Origin.Nak(2 * pull.Settling) {
 			return false
 		}
 		failure = wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true)
 	case total == len(j.Request.Items):
-		failure = nil // there is nothing left for it to speak for
+		failure = nil // all items are answered
 	}
 	if j.single() {
 		if !e.conclude(j, failure) {
@@ -254,8 +251,8 @@ func (e *Server) serve(scope Scope, j *Job) bool {
 	return true
 }
 
-// settle sends the end of the reply, buries a single request that died, and then lets the request go: as answered, or
-// when spoiled says so as of no use. It reports whether all of that was done; otherwise the request is handed back.
+// settle sends the end of the reply, saves a dead letter if needed, and acknowledges the request, or terminates it if
+// spoiled is set. It returns false if the request was returned for redelivery instead.
 func (e *Server) settle(j *Job, failure *wire.SlotError, spoiled error) bool {
 	e.Stats.Failed(failure)
 	if err := j.Answers.Send(failure); err != nil {
@@ -263,12 +260,12 @@ func (e *Server) settle(j *Job, failure *wire.SlotError, spoiled error) bool {
 		j.Origin.Nak(NakDelay)
 		return false
 	}
-	// Whoever waits has the answer first, however full the stream of the letters is.
+	// The caller gets the answer first, even if the stream of dead letters is full.
 	if j.fault != nil && j.single() && !e.bury(j.Answers.Ctx, j.Origin, j.Header, j.body, j.fault, j.Log) {
 		return false
 	}
-	// JetStream has acknowledged every message of the reply, and the letter. Only now may the request go: before, a crash
-	// would leave neither them nor the request.
+	// Acknowledge only now: JetStream has stored the whole reply and the dead letter. If it came earlier, a crash would
+	// lose both and the request.
 	if spoiled != nil {
 		j.Origin.Terminate(spoiled)
 	} else {
@@ -277,7 +274,7 @@ func (e *Server) settle(j *Job, failure *wire.SlotError, spoiled error) bool {
 	return true
 }
 
-// JobContext is the context of a handler. It knows the job, for what the handler asks of others.
+// JobContext is the context of a handler; its job is used for the handler's own calls.
 type JobContext struct {
 	context.Context //nolint:containedctx // it is a context
 	Job             *Job
@@ -285,7 +282,7 @@ type JobContext struct {
 
 type jobKey struct{}
 
-// Value answers for jobKey and passes on the rest.
+// Value returns the job for jobKey, and the parent's value for other keys.
 func (c *JobContext) Value(key any) any {
 	if key == (jobKey{}) {
 		return c.Job
@@ -293,7 +290,7 @@ func (c *JobContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// JobOf returns the job that a handler was called for, given the handler's context or one made from it, or nil.
+// JobOf returns the job of a handler's context or one derived from it, or nil.
 func JobOf(ctx context.Context) *Job {
 	j, _ := ctx.Value(jobKey{}).(*Job)
 	return j

@@ -20,52 +20,52 @@ const (
 	replyOpen = `{"slots":[`
 	// ReplyClose ends the body of a reply.
 	ReplyClose = `]}`
-	// ReplyReserve is kept free in every reply for the headers that only some messages have.
+	// ReplyReserve is left for headers that only some messages have.
 	ReplyReserve = 1 << 10
 )
 
-// Buffers holds the bodies of replies between chunks.
+// Buffers pools the bodies of replies.
 //
 //nolint:gochecknoglobals // a pool has no state that anybody could see
 var Buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// recycle keeps a buffer for the next body, unless it is a large one.
+// recycle returns a buffer to the pool unless it is large.
 func recycle(buf *bytes.Buffer) {
 	if buf.Cap() <= wire.MaxPooled {
 		Buffers.Put(buf)
 	}
 }
 
-// Writer writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
-// with mu held, or are its takers.
+// Writer writes the slots of one chunk into as few messages as fit, and sends them. Methods require Mu, except Send,
+// Close and those that lock it.
 type Writer struct {
 	Out     *Outbox
 	Subject string
 	Header  nats.Header // of every message
-	Limit   int         // bytes of one body
-	FlushAt int         // bytes at which a message is sent without being asked
-	Squeeze int         // bytes from which a body is compressed; 0: never
+	Limit   int         // maximum bytes of a body
+	FlushAt int         // bytes at which a message is sent
+	Squeeze int         // minimum bytes to compress; 0 disables
 
-	// Ctx ends when sending must stop. It is kept because Item.Reply, which may send, has none of its own.
+	// Ctx ends when sending must stop. It is stored because Item.Reply may send, but has no context.
 	Ctx context.Context //nolint:containedctx // see above
-	// GiveUp ends the handler's context once a message could not be sent.
+	// GiveUp cancels the handler once a message could not be sent.
 	GiveUp context.CancelCauseFunc
 
 	Mu     sync.Mutex
 	Buf    *bytes.Buffer
-	slot   int // where the slot being written starts
-	value  int // where its result or error goes
-	here   int // slots in buf
+	slot   int // start of the current slot
+	value  int // start of its result or error
+	here   int // slots in Buf
 	Total  int // slots in all messages
-	Errors int // of those, with an error
+	Errors int // of those, errors
 	Closed bool
-	begun  time.Time // when the handler was first called
-	// Unfinished says that the reply goes on elsewhere: a flow is suspended. There is no final message then.
+	begun  time.Time // first call of the handler
+	// Unfinished means that the reply continues elsewhere, because the flow is suspended. There is no final message.
 	Unfinished bool
-	// faults are the ordinals whose error slots the handler has not decided.
+	// faults are ordinals whose error the handler did not choose.
 	faults map[int]bool
-	held   held  // what wrappers keep back
-	err    error // of the first message that could not be sent
+	held   held  // by wrappers
+	err    error // of the first message not sent
 	sends  sync.WaitGroup
 }
 
@@ -76,7 +76,7 @@ func (a *Writer) open() {
 	a.here = 0
 }
 
-// begin starts the slot of an ordinal, up to where its result or error goes.
+// begin starts a slot, up to its result or error.
 func (a *Writer) begin(ordinal int) {
 	if a.Buf == nil {
 		a.open()
@@ -93,8 +93,8 @@ func (a *Writer) begin(ordinal int) {
 	a.value = a.Buf.Len()
 }
 
-// Result writes the slot of an ordinal, or sends the result in pieces when it is too large for a message. result points
-// to a handler's Out. On an error nothing was written.
+// Result writes a slot, or sends the result in pieces if it is too large for a message. result points to a handler's
+// Out. With an error, nothing was written.
 func (a *Writer) Result(ordinal int, result any) error {
 	if b := wire.AsBinary(result); b != nil {
 		kind, err := b.TypeOf()
@@ -113,12 +113,11 @@ func (a *Writer) Result(ordinal int, result any) error {
 		return nil
 	}
 	written := a.Buf.Bytes()
-	a.Buf = bytes.NewBuffer(bytes.Clone(written[:a.slot])) // what was grown for the result is not kept
+	a.Buf = bytes.NewBuffer(bytes.Clone(written[:a.slot])) // drop the capacity grown for the result
 	a.large(ordinal, "", bytes.TrimPrefix(written[a.value:], []byte(`"d":`)))
 	return nil
 }
 
-// binary is result for bytes of a content type.
 func (a *Writer) binary(ordinal int, contentType string, data []byte) {
 	if base64.StdEncoding.EncodedLen(len(data)) < a.Limit {
 		a.begin(ordinal)
@@ -132,7 +131,6 @@ func (a *Writer) binary(ordinal int, contentType string, data []byte) {
 	a.large(ordinal, contentType, data)
 }
 
-// json is result for JSON that is written already.
 func (a *Writer) json(ordinal int, data []byte) {
 	a.begin(ordinal)
 	a.Buf.WriteString(`"d":`)
@@ -145,10 +143,9 @@ func (a *Writer) json(ordinal int, data []byte) {
 	a.large(ordinal, "", data)
 }
 
-// rollback takes back what was written since begin.
 func (a *Writer) rollback() { a.Buf.Truncate(a.slot) }
 
-// fits reports whether the slot that was written since begin fits a message of its own.
+// fits reports whether the current slot fits in an empty message.
 func (a *Writer) fits() bool {
 	return a.Buf.Len()-a.slot+len(`}`)+len(replyOpen)+len(ReplyClose) <= a.Limit
 }
@@ -166,7 +163,7 @@ func (a *Writer) commit() {
 	}
 }
 
-// carry sends what stands before the last slot and moves the slot into a message of its own.
+// carry sends what precedes the current slot, and moves the slot to a new message.
 func (a *Writer) carry() {
 	full, slot := a.Buf, a.Buf.Bytes()[a.slot:]
 	here := a.here
@@ -179,7 +176,7 @@ func (a *Writer) carry() {
 	a.Buf, a.here, a.slot = next, 0, len(replyOpen)
 }
 
-// Fail writes the error slot of an ordinal.
+// Fail writes an error slot.
 func (a *Writer) Fail(ordinal int, e *wire.SlotError) {
 	a.begin(ordinal)
 	a.Buf.Write(wire.AppendError(append(a.Buf.AvailableBuffer(), `"e":`...), e))
@@ -187,7 +184,7 @@ func (a *Writer) Fail(ordinal int, e *wire.SlotError) {
 	a.commit()
 }
 
-// Write answers an item by a slot that checkAnswer has passed.
+// Write writes a slot that checkAnswer accepted.
 func (a *Writer) Write(slot wire.Slot) {
 	if slot.Err != nil {
 		a.Fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
@@ -200,7 +197,7 @@ func (a *Writer) Write(slot wire.Slot) {
 	}
 }
 
-// Flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
+// Flush sends Buf in the background, or stashes it while a wrapper holds answers.
 func (a *Writer) Flush() {
 	if a.Buf == nil || a.here == 0 {
 		return
@@ -214,7 +211,7 @@ func (a *Writer) Flush() {
 	a.ship(buf)
 }
 
-// ship ends a message and sends it, in the background.
+// ship completes a message and sends it in the background.
 func (a *Writer) ship(buf *bytes.Buffer) {
 	buf.WriteString(ReplyClose)
 	if err := a.Out.Reserve(a.Ctx, buf.Len()); err != nil {
@@ -224,8 +221,7 @@ func (a *Writer) ship(buf *bytes.Buffer) {
 	a.post(a.message(buf.Bytes()), buf.Len(), buf)
 }
 
-// post sends a message, in the background, for which there is room in the outbox. Its buffer, if any, is kept for the
-// next.
+// post sends a message in the background and recycles buf. Outbox capacity must be reserved.
 func (a *Writer) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
 	a.sends.Go(func() {
 		err := a.Out.Publish(a.Ctx, msg)
@@ -242,7 +238,7 @@ func (a *Writer) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
 	})
 }
 
-// Broken notes the first error of what was sent.
+// Broken records the first send error.
 func (a *Writer) Broken(err error) {
 	if a.err == nil {
 		a.err = err
@@ -250,8 +246,8 @@ func (a *Writer) Broken(err error) {
 	}
 }
 
-// message wraps a body. Its Nats-Msg-Id is its own: derived from the slice, it would make the second message of a
-// reply, or the reply to a redelivered request, look like a duplicate.
+// message wraps a body. Its Nats-Msg-Id is random: derived from the slice, it would make a reply's second message, or
+// the reply to a redelivery, look like a duplicate.
 func (a *Writer) message(body []byte) *nats.Msg {
 	msg := a.plain(body)
 	if a.Squeeze > 0 && len(body) >= a.Squeeze {
@@ -263,15 +259,14 @@ func (a *Writer) message(body []byte) *nats.Msg {
 	return msg
 }
 
-// plain is message without compression.
 func (a *Writer) plain(body []byte) *nats.Msg {
 	msg := &nats.Msg{Subject: a.Subject, Header: maps.Clone(a.Header), Data: body}
 	msg.Header[wire.HeaderMsgID] = []string{uuid.NewString()}
 	return msg
 }
 
-// Send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
-// and returns when JetStream has acknowledged every message of the reply. Answers that come later are refused.
+// Send completes the reply with the final message, which has the failure for items without a slot, if any. It returns
+// once JetStream has acknowledged all messages of the reply. Later answers are refused.
 func (a *Writer) Send(failure *wire.SlotError) error {
 	if a.Unfinished {
 		return a.sendRest()
@@ -295,7 +290,7 @@ func (a *Writer) Send(failure *wire.SlotError) error {
 	return err
 }
 
-// sendRest sends what has been answered, and returns when JetStream has acknowledged it.
+// sendRest sends the remaining answers and waits for all acknowledgements.
 func (a *Writer) sendRest() error {
 	a.Mu.Lock()
 	a.Flush()
@@ -306,7 +301,7 @@ func (a *Writer) sendRest() error {
 	return a.err
 }
 
-// Final closes the answers and returns the last message of them.
+// Final closes the answers and returns the final message.
 func (a *Writer) Final(failure *wire.SlotError) *nats.Msg {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -335,7 +330,7 @@ func (a *Writer) Final(failure *wire.SlotError) *nats.Msg {
 	return msg
 }
 
-// Close refuses answers from now on and reports how many slots there are.
+// Close refuses further answers and returns the number of slots.
 func (a *Writer) Close() (total int) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -343,27 +338,27 @@ func (a *Writer) Close() (total int) {
 	return a.Total
 }
 
-// OwnError is an error of the SDK's making: the handler has decided nothing.
+// OwnError is an error of the SDK that the handler did not choose.
 type OwnError struct{ Err error }
 
 func (e OwnError) Error() string { return e.Err.Error() }
 
 func (e OwnError) Unwrap() error { return e.Err }
 
-// Undecided reports whether an error speaks for something that a handler did not decide by Fail or Retry.
+// Undecided reports whether the handler did not choose the error with Fail or Retry.
 func Undecided(err error) bool {
 	var own OwnError
 	var slot *wire.SlotError
 	return errors.As(err, &own) || !errors.As(err, &slot)
 }
 
-// Fault writes the error slot of an ordinal whose handler has not decided it.
+// Fault writes an error slot that the handler did not choose.
 func (a *Writer) Fault(ordinal int, e *wire.SlotError) {
 	a.Blame(ordinal)
 	a.Fail(ordinal, e)
 }
 
-// Blame notes that the handler has not decided the error of an ordinal.
+// Blame records that the handler did not choose an item's error.
 func (a *Writer) Blame(ordinal int) {
 	if a.faults == nil {
 		a.faults = map[int]bool{}
@@ -371,14 +366,14 @@ func (a *Writer) Blame(ordinal int) {
 	a.faults[ordinal] = true
 }
 
-// IsFault reports whether an item was blamed.
+// IsFault reports whether Blame was called for an item.
 func (a *Writer) IsFault(ordinal int) bool {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	return a.faults[ordinal]
 }
 
-// Start notes that the work on the chunk begins now, unless it has begun already, in a stage before.
+// Start records when work on the chunk began, unless an earlier stage did.
 func (a *Writer) Start() {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -387,14 +382,14 @@ func (a *Writer) Start() {
 	}
 }
 
-// setTook says in the final message how long the chunk took, if anybody has begun to work on it. Called with mu held.
+// setTook reports the chunk's duration in the final message, if work began. Mu must be held.
 func (a *Writer) setTook(h nats.Header) {
 	if !a.begun.IsZero() {
 		h[wire.HeaderTook] = []string{wire.FormatTook(time.Since(a.begun))}
 	}
 }
 
-// SetBegun hands on when the work on a suspended chunk began.
+// SetBegun stores when work on a suspended chunk began.
 func (a *Writer) SetBegun(h nats.Header) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -403,7 +398,7 @@ func (a *Writer) SetBegun(h nats.Header) {
 	}
 }
 
-// Resume takes over what setBegun has handed on. The clock there may have been another one.
+// Resume restores what SetBegun stored, possibly by another clock.
 func (a *Writer) Resume(h nats.Header) {
 	ms, err := strconv.ParseInt(h.Get(wire.HeaderFlowBegun), 10, 64)
 	if begun := time.UnixMilli(ms); err == nil && begun.Before(time.Now()) {

@@ -1,4 +1,4 @@
-// What a service needs of NATS. The test kit has another one, in memory.
+// What a service needs of NATS. The test kit has an in-memory implementation.
 
 import { setTimeout as pause } from 'node:timers/promises';
 
@@ -15,21 +15,21 @@ export interface Stored {
 /** @internal */
 export interface Bus {
   readonly maxPayload: number;
-  /** Hands a message to JetStream; returns when it is acknowledged. Tries again under the same Nats-Msg-Id, for a while. */
+  /** Stores a message in JetStream, with retries under one Nats-Msg-Id for patience ms; resolves once stored. */
   store(subject: string, headers: MsgHdrs, body: Uint8Array, patience?: number): Promise<void>;
-  /** Sends over core NATS; returns when the server has it. */
+  /** Sends over core NATS; resolves once the server has it. */
   send(subject: string, headers: MsgHdrs, body: Uint8Array, reply?: string): Promise<void>;
-  /** The last message on a subject of the stream of flows. */
+  /** Returns the last message on a subject of stream TRANCHE_FLOW. */
   last(subject: string): Promise<Stored | undefined>;
-  /** Stores a message in place of the one with a sequence (0: of none); false when someone else was ahead. */
+  /** Replaces the message with a sequence (0: none); false if another writer was first. */
   replace(subject: string, sequence: number, headers: MsgHdrs, body: Uint8Array): Promise<boolean>;
-  /** Has take called with each message on a subject, until what is returned is called. */
+  /** Calls take for each message on a subject. Call the result to stop. */
   listen(subject: string, take: (msg: Msg) => void): () => void;
-  /** Whether the instances of an endpoint read calls apart from chunks. */
+  /** Whether an endpoint's instances read calls separately. */
   hasLane(endpoint: string): Promise<boolean>;
 }
 
-/** @internal Where what someone waits for is published. */
+/** @internal Subject for publishing calls. */
 export async function subjectOfCalls(bus: Bus, endpoint: string): Promise<string> {
   return `tranche.work.${endpoint}${(await bus.hasLane(endpoint)) ? '+' : ''}`;
 }
@@ -40,13 +40,13 @@ export const TOO_LARGE = 10054;
 export const FULL = 10077;
 const WRONG_SEQUENCE = [10071, 10164];
 const ACK_TIMEOUT = 2_000;
-const LANE_KNOWN = 5_000; // ms; so long it is taken for true that an endpoint has a lane, and that it has none
+const LANE_KNOWN = 5_000; // ms to cache that an endpoint reads calls separately; LANE_UNKNOWN: that it does not
 const LANE_UNKNOWN = 1_000;
-const LANE_TIMEOUT = 250; // ms; who hears nothing by then publishes where chunks go
+const LANE_TIMEOUT = 250; // ms; without an answer the request goes with the chunks
 /** @internal */
 export const PATIENCE = 30_000;
 
-/** @internal JetStream's own code of an error, or undefined. */
+/** @internal JetStream's error code, or undefined. */
 export function apiCode(err: unknown): number | undefined {
   return err instanceof JetStreamApiError ? err.code : undefined;
 }
@@ -114,7 +114,7 @@ export class NatsBus implements Bus {
     return () => sub.unsubscribe();
   }
 
-  // Of the instances the one that answers first speaks for all.
+  // The first instance to answer speaks for all.
   hasLane(endpoint: string): Promise<boolean> {
     const all = lanes.get(this.nc)!;
     const known = all.get(endpoint);
@@ -130,7 +130,7 @@ export class NatsBus implements Bus {
       const msg = await this.nc.request(`tranche.status.${endpoint}`, undefined, { timeout: LANE_TIMEOUT });
       return msg.json<{ lane?: unknown }>().lane === true;
     } catch {
-      return false; // no one answers, or no one may be asked
+      return false; // no answer, or no permission
     }
   }
 }

@@ -1,4 +1,4 @@
-// Asking an endpoint and waiting for the answer, without a run.
+// Calls: sending items to an endpoint and waiting for the answers, without a run.
 
 import { randomUUID } from 'node:crypto';
 
@@ -12,24 +12,24 @@ import {
   slotValue, toHeaders, traceFields, writeJSON,
 } from './wire';
 
-const WINDOW = 16; // requests of a call without their answers
+const WINDOW = 16; // unanswered requests of a call
 const DIRECT_WINDOW = 4;
 const RESERVE = 1024;
 const MAX_PARAMS = 16 * 1024;
 
 export interface CallOptions {
-  /** Over core NATS: nothing is stored, and it is clear at once when no one listens. */
+  /** Uses core NATS: nothing is stored, and the call fails immediately if no service listens. */
   direct?: boolean;
-  /** Who calls: a part of the subject that answers come in by. Default: the endpoint whose handler calls, or `caller`. */
+  /** The caller's name, part of the subject for answers. Default: the endpoint whose handler calls, or `caller`. */
   caller?: string;
-  /** Who asked first, for people. */
+  /** The original requester, for display. */
   origin?: string;
   params?: Record<string, string>;
-  /** Milliseconds. Default 30,000. */
+  /** Milliseconds, for the whole call. Default 30,000. */
   timeout?: number;
   /** Ends the call early. */
   signal?: AbortSignal;
-  /** The trace to go on with. Default: that of the request whose handler calls. */
+  /** The trace to continue. Default: that of the request whose handler calls. */
   trace?: Trace;
 }
 
@@ -38,14 +38,14 @@ export interface CallItem<In = unknown> {
   readonly in: In;
 }
 
-/** What became of an item: out, or error. */
+/** The outcome of an item: out, or error. */
 export interface CallResult<Out = unknown> {
   readonly key: string;
   readonly out?: Out;
   readonly error?: Failure;
 }
 
-/** Not all was answered in time. The request may have been worked on anyway. */
+/** Not all items were answered before the timeout, but may have been processed. `results` has the answers so far. */
 export class UnansweredError extends Error {
   constructor(endpoint: string, readonly results: CallResult[], cause: unknown) {
     super(`endpoint ${endpoint} did not answer: ${said(cause)}`, { cause });
@@ -53,20 +53,21 @@ export class UnansweredError extends Error {
   }
 }
 
-/** No one listens: said at once, of direct calls. */
+/** No service listens; thrown immediately by direct calls. */
 export class NoListenersError extends Error {
   constructor(endpoint: string) {
-    super(`no one listens for direct requests to endpoint ${endpoint}`);
+    super(`no service listens for direct requests to endpoint ${endpoint}`);
     this.name = 'NoListenersError';
   }
 }
 
 /**
- * Asks an endpoint for one item. It rejects with a Failure when the endpoint answers with an error, and with an
- * UnansweredError or NoListenersError when there is no answer.
+ * Sends one item to an endpoint and resolves to its result. It rejects with a Failure if the endpoint answers with an
+ * error, and with an UnansweredError or NoListenersError if there is no answer.
  *
- * Each call is a run of its own, so handlers see other idempotency keys each time. In a handler, endpoints that wait for
- * one another are counted, and the trace goes on; it keeps its place meanwhile, which a flow does not.
+ * Each call is a separate run, so handlers see a new idempotency key each time. In a handler, the call continues the
+ * trace and counts towards the limit of endpoints that wait for one another. The handler keeps its slot while
+ * waiting; a flow does not.
  */
 export async function call<Out = unknown>(
   by: NatsConnection | Service, endpoint: string, key: string, input: unknown, options: CallOptions = {},
@@ -76,7 +77,7 @@ export async function call<Out = unknown>(
   return result!.out as Out;
 }
 
-/** Asks for a list, in as many requests as it takes. Errors of items stand in the results, in the order of the items. */
+/** Sends a list, in as many requests as needed. Results are in the order of items and hold the errors of items. */
 export async function callList<Out = unknown>(
   by: NatsConnection | Service, endpoint: string, items: CallItem[], options: CallOptions = {},
 ): Promise<CallResult<Out>[]> {
@@ -159,7 +160,7 @@ class Call<Out> {
     }
   }
 
-  // Cuts the items into requests and sends these, some at once.
+  // Cuts the items into requests and sends them, up to a window of unanswered ones.
   async #publish(over: () => boolean): Promise<void> {
     const { items, endpoint, options } = this;
     const seconds = Math.max(1, Math.ceil(this.#timeout / 1000));
@@ -201,7 +202,7 @@ class Call<Out> {
     }
   }
 
-  // Writes one request for the items from first on. Items that cannot be sent are answered at once.
+  // Builds one request from the items starting with from. Items that cannot be sent are answered with an error.
   #cut(from: number, fields: [string, string][]): { body: Buffer | undefined; first: number; next: number } {
     const size = fields.reduce((n, pair) => n + Buffer.byteLength(pair.join(': \r\n')), 0) + this.#params.length * 3;
     const limit = Math.min(this.#bus.maxPayload - size - RESERVE, MAX_BODY);

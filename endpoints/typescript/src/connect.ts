@@ -1,4 +1,4 @@
-// A connection that is to last: it is tried indefinitely, and left when its server is stalled.
+// A long-lived connection: it reconnects indefinitely and leaves a stalled server.
 
 import { readFileSync } from 'node:fs';
 
@@ -7,15 +7,15 @@ import {
 } from '@nats-io/transport-node';
 
 /**
- * Connects as the environment says, and then as options say:
+ * Connects to NATS with settings from the environment, then options:
  *
- *     NATS_URL                       servers, separated by commas; default nats://127.0.0.1:4222
- *     NATS_CREDS, NATS_NKEY          a file of credentials, or with the seed of an nkey
- *     NATS_USER, NATS_PASSWORD       a user; or what stands before the @ of the first address
+ *     NATS_URL                       servers, comma-separated; default nats://127.0.0.1:4222
+ *     NATS_CREDS, NATS_NKEY          a credentials file, or one with an nkey seed
+ *     NATS_USER, NATS_PASSWORD       a user; default: the one in the first address
  *     NATS_CA, NATS_CERT, NATS_KEY   files for TLS
- *     NATS_INBOX_PREFIX              where answers come in, for users that may not read all of _INBOX
+ *     NATS_INBOX_PREFIX              inbox prefix, for users that may not read all of _INBOX
  *
- * It waits for a server that is not there, and comes back after losses; log is told of both.
+ * It waits for an unavailable server and reconnects after losses; log receives both.
  */
 export async function connect(
   options: NodeConnectionOptions = {}, log: (line: string) => void = (line) => console.error(line),
@@ -34,7 +34,7 @@ export async function connect(
   return nc;
 }
 
-// Who this is.
+// Credentials, inbox prefix and TLS files.
 function identity(server: string): NodeConnectionOptions {
   const env = (name: string): string => process.env[`NATS_${name}`] ?? '';
   const options: NodeConnectionOptions = {};

@@ -1,11 +1,11 @@
-// Requests over core NATS. No one keeps them: one that cannot be taken is answered so at once.
+// Requests over core NATS. They are not persisted, so one that cannot be taken is refused immediately.
 
 import type { Msg, NatsConnection } from '@nats-io/transport-node';
 
 import type { Endpoint } from './job';
 import { Failure, said } from './wire';
 
-const SHARE = 4; // so many may be held for each place
+const SHARE = 4; // requests held per slot
 const LEAST = 16;
 const BYTES = 16 * 1024 * 1024;
 
@@ -29,7 +29,7 @@ export class Direct {
       else stopping.addEventListener('abort', () => done(), { once: true });
     });
     this.#stopped = true;
-    await sub.drain().catch(() => {}); // the connection is lost, and what was sent with it
+    await sub.drain().catch(() => {}); // the connection is lost, and the messages with it
     if (this.held > 0) await new Promise<void>((idle) => { this.#idle = idle; });
   }
 

@@ -11,7 +11,7 @@ interface Who {
 
 const QUEUE = 'q';
 
-/** @internal Lists a service until what is returned is called. */
+/** @internal Registers a service. Call the result to remove it. */
 export function announce(
   nc: NatsConnection, who: Who, endpoints: () => string[], status: (name: string) => Record<string, unknown>,
   contract: (name: string) => object,

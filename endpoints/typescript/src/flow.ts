@@ -1,4 +1,4 @@
-// Endpoints in stages. Between two stages nothing runs and no one waits: the chunk is suspended.
+// Endpoints in stages. Between two stages nothing runs or waits: the chunk is suspended.
 
 import { FlowItem, Stage } from './flowitem';
 import { type Found, FlowStore, Missing, type Suspended, failureOf, readSuspended, splitSlice } from './flowstore';
@@ -10,14 +10,14 @@ import { now } from './reply';
 import type { Service } from './service';
 import { type Body, Failure, type Head, MAX_STAGES, checkOrigin, readHead, readReply, readStage, said } from './wire';
 
-const REMEMBERED = 4096; // chunks that went on
-const CHANGED = 5; // so often a chunk of another version is left to other instances
-const MISSING = [250, 1_000, 3_000]; // ms; so long a reply rests whose chunk cannot be found
+const REMEMBERED = 4096; // chunks that moved on
+const CHANGED = 5; // deliveries left to instances of another version
+const MISSING = [250, 1_000, 3_000]; // ms before each retry for a chunk that is not found
 
 export interface FlowOptions<In = unknown> extends EndpointOptions<In> {
   /**
-   * Names what the stages mean. Change it when a chunk that one version has suspended cannot be continued by the next: such
-   * chunks are begun again. Another number of stages counts by itself.
+   * Identifies the meaning of the stages. Change it when the next version cannot continue chunks suspended by this
+   * one; they then restart. Changing the number of stages has the same effect.
    */
   revision?: string;
 }
@@ -25,10 +25,10 @@ export interface FlowOptions<In = unknown> extends EndpointOptions<In> {
 type Handler<In, Out, State, Shared> = (stage: Stage<In, Out, State, Shared>) => unknown;
 
 /**
- * Serves an endpoint in stages, which read from top to bottom like one function. A stage asks other endpoints, item by
- * item, by a target; the next begins when all have answered, on any instance. An item whose question came back as an error
- * is answered with it, unless the target keeps errors. A stage may run more than once: what it asks should follow from the
- * items and their states alone.
+ * Serves an endpoint in stages, which read like one function. A stage may query other endpoints for each item with a
+ * target; the next stage starts, on any instance, when all answers have arrived. An item whose question failed is
+ * answered with that error, unless the target keeps errors. A stage may run more than once, so its questions must
+ * depend only on the items and their states.
  */
 export function handleFlow<In = unknown, Out = unknown, State = unknown, Shared = unknown>(
   service: Service, endpoint: string, stages: Handler<In, Out, State, Shared>[], options: FlowOptions<In> = {},
@@ -73,7 +73,7 @@ export class FlowEndpoint extends Endpoint {
     return work.advance();
   }
 
-  /** Takes a reply to what the flow has asked all the way. */
+  /** Handles one reply to the flow's questions. */
   async deal(delivery: Delivery): Promise<void> {
     let to;
     let reply: StageReply;
@@ -95,7 +95,7 @@ export class FlowEndpoint extends Endpoint {
     } catch (err) {
       const rest = MISSING[delivery.deliveries - 1];
       if (err instanceof Missing && err.what !== 'gone' && rest !== undefined) return delivery.settle(nak(rest));
-      if (err instanceof Missing && err.what !== 'torn') return delivery.settle('+ACK'); // stale: the chunk has gone on
+      if (err instanceof Missing && err.what !== 'torn') return delivery.settle('+ACK'); // the chunk has moved on
       this.host.log(`${this.name}: a reply could not be taken: ${said(err)}`);
       await delivery.settle(nak(2_000));
     }
@@ -140,7 +140,7 @@ export class FlowEndpoint extends Endpoint {
     }
   }
 
-  // Messages for one chunk are noted one at a time within an instance.
+  // Serializes the messages of one chunk within an instance.
   #inTurn<T>(id: string, work: () => Promise<T>): Promise<T> {
     const mine = (this.#turns.get(id) ?? Promise.resolve()).then(work, work);
     const settled = mine.catch(() => {}).finally(() => {
@@ -162,7 +162,7 @@ export class FlowEndpoint extends Endpoint {
     return new Job(this, head, params, reply, true);
   }
 
-  // Runs the stage; false when the message comes again.
+  // Runs the stage; false if the message will be redelivered.
   async #continue(
     delivery: Delivery, id: string, found: Found, head: Head, from: Suspended, replies: StageReply[], parts: Set<string>,
   ): Promise<boolean> {
@@ -178,10 +178,10 @@ export class FlowEndpoint extends Endpoint {
     const outcome = await work.advance();
     const idle = job.reply.total === from.answered && outcome.failure?.code === 'shutdown' && !from.failure;
     if (!outcome.begun || idle) {
-      await delivery.settle(nak(2 * SETTLE)); // nothing was done: another instance can have it
+      await delivery.settle(nak(2 * SETTLE)); // nothing was done: another instance may take it
       return false;
     }
-    // All that follows from this state is acknowledged before it is removed, and then the message.
+    // Everything derived from the state is acknowledged before the state is removed, and then the message.
     const clear = { ...delivery, settle: async (how: string) => {
       if (how === '+ACK') this.store.remove(id, [...Array(found.parts).keys(), ...parts]);
       await delivery.settle(how);

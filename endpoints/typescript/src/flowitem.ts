@@ -1,14 +1,14 @@
-// What handlers of flows see: items, stages, and the endpoints that they ask.
+// What handlers of flows use: items, stages and targets.
 
 import type { FlowWork } from './flowwork';
 import { BaseItem } from './job';
 import { type Binary, Failure, type Meta, type RawItem, type Slot, checkName, said, slotValue, writeJSON } from './wire';
 
-/** An item in a stage of a flow: answer it, ask for it, send it on, or leave it out; then it will be retried. */
+/** An item in a stage. Answer it, ask a target, or call next; otherwise it is left out and retried. */
 export class FlowItem<In = unknown, Out = unknown, State = unknown> extends BaseItem {
   /** The payload, in the first stage only. */
   readonly in!: In;
-  /** Kept from stage to stage, as JSON. */
+  /** Kept for the next stages, as JSON. */
   state: State | undefined;
   /** @internal */ readonly asks = new Map<string, Ask>();
   /** @internal */ answers = new Map<string, Slot>();
@@ -22,22 +22,22 @@ export class FlowItem<In = unknown, Out = unknown, State = unknown> extends Base
     this.#work = work;
   }
 
-  /** Answers with a result, and ends the item's way. What it has asked for in this stage is not asked. */
+  /** Answers with a result and ends the item's flow. Its questions in this stage are dropped. */
   reply(result: Out | Binary): void {
     void this.answer(result);
   }
 
-  /** Answers with an error that trying again would not help. */
+  /** Answers with a permanent error. */
   fail(code: string, message: string): void {
     void this.answer(new Failure(code, message));
   }
 
-  /** Answers with an error that may pass. */
+  /** Answers with a retryable error. */
   retry(code: string, message: string): void {
     void this.answer(new Failure(code, message, true));
   }
 
-  /** Goes on to the next stage without asking for anything. */
+  /** Moves to the next stage without a question. */
   next(): void {
     if (this.#open()) this.goesOn = true;
   }
@@ -51,7 +51,7 @@ export class FlowItem<In = unknown, Out = unknown, State = unknown> extends Base
         this.fail('bad_query', `the item asks both endpoint ${before.endpoint} and endpoint ${target.endpoint} under the name `
           + `${target.name}; give one another name, by as`);
       }
-      return; // the first question stands
+      return; // the first question counts
     }
     try {
       this.asks.set(target.name, { ...target, query: writeJSON(query) });
@@ -60,7 +60,7 @@ export class FlowItem<In = unknown, Out = unknown, State = unknown> extends Base
     }
   }
 
-  /** @internal Goes on to the next stage. */
+  /** @internal Whether the item moves to the next stage. */
   get moves(): boolean {
     return !this.answered && (this.goesOn || this.asks.size > 0);
   }
@@ -81,11 +81,11 @@ export interface Ask {
   readonly query: string;
 }
 
-/** The items of a chunk that have come to a stage. */
+/** The items of a chunk that reached a stage. */
 export class Stage<In = unknown, Out = unknown, State = unknown, Shared = unknown> {
   readonly meta: Meta;
   readonly params: Readonly<Record<string, string>>;
-  /** Which stage this is, from 0. */
+  /** The stage's number, from 0. */
   readonly number: number;
   readonly #work: FlowWork;
 
@@ -110,13 +110,13 @@ export class Stage<In = unknown, Out = unknown, State = unknown, Shared = unknow
     return this.items.map(({ key }) => key);
   }
 
-  /** Sends what has been answered so far. */
+  /** Sends the answers so far. */
   flush(): void {
     if (!this.#work.job.closed) this.#work.job.reply.flush();
   }
 }
 
-/** An endpoint that flows ask, with a Query for an item, to be answered with an Answer in the next stage. */
+/** An endpoint that flows query: it takes a Query for an item and returns an Answer in the next stage. */
 export class Target<Query = unknown, Answer = unknown> {
   /** @internal */
   constructor(readonly endpoint: string, readonly name: string, readonly keep: boolean) {
@@ -124,40 +124,40 @@ export class Target<Query = unknown, Answer = unknown> {
     checkName(name);
   }
 
-  /** The same endpoint under another name, so that one stage can ask it two things. */
+  /** The same endpoint under another name, to ask it two questions in one stage. */
   as(name: string): Target<Query, Answer> {
     return new Target(this.endpoint, name, this.keep);
   }
 
-  /** A target whose errors do not fail the item: the next stage sees the item, and `error` tells. */
+  /** A target whose errors do not fail the item. The next stage gets them from `error`. */
   keepErrors(): Target<Query, Answer> {
     return new Target(this.endpoint, this.name, true);
   }
 
-  /** Asks for an item. The request goes out when the stage has ended. */
+  /** Asks a question for an item. It is sent when the stage ends. */
   ask(item: FlowItem, query: Query): void {
     item.ask(this, query);
   }
 
-  /** Whether the stage before has asked for the item. */
+  /** Whether the previous stage asked this target for the item. */
   asked(item: FlowItem): boolean {
     return item.answers.has(this.name);
   }
 
-  /** The answer; undefined when nothing was asked, or error tells why there is none. It is there in the next stage only. */
+  /** The answer to the previous stage's question; undefined if nothing was asked or there is an error. */
   answer(item: FlowItem): Answer | undefined {
     const slot = item.answers.get(this.name);
     return slot && !slot.e ? slotValue(slot) as Answer : undefined;
   }
 
-  /** The error that answers the item; only with keepErrors. */
+  /** The error that answered the question; only with keepErrors. */
   error(item: FlowItem): Failure | undefined {
     const slot = item.answers.get(this.name);
     return slot?.e && slotValue(slot) as Failure;
   }
 }
 
-/** The target of an endpoint. */
+/** Returns the target of an endpoint. */
 export function target<Query = unknown, Answer = unknown>(endpoint: string): Target<Query, Answer> {
   return new Target(endpoint, endpoint, false);
 }

@@ -1,5 +1,5 @@
-// Suspended chunks of a flow, in messages found by their subjects, as in the Go SDK (endpoints/README.md, Flows):
-// nodes can tell a caller the outcome of its request.
+// Suspended chunks, in messages found by subject, in the Go SDK's format (endpoints/README.md, Flows): nodes use it
+// to tell a caller the outcome of its request.
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -11,11 +11,11 @@ import { Failure, type Head, MAX_BODY, MAX_ITEMS, formatUUID, toHeaders, uuid5 }
 
 const RESERVE = 1024;
 const MAX_PARTS = 1 << 14;
-const LAG = [5, 20, 75]; // ms; so long a message is looked for again: the replica that answers may be behind
+const LAG = [5, 20, 75]; // ms between reads of a message that must exist: the replica may be behind
 const STATE_PATIENCE = 5_000;
 const REQUEST_BITS = 0x1fff;
 
-/** @internal How large the state of a chunk may be. */
+/** @internal Limit of a chunk's state, in bytes. */
 export const MAX_STATE = 16 * 1024 * 1024;
 
 /** @internal A chunk between two stages. */
@@ -23,7 +23,7 @@ export interface Suspended {
   readonly version: 1;
   readonly revision?: string;
   readonly stages: number;
-  /** The one that comes next. */
+  /** The next stage. */
   readonly stage: number;
   readonly params?: Record<string, string>;
   readonly total: number;
@@ -31,13 +31,13 @@ export interface Suspended {
   readonly failure?: { code: string; message: string; retry: boolean };
   readonly requests: { target: string; endpoint: string; keep?: boolean }[];
   readonly shared?: unknown;
-  /** Ordinal, key, state, and the requests that the item waits for. */
+  /** Ordinal, key, state, and the indexes of the requests that the item waits for. */
   readonly items: { i: number; k: string; s?: unknown; r?: number[] }[];
 }
 
 /**
- * @internal Something is not there: the chunk has `gone` on, for certain; it is `absent`, and may be there in a moment; or
- * it is `torn`: a part of it is missing, which is being written again, or the replica that was asked is behind.
+ * @internal A chunk is `gone` if it moved on for certain, `absent` if it may appear, and `torn` if a part is missing
+ * because it is being rewritten or the replica is behind.
  */
 export class Missing extends Error {
   constructor(readonly what: 'gone' | 'absent' | 'torn', message: string) {
@@ -45,7 +45,7 @@ export class Missing extends Error {
   }
 }
 
-/** @internal A chunk as it was found. */
+/** @internal A chunk as read. */
 export interface Found {
   readonly headers: MsgHdrs;
   readonly body: Buffer;
@@ -68,7 +68,7 @@ export class FlowStore {
     return `tranche.flow.${this.endpoint}.${id}.${part}`;
   }
 
-  /** Stores a state, the first part last: who finds that finds the others. */
+  /** Stores a state, the first part last: a reader that finds it finds the rest. */
   async write(id: string, fields: [string, string][], body: Buffer): Promise<void> {
     const all: [string, string][] = [...fields, ['Nats-TTL', this.#ttl], ['Tranche-Flow-Write', randomUUID()]];
     const size = all.reduce((n, pair) => n + Buffer.byteLength(pair.join(': \r\n')), 0);
@@ -79,7 +79,7 @@ export class FlowStore {
       try {
         await this.bus.store(this.subject(id, n), toHeaders(all), body.subarray(n * room, (n + 1) * room), STATE_PATIENCE);
       } catch (err) {
-        for (let done = n + 1; done < parts; done++) this.remove(id, [done]); // they take room
+        for (let done = n + 1; done < parts; done++) this.remove(id, [done]); // free their space
         throw err;
       }
     }
@@ -105,7 +105,7 @@ export class FlowStore {
     return { headers: first.headers, body: Buffer.concat(bodies), parts };
   }
 
-  /** A message that is there, even when the replica that is asked is behind. */
+  /** Reads a message that exists, even if the replica is behind. */
   parked(id: string, name: string): Promise<Stored> {
     return this.#again(() => this.get(this.subject(id, name)).catch(torn));
   }
@@ -137,7 +137,7 @@ export class FlowStore {
     return this.bus.replace(subject, sequence, toHeaders([['Nats-TTL', this.#ttl]]), body);
   }
 
-  /** Gets rid of what is no longer needed. It waits for nothing: what it misses goes when its time is over. */
+  /** Marks parts for deletion without waiting. What it misses expires. */
   remove(id: string, parts: Iterable<string | number>): void {
     for (const part of parts) {
       const headers = toHeaders([['Nats-TTL', '1'], ['Tranche-Flow-Done', '1']]);
@@ -146,12 +146,12 @@ export class FlowStore {
   }
 }
 
-// What it means that a part cannot be had of a chunk that is there.
+// Converts the error of reading a part of a chunk that exists.
 function torn(err: unknown): never {
   throw err instanceof Missing && err.what === 'absent' ? new Missing('torn', err.message) : err;
 }
 
-/** @internal The id of a chunk that is suspended after a stage; it follows from who asked and for what. */
+/** @internal The ID of a chunk suspended after a stage, derived from its request. */
 export function flowID(asker: Head, endpoint: string, stage: number): string {
   const name = `${endpoint}:${stage}${asker.requeued > 0 ? `:${asker.requeued}` : ''}`;
   const id = uuid5(asker.slice, name);
@@ -166,7 +166,7 @@ export function sliceOf(id: string, request: number): string {
   return formatUUID(bytes);
 }
 
-/** @internal The reverse of sliceOf. */
+/** @internal The inverse of sliceOf. */
 export function splitSlice(slice: string): { id: string; request: number } {
   const bytes = Buffer.from(slice.replaceAll('-', ''), 'hex');
   if (bytes.length !== 16) throw new Error(`slice "${slice.slice(0, 60)}" is none`);
@@ -175,7 +175,7 @@ export function splitSlice(slice: string): { id: string; request: number } {
   return { id: formatUUID(bytes), request: last & REQUEST_BITS };
 }
 
-/** @internal Reads a state, and holds it to what the stages rely on: it comes from a stream. */
+/** @internal Parses a state and checks all that stages rely on, because streams are untrusted. */
 export function readSuspended(body: Buffer): Suspended {
   const s = JSON.parse(body.toString()) as Suspended;
   const stage = s.stage >= 1 && s.stage < s.stages;

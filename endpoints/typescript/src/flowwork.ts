@@ -1,4 +1,4 @@
-// Takes a chunk through the stages of a flow: what they ask, what is kept meanwhile, and what comes back.
+// Runs a chunk through a flow's stages: its questions, its state and the answers.
 
 import { FULL, apiCode, subjectOfCalls } from './bus';
 import type { FlowEndpoint } from './flow';
@@ -14,7 +14,7 @@ import {
 } from './wire';
 
 const RESERVE = 1024;
-const PUBLISHERS = 8; // requests of a stage that are on their way at once
+const PUBLISHERS = 8; // requests of a stage being published concurrently
 
 interface Question {
   readonly request: Suspended['requests'][number];
@@ -23,7 +23,7 @@ interface Question {
   readonly body: Buffer;
 }
 
-/** @internal Takes a chunk through as many stages as need no answer from elsewhere. */
+/** @internal Runs a chunk through all stages that need no answers. */
 export class FlowWork {
   items: FlowItem[] = [];
 
@@ -56,7 +56,7 @@ export class FlowWork {
           this.failure ??= failure;
           break;
         }
-        job.closed = true; // what a handler says now is lost
+        job.closed = true; // later answers would be lost
         const questions = this.#questions();
         if (questions.length > 0) return this.#suspend(questions);
         this.#moveOn();
@@ -80,8 +80,7 @@ export class FlowWork {
     });
   }
 
-  // Writes the requests for what the stage has asked. A stage that is repeated may ask in another order, and must still
-  // make the same requests.
+  // Builds the requests of the stage. A repeated stage may ask in another order but must produce the same requests.
   #questions(): Question[] {
     const groups = new Map<string, { ask: Ask; items: FlowItem[] }>();
     for (const item of this.items) {
@@ -158,8 +157,8 @@ export class FlowWork {
     return fields;
   }
 
-  // Leaves the chunk in the stream and sends the requests that it waits for. The message that brought us here is
-  // acknowledged after that, so a crash at any point repeats the stage, under the same ids.
+  // Stores the chunk in the stream and sends its requests. The message that led here is acknowledged only after that:
+  // a crash at any point repeats the stage, under the same IDs.
   #suspend(questions: Question[]): Outcome {
     const { flow, job, stage } = this;
     const { head, reply } = job;
@@ -211,7 +210,7 @@ export class FlowWork {
     return { begun: true, leave };
   }
 
-  /** Puts the replies into the items of the stage that they lead to. */
+  /** Adds the replies to the items of the next stage. */
   merge(from: Suspended, replies: StageReply[]): void {
     const at = new Map(from.items.map(({ i }, n) => [i, n]));
     const dropped = new Set<FlowItem>();
@@ -247,7 +246,7 @@ export class FlowWork {
   }
 }
 
-// Who asked, as it stands with the state: whatever becomes of the rest, the asker can be told.
+// The requester's headers, stored with the state, so that it can be answered even if the body cannot be read.
 function askerFields(head: Head): [string, string][] {
   const fields: [string, string][] = [['Tranche-Deliveries', String(head.deliveries)]];
   if (!head.replyTo.startsWith('tranche.reply.')) fields.push(['Tranche-Reply-To', head.replyTo]);

@@ -1,5 +1,5 @@
-// Collects the replies to the requests of a suspended chunk. The head says which messages have come; it is changed by
-// compare-and-set, so that of two instances that get the last two messages exactly one sees both.
+// Collects the replies to a suspended chunk's requests. The head lists the messages received. It is updated by
+// compare-and-set, so of two instances that receive the last two messages, exactly one sees both.
 
 import { setTimeout as pause } from 'node:timers/promises';
 
@@ -13,7 +13,7 @@ const PARKED = ['Tranche-Version', 'Tranche-Run', 'Tranche-Slice', 'Tranche-Step
   'Tranche-Mode', 'Tranche-Final', 'Tranche-Service', 'Nats-Service-Error-Code', 'Nats-Service-Error', 'Content-Encoding',
   'Content-Type'];
 
-/** @internal One message of a reply, and which request it answers. */
+/** @internal One message of the reply to a request. */
 export interface StageReply {
   readonly request: number;
   readonly message: ReplyMessage;
@@ -21,23 +21,23 @@ export interface StageReply {
 
 interface Part {
   n: string; // where it is parked
-  r: number; // the request
-  i: number[]; // the ordinals that it was the first to answer
+  r: number; // request
+  i: number[]; // ordinals that it was the first to answer
   f?: boolean; // final
-  a?: number; // if final: the slots of the whole reply
-  w?: boolean; // the message alone has them all
+  a?: number; // if final: number of slots in the whole reply
+  w?: boolean; // this message alone holds them all
 }
 
 interface Head {
   parts: Part[];
-  done?: string; // the part with which all was there: whoever was delivered it runs the stage
+  done?: string; // the part that completed the replies; its receiver runs the stage
 }
 
 /** @internal */
 export class Gathering {
-  /** What is left in the stream beside the state. */
+  /** Parts in the stream besides the state. */
   readonly parts = new Set<string>();
-  readonly #asked: number[]; // how many items wait for each request
+  readonly #asked: number[]; // number of items waiting for each request
 
   constructor(readonly store: FlowStore, readonly id: string, readonly from: Suspended) {
     this.#asked = from.requests.map(() => 0);
@@ -45,8 +45,8 @@ export class Gathering {
   }
 
   /**
-   * Takes a message. It returns all of them when they are all there and it is for this one to run the stage; otherwise
-   * nothing is left to do with it but to acknowledge it.
+   * Handles one reply message. It returns all messages if they are complete and this one must run the stage;
+   * otherwise the message only needs an acknowledgement.
    */
   async take(reply: StageReply, delivery: Delivery): Promise<StageReply[] | undefined> {
     const part = this.#part(`p${delivery.id}`, reply);
@@ -63,7 +63,7 @@ export class Gathering {
   async #note(part: Part, delivery: Delivery): Promise<Head | 'none' | 'conflict'> {
     const subject = this.store.subject(this.id, 'head');
     const { head, sequence } = await this.#head(subject);
-    if (head.parts.some(({ n }) => n === part.n)) return head.done === part.n ? head : 'none'; // delivered again
+    if (head.parts.some(({ n }) => n === part.n)) return head.done === part.n ? head : 'none'; // redelivered
     const others = head.parts.filter(({ r }) => r === part.r);
     const known = new Set(others.flatMap(({ i }) => i));
     const added = { ...part, i: part.i.filter((ordinal) => !known.has(ordinal)) };
@@ -82,7 +82,7 @@ export class Gathering {
     return { n, r: request, i, f: true, a: message.final, w: message.slots.length >= message.final };
   }
 
-  // Whether a reply is complete of which this is the final message, or any when all items are answered.
+  // Whether part completes its request's reply: it is final, or all items are answered.
   #ends(part: Part, answered: number): boolean {
     return answered >= this.#asked[part.r]! || (part.f === true && (part.w === true || answered >= (part.a ?? 0)));
   }

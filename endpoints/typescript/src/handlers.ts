@@ -9,11 +9,11 @@ import { CHUNKS } from './slots';
 import { Binary, type Body, Failure, type Meta, type RawItem, said } from './wire';
 
 const NOT_BEGUN: Outcome = { begun: false };
-const BREATH = 10; // ms; handlers that never wait let others in so often
+const BREATH = 10; // ms after which handlers that never wait yield
 
-/** One item of a chunk, to be answered once: the first answer counts. An item without one is retried. */
+/** One item of a chunk. Only its first answer counts; without one it is retried. */
 export class Item<In = unknown, Out = unknown> extends BaseItem {
-  /** The payload; undefined when the step does not see the item. */
+  /** The payload; undefined if the step does not receive it. */
   readonly in!: In;
 
   /** @internal */
@@ -22,25 +22,25 @@ export class Item<In = unknown, Out = unknown> extends BaseItem {
   }
 
   /**
-   * Answers with a result: JSON, or a Binary. What is larger than a message goes in pieces, up to 64 MiB; what is returned
-   * can be awaited: then no more of large results is held than is in progress.
+   * Answers with a result: JSON, or a Binary. A result larger than a message is sent in pieces, up to 64 MiB. Await
+   * the returned promise, if any, to limit the large results held in memory.
    */
   reply(result: Out | Binary): Promise<void> | undefined {
     return this.answer(result);
   }
 
-  /** Answers with an error that trying again would not help. */
+  /** Answers with a permanent error. */
   fail(code: string, message: string): void {
     void this.answer(new Failure(code, message));
   }
 
-  /** Answers with an error that may pass. `too_many_requests` and its like cost no attempt. */
+  /** Answers with a retryable error. Codes such as `too_many_requests` cost no attempt. */
   retry(code: string, message: string): void {
     void this.answer(new Failure(code, message, true));
   }
 }
 
-/** A list of items that came in one request. */
+/** The items of one request. */
 export class Chunk<In = unknown, Out = unknown> {
   readonly meta: Meta;
   /** The run's parameters. */
@@ -54,20 +54,20 @@ export class Chunk<In = unknown, Out = unknown> {
     this.params = job.params;
   }
 
-  /** The keys of the items, in their order: the parameter of `WHERE id = ANY($1)`. */
+  /** The keys of the items in the same order, for `WHERE id = ANY($1)`. */
   keys(): string[] {
     return this.items.map(({ key }) => key);
   }
 
-  /** Sends what has been answered so far, without waiting for it to arrive. */
+  /** Sends the answers so far without waiting for delivery. */
   flush(): void {
     if (!this.#job.closed) this.#job.reply.flush();
   }
 }
 
 /**
- * Has handler called once for each chunk. What it throws speaks for all items without an answer: a Failure as it says,
- * anything else as `handler_error`, to be retried.
+ * Calls handler once per chunk. An error that it throws applies to all unanswered items: a Failure as such, any other
+ * as a retryable `handler_error`.
  */
 export function handleList<In = unknown, Out = unknown>(
   service: Service, endpoint: string, handler: (chunk: Chunk<In, Out>) => unknown, options: EndpointOptions<In> = {},
@@ -76,8 +76,8 @@ export function handleList<In = unknown, Out = unknown>(
 }
 
 /**
- * Has handler called once for each item. What it returns is the result; a Failure that it throws is the item's error, and
- * anything else is `handler_error`, permanently. `signal` is aborted when there is no more time.
+ * Calls handler once per item, several in parallel. Its result, or a Failure that it throws, answers the item; any
+ * other error is a permanent `handler_error`. `signal` aborts when its time runs out.
  */
 export function handleEach<In = unknown, Out = unknown>(
   service: Service, endpoint: string,
@@ -125,7 +125,7 @@ class ListEndpoint<In, Out> extends Endpoint {
 }
 
 class EachEndpoint<In, Out> extends Endpoint {
-  #average = 1; // items of a request
+  #average = 1; // items per request
 
   constructor(
     host: Host, name: string,
@@ -149,14 +149,14 @@ class EachEndpoint<In, Out> extends Endpoint {
     const since = performance.now();
     job.reply.began = now();
     const items = itemsOf<In, Out>(this, job, body.items);
-    const first = { free: true }; // the place that was taken above is for the first item
+    const first = { free: true }; // the slot taken above is for the first item
     const failure = items.length === 0 ? undefined
       : await job.run(0, () => items.map(({ key }) => key), (signal) => this.#each(job, items, signal, first));
     if (first.free) this.slots.give(job.lane, since);
     return { begun: true, failure };
   }
 
-  // Each item has a place of its own, so that a chunk gives way between two of them.
+  // Each item has its own slot, so that a chunk yields between items.
   async #each(job: Job, items: Item<In, Out>[], signal: AbortSignal, first: { free: boolean }): Promise<void> {
     const { slots } = this;
     const { lane } = job;

@@ -1,4 +1,4 @@
-// Services for Tranche: see README.md.
+// SDK for Tranche services: see README.md.
 
 export { type CallItem, type CallOptions, type CallResult, NoListenersError, UnansweredError, call, callList } from './call';
 export { connect } from './connect';

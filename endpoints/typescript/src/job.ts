@@ -1,4 +1,4 @@
-// A request from its delivery to its acknowledgement, whatever handler it is for.
+// A request of any kind of endpoint, from its delivery to its acknowledgement.
 
 import { AsyncLocalStorage } from 'node:async_hooks';
 
@@ -15,44 +15,44 @@ import {
 
 /** Settings of an endpoint. Times are in milliseconds. */
 export interface EndpointOptions<In = unknown> {
-  /** JSON Schemas of an item and of a result, up to 16 KiB each. A start whose items lack what `in` requires is refused. */
+  /** JSON Schemas of an item and a result, up to 16 KiB each. A run is refused if its items lack what `in` requires. */
   schema?: { in?: object; out?: object };
-  /** Chunks (handleEach: items) that an instance handles at once, unless operators say otherwise. Default 2, or 8 items. */
+  /** Chunks (handleEach: items) per instance in parallel; operators may override it. Default 2, or 8 items. */
   concurrency?: number;
   /**
-   * Places kept for those who wait, beside those of chunks: calls, and flows on behalf of one. Without one a call takes the
-   * next place that a chunk, or an item of handleEach, gives back. Default: 1 where concurrency is 4 or more, else 0.
+   * Extra slots for calls and for flows started by calls. Without one, a call waits until a chunk, or an item of
+   * handleEach, ends. Default: 1 if concurrency is 4 or more, else 0.
    */
   reserve?: number;
-  /** How long the handler may take for a chunk, or for a stage; also how long a flow waits between two. Default 600,000. */
+  /** Limit for handling a chunk or stage, and for the wait between stages of a flow. Default 600,000. */
   timeout?: number;
   /**
-   * Makes a payload what the handler takes, and throws when it does not fit: the item then has the error `bad_payload`.
-   * Without it payloads are taken for what the types say.
+   * Validates and converts a payload; it throws if the payload does not fit, which fails the item with `bad_payload`.
+   * By default, payloads are not checked.
    */
   read?: (payload: unknown) => In;
-  /** Called around the handler, the first outermost; those of the service are around these. */
+  /** Run around the handler, inside the service's wrappers, the first outermost. */
   wrap?: Wrapper[];
 }
 
-/** What a wrapper sees of a chunk, or of one stage of it. */
+/** A wrapper's view of a chunk or stage. */
 export interface Work {
   readonly endpoint: string;
   /** Of a flow, from 0. */
   readonly stage: number;
   readonly meta: Meta;
   readonly keys: string[];
-  /** The trace context that came with the request. */
+  /** The trace context of the request. */
   readonly trace: Readonly<Trace>;
-  /** Sets the trace context of what is sent from here on: the reply, what a flow asks, calls. */
+  /** Sets the trace context of later messages: the reply, a flow's questions, calls. */
   setTrace(trace: Trace): void;
-  /** How many answers so far are errors. */
+  /** Number of items answered with an error so far. */
   readonly errors: number;
 }
 
 /**
- * Is called around the handler of each chunk, or stage: for spans, counters, logs. What `next` returns rejects with the
- * handler's error; call it once.
+ * Runs around the handler of each chunk or stage: for spans, counters or logs. Call `next` once; its promise rejects
+ * with the handler's error.
  */
 export type Wrapper = (work: Work, next: () => Promise<void>) => Promise<void>;
 
@@ -61,7 +61,7 @@ export interface Host {
   readonly bus: Bus;
   readonly identity: string;
   readonly wrap: Wrapper[];
-  /** Aborted when the time to drain is over. */
+  /** Aborts when the drain timeout expires. */
   readonly late: AbortSignal;
   log(line: string): void;
 }
@@ -69,18 +69,18 @@ export interface Host {
 /** @internal */
 export const current = new AsyncLocalStorage<Job>();
 
-/** @internal What became of the work on a request. */
+/** @internal The outcome of processing a request. */
 export interface Outcome {
   readonly begun: boolean;
   readonly failure?: Failure | undefined;
-  /** The chunk is suspended: leave sends what it waits for. A Failure speaks for it when it cannot. */
+  /** Set if the chunk is suspended: sends its requests. A returned Failure means that it could not. */
   readonly leave?: () => Promise<Failure | undefined>;
 }
 
-/** @internal The work on one request, or on one stage of it. */
+/** @internal The processing of one request, or of one stage. */
 export class Job {
-  closed = false; // what a handler says after it has returned is dropped
-  /** Someone waits for single requests, and for what is asked over core NATS unless a node asks it there, for a run. */
+  closed = false; // later answers are dropped
+  /** CALLS for single requests, and for direct requests that are not a node's. */
   readonly lane: Lane;
 
   constructor(
@@ -96,7 +96,7 @@ export class Job {
     return `${run}/${step}/${ordinal}/${generation}${stack && `/${stack}`}`;
   }
 
-  /** Runs a handler with all that is around it; returns what speaks for the items without an answer. */
+  /** Runs a handler inside its wrappers; returns the failure that applies to unanswered items. */
   async run(stage: number, keys: () => string[], handler: (signal: AbortSignal) => unknown): Promise<Failure | undefined> {
     const { host, options } = this.endpoint;
     let next = (): Promise<void> => this.#guard(handler);
@@ -116,7 +116,7 @@ export class Job {
     }
   }
 
-  // Waits for the handler, at most until its time, or the service's, is over.
+  // Waits for the handler, until its timeout or the end of the drain timeout.
   #guard(handler: (signal: AbortSignal) => unknown): Promise<void> {
     const { host, options } = this.endpoint;
     return new Promise((done, fail) => {
@@ -191,9 +191,9 @@ export abstract class Endpoint {
     this.slots = new Slots(this.own, reserve);
   }
 
-  /** How many requests may be held: about twice what is worked on. */
+  /** Limit of requests held: about twice those in progress. */
   abstract room(): number;
-  /** Works on a request. */
+  /** Processes a request. */
   protected abstract work(job: Job, body: Body): Promise<Outcome>;
 
   stop(): void {
@@ -201,7 +201,7 @@ export abstract class Endpoint {
     this.slots.stop();
   }
 
-  /** Takes the concurrency that operators have set, or the service's own when they have set none. */
+  /** Applies the concurrency set by operators, or else the service's own. */
   obey(setting: string | undefined): void {
     const asked = setting !== undefined && /^[1-9]\d{0,3}$/.test(setting) ? Number(setting) : 0;
     const concurrency = asked > 0 && asked <= 1024 ? asked : this.own;
@@ -215,7 +215,7 @@ export abstract class Endpoint {
     return new Reply(head, identity, bus.maxPayload, send);
   }
 
-  /** Takes a request all the way. */
+  /** Handles one request to its end. */
   async accept(delivery: Delivery): Promise<void> {
     const started = now();
     if (delivery.deliveries > 1) this.stats.redelivered++;
@@ -223,7 +223,7 @@ export abstract class Endpoint {
     try {
       head = readHead(delivery.headers, this.name);
       checkOrigin(delivery.headers);
-    } catch (err) { // rule 5; no one can be told
+    } catch (err) { // rule 5: there is no requester to answer
       this.host.log(`${this.name}: a request cannot be read: ${said(err)}`);
       await delivery.settle(err instanceof Foreign ? nak(10_000) : `+TERM ${said(err)}`);
       return;
@@ -247,11 +247,11 @@ export abstract class Endpoint {
     }
     const job = new Job(this, head, body.params, reply, delivery.stored);
     const outcome = await this.work(job, body);
-    if (!outcome.begun) return this.handBack(delivery, reply); // nothing was begun (rule 8)
+    if (!outcome.begun) return this.handBack(delivery, reply); // rule 8
     await this.end(delivery, job, outcome, body.items.length, body.items.length, started);
   }
 
-  /** Answers, or suspends, and then lets the delivery go. */
+  /** Answers or suspends, then acknowledges the delivery. */
   async end(delivery: Delivery, job: Job, outcome: Outcome, total: number, items: number, started: number): Promise<boolean> {
     const { reply } = job;
     job.closed = true;
@@ -269,7 +269,7 @@ export abstract class Endpoint {
         return false;
       }
     }
-    if (reply.total >= total) failure = undefined; // there is nothing left for it to speak for
+    if (reply.total >= total) failure = undefined; // all items are answered
     const done = suspended ? (await delivery.settle('+ACK'), true) : await this.settle(delivery, reply, failure, '+ACK');
     if (done) {
       this.stats.chunks++;
@@ -280,7 +280,7 @@ export abstract class Endpoint {
     return done;
   }
 
-  /** Ends the reply and then lets the request go. */
+  /** Completes the reply, then acknowledges the request. */
   async settle(delivery: Delivery, reply: Reply, failure: Failure | undefined, how: string): Promise<boolean> {
     try {
       await reply.finish(failure);
@@ -289,7 +289,7 @@ export abstract class Endpoint {
       await delivery.settle(nak(2_000));
       return false;
     }
-    // JetStream has every message of the reply. Only now may the request go (rule 3).
+    // Acknowledge only now: JetStream has stored the whole reply (rule 3).
     await delivery.settle(how);
     return true;
   }
@@ -299,7 +299,7 @@ export abstract class Endpoint {
     await this.settle(delivery, reply, new Failure('shutdown', 'the service is stopping', true), '');
   }
 
-  /** Tells a caller that his request is not taken. */
+  /** Refuses a caller's request. */
   async refuse(headers: MsgHdrs | undefined, failure: Failure): Promise<void> {
     const reply = this.newReply(readHead(headers ?? toHeaders([]), this.name));
     await reply.finish(failure);
@@ -312,7 +312,7 @@ export abstract class Endpoint {
   }
 }
 
-/** What identifies an item, and what came with it. */
+/** Identifies an item and its request. */
 export interface ItemInfo {
   readonly ordinal: number;
   readonly key: string;
@@ -320,15 +320,15 @@ export interface ItemInfo {
   /** The run's parameters. */
   readonly params: Readonly<Record<string, string>>;
   /**
-   * The same for every delivery of the item and every attempt at it, and another one after a re-run: remember it together
-   * with what must not be done twice.
+   * The same for every delivery and attempt of the item, and different after a rerun. To make an effect happen once,
+   * store the key with it.
    */
   readonly idempotencyKey: string;
-  /** What another step of the run has made of the item: any JSON, or a Binary; undefined when it is not there. */
+  /** Another step's result for the item: any JSON, or a Binary; undefined without one. */
   part(name: string): unknown;
 }
 
-/** What items of lists and of flows have in common. */
+/** The common part of items of lists and of flows. */
 export class BaseItem implements ItemInfo {
   readonly ordinal: number;
   readonly key: string;
@@ -362,14 +362,14 @@ export class BaseItem implements ItemInfo {
     return new Binary(Buffer.from(part.b, 'base64'), part.t);
   }
 
-  /** @internal Of two answers the first counts, and none once the handler has returned. */
+  /** @internal Only the first answer counts, and none after the handler has returned. */
   answer(result: unknown): Promise<void> | undefined {
     if (this.answered || this.#job.closed) return undefined;
     this.answered = true;
     return this.#job.reply.add(this.ordinal, result);
   }
 
-  /** @internal Answers with an error of the library's. */
+  /** @internal Answers with an error of the library. */
   giveUp(failure: Failure): void {
     if (this.answered) return;
     this.answered = true;
@@ -377,7 +377,7 @@ export class BaseItem implements ItemInfo {
   }
 }
 
-/** @internal Reads the payload of an item; answers the item and returns false when it does not fit. */
+/** @internal Reads an item's payload; if it does not fit, fails the item and returns false. */
 export function readPayload<In>(endpoint: Endpoint, item: BaseItem, payload: unknown, take: (input: In) => void): boolean {
   const { read } = endpoint.options;
   try {

@@ -1,12 +1,12 @@
-// One pull: a request for messages, and what comes of it. A server whose consumer has replicas says that a pull is over
-// (409) before it sends the messages that wait for its quorum, so the inbox outlives the end of the pull.
+// One pull request and its messages. A server with a replicated consumer may report the end of a pull (409) before
+// sending messages that wait for quorum, so the inbox outlives the pull.
 
 import { type Msg, type MsgHdrs, type NatsConnection, type Subscription, createInbox, nanos } from '@nats-io/transport-node';
 
-const EXPIRES = 5_000; // ms, as are all times here
+const EXPIRES = 5_000; // ms, like all times here
 const HEARTBEAT = 500;
-const LATE = 2_000; // so long messages that the server has promised count as held
-const LINGER = 15_000; // AckWait: what comes later is delivered again
+const LATE = 2_000; // how long messages promised by the server count as held
+const LINGER = 15_000; // AckWait: later messages are redelivered
 
 interface Amount {
   messages: number;
@@ -15,22 +15,22 @@ interface Amount {
 
 /** @internal */
 export class Pull {
-  /** What the server has promised, after the end. */
+  /** Messages that the server still has to send after the end. */
   owed: Amount = { messages: 0, bytes: 0 };
   readonly over: Promise<void>;
   readonly closed: Promise<void>;
   readonly #inbox: string;
-  readonly #left: Amount; // of what was asked for
+  readonly #left: Amount; // of the amount requested
   readonly #sub: Subscription;
   readonly #silence: NodeJS.Timeout;
-  #unsent = 0; // messages of these that the server will not send, as far as it has said
+  #unsent = 0; // messages that the server reported it will not send
   #ended = false;
   #timers: NodeJS.Timeout[] = [];
   #done: () => void = () => {};
   #fail: (err: Error) => void = () => {};
   #onClosed: () => void = () => {};
 
-  /** take is called with each message, changed when fewer of them are owed. */
+  /** take is called for each message, changed when owed changes. */
   constructor(
     nc: NatsConnection, subject: string, asked: Amount,
     private readonly take: (msg: Msg) => void, private readonly changed: () => void,
@@ -43,7 +43,7 @@ export class Pull {
       this.#done = done;
       this.#fail = fail;
     });
-    this.over.catch(() => {}); // no one may be waiting for it any more
+    this.over.catch(() => {}); // it may have no waiter
     this.#sub = nc.subscribe(this.#inbox, { callback: (err, msg) => (err ? this.end(err) : this.#on(msg)) });
     this.#silence = setTimeout(() => this.end(new Error('the server fell silent')), 3 * HEARTBEAT);
     nc.publish(subject, JSON.stringify({
@@ -66,7 +66,7 @@ export class Pull {
 
   #status(headers: MsgHdrs): void {
     const { code, description } = headers;
-    if (code === 100) return; // a heartbeat
+    if (code === 100) return; // heartbeat
     const unsent = Number.parseInt(headers.get('Nats-Pending-Messages'), 10);
     if (code !== 408 && !(code === 409 && /batch completed|exceeds maxbytes/i.test(description))) {
       this.end(new Error(`${code} ${description}`)); // the consumer may be gone
@@ -79,7 +79,7 @@ export class Pull {
     }
   }
 
-  /** Ends the pull for its owner, who may begin another, and waits for what is still to come. */
+  /** Ends the pull for its owner, who may start another, and keeps receiving what is owed. */
   end(err?: Error, owed?: Amount): void {
     if (this.#ended) return;
     this.#ended = true;

@@ -1,5 +1,5 @@
-// Fetches the messages of one durable consumer, and sees to it that each is settled with the consumer that delivered it.
-// The numbers of "rules" are those of docs/protocol.md, section Acknowledgement.
+// Fetches the messages of a durable consumer and settles each with the consumer that delivered it. Rule numbers refer
+// to docs/protocol.md, section Acknowledgement.
 
 import { setTimeout as pause } from 'node:timers/promises';
 
@@ -12,25 +12,25 @@ import { Signal } from './slots';
 import { said } from './wire';
 
 const PULL_BYTES = 8 * 1024 * 1024;
-/** @internal ms; an open pull ends so long after the service was told to stop: it may be delivering just now. */
+/** @internal ms between stop and the end of an open pull, which may just be delivering. */
 export const SETTLE = 100;
 const KNOWN_FOR = 100;
-const ENOUGH = 4; // a pull is worth it when a quarter of the room is free
-const MUTE = 4_000; // JetStream says nothing for so long: it is asked at the other servers of the cluster
-const STALE = 4e9; // ns; a leader that has not heard of the others for so long is none
+const ENOUGH = 4; // pull when a quarter of the capacity is free
+const MUTE = 4_000; // ms of JetStream's silence before other servers are asked
+const STALE = 4e9; // ns without contact after which a leader counts as having lost its followers
 const CONSUMER_MISSING = 10014;
-const DENIED = 5_000; // ms; so long it rests when the server denies what it needs
-const SAY_AGAIN = 60_000; // so long the same reason to wait is not logged again
+const DENIED = 5_000; // ms to wait after a denied permission
+const SAY_AGAIN = 60_000; // ms before the same reason to wait is logged again
 
-/** @internal A message as it was delivered, until it is settled. */
+/** @internal A delivered message until it is settled. */
 export interface Delivery {
   readonly subject: string;
   readonly headers: MsgHdrs | undefined;
   readonly data: Uint8Array;
   readonly deliveries: number;
-  /** The same for each delivery of a message, and of no other. */
+  /** The same for each delivery of a message, and unique to it. */
   readonly id: string;
-  /** Whether someone will deliver it again unless it is settled. */
+  /** Whether it is redelivered unless settled. */
   readonly stored: boolean;
   settle(how: string): Promise<void>;
 }
@@ -38,20 +38,20 @@ export interface Delivery {
 /** @internal */
 export const nak = (delay: number): string => `-NAK {"delay":${nanos(delay)}}`;
 
-/** @internal What a puller is for. */
+/** @internal The source of a puller's messages. */
 export interface Source {
   readonly stream: string;
   readonly name: string;
   readonly filter: string;
-  /** Another puller of the endpoint says what this one waits for, too. */
+  /** Another puller of the endpoint reports what this one would. */
   readonly aside?: boolean;
-  /** How many messages may be held. */
+  /** Limit of messages held. */
   room(): number;
   take(delivery: Delivery): Promise<void>;
-  /** What operators have set, or undefined. */
+  /** Receives the concurrency set by operators, or undefined. */
   obey(concurrency: string | undefined): void;
   log(line: string): void;
-  /** Takes the connection to another server, if JetStream answers a question there. */
+  /** Moves the connection to another server if JetStream answers a query there. */
   elsewhere(question: string): Promise<boolean>;
 }
 
@@ -60,8 +60,8 @@ export class Puller {
   state: 'listening' | 'waiting' = 'waiting';
   reason = '';
   rebinds = -1;
-  readonly #held = new Map<string, { msg: Msg; made: string }>(); // the last delivery of each
-  readonly #pulls = new Set<Pull>(); // open, or with something still to come
+  readonly #held = new Map<string, { msg: Msg; made: string }>(); // last delivery of each
+  readonly #pulls = new Set<Pull>(); // open, or owed messages
   readonly #changed = new Signal();
   #known: { at: number; made?: Promise<string | undefined> } = { at: -Infinity };
   #beating: NodeJS.Timeout | undefined;
@@ -111,7 +111,7 @@ export class Puller {
     clearInterval(this.#beating);
   }
 
-  // Looks the shared consumer up, and creates it when it is not there.
+  // Looks up the shared consumer and creates it if missing.
   async #bind(): Promise<ConsumerInfo> {
     const { consumers } = this.jsm;
     const { stream, name, filter } = this.source;
@@ -126,13 +126,13 @@ export class Puller {
     });
   }
 
-  // Asks for as many messages as there is room for (rule 1), and returns when the server has ended the pull, whose
-  // messages may come after that. It throws when the consumer must be found again.
+  // Pulls as many messages as there is capacity for (rule 1), and returns when the server ends the pull; messages may
+  // follow. It throws if the consumer must be looked up again.
   async #pull(stopping: AbortSignal): Promise<void> {
     const { stream, name } = this.source;
-    const enough = (): number => Math.ceil(this.source.room() / ENOUGH); // not a pull for each message
+    const enough = (): number => Math.ceil(this.source.room() / ENOUGH); // not one pull per message
     while (this.#room().messages < enough() && !stopping.aborted) await this.#changed.wait();
-    const made = await this.#made(); // before the pull: what it delivers is of this consumer, or an earlier one
+    const made = await this.#made(); // before the pull: its messages are of this consumer or an earlier one
     if (!made) throw new Error(`consumer ${name} is not there`);
     const { messages, bytes } = this.#room();
     if (messages < 1 || stopping.aborted) return;
@@ -150,7 +150,7 @@ export class Puller {
     }
   }
 
-  // What may be asked for: what is held counts, and what is still to come of pulls that are over.
+  // The amount to request, less what is held and what ended pulls are owed.
   #room(): { messages: number; bytes: number } {
     const room = { messages: this.source.room() - this.#held.size, bytes: PULL_BYTES };
     for (const { msg } of this.#held.values()) room.bytes -= msg.data.length;
@@ -161,8 +161,8 @@ export class Puller {
     return room;
   }
 
-  // Notes a delivery. A message that is held already was delivered again: the later delivery is the one to acknowledge.
-  // Sequences alone do not tell messages apart: a stream that was made again uses them again (rule 7).
+  // Records a delivery. If the message is already held, the new delivery is the one to acknowledge. Sequences alone
+  // do not identify messages: a recreated stream reuses them (rule 7).
   #take(msg: Msg, made: string): void {
     const [deliveries, sequence, , time] = (msg.reply ?? '').split('.').slice(-5);
     const id = `${sequence}-${time}`;
@@ -182,14 +182,14 @@ export class Puller {
       });
   }
 
-  // Answers a delivery, unless the consumer that made it is no more (rule 7).
+  // Answers a delivery, unless its consumer is gone (rule 7).
   async #settle(id: string, how: string): Promise<void> {
     const made = await this.#made();
     const delivery = this.#held.get(id);
     if (made && delivery?.made === made) delivery.msg.respond(how);
   }
 
-  // When the consumer was made, as of at most KNOWN_FOR ago; undefined when the server does not say.
+  // The consumer's creation time, at most KNOWN_FOR old; undefined if the server does not answer.
   #made(): Promise<string | undefined> {
     if (!this.#known.made || Date.now() - this.#known.at >= KNOWN_FOR) {
       const made = this.jsm.consumers.info(this.source.stream, this.source.name).then((info) => {
@@ -202,7 +202,7 @@ export class Puller {
     return this.#known.made;
   }
 
-  // Says, in time, that what is held is being worked on (rule 2).
+  // Sends heartbeats for held messages (rule 2).
   #beat(interval: number): void {
     clearInterval(this.#beating);
     this.#beating = setInterval(() => {
@@ -216,9 +216,9 @@ export class Puller {
 
 class Stale extends Error {}
 
-/** @internal Whether who leads a consumer has heard of enough of the others. */
+/** @internal Whether a consumer's leader has a quorum. */
 export function leads(cluster: ClusterInfo | undefined): boolean {
   const others = cluster?.replicas ?? [];
-  if (others.length > 0 && !cluster?.leader) return false; // it has stopped leading, and answers anyway
+  if (others.length > 0 && !cluster?.leader) return false; // it stopped leading but still answers
   return 2 * (1 + others.filter(({ offline, active }) => !offline && active < STALE).length) > others.length + 1;
 }

@@ -1,4 +1,4 @@
-// How a reply is written: in as few messages as fit, with large results in pieces.
+// Writes a reply: into as few messages as fit, with large results in pieces.
 
 import { createHash, randomUUID } from 'node:crypto';
 import { setImmediate as breathe } from 'node:timers/promises';
@@ -9,13 +9,13 @@ import {
   Binary, Failure, type Head, MAX_BODY, MAX_RESULT, type Trace, cut, metaFields, said, toHeaders, traceFields, writeJSON,
 } from './wire';
 
-const RESERVE = 1024; // of a message, for the headers that only some have
+const RESERVE = 1024; // bytes left in a message for headers that only some have
 const MAX_PIECES = 8192;
 const PIECE = 512 * 1024;
-const AT_ONCE = 16; // pieces in progress
-const PART = 256 * 1024; // a part of the reply leaves when it has so much
+const AT_ONCE = 16; // pieces in flight
+const PART = 256 * 1024; // bytes at which part of the reply is sent
 
-/** @internal Hands a message over; returns when it has arrived. */
+/** @internal Sends a message; resolves once it has arrived. */
 export type Send = (subject: string, headers: MsgHdrs, body: Uint8Array) => Promise<void>;
 
 /** @internal */
@@ -23,15 +23,15 @@ export class Reply {
   total = 0;
   errors = 0;
   trace: Trace;
-  /** Milliseconds since 1970. */
+  /** Unix milliseconds. */
   began: number | undefined;
   closed = false;
   readonly #limit: number;
   #slots: string[] = [];
-  #bytes = 0; // of the slots, at most
+  #bytes = 0; // upper bound for the slots
   #chars = 0;
   #sent: Promise<void>[] = [];
-  #large: Promise<void>[] = []; // results whose pieces are not all on their way
+  #large: Promise<void>[] = []; // results with unsent pieces
 
   constructor(readonly head: Head, readonly service: string, maxPayload: number, readonly send: Send) {
     this.trace = head.trace;
@@ -41,8 +41,8 @@ export class Reply {
   }
 
   /**
-   * Answers an item. A result that does not fit a message goes in pieces: a promise says then when all of them are on
-   * their way.
+   * Answers an item. A result too large for a message is sent in pieces; the promise resolves once all are being
+   * sent.
    */
   add(ordinal: number, result: unknown): Promise<void> | undefined {
     if (result instanceof Failure) {
@@ -79,9 +79,9 @@ export class Reply {
     return small ? undefined : this.#big(ordinal, of, bytes);
   }
 
-  // Takes a slot, unless it does not fit any message.
+  // Adds a slot unless it fits no message.
   #slot(text: string): boolean {
-    let size = 3 * text.length + 1; // no character takes more; counting them all takes time
+    let size = 3 * text.length + 1; // upper bound; counting exactly takes time
     if (this.#bytes + size + 32 > this.#limit) size = Buffer.byteLength(text) + 1;
     if (size + 32 > this.#limit) return false;
     if (this.#bytes + size + 32 > this.#limit) this.flush();
@@ -115,7 +115,7 @@ export class Reply {
       `the result has ${bytes} bytes; ${most}: store it elsewhere and reply with where it is`));
   }
 
-  // Sends a few pieces at a time: what is in progress is not held twice.
+  // Sends few pieces at a time, to bound the memory of those in flight.
   async #pieces(ordinal: number, type: string, data: Buffer, size: number): Promise<void> {
     const count = Math.ceil(data.length / size);
     const hash = createHash('sha256').update(data).digest('hex');
@@ -123,24 +123,24 @@ export class Reply {
       const fields: [string, string][] = [['Tranche-Piece', `${ordinal} ${n} ${count} ${data.length} ${hash}`],
         ['Content-Type', type]];
       const sent = this.#post(fields, data.subarray((n - 1) * size, n * size));
-      if (n % AT_ONCE === 0) await sent.catch(() => {}); // finish looks at it
-      else await breathe(); // what is at work beside it goes on
+      if (n % AT_ONCE === 0) await sent.catch(() => {}); // finish reports errors
+      else await breathe(); // let other work proceed
     }
   }
 
-  /** Sends what there is, without waiting for it to arrive. */
+  /** Sends the answers so far without waiting for delivery. */
   flush(): void {
     if (this.#slots.length > 0) this.#publish([], undefined);
   }
 
-  /** Returns when all messages so far have arrived. */
+  /** Resolves once all messages so far have arrived. */
   async arrived(): Promise<void> {
     await Promise.all(this.#large);
     const failed = (await Promise.allSettled(this.#sent)).find((outcome) => outcome.status === 'rejected');
     if (failed) throw failed.reason;
   }
 
-  /** Sends the final message, and returns when all messages have arrived. */
+  /** Sends the final message; resolves once all messages have arrived. */
   async finish(failure?: Failure): Promise<void> {
     await Promise.all(this.#large);
     const error = failure && JSON.stringify(failure);
@@ -162,19 +162,19 @@ export class Reply {
     this.#slots = [];
     this.#bytes = 0;
     this.#chars = 0;
-    this.#post([['Content-Type', 'application/json'], ...fields], body).catch(() => {}); // arrived looks at it
+    this.#post([['Content-Type', 'application/json'], ...fields], body).catch(() => {}); // arrived reports errors
   }
 
   #post(fields: [string, string][], body: Uint8Array): Promise<void> {
     const sent = this.send(this.head.replyTo, toHeaders([...metaFields(this.head), ...traceFields(this.trace),
       ['Tranche-Service', this.service], ['Nats-Msg-Id', randomUUID()], ...fields]), body);
-    sent.catch(() => {}); // arrived looks at it; until then it is not an error that no one sees to
+    sent.catch(() => {}); // arrived reports errors; avoid an unhandled rejection until then
     this.#sent.push(sent);
     return sent;
   }
 }
 
-/** @internal Milliseconds since 1970, with fractions. */
+/** @internal Unix milliseconds, with fractions. */
 export function now(): number {
   return performance.timeOrigin + performance.now();
 }

@@ -15,22 +15,22 @@ import type { Endpoint, Host, Wrapper } from './job';
 import { Puller, type Source, leads } from './puller';
 import { STAGE, WORK, checkName, said } from './wire';
 
-const ROUND = 2_000; // ms between two rounds of asking other servers
+const ROUND = 2_000; // ms between rounds of asking other servers
 
 export interface ServiceOptions {
-  /** For people and for discovery: 1 to 64 of A-Z a-z 0-9 _ -. */
+  /** Shown in discovery: 1 to 64 of A-Z a-z 0-9 _ -. */
   name: string;
-  /** Semantic. Default 0.0.0. */
+  /** A semantic version. Default 0.0.0. */
   version?: string;
-  /** Milliseconds that what is begun may take when the service stops. Default 25,000. */
+  /** How long running chunks may continue when the service stops, in milliseconds. Default 25,000. */
   drainTimeout?: number;
-  /** Called with a line for each thing that people should know. Default: standard error. */
+  /** Called with each log line. Default: standard error. */
   log?: (line: string) => void;
-  /** Called around all handlers, the first outermost. */
+  /** Run around all handlers, the first outermost. */
   wrap?: Wrapper[];
 }
 
-/** Figures of an endpoint, as `tranche endpoints` has them. */
+/** Statistics of an endpoint, as `tranche endpoints` shows them. */
 export interface EndpointStatus {
   endpoint: string;
   state: 'listening' | 'waiting' | 'draining';
@@ -42,9 +42,9 @@ export interface EndpointStatus {
   in_flight: number;
   avg_per_item: number;
   concurrency: number;
-  /** concurrency is of items. */
+  /** Whether concurrency counts items. */
   each: boolean;
-  /** Calls are read apart from chunks. */
+  /** Whether calls are read apart from chunks. */
   lane: boolean;
   redelivered: number;
   given_up: number;
@@ -55,11 +55,11 @@ export interface EndpointStatus {
 interface Served {
   readonly endpoint: Endpoint;
   pullers: Puller[];
-  calls?: Puller; // of requests for which someone waits
+  calls?: Puller; // of calls
   direct?: Direct;
 }
 
-/** Answers requests to its endpoints, which handleList, handleEach and handleFlow add before it runs. */
+/** Serves endpoints, which handleList, handleEach and handleFlow add before it runs. */
 export class Service {
   readonly name: string;
   readonly version: string;
@@ -85,7 +85,7 @@ export class Service {
     this.#nc = nc;
     this.#drainTimeout = drainTimeout;
     this.bus = bus ?? new NatsBus(nc);
-    setMaxListeners(0, this.#late.signal); // one for each chunk at work
+    setMaxListeners(0, this.#late.signal); // one per running chunk
     this.host = {
       bus: this.bus, identity: `${name}@${version} ${this.instance}`.slice(0, 256), wrap, late: this.#late.signal, log,
     };
@@ -98,7 +98,7 @@ export class Service {
     this.endpoints.set(endpoint.name, endpoint);
   }
 
-  /** Changes how many chunks, or items, this instance handles at once; what operators say comes first. */
+  /** Changes an endpoint's concurrency for this instance. A value set by an operator has precedence. */
   setConcurrency(endpoint: string, concurrency: number): void {
     const found = this.endpoints.get(endpoint);
     if (!found) throw new Error(`there is no endpoint ${endpoint}`);
@@ -107,8 +107,8 @@ export class Service {
   }
 
   /**
-   * Serves until stopping is aborted and all that was begun is answered. What is not begun by then is handed back for other
-   * instances. It waits for servers and streams that are not there.
+   * Serves until stopping aborts and all running chunks are answered. Requests not started go to other instances. It
+   * waits for missing servers and streams.
    */
   async run(stopping: AbortSignal): Promise<void> {
     this.#running = true;
@@ -159,14 +159,14 @@ export class Service {
     if (endpoint.slots.size !== before) for (const puller of [...pullers, calls]) puller?.look();
   }
 
-  /** Nothing while all endpoints listen; otherwise why not. A readiness probe answers 503 then. */
+  /** Returns undefined while all endpoints listen, else the reason. Use it for a readiness probe. */
   notReady(): string | undefined {
     if (this.#served.size === 0) return 'the service does not run';
     const waiting = this.status().find(({ state }) => state !== 'listening');
     return waiting && `${waiting.endpoint}: ${waiting.reason ?? waiting.state}`;
   }
 
-  /** The figures of each endpoint. */
+  /** Returns the statistics of each endpoint. */
   status(): EndpointStatus[] {
     return [...this.#served.keys()].map((name) => ({ endpoint: name, ...this.#status(name) }) as unknown as EndpointStatus);
   }
@@ -182,13 +182,13 @@ export class Service {
     };
   }
 
-  // Takes the connection to another server if JetStream answers a question there: the one at hand may be cut off from its
-  // cluster. While no one answers it stays: in an election everybody is silent.
+  // Moves the connection to another server if JetStream answers a query there: this one may be partitioned. Without
+  // an answer it stays, since all are silent during an election.
   async #elsewhere(question: string): Promise<boolean> {
-    if (Date.now() - this.#looked < ROUND) return false; // another endpoint has looked
+    if (Date.now() - this.#looked < ROUND) return false; // another endpoint did so recently
     this.#looked = Date.now();
     const { options = {} } = this.#nc as { options?: Parameters<typeof connect>[0] & { servers?: string | string[] } };
-    const urls = [options.servers ?? [], this.#nc.info?.connect_urls ?? []].flat(); // there is no info while it reconnects
+    const urls = [options.servers ?? [], this.#nc.info?.connect_urls ?? []].flat(); // no info while reconnecting
     const known = urls.map((url) => url.replace(/^.*(\/\/|@)/, ''));
     try {
       for (const server of new Set(known.filter((url) => url !== this.#nc.getServer()))) {
@@ -204,7 +204,7 @@ export class Service {
   }
 }
 
-// Whether JetStream answers a question at another server, by a leader who has a quorum.
+// Whether a leader with quorum answers the query at another server.
 async function answersAt(options: object, servers: string, question: string): Promise<boolean> {
   let there: NatsConnection | undefined;
   try {

@@ -1,15 +1,15 @@
-// Places for handlers: so many at once for chunks, and some more for those who wait. As in the Go SDK: who has someone
-// waiting comes first, until that has had CALL_SHARE times as much time as chunks, which waited.
+// Slots for handlers: one per chunk, plus reserved ones for calls. As in the Go SDK, calls go first until they have
+// had CALL_SHARE times the time of waiting chunks.
 
-/** @internal For whom a place is taken. */
+/** @internal The class of work that a slot is for. */
 export type Lane = 0 | 1;
 /** @internal A chunk of a run, or of a flow in one. */
 export const CHUNKS: Lane = 0;
-/** @internal Someone waits for the answer. */
+/** @internal A caller waits. */
 export const CALLS: Lane = 1;
 
 const CALL_SHARE = 3;
-const LONGEST_DEBT = 1_000; // ms; chunks are owed no more than that, however long one takes
+const LONGEST_DEBT = 1_000; // ms; cap on the time owed to chunks
 
 interface Waiter {
   readonly begun: boolean;
@@ -22,11 +22,11 @@ export class Slots {
   #stopped = false;
   readonly #used: [number, number] = [0, 0];
   readonly #waiting: [Waiter[], Waiter[]] = [[], []];
-  readonly #since: [number, number] = [0, 0]; // when the first of those in waiting began to wait
-  #owed = 0; // ms; to chunks, since calls have waited without a break
-  #usual = 0; // ms that a chunk had a place while calls waited, on average
+  readonly #since: [number, number] = [0, 0]; // when waiting last became non-empty
+  #owed = 0; // ms owed to chunks, while calls keep waiting
+  #usual = 0; // average ms that a chunk held a slot while calls waited
 
-  /** reserve is how many places calls have beside those of chunks; undefined: one where there are four or more. */
+  /** reserve is the number of extra slots for calls; default 1 if size is 4 or more, else 0. */
   constructor(size: number, readonly reserve?: number) {
     this.#size = size;
   }
@@ -44,14 +44,14 @@ export class Slots {
     this.#admit();
   }
 
-  /** Takes a place that is free at once; false when there is none. */
+  /** Takes a free slot; false if there is none. */
   tryTake(lane: Lane): boolean {
-    if (!this.#free(lane)) return false; // who waits does so because there is none
+    if (!this.#free(lane)) return false; // waiters exist only without free slots
     this.#used[lane]++;
     return true;
   }
 
-  /** Waits for a place. False means that the service stops: work that has not begun gets none then. */
+  /** Waits for a slot. False means that the service is stopping and the work has not begun. */
   take(lane: Lane, begun: boolean): Promise<boolean> {
     if (this.#stopped && !begun) return Promise.resolve(false);
     if (this.tryTake(lane)) return Promise.resolve(true);
@@ -62,7 +62,7 @@ export class Slots {
     });
   }
 
-  /** Gives a place back that was taken at since, by performance.now(). */
+  /** Releases a slot taken at since, by performance.now(). */
   give(lane: Lane, since: number): void {
     if (this.#waiting[CALLS].length > 0) this.#account(lane, since, performance.now());
     else this.#owed = 0;
@@ -70,7 +70,7 @@ export class Slots {
     this.#admit();
   }
 
-  /** Turns away all that has not begun. */
+  /** Rejects all waiters that have not begun. */
   stop(): void {
     this.#stopped = true;
     for (const lane of [CHUNKS, CALLS]) {
@@ -80,7 +80,7 @@ export class Slots {
     }
   }
 
-  // Only the time counts in which someone of the other lane waited for the place.
+  // Only time in which the other lane waited counts.
   #account(lane: Lane, since: number, at: number): void {
     if (lane === CHUNKS) this.#usual += (at - since - this.#usual) / 4;
     if (this.#waiting[1 - lane as Lane].length === 0) return;
@@ -109,7 +109,7 @@ export class Slots {
   }
 }
 
-/** @internal Wakes all who wait for it. */
+/** @internal Wakes all waiters. */
 export class Signal {
   #wake: () => void = () => {};
   #next: Promise<void> = new Promise((wake) => { this.#wake = wake; });

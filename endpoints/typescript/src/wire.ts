@@ -1,4 +1,4 @@
-// The words of docs/protocol.md: subjects, headers, codes, and how a request is read. Nothing here talks to a server.
+// The protocol of docs/protocol.md: subjects, headers, codes, and parsing. Nothing here uses a connection.
 
 import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
@@ -23,16 +23,16 @@ const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 const NUMBER = /^\d{1,10}$/;
 const POSITIVE = /^0*[1-9]\d{0,9}$/;
 
-/** Throws when a name cannot be an endpoint's. */
+/** Throws if a name is not a valid endpoint name. */
 export function checkName(name: string): string {
   if (!NAME.test(name)) throw new TypeError(`"${name}" is no name: 1 to 64 of A-Z a-z 0-9 _ -`);
   return name;
 }
 
 /**
- * An error with a code: what answers an item, or, thrown by a handler, speaks for every item of the chunk that is not
- * answered. People group and re-run by the code, which has 1 to 64 of A-Z a-z 0-9 _ . - (others become _). `retry` says
- * whether trying again could help.
+ * An error with a code. It answers an item or, thrown by a handler, applies to all unanswered items of the chunk. The
+ * code groups errors in listings and reruns: 1 to 64 of A-Z a-z 0-9 _ . - (others become _). `retry` says whether a
+ * retry may help.
  */
 export class Failure extends Error {
   readonly code: string;
@@ -50,7 +50,7 @@ export class Failure extends Error {
   }
 }
 
-/** Bytes with a content type: as a result, as a part of another step, and as an answer. */
+/** Bytes with a content type: a result, an answer or another step's part. */
 export class Binary {
   readonly data: Uint8Array;
   readonly type: string;
@@ -61,7 +61,7 @@ export class Binary {
   }
 }
 
-/** What the headers of a request say. */
+/** The metadata in a request's headers. */
 export interface Meta {
   readonly run: string;
   /** This attempt at these items. */
@@ -69,15 +69,15 @@ export interface Meta {
   readonly step: number;
   /** How often these items were issued, from 1. */
   readonly attempt: number;
-  /** How often the run was armed, from 1; a re-run adds one. */
+  /** How often the run was started, from 1; a rerun adds one. */
   readonly generation: number;
-  /** `single`: someone waits for the one item. */
+  /** `single`: a caller waits for the one item. */
   readonly mode: 'batch' | 'single';
   /** The endpoints that wait for the answer, outermost first, such as `statement:1,accounts:2`. */
   readonly stack: string;
-  /** The slice of the node that all this is for. */
+  /** The node's slice at the origin of this request. */
   readonly root: string;
-  /** Who asked first, for people. */
+  /** The original requester, for display. */
   readonly origin: string;
   /** The collector whose operations the items are, or "". */
   readonly collector: string;
@@ -89,7 +89,7 @@ export interface Trace {
   tracestate: string;
 }
 
-/** @internal What a service must know of a request beside what handlers see. */
+/** @internal Metadata that handlers do not see. */
 export interface Head extends Meta {
   readonly replyTo: string;
   readonly deliveries: number;
@@ -98,7 +98,7 @@ export interface Head extends Meta {
   readonly trace: Trace;
 }
 
-/** @internal An item as it stands in a request. */
+/** @internal An item as it is in a request. */
 export interface RawItem {
   readonly i: number;
   readonly k: string;
@@ -112,10 +112,10 @@ export interface Body {
   readonly params: Record<string, string>;
 }
 
-/** @internal Thrown for a request of another version of the protocol. */
+/** @internal Thrown for a request of another protocol version. */
 export class Foreign extends Error {}
 
-/** @internal The slot of a reply, as it came. */
+/** @internal A slot of a reply, unparsed. */
 export interface Slot {
   readonly i: number;
   readonly d?: unknown;
@@ -128,11 +128,11 @@ export interface Slot {
 export interface ReplyMessage {
   readonly slots: Slot[];
   readonly failure?: Failure;
-  /** Of the final message: the slots of all. */
+  /** Only in the final message: number of slots in the whole reply. */
   readonly final?: number;
 }
 
-/** @internal Reads the headers of a request, and throws when they cannot be. */
+/** @internal Parses a request's headers; throws if they are invalid. */
 export function readHead(head: MsgHdrs | undefined, endpoint: string): Head {
   const get = (name: string): string => head?.get(name) ?? '';
   const need = (name: string, form: RegExp): string => {
@@ -165,19 +165,19 @@ export function readHead(head: MsgHdrs | undefined, endpoint: string): Head {
   };
 }
 
-/** @internal Throws when a server has published a message, from a stream, for someone who could not. */
+/** @internal Throws if a stream has relayed the message, on behalf of a user who may lack the permission. */
 export function checkOrigin(head: MsgHdrs | undefined): void {
   if (head?.has('Nats-Stream')) throw new Error('a server has published it from a stream');
 }
 
-/** @internal How many endpoints wait. */
+/** @internal The number of waiting endpoints. */
 export function depth(stack: string): number {
   return stack === '' ? 0 : stack.split(',').length;
 }
 
 const RETURN = /^tranche\.(?:stage\.([\w-]{1,64})\.([1-9]\d?)\.(0|[1-9]\d{0,3})|call\.[\w-]{1,64}\.[\w-]{1,64})\.([\w-]{1,64})$/;
 
-// Where the reply goes. The last token is the endpoint that may reply there.
+// Returns the subject of the reply. Its last token is the endpoint that may reply there.
 function readReplyTo(subject: string, endpoint: string): string {
   if (subject === '') return `tranche.reply.${endpoint}`;
   const match = RETURN.exec(subject);
@@ -186,7 +186,7 @@ function readReplyTo(subject: string, endpoint: string): string {
   return subject;
 }
 
-/** @internal Where a reply to a stage of a flow leads to. */
+/** @internal Parses the subject of a reply to a stage. */
 export function readStage(subject: string): { flow: string; stage: number; request: number; callee: string } {
   const [, flow, stage, request, callee] = RETURN.exec(subject) ?? [];
   if (!flow || !callee || Number(stage) >= MAX_STAGES || Number(request) >= MAX_ITEMS) {
@@ -195,7 +195,7 @@ export function readStage(subject: string): { flow: string; stage: number; reque
   return { flow, stage: Number(stage), request: Number(request), callee };
 }
 
-/** @internal Reads the items and parameters of a request; throws a Failure when they cannot be read. */
+/** @internal Parses a request's items and parameters; throws a Failure if they are invalid. */
 export function readBody(encoding: string, data: Uint8Array): Body {
   try {
     const body = readJSON(encoding, data) as { items: RawItem[]; params?: Record<string, string> };
@@ -222,7 +222,7 @@ function checkParts(parts: NonNullable<RawItem['p']>): void {
   }
 }
 
-/** @internal Reads a message of a reply. */
+/** @internal Parses a message of a reply. */
 export function readReply(head: MsgHdrs | undefined, data: Uint8Array): ReplyMessage {
   const get = (name: string): string => head?.get(name) ?? '';
   if (get('Tranche-Version') !== '1') throw new Error(`Tranche-Version is "${get('Tranche-Version').slice(0, 60)}"`);
@@ -248,7 +248,7 @@ export function readReply(head: MsgHdrs | undefined, data: Uint8Array): ReplyMes
   return { slots, ...(failure && { failure }), ...(final !== '' && { final: Number(final) }) };
 }
 
-/** @internal What stands in a slot: a value, a Binary, or a Failure. */
+/** @internal The content of a slot: a value, a Binary, or a Failure. */
 export function slotValue({ d, b, t, e }: Slot): unknown {
   if (e) return new Failure(e.code, e.message ?? '', e.retry ?? false);
   return b === undefined ? d : new Binary(Buffer.from(b, 'base64'), t);
@@ -275,10 +275,10 @@ function decode(encoding: string, data: Uint8Array): Uint8Array {
   return Buffer.concat(parts);
 }
 
-/** @internal Writes JSON that every reader of the protocol takes; undefined is null. It throws when it cannot. */
+/** @internal Writes JSON that all readers of the protocol accept; undefined becomes null. It throws otherwise. */
 export function writeJSON(value: unknown): string {
   const text = JSON.stringify(value) ?? 'null';
-  if (text.length > MAX_RESULT) return text; // no one will read it
+  if (text.length > MAX_RESULT) return text; // too large to be read
   if (text.includes('\\ud') && /(^|[^\\])(\\\\)*\\ud[89a-f]/.test(text)) {
     throw new Failure('lone_surrogate', 'it has half a character (a lone surrogate)');
   }
@@ -302,7 +302,7 @@ function deep(text: string): boolean {
   return false;
 }
 
-// Where a string of JSON ends that begins at a quote.
+// Returns the end of the JSON string that starts at a quote.
 function endOfString(text: string, from: number): number {
   for (let end = text.indexOf('"', from + 1); end >= 0; end = text.indexOf('"', end + 1)) {
     let escapes = 0;
@@ -312,7 +312,7 @@ function endOfString(text: string, from: number): number {
   return text.length;
 }
 
-/** @internal The headers that a request, or a reply, begins with. */
+/** @internal The first headers of a request or reply. */
 export function metaFields(meta: Meta): [string, string][] {
   return [
     ['Tranche-Version', '1'], ['Tranche-Run', meta.run], ['Tranche-Slice', meta.slice],
@@ -335,18 +335,18 @@ export function toHeaders(fields: Iterable<readonly [string, string]>): MsgHdrs 
   return all;
 }
 
-/** @internal At most so many bytes of a text, without half a character at the end. */
+/** @internal At most that many bytes of a text, without a partial character at the end. */
 export function cut(text: string, bytes: number): string {
   const all = Buffer.from(text);
   return (all.length <= bytes ? all : all.subarray(0, bytes)).toString().replace(/\uFFFD+$/, '');
 }
 
-/** @internal The words of whatever was thrown. */
+/** @internal The message of anything thrown. */
 export function said(err: unknown): string {
   return err instanceof Error ? err.message : String(err);
 }
 
-/** @internal A UUID that follows from a name: version 5. */
+/** @internal A UUID derived from a name (version 5). */
 export function uuid5(namespace: string, name: string): Buffer {
   const id = createHash('sha1').update(Buffer.from(namespace.replaceAll('-', ''), 'hex')).update(name).digest()
     .subarray(0, 16);

@@ -1,23 +1,18 @@
-// Package httpfetch asks external HTTP services for the parts of a chunk: with one request for each item, some at once,
-// or with one for the chunk. It is what steps of kind http do.
+// Package httpfetch implements steps of kind http: it calls external services, with several parallel requests for
+// single items or with one per chunk.
 //
-// Guarantees:
+//   - Loopback and private addresses are reached only if the operator's file allows them. The address is checked when
+//     the connection is made, so DNS changes, unusual notations and redirects do not matter.
+//   - A secret is sent only to the hosts that the operator's file names. Redirects to other hosts get neither secrets
+//     nor other headers of the plan. Errors contain no secrets; quoted responses are redacted.
+//   - Proxy settings of the environment are ignored.
+//   - Responses are limited in size and time. JSON is checked; other content keeps its content type.
+//   - An item that a service does not know or rejects fails alone. If the service does not answer at all, the chunk
+//     fails and no item is blamed.
+//   - After a Retry-After nothing is sent to that host until RestsUntil. Short pauses are waited for.
 //
-//   - Addresses of this machine and of private networks are reached only when the operator's file allows them. That is
-//     looked at when the connection is made, on the address that it is made to: what a name means in between does not
-//     matter, nor how an address is written, nor where a redirect leads.
-//   - A secret goes to the hosts that the operator's file names, and nowhere else: no redirect takes it, or anything
-//     else that the plan puts into headers, to another host. It stands in no error; what a service answers is cleaned
-//     of it before it is quoted.
-//   - Proxies of the environment are not used.
-//   - A response is read up to a size and for a time. JSON is checked; anything else keeps its content type.
-//   - An item that a service does not know, or refuses, has an error of its own. When nothing comes of a service at all
-//     the chunk fails as a whole and its items are not to blame.
-//   - After a Retry-After nothing is sent to that host before: RestsUntil says until when. A short one is waited for.
-//
-// Not its job: tries, which the node makes by the codes of the errors; the budget of a host over all nodes.
-//
-// Concurrency: a Client is for a whole node, and safe for concurrent use.
+// The node does retries, by error codes, and enforces a host's budget over all nodes. A Client serves a whole node
+// and is safe for concurrent use.
 package httpfetch
 
 import (
@@ -51,17 +46,17 @@ const (
 	DefaultUserAgent      = "tranche"
 )
 
-// maxSteps is how many steps are kept parsed.
+// maxSteps bounds the cache of parsed steps.
 const maxSteps = 256
 
-// Config sets a Client up. A zero field means its default.
+// Config configures a Client. Zero fields mean defaults.
 type Config struct {
 	UserAgent      string
-	ConnectTimeout time.Duration // for a connection, with the lookup of its name; as much again for TLS
+	ConnectTimeout time.Duration // of a connection with DNS lookup; the same again for TLS
 	Resolver       *net.Resolver // nil: the system's
 }
 
-// Client asks HTTP services.
+// Client calls HTTP services.
 type Client struct {
 	conns      *connections.Connections
 	cfg        Config
@@ -69,11 +64,11 @@ type Client struct {
 	rests      rests
 
 	mu     sync.Mutex
-	steps  map[string]*step // by their settings
+	steps  map[string]*step // by settings
 	shares map[shareKey]*share
 }
 
-// New returns a client with an operator's connections; nil: none.
+// New returns a client with an operator's connections, or none if nil.
 func New(conns *connections.Connections, cfg Config) (*Client, error) {
 	if conns == nil {
 		conns = &connections.Connections{}
@@ -89,15 +84,15 @@ func New(conns *connections.Connections, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Close lets go of connections that are not in use.
+// Close closes idle connections.
 func (c *Client) Close() { c.transports.close() }
 
-// RestsUntil returns until when a host wants to be left alone, by what paces its steps, as in http:127.0.0.1:8081. The
-// zero time, or one that is over: it does not.
+// RestsUntil returns until when a host asked not to be called, given its pacing key such as http:127.0.0.1:8081. It
+// does not if the time is zero or past.
 func (c *Client) RestsUntil(paceKey string) time.Time { return c.rests.until(paceKey) }
 
-// Fetcher returns what does a step of these settings, the JSON of gather.HTTP. The error is an *wire.SlotError
-// that speaks for all items: settings that this version does not know, or secrets that this node does not have.
+// Fetcher returns the fetcher of a step with these settings, the JSON of gather.HTTP. The error is a *wire.SlotError
+// for all items: settings unknown to this version, or secrets that this node lacks.
 func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,13 +104,12 @@ func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 		return nil, err
 	}
 	if len(c.steps) >= maxSteps {
-		clear(c.steps) // those in use come back
+		clear(c.steps) // steps in use are parsed again
 	}
 	c.steps[string(config)] = s
 	return s, nil
 }
 
-// parse reads a step's settings.
 func (c *Client) parse(config []byte) (*step, error) {
 	s := &step{client: c}
 	if err := json.Unmarshal(config, &s.HTTP); err != nil {
@@ -133,7 +127,7 @@ func (c *Client) parse(config []byte) (*step, error) {
 	return s, nil
 }
 
-// checkSecrets looks whether this node has the secrets of the step, and may send them.
+// checkSecrets checks that this node has the step's secrets and may send them.
 func (s *step) checkSecrets() error {
 	for _, name := range s.templates.Secrets() {
 		if _, err := s.secretValue(name); err != nil {
@@ -143,13 +137,12 @@ func (s *step) checkSecrets() error {
 	return nil
 }
 
-// Transport returns what sends requests that are no step's by the same rules: to public addresses, and to those of this
-// machine and of private networks that the operator's file allows, looked at when the connection is made. It follows no
-// redirects and carries no secrets by itself; who reads the response bounds it.
+// Transport returns a transport for requests outside steps, with the same rules on addresses. It neither follows
+// redirects nor adds secrets. The caller must limit reading the response.
 func (c *Client) Transport() http.RoundTripper { return c.transports }
 
-// Explain says why there was no response to a request by Transport, in words of our own: the error itself has the URL
-// in it. passes reports whether it may be otherwise the next time.
+// Explain returns why a request through Transport failed, without the URL that err contains. passes reports whether a
+// retry may succeed.
 func Explain(err error) (why string, passes bool) {
 	if _, refused := errors.AsType[*addressError](err); refused {
 		return (&addressError{}).Error(), false
@@ -158,7 +151,7 @@ func Explain(err error) (why string, passes bool) {
 		return redirect.Error(), false
 	}
 	if timedOut(err) || errors.Is(err, context.DeadlineExceeded) {
-		return "it did not answer in time", true
+		return "it did not answer before its timeout", true
 	}
 	if why, bad := untrusted(err); bad {
 		return why, false
@@ -166,17 +159,17 @@ func Explain(err error) (why string, passes bool) {
 	return broken(err), true
 }
 
-// CheckURL says why nothing is asked for at a URL, as far as that shows without looking up its name.
+// CheckURL returns an error if u may not be requested, as far as known without a DNS lookup.
 func (c *Client) CheckURL(u *url.URL) error { return c.transports.checkLiteral(u) }
 
 const (
-	// A connection without work is closed.
+	// idleConnection is after how long an unused connection is closed.
 	idleConnection = time.Minute
 	maxHeaderBytes = 64 << 10
 )
 
-// transports keep connections: one pool for hosts about which there is nothing particular, and one for each other, so
-// that a client's certificate is shown to no one else.
+// transports keeps one connection pool for hosts without settings, and one for each host with, so that client
+// certificates are shown only to their host.
 type transports struct {
 	client *Client
 	plain  *http.Transport
@@ -211,10 +204,10 @@ func (t *transports) make(host *connections.Host) *http.Transport {
 	return made
 }
 
-// RoundTrip sends a request by the connections of its host.
+// RoundTrip sends a request through its host's pool.
 func (t *transports) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.client.conns.HTTP.Proxy != nil {
-		if err := t.checkLiteral(r.URL); err != nil { // a proxy makes the connection, so that guard sees its address only
+		if err := t.checkLiteral(r.URL); err != nil { // a proxy connects, so guard sees only the proxy's address
 			return nil, err
 		}
 	}
@@ -253,13 +246,13 @@ func (t *transports) close() {
 	}
 }
 
-// redirectError is a redirect that is not followed. Where it leads is not said: a service could put anything there.
+// redirectError is a redirect that was not followed. It omits the target, which the service controls.
 type redirectError struct{ why string }
 
 func (e *redirectError) Error() string { return "the service sends elsewhere, and " + e.why }
 
-// checkRedirect is asked before a redirect is followed. What the plan says in headers goes to the host that the plan
-// names; once a redirect has left that, nothing goes along even if the next one comes back.
+// checkRedirect decides whether to follow a redirect. The plan's headers go only to the host in the plan; after a
+// redirect to another host they are not sent again, even if a later one returns.
 func (s *step) checkRedirect(r *http.Request, via []*http.Request) error {
 	if s.Redirects == 0 {
 		return http.ErrUseLastResponse
@@ -267,7 +260,7 @@ func (s *step) checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > s.Redirects {
 		return &redirectError{"that too often; redirects says how often it may"}
 	}
-	r.Header.Del("Referer") // it has the item's key in it
+	r.Header.Del("Referer") // it contains the item's key
 	from := via[len(via)-1].URL
 	switch {
 	case r.URL.Scheme != "https" && r.URL.Scheme != "http":
@@ -294,7 +287,7 @@ func (s *step) checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// sameHost reports whether two URLs have one origin.
+// sameHost reports whether two URLs have the same origin.
 func sameHost(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
 }
@@ -312,8 +305,8 @@ func refusedRedirect(err error) *redirectError {
 	return refused
 }
 
-// addressError says that an address is not to be reached. It does not say which: who writes plans may learn that a name
-// is not to be asked, and not what it stands for in the operator's network.
+// addressError means that an address is not allowed. It omits the address, so that plan authors cannot explore the
+// operator's network.
 type addressError struct{}
 
 func (*addressError) Error() string {
@@ -321,11 +314,11 @@ func (*addressError) Error() string {
 		"those may be reached"
 }
 
-// special are ranges that netip does not know of, which no public service has. Some of them contain an address of the
-// fourth version, by which a private one could be reached.
+// special are non-public ranges that netip does not know. Some embed an IPv4 address, through which a private one
+// could be reached.
 var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("0.0.0.0/8"),       // this network
-	netip.MustParsePrefix("100.64.0.0/10"),   // between a carrier and its customers
+	netip.MustParsePrefix("100.64.0.0/10"),   // carrier-grade NAT
 	netip.MustParsePrefix("192.0.0.0/24"),    // protocols
 	netip.MustParsePrefix("192.0.2.0/24"),    // documentation
 	netip.MustParsePrefix("192.88.99.0/24"),  // relays
@@ -333,27 +326,27 @@ var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("198.51.100.0/24"), // documentation
 	netip.MustParsePrefix("203.0.113.0/24"),  // documentation
 	netip.MustParsePrefix("240.0.0.0/4"),     // reserved, and broadcast
-	netip.MustParsePrefix("::/96"),           // contains one of the fourth version
-	netip.MustParsePrefix("::ffff:0:0:0/96"), // also
-	netip.MustParsePrefix("64:ff9b::/96"),    // also
-	netip.MustParsePrefix("64:ff9b:1::/48"),  // also
+	netip.MustParsePrefix("::/96"),           // embeds IPv4
+	netip.MustParsePrefix("::ffff:0:0:0/96"), // embeds IPv4
+	netip.MustParsePrefix("64:ff9b::/96"),    // embeds IPv4
+	netip.MustParsePrefix("64:ff9b:1::/48"),  // embeds IPv4
 	netip.MustParsePrefix("100::/64"),        // discard
-	netip.MustParsePrefix("2001::/23"),       // protocols, and Teredo, which contains one
+	netip.MustParsePrefix("2001::/23"),       // protocols, and Teredo, which embeds IPv4
 	netip.MustParsePrefix("2001:db8::/32"),   // documentation
-	netip.MustParsePrefix("2002::/16"),       // contains one of the fourth version
+	netip.MustParsePrefix("2002::/16"),       // embeds IPv4
 	netip.MustParsePrefix("3fff::/20"),       // documentation
 	netip.MustParsePrefix("5f00::/16"),       // segment routing
-	netip.MustParsePrefix("fec0::/10"),       // private, once
+	netip.MustParsePrefix("fec0::/10"),       // formerly private
 }
 
-// public reports whether an address is one of the public internet.
+// public reports whether an address is on the public internet.
 func public(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	return address.IsGlobalUnicast() && !address.IsPrivate() &&
 		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkAddress returns an *addressError for an address that must not be reached.
+// checkAddress returns an *addressError if an address is not allowed.
 func checkAddress(at netip.AddrPort, allowed []connections.Network) error {
 	if public(at.Addr()) || slices.ContainsFunc(allowed, func(n connections.Network) bool { return n.Contains(at) }) {
 		return nil
@@ -361,7 +354,7 @@ func checkAddress(at netip.AddrPort, allowed []connections.Network) error {
 	return &addressError{}
 }
 
-// guard is called for each address that is about to be connected to, after its name was looked up.
+// guard is called for each address after its DNS lookup, before connecting.
 func (c *Client) guard(_ context.Context, network, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || network != "tcp4" && network != "tcp6" {

@@ -16,42 +16,42 @@ import (
 	"github.com/tranchehq/tranche/gather/template"
 )
 
-// Codes of the errors, beside those of wire.Flaw. Those by which a service says that it is too much are throttled codes
-// of package workqueue: they are not held against the items.
+// Codes of errors, in addition to those of wire.Flaw. Codes of overloaded services are throttled codes in package
+// workqueue: they do not count against items.
 const (
-	CodeBadStep      = "bad_step"          // the step's settings cannot be read by this version; not retryable
-	CodeNoSecret     = "no_secret"         // this node does not have it, or it is not meant for the host; not retryable
-	CodeMissingValue = "missing_value"     // a template has no value for the item; not retryable
-	CodeBadHeader    = "bad_header"        // a value would break out of its header; not retryable
-	CodeURLTooLong   = "url_too_long"      // not retryable; a chunk is halved
-	CodeAddress      = "address_refused"   // a private address that the operator has not allowed; not retryable
-	CodeRedirect     = "redirect_refused"  // not retryable
-	CodeUnreachable  = "unreachable"       // no connection, or one that broke; retryable
-	CodeTLS          = "tls_error"         // the service's certificate is not trusted; not retryable
-	CodeTimeout      = "timeout"           // no answer in time; retryable
-	CodeNotFound     = "not_found"         // 404, or no result of that key; not retryable
-	CodeGone         = "gone"              // 410; not retryable
-	CodeBadRequest   = "bad_request"       // 400, 422; not retryable
-	CodeUnauthorized = "unauthorized"      // 401; not retryable
-	CodeForbidden    = "forbidden"         // 403; not retryable
-	CodeConflict     = "conflict"          // 409; not retryable
-	CodeThrottled    = "too_many_requests" // 429, or the host has asked to be left alone; retryable
+	CodeBadStep      = "bad_step"          // settings unknown to this version; permanent
+	CodeNoSecret     = "no_secret"         // this node lacks it, or it is not for the host; permanent
+	CodeMissingValue = "missing_value"     // a template has no value for the item; permanent
+	CodeBadHeader    = "bad_header"        // a value is not allowed in a header; permanent
+	CodeURLTooLong   = "url_too_long"      // permanent; a chunk is halved
+	CodeAddress      = "address_refused"   // a private address that the operator has not allowed; permanent
+	CodeRedirect     = "redirect_refused"  // permanent
+	CodeUnreachable  = "unreachable"       // no connection, or a broken one; retryable
+	CodeTLS          = "tls_error"         // the service's certificate is not trusted; permanent
+	CodeTimeout      = "timeout"           // no answer before the timeout; retryable
+	CodeNotFound     = "not_found"         // 404, or no result for the key; permanent
+	CodeGone         = "gone"              // 410; permanent
+	CodeBadRequest   = "bad_request"       // 400, 422; permanent
+	CodeUnauthorized = "unauthorized"      // 401; permanent
+	CodeForbidden    = "forbidden"         // 403; permanent
+	CodeConflict     = "conflict"          // 409; permanent
+	CodeThrottled    = "too_many_requests" // 429, or the host asked for a pause; retryable
 	CodeOverloaded   = "overloaded"        // 503 with Retry-After; retryable
 	CodeUnavailable  = "unavailable"       // 502, 503, 504; retryable
-	CodeServerError  = "server_error"      // 500 and others from there; retryable
-	CodeTooLarge     = "result_too_large"  // not retryable; a chunk is halved
-	CodeBadResponse  = "bad_response"      // not what the content type or the plan says; not retryable
+	CodeServerError  = "server_error"      // 500 and above; retryable
+	CodeTooLarge     = "result_too_large"  // permanent; a chunk is halved
+	CodeBadResponse  = "bad_response"      // contradicts the content type or the plan; permanent
 
-	CodeBadCompression = "bad_compression"     // not gzip, and said to be; not retryable, except when it may have been cut
-	CodeByteOrderMark  = "byte_order_mark"     // in front of JSON; not retryable
-	CodeCharset        = "unsupported_charset" // JSON that is said to be in another encoding than UTF-8; not retryable
+	CodeBadCompression = "bad_compression"     // invalid gzip; permanent, unless it may have been cut
+	CodeByteOrderMark  = "byte_order_mark"     // before JSON; permanent
+	CodeCharset        = "unsupported_charset" // JSON declared in an encoding other than UTF-8; permanent
 )
 
-// outcome is what came of one request.
+// outcome is the outcome of one request.
 type outcome struct {
-	slot   wire.SlotError // the error; without code: none
-	down   bool           // nothing came of the service: it may be down
-	later  bool           // the host has asked for a rest, which may be over by now
+	slot   wire.SlotError // no error if the code is empty
+	down   bool           // no answer: the service may be down
+	later  bool           // the host asked for a pause, perhaps over by now
 	answer *answer
 }
 
@@ -59,7 +59,7 @@ func failed(code string, retry bool, format string, args ...any) outcome {
 	return outcome{slot: wire.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
 }
 
-// flawed is the outcome of JSON that not everybody reads alike, if it is such.
+// flawed returns the outcome for JSON that is ambiguous, if it is.
 func (s *step) flawed(value []byte, maxDepth int) outcome {
 	flaw := wire.FlawOf(value, maxDepth)
 	if flaw == nil {
@@ -71,7 +71,7 @@ func (s *step) flawed(value []byte, maxDepth int) outcome {
 
 func (o outcome) failed() bool { return o.slot.Code != "" }
 
-// templateFailed is the outcome of a template that cannot be filled in.
+// templateFailed returns the outcome for a template that cannot be expanded.
 func (s *step) templateFailed(what string, err error) outcome {
 	if long, ok := errors.AsType[*template.TooLongError](err); ok {
 		return failed(CodeURLTooLong, false, "%v", long)
@@ -82,8 +82,7 @@ func (s *step) templateFailed(what string, err error) outcome {
 	return failed(CodeNoSecret, false, "%s: %s", what, s.client.conns.Redact(err.Error()))
 }
 
-// sendFailed is the outcome of a request to which there is no response. The error itself is not said: it has the URL in
-// it, and whatever else.
+// sendFailed returns the outcome for a request without a response. It omits err's text, which contains the URL.
 func (s *step) sendFailed(ctx context.Context, err error) outcome {
 	host := s.templates.URL.Shown()
 	if _, refused := errors.AsType[*addressError](err); refused {
@@ -110,13 +109,13 @@ func timedOut(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// connecting reports whether an error is from before there was a connection.
+// connecting reports whether err precedes the connection.
 func connecting(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
 
-// untrusted says what is wrong with a certificate.
+// untrusted returns what is wrong with a certificate.
 func untrusted(err error) (why string, bad bool) {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "its certificate is signed by an authority that this node does not know; the operator's http.hosts can " +
@@ -134,7 +133,7 @@ func untrusted(err error) (why string, bad bool) {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "its certificate is not trusted", true
 	}
-	// An alert of TLS is such an error.
+	// A TLS alert is such an error.
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "remote error" || op.Op == "local error") {
 		return "it refuses this node's certificate, or how it speaks TLS", true
 	}
@@ -144,7 +143,7 @@ func untrusted(err error) (why string, bad bool) {
 	return "", false
 }
 
-// broken says why there is no response, in words of our own.
+// broken returns why there is no response, without err's text.
 func broken(err error) string {
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return "its name cannot be looked up"
@@ -155,7 +154,7 @@ func broken(err error) string {
 	return "the connection broke, or what came was no HTTP"
 }
 
-// statusFailed is the outcome of a response that is none of those that mean success.
+// statusFailed returns the outcome for a status other than success.
 func (s *step) statusFailed(status int, header http.Header, said string) outcome {
 	code, retry := codeOf(status)
 	wait, rest := retryAfter(header, time.Now())
@@ -202,10 +201,10 @@ func codeOf(status int) (code string, retry bool) {
 	return fmt.Sprintf("http_%d", status), false
 }
 
-// maxSaid is how much of what a service says of an error is quoted.
+// maxSaid bounds the characters quoted from a service's error.
 const maxSaid = 200
 
-// quoted makes what a service says of an error fit to be quoted: one line, and no secrets.
+// quoted returns a service's error on one line, without secrets.
 func (s *step) quoted(body []byte) string {
 	text := s.client.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
 	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }

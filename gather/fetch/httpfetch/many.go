@@ -14,14 +14,14 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
-// fetchMany asks for all items of a chunk with one request.
+// fetchMany sends one request for all items of a chunk.
 func (s *step) fetchMany(ctx context.Context, req *fetch.Request, mine *share) ([]fetch.Slot, error) {
 	values := s.values(req)
 	for i := range req.Items {
 		values.Keys = append(values.Keys, req.Items[i].Key)
 		values.Items = append(values.Items, payload(&req.Items[i]))
 	}
-	unpaced := &share{turns: mine.turns, worked: mine.worked} // by its claim the chunk is within the rate
+	unpaced := &share{turns: mine.turns, worked: mine.worked} // the chunk's claim already keeps the rate
 	out, ok := s.patiently(ctx, unpaced, values)
 	switch {
 	case !ok:
@@ -47,8 +47,8 @@ func payload(item *fetch.Item) []byte {
 	return item.Payload
 }
 
-// refused is what becomes of a chunk whose one request failed. What smaller chunks, or another time, may help against
-// is the chunk's error, by which it is halved or retried. Anything else would be the same for each of its items.
+// refused returns the outcome of a chunk whose request failed. If smaller chunks or a retry may help, it is the
+// chunk's error. Otherwise each item gets it.
 func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	switch out.slot.Code {
 	case CodeThrottled, CodeOverloaded, CodeNoSecret, CodeAddress, CodeRedirect, CodeTLS, CodeUnauthorized, CodeForbidden,
@@ -62,7 +62,7 @@ func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	return nil, out.asError()
 }
 
-// results returns the results of a response by the keys of their items; nil for a key that came twice.
+// results returns a response's results by key; nil for a repeated key.
 func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	host := s.templates.URL.Shown()
 	at, found := point(body, s.Response.Items)
@@ -85,7 +85,7 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	for i, result := range list {
 		text, found := point(result, s.Response.Key)
 		if found && wire.FlawOf(text, wire.DefaultMaxDepth) != nil {
-			continue // what is no text is the key of no one, though it may look like someone's once it is decoded
+			continue // invalid text matches no key, though it might after decoding
 		}
 		key, ok := keyText(text)
 		if !found || !ok {
@@ -104,7 +104,6 @@ func put(results map[string][]byte, key string, result []byte) {
 	results[key] = result
 }
 
-// byName returns the fields of an object.
 func byName(text []byte) map[string][]byte {
 	results := map[string][]byte{}
 	fields(text, func(name string, result []byte) { put(results, name, result) })
@@ -126,7 +125,7 @@ func keyText(text []byte) (key string, ok bool) {
 	return "", false
 }
 
-// resultOf is what came of an item. What came of others that were not asked for is not looked at.
+// resultOf returns an item's outcome. Results of other keys are ignored.
 func (s *step) resultOf(results map[string][]byte, item *fetch.Item) outcome {
 	host := s.templates.URL.Shown()
 	result, there := results[item.Key]
@@ -146,23 +145,22 @@ func (s *step) resultOf(results map[string][]byte, item *fetch.Item) outcome {
 	return outcome{answer: &answer{data: value}}
 }
 
-// shareKey is a step of a run.
 type shareKey struct {
 	run  uuid.UUID
 	step string
 }
 
-// share is what all chunks of a step that are at work on this node have in common: how many requests it has at once,
-// and how fast they come. Claims keep the rate over all nodes, but by chunks; here it is smoothed.
+// share is common to a step's running chunks on this node: its parallel requests and their rate. Claims keep the rate
+// over all nodes per chunk; here it is smoothed.
 type share struct {
-	users   int // chunks at work; guarded by the client's mutex
+	users   int // running chunks; guarded by Client.mu
 	turns   chan struct{}
-	limiter *rate.Limiter // nil: no limit
-	// worked is told how long the host took for a request.
+	limiter *rate.Limiter // nil without limit
+	// worked receives how long the host took for a request.
 	worked func(time.Duration)
 }
 
-// join takes part in a step's share until leave is called.
+// join returns the step's share, to be released with leave.
 func (c *Client) join(req *fetch.Request, s *step) (mine *share, leave func()) {
 	key := shareKey{req.Run, req.Step}
 	c.mu.Lock()
@@ -173,7 +171,7 @@ func (c *Client) join(req *fetch.Request, s *step) (mine *share, leave func()) {
 		c.shares[key] = mine
 	}
 	mine.users++
-	switch { // the rate may be set while the run goes on
+	switch { // the rate may change during the run
 	case req.Rate <= 0:
 		mine.limiter = nil
 	case mine.limiter == nil:
@@ -191,7 +189,7 @@ func (c *Client) join(req *fetch.Request, s *step) (mine *share, leave func()) {
 	}
 }
 
-// enter waits for a turn. It returns false when the context ends before, or would by the time the rate allows it.
+// enter waits for a turn. It returns false if the context ends first, or would before the rate permits.
 func (s *share) enter(ctx context.Context) bool {
 	select {
 	case s.turns <- struct{}{}:

@@ -21,24 +21,22 @@ import (
 )
 
 const (
-	// maxErrorBody is how much is read of what a service says of an error: enough that no secret is cut in two where
-	// something is quoted, in whatever form it stands.
+	// maxErrorBody bounds the bytes read of an error response: enough that quoting never cuts a secret in two.
 	maxErrorBody = 64 << 10
-	// firstRead is how much room a response gets before it has shown that it is larger.
+	// firstRead is the initial buffer size for a response.
 	firstRead = 64 << 10
-	// maxContentType is the longest content type that is kept.
+	// maxContentType bounds a content type's length.
 	maxContentType = 200
 )
 
 var errTooLarge = errors.New("larger than is allowed")
 
-// answer is a response that means success.
+// answer is a successful response.
 type answer struct {
 	data        []byte
-	contentType string // empty: JSON
+	contentType string // empty for JSON
 }
 
-// read reads a response's body.
 func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	host := s.templates.URL.Shown()
 	body, err := readAll(r, s.client.conns.HTTP.ResponseLimit(int(s.MaxBytes)))
@@ -62,7 +60,7 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	return outcome{answer: &answer{body, whole}}
 }
 
-// unread is the outcome of a body that could not be read to its end.
+// unread returns the outcome for a body that could not be read completely.
 func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err error) outcome {
 	host := s.templates.URL.Shown()
 	const noGzip = "%s answers with what is said to be gzip (Content-Encoding) and is none, or is "
@@ -80,7 +78,7 @@ func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err er
 	return failed(CodeUnreachable, true, "%s broke off in its answer", host)
 }
 
-// readJSON takes the piece of an answer that the plan wants, or for a chunk all of it.
+// readJSON selects the plan's part of an answer, or all of it for a chunk.
 func (s *step) readJSON(body []byte) outcome {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("null")
@@ -104,10 +102,10 @@ func notGzip(err error) bool {
 	return corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum)
 }
 
-// checkJSON refuses what readers of JSON understand in different ways, each with a code of its own.
+// checkJSON rejects ambiguous JSON, with separate codes.
 func (s *step) checkJSON(h http.Header, body []byte) outcome {
 	host := s.templates.URL.Shown()
-	_, params, _ := mime.ParseMediaType(h.Get("Content-Type")) // it was good
+	_, params, _ := mime.ParseMediaType(h.Get("Content-Type")) // already validated
 	said := strings.ToLower(params["charset"])
 	ascii := !bytes.ContainsFunc(body, func(c rune) bool { return c >= utf8.RuneSelf })
 	switch {
@@ -121,13 +119,12 @@ func (s *step) checkJSON(h http.Header, body []byte) outcome {
 		return outcome{}
 	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)):
 		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", host)
-	case s.WholeChunk: // each result is looked at by itself
+	case s.WholeChunk: // each result is checked separately
 		return outcome{}
 	}
 	return s.flawed(body, math.MaxInt)
 }
 
-// readAll reads a body up to a limit.
 func readAll(r *http.Response, limit int) ([]byte, error) {
 	if r.ContentLength > int64(limit) {
 		return nil, errTooLarge
@@ -144,8 +141,8 @@ func readAll(r *http.Response, limit int) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// contentType returns the kind of a response, and the same with its parameters. One that does not say is JSON when it
-// can be read as such.
+// contentType returns a response's media type, without and with parameters. A response without one is JSON if it is
+// valid as such.
 func contentType(h http.Header, body []byte) (kind, whole string, known bool) {
 	said := h.Get("Content-Type")
 	if said == "" {

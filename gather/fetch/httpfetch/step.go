@@ -24,7 +24,7 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// step does the chunks of steps that have the same settings.
+// step fetches the chunks of steps with the same settings.
 type step struct {
 	gather.HTTP
 
@@ -34,7 +34,6 @@ type step struct {
 	http      *http.Client
 }
 
-// paceKey is what paces the step.
 func (s *step) paceKey() string { return string(gather.KindHTTP) + ":" + s.templates.URL.Host() }
 
 // Fetch implements fetch.Fetcher.
@@ -50,14 +49,13 @@ func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	return newRound(s, req, share).run(ctx)
 }
 
-// values are what the templates are filled with.
 func (s *step) values(req *fetch.Request) *template.Values {
 	return &template.Values{
 		Run: req.Run.String(), Step: req.Step, Generation: req.Generation, Params: req.Params, Secret: s.secretValue,
 	}
 }
 
-// secretValue returns a secret for the host that the plan names: the only one that a first request goes to.
+// secretValue returns a secret for the plan's host, the only one that first requests go to.
 func (s *step) secretValue(name string) (string, error) {
 	secret, err := s.client.conns.Secret(name)
 	if err != nil {
@@ -76,7 +74,7 @@ func (s *step) valuesOf(req *fetch.Request, item *fetch.Item) *template.Values {
 	return v
 }
 
-// patiently asks, and asks again when the service wants to be left alone for a moment only.
+// patiently sends a request, and repeats it after short pauses that the service requests.
 func (s *step) patiently(ctx context.Context, share *share, values *template.Values) (out outcome, ok bool) {
 	for tries := 0; ; tries++ {
 		if out, resting := s.resting(); resting > shortRest {
@@ -99,10 +97,10 @@ func (s *step) patiently(ctx context.Context, share *share, values *template.Val
 	}
 }
 
-// maxPauses is how often a request is made again after a short rest.
+// maxPauses bounds those repetitions.
 const maxPauses = 3
 
-// rested asks unless the host wants to be left alone.
+// rested sends a request unless the host asked for a pause.
 func (s *step) rested(ctx context.Context, share *share, values *template.Values) outcome {
 	if out, resting := s.resting(); resting > 0 {
 		out.later = true
@@ -120,14 +118,13 @@ func (s *step) rested(ctx context.Context, share *share, values *template.Values
 	return out
 }
 
-// resting says how long the host wants to be left alone, and what becomes of an item that cannot wait.
+// resting returns the remaining pause, and the outcome for an item that cannot wait.
 func (s *step) resting() (out outcome, rest time.Duration) {
 	rest = time.Until(s.client.rests.until(s.paceKey()))
 	return failed(CodeThrottled, true, "%s has asked to be left alone for another %v (Retry-After)",
 		s.templates.URL.Shown(), rest.Round(time.Second)), rest
 }
 
-// ask makes one request.
 func (s *step) ask(ctx context.Context, values *template.Values) outcome {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.Timeout))
 	defer cancel()
@@ -146,7 +143,7 @@ func (s *step) ask(ctx context.Context, values *template.Values) outcome {
 		s.client.rests.set(s.paceKey(), rest)
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
-		said, _ := readAll(response, maxErrorBody) // it is only quoted
+		said, _ := readAll(response, maxErrorBody) // only quoted
 		out := s.statusFailed(response.StatusCode, response.Header, s.quoted(said))
 		out.later = full && asked && rest > 0
 		return out
@@ -154,7 +151,6 @@ func (s *step) ask(ctx context.Context, values *template.Values) outcome {
 	return s.read(ctx, response)
 }
 
-// request fills the templates in.
 func (s *step) request(ctx context.Context, values *template.Values) (*http.Request, outcome) {
 	u, err := s.templates.URL.Expand(values)
 	if err != nil {
@@ -192,10 +188,10 @@ func (s *step) request(ctx context.Context, values *template.Values) (*http.Requ
 	return r, outcome{}
 }
 
-// maxHeaderValue is the longest value of a header that is sent.
+// maxHeaderValue bounds the length of a header value.
 const maxHeaderValue = 8 << 10
 
-// slot is the slot of an item for what came of its request.
+// asSlot returns an item's slot for its request's outcome.
 func (o outcome) asSlot(ordinal int) fetch.Slot {
 	if o.failed() {
 		e := o.slot
@@ -204,33 +200,33 @@ func (o outcome) asSlot(ordinal int) fetch.Slot {
 	return fetch.Slot{Ordinal: ordinal, Data: o.answer.data, ContentType: o.answer.contentType}
 }
 
-// asError is the error of a chunk for what came of its request.
+// asError returns a chunk's error for its request's outcome.
 func (o outcome) asError() error {
 	e := o.slot
 	return fetch.Clean(&e)
 }
 
-// heldBytes bounds the results of a chunk when no one takes them while the rest is at work.
+// heldBytes bounds the results of a chunk held without a sink.
 const heldBytes = 64 << 20
 
-// round asks for each item of a chunk with a request of its own.
+// round sends a request for each item of a chunk.
 type round struct {
 	step  *step
 	req   *fetch.Request
 	share *share
 
 	mu     sync.Mutex
-	next   int // the item that is asked for next
+	next   int // next item to request
 	slots  []fetch.Slot
-	held   int           // bytes in them
-	downs  []failedItem  // requests of which nothing came of the service
-	streak int           // such in a row
-	most   int           // of them before the round is given up
-	whole  *outcome      // why it was given up
-	stop   chan struct{} // closed when it is
+	held   int           // bytes of slots
+	downs  []failedItem  // requests without an answer from the service
+	streak int           // consecutive such requests
+	most   int           // streak that ends the round
+	whole  *outcome      // why the round ended early
+	stop   chan struct{} // closed when it does
 }
 
-// failedItem is an item for which nothing came of the service.
+// failedItem is an item whose request got no answer from the service.
 type failedItem struct {
 	ordinal int
 	why     outcome
@@ -240,8 +236,8 @@ func newRound(s *step, req *fetch.Request, mine *share) *round {
 	return &round{step: s, req: req, share: mine, most: max(3, s.Concurrency), stop: make(chan struct{})}
 }
 
-// run asks for all items. When nothing comes of the service any more it stops: then the chunk has failed, and what is
-// left of it is not to blame.
+// run requests all items. It stops when the service no longer answers: then the chunk fails, and the remaining items
+// are not blamed.
 func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -251,7 +247,7 @@ func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 			for item := r.take(); item != nil; item = r.take() {
 				out, ok := r.step.patiently(ctx, r.share, r.step.valuesOf(r.req, item))
 				if !ok || out.failed() && ctx.Err() != nil {
-					return // it was cut off, which is not the item's error
+					return // cut off: not the item's error
 				}
 				if r.done(item.Ordinal, out) {
 					cancel()
@@ -263,7 +259,7 @@ func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 	return r.end(context.Cause(ctx))
 }
 
-// take returns the next item, or nil when the round is over.
+// take returns the next item, or nil at the end of the round.
 func (r *round) take() *fetch.Item {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,7 +270,7 @@ func (r *round) take() *fetch.Item {
 	return &r.req.Items[r.next-1]
 }
 
-// done keeps what came of an item, and reports whether the round is to be given up.
+// done records an item's outcome and reports whether the round must end.
 func (r *round) done(ordinal int, out outcome) (over bool) {
 	slot := out.asSlot(ordinal)
 	if !out.down && !out.failed() && r.req.Emit(slot) {
@@ -286,7 +282,7 @@ func (r *round) done(ordinal int, out outcome) (over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.whole != nil {
-		return false // what was in progress was cut off, and says nothing
+		return false // the request was cut off
 	}
 	if !out.down {
 		r.streak = 0
@@ -304,8 +300,7 @@ func (r *round) done(ordinal int, out outcome) (over bool) {
 	return r.whole != nil
 }
 
-// end returns the slots. Requests of which nothing came of the service are errors of their items only when it was there
-// for others.
+// end returns the slots. Requests without an answer fail their items only if other requests got one.
 func (r *round) end(cause error) ([]fetch.Slot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,17 +318,16 @@ func (r *round) end(cause error) ([]fetch.Slot, error) {
 }
 
 const (
-	// longestRest bounds how long a host may have itself left alone by one answer.
+	// longestRest bounds the pause that one answer can ask for.
 	longestRest = 5 * time.Minute
-	// shortRest is how long a request waits by itself until its host wants it again. For longer ones the items are given
-	// back.
+	// shortRest bounds the pause that a request waits for. For longer ones, items are returned.
 	shortRest = 2 * time.Second
 )
 
-// rests are the times until which hosts want to be left alone.
+// rests holds the times until which hosts asked not to be called.
 type rests struct {
 	mu    sync.Mutex
-	hosts map[string]time.Time // by what paces their steps
+	hosts map[string]time.Time // by pacing key
 }
 
 func (r *rests) until(paceKey string) time.Time {
@@ -358,14 +352,14 @@ func (r *rests) set(paceKey string, rest time.Duration) {
 	}
 }
 
-// retryAfter reads how long a service wants to be left alone: seconds, or a date by the service's clock.
+// retryAfter parses Retry-After: seconds, or a date by the service's clock.
 func retryAfter(h http.Header, now time.Time) (rest time.Duration, said bool) {
 	text := h.Get("Retry-After")
 	if text == "" {
 		return 0, false
 	}
 	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil || errors.Is(err, strconv.ErrRange) {
-		return time.Duration(seconds) * time.Second, true // out of range it is the largest
+		return time.Duration(seconds) * time.Second, true // if out of range, the maximum
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
@@ -377,7 +371,7 @@ func retryAfter(h http.Header, now time.Time) (rest time.Duration, said bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// point returns what a JSON pointer means in a valid JSON text. The bytes are a piece of the text.
+// point resolves a JSON pointer in valid JSON. The result aliases text.
 func point(text []byte, pointer string) (value []byte, found bool) {
 	if pointer == "" {
 		return text, true
@@ -391,7 +385,7 @@ func point(text []byte, pointer string) (value []byte, found bool) {
 	return text, true
 }
 
-// member returns a field of an object, or a place in a list.
+// member returns an object's field or a list's element.
 func member(text []byte, name string) (value []byte, found bool) {
 	if isObject(text) {
 		times := 0
@@ -400,7 +394,7 @@ func member(text []byte, name string) (value []byte, found bool) {
 				value, times = of, times+1
 			}
 		})
-		return value, times == 1 // of two no one knows which is meant
+		return value, times == 1 // a repeated name is ambiguous
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(text, &list) != nil {
@@ -413,10 +407,10 @@ func member(text []byte, name string) (value []byte, found bool) {
 	return list[i], true
 }
 
-// fields calls f with each field of a valid object. The bytes are a piece of its text. A name that is no text has none.
+// fields calls f for each field of a valid object, skipping names that are not valid text. Values alias object.
 func fields(object []byte, f func(name string, value []byte)) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	_, _ = d.ReadToken() // it is valid
+	_, _ = d.ReadToken() // known to be valid
 	for d.PeekKind() == jsontext.KindString {
 		quoted, _ := d.ReadValue()
 		name, bad := jsontext.AppendUnquote(nil, quoted)

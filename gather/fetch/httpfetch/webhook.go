@@ -26,24 +26,24 @@ import (
 const (
 	// DefaultTimeout bounds an attempt.
 	DefaultTimeout = 15 * time.Second
-	// answerTime bounds the wait for what stands behind the status of an answer. The status has said what counts.
+	// answerTime bounds reading an answer's body; its status is all that counts.
 	answerTime = time.Second
 )
 
-// SenderConfig is what a Sender needs.
+// SenderConfig configures a Sender.
 type SenderConfig struct {
-	Connections *connections.Connections // nil: there are no secrets
-	// Transport reaches the hosts of others, and guards what must not be reached: httpfetch's. It follows no redirects.
+	Connections *connections.Connections // nil: no secrets
+	// Transport connects to receivers and enforces the address rules: use Client.Transport. It follows no redirects.
 	Transport http.RoundTripper
-	// Now returns the time that signatures bear; nil: time.Now. Receivers compare it with their clocks.
+	// Now returns the time for signatures, which receivers compare with their clocks. Default time.Now.
 	Now     func() time.Time
-	Timeout time.Duration // of an attempt; 0: DefaultTimeout
+	Timeout time.Duration // of an attempt; default DefaultTimeout
 }
 
-// Sender sends messages to receivers by HTTP: signed as https://www.standardwebhooks.com specifies, or unsigned. A
-// secret signs only for the hosts in the operator's file, redirects are not followed, and the time and size of an
-// answer are bounded. What the receiver said is kept apart from our own words, since it may repeat the request. Safe
-// for concurrent use.
+// Sender sends messages to receivers over HTTP, unsigned or signed per https://www.standardwebhooks.com. A secret
+// signs only for its hosts in the operator's file. Redirects are not followed, and answers are limited in time and
+// size. The receiver's text is kept apart from ours, since it may repeat the request. A Sender is safe for concurrent
+// use.
 type Sender struct {
 	conns     *connections.Connections
 	transport http.RoundTripper
@@ -69,17 +69,16 @@ func NewSender(config SenderConfig) (*Sender, error) {
 	return s, nil
 }
 
-// Delivery is what came of an attempt.
+// Delivery is the outcome of an attempt.
 type Delivery struct {
 	Delivered bool
-	GiveUp    bool          // it is of no use to try again
-	Why       string        // it was not delivered, or not to all, in words of ours: everybody may see it
-	Said      string        // by the receiver, which may repeat what it was asked for
-	Wait      time.Duration // at least, before the next attempt
+	GiveUp    bool          // retrying is useless
+	Why       string        // reason for the failure, in our words: safe to show to all
+	Said      string        // the receiver's text, which may repeat the request
+	Wait      time.Duration // minimum wait before the next attempt
 }
 
-// Reason makes one text of why it was not delivered and what the receiver said, which stands behind the first line
-// break. There is none in either.
+// Reason joins Why and, after a line break, Said. Neither contains one.
 func (o *Delivery) Reason() string {
 	if o.Said == "" {
 		return o.Why
@@ -87,15 +86,15 @@ func (o *Delivery) Reason() string {
 	return o.Why + "\n" + o.Said
 }
 
-// Webhook is what is sent and signed.
+// Webhook is a message to be signed and sent.
 type Webhook struct {
 	ID     string // the same for each attempt
 	URL    string
-	Secret string // the name of the one that signs
+	Secret string // name of the signing secret
 	Body   []byte // JSON, the same for each attempt
 }
 
-// unreadSecret is what everybody is told of a secret that is not there. The error may name what is the operator's.
+// unreadSecret hides the error for a missing secret, which may name the operator's data.
 const unreadSecret = "this node has no secret to sign it with"
 
 const unreadURL = "its URL cannot be read"
@@ -118,7 +117,7 @@ func (s *Sender) Send(ctx context.Context, m *Webhook) Delivery {
 	return s.Post(ctx, u, header, m.Body)
 }
 
-// Post makes one attempt at a body of JSON that is not signed, and judges the answer.
+// Post makes one attempt at an unsigned JSON body and evaluates the answer.
 func (s *Sender) Post(ctx context.Context, u *url.URL, header http.Header, body []byte) Delivery {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -130,18 +129,18 @@ func (s *Sender) Post(ctx context.Context, u *url.URL, header http.Header, body 
 	r.Header.Set("Content-Type", "application/json")
 	answer, err := s.transport.RoundTrip(r)
 	if err != nil {
-		why, _ := Explain(err) // what is refused today, the operator may allow
+		why, _ := Explain(err) // the operator may later allow what is refused now
 		return Delivery{Why: u.Host + ": " + why}
 	}
-	defer func() { _ = answer.Body.Close() }() // as much was read as is of use
+	defer func() { _ = answer.Body.Close() }() // the useful part has been read
 	defer time.AfterFunc(answerTime, cancel).Stop()
-	begin, _ := io.ReadAll(io.LimitReader(answer.Body, maxRead)) // to its end, when that is near: the connection serves on
+	begin, _ := io.ReadAll(io.LimitReader(answer.Body, maxRead)) // reading a short body to its end keeps the connection
 	status := answer.StatusCode
 	why := strings.TrimSpace(fmt.Sprintf("%s answers %d %s", u.Host, status, http.StatusText(status)))
 	switch {
 	case status >= 200 && status < 300:
 		return Delivery{Delivered: true}
-	case status == http.StatusGone: // by the standard: it wants no more
+	case status == http.StatusGone: // per the standard: stop sending
 		return Delivery{GiveUp: true, Why: why, Said: s.Quoted(begin)}
 	case status >= 300 && status < 400:
 		return Delivery{Why: why + "; redirects are not followed", Said: s.Quoted(begin)}
@@ -150,13 +149,13 @@ func (s *Sender) Post(ctx context.Context, u *url.URL, header http.Header, body 
 }
 
 const (
-	// maxRead is how many bytes are read of an answer.
+	// maxRead bounds the bytes read of an answer.
 	maxRead = 4 << 10
-	// maxQuoted is how many characters of what a receiver says of an error are quoted.
+	// maxQuoted bounds the characters quoted from a receiver's error.
 	maxQuoted = 200
 )
 
-// Quoted makes what a receiver says fit to be quoted: one line, and no secrets.
+// Quoted returns a receiver's text on one line, without secrets.
 func (s *Sender) Quoted(body []byte) string {
 	text := s.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
 	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }
@@ -164,7 +163,7 @@ func (s *Sender) Quoted(body []byte) string {
 	return string(said[:min(len(said), maxQuoted)])
 }
 
-// retryAfter is how long a receiver wants to be left alone: it says so in seconds, or until when.
+// retryAfter returns the pause that a receiver requests, in seconds or until a date.
 func (s *Sender) retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
@@ -177,21 +176,21 @@ func (s *Sender) retryAfter(h http.Header) time.Duration {
 	return max(at.Sub(s.now()), 0)
 }
 
-// Retry says how long to wait between attempts.
+// Retry configures the pauses between attempts.
 type Retry struct {
-	First   time.Duration // after the first that failed; doubled with each
+	First   time.Duration // after the first failure; doubled each time
 	Longest time.Duration
 }
 
-// In is how long to wait after so many attempts that failed: doubled each time, and up to a fifth more, so that what
-// failed together does not come back together. A receiver may want least, up to the longest.
+// In returns the pause after the given number of failed attempts, with up to a fifth of jitter to spread out
+// simultaneous failures. least, from the receiver, applies up to Longest.
 func (r Retry) In(attempts int, least time.Duration) time.Duration {
 	pause := backoff.Nth(r.First, r.Longest, attempts)
 	pause += rand.N(pause/5 + 1)
 	return max(pause, min(least, r.Longest))
 }
 
-// WebhookBody is the body of a message: its type, its time and what it tells, as the standard has them.
+// WebhookBody returns a message body as defined by the standard.
 func WebhookBody(kind string, at time.Time, data json.RawMessage) ([]byte, error) {
 	return json.Marshal(struct {
 		Type      string          `json:"type"`
@@ -200,16 +199,16 @@ func WebhookBody(kind string, at time.Time, data json.RawMessage) ([]byte, error
 	}{kind, at, data})
 }
 
-// WebhookError says what is wrong with where a webhook is to go.
+// WebhookError means that a webhook's settings are invalid.
 type WebhookError struct {
-	Field string // url, secret; empty when it is both together
-	Value string // fit to be repeated
+	Field string // url or secret; empty for their combination
+	Value string // safe to repeat
 	Why   string
 }
 
 func (e *WebhookError) Error() string { return e.Why }
 
-// CheckWebhook refuses a webhook that could not be sent.
+// CheckWebhook rejects a webhook that could not be sent.
 func CheckWebhook(conns *connections.Connections, address, secret string) error {
 	u, err := CheckWebhookURL(address)
 	if err != nil {
@@ -224,7 +223,7 @@ func CheckWebhook(conns *connections.Connections, address, secret string) error 
 	return nil
 }
 
-// CheckWebhookURL reads the URL of a webhook. The error is a *WebhookError.
+// CheckWebhookURL parses a webhook's URL. The error is a *WebhookError.
 func CheckWebhookURL(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	switch {
@@ -240,7 +239,7 @@ func CheckWebhookURL(address string) (*url.URL, error) {
 
 var errNoConnections = errors.New("this node has no secrets (serve --connections FILE)")
 
-// keyOf returns what signs a webhook to u. The operator's file decides by the hosts of the secret.
+// keyOf returns the signing key for u, if the operator's file allows the secret for its host.
 func keyOf(conns *connections.Connections, u *url.URL, secret string) ([]byte, error) {
 	if conns == nil {
 		return nil, errNoConnections
@@ -260,11 +259,11 @@ func keyOf(conns *connections.Connections, u *url.URL, secret string) ([]byte, e
 	return key, nil
 }
 
-// Headers of a webhook, as https://www.standardwebhooks.com has them.
+// Headers of a webhook (https://www.standardwebhooks.com).
 const (
 	headerID        = "webhook-id"        // the same for each attempt
-	headerTimestamp = "webhook-timestamp" // of the attempt, in seconds
-	headerSignature = "webhook-signature" // "v1," and the signature, in base64
+	headerTimestamp = "webhook-timestamp" // of the attempt, Unix seconds
+	headerSignature = "webhook-signature" // "v1," and the base64 signature
 )
 
 const (
@@ -276,7 +275,7 @@ const (
 var errSecretForm = errors.New("it must be whsec_ and 24 to 64 random bytes in base64; make one with: " +
 	"echo whsec_$(openssl rand -base64 32)")
 
-// signingKey reads a secret as the standard writes it.
+// signingKey parses a secret in the standard's form.
 func signingKey(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
@@ -286,7 +285,7 @@ func signingKey(secret string) ([]byte, error) {
 	return key, nil
 }
 
-// sign signs an attempt at a webhook: HMAC-SHA256 over its id, its time and its body.
+// sign signs an attempt: HMAC-SHA256 over ID, time and body.
 func sign(key []byte, id string, at time.Time, body []byte) (timestamp, signature string) {
 	timestamp = strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, key)

@@ -1,19 +1,15 @@
-// Package sqlfetch queries other databases for the parts of a chunk: one query with the chunk's keys, whose rows are
-// mapped back by a key column. It is what steps of kind sql do.
+// Package sqlfetch implements steps of kind sql: it queries other databases for a chunk's keys and maps the rows to
+// items by a key column.
 //
-// Guarantees:
+//   - A query only reads. It runs as a table expression inside one of our statements, in a READ ONLY transaction that
+//     is always rolled back, by a role that is not superuser unless the operator allows it.
+//   - It ends, by statement_timeout and the chunk's context. The operator's file bounds a source's time, rows, bytes
+//     and connections, regardless of the plan. Rows that are too large are not transferred.
+//   - Errors contain no addresses or passwords of a database.
+//   - Errors that smaller chunks may avoid, such as a key that the query rejects, fail the chunk, which is halved.
+//     Errors of the query itself fail all items immediately. Temporary ones are retried.
 //
-//   - A query only reads. It runs alone in a READ ONLY transaction that is always rolled back, as a table expression
-//     within a statement of ours, by a role that is no superuser unless the operator says so.
-//   - It ends: by a statement_timeout in the database, and by the chunk's time. The operator's file bounds time, rows,
-//     bytes and connections of a source, whatever a plan says. A row that is too large does not reach this node.
-//   - Neither addresses nor passwords of a database stand in an error.
-//   - Errors that a smaller chunk may avoid, as of a key that the query cannot take, are the chunk's, which is halved;
-//     errors of the query itself are those of all items, at once; those that pass are retried.
-//
-// Not its job: tries, which the node makes by the codes of the errors; uploads of items from a query.
-//
-// Concurrency: a Client is for a whole node, and safe for concurrent use.
+// The node does retries, by error codes. A Client serves a whole node and is safe for concurrent use.
 package sqlfetch
 
 import (
@@ -33,22 +29,22 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 )
 
-// maxSteps is how many steps are kept parsed.
+// maxSteps bounds the cache of parsed steps.
 const maxSteps = 256
 
-// Client queries an operator's sources, with a pool of connections for each that is in use.
+// Client queries an operator's sources, with a connection pool for each source in use.
 type Client struct {
 	conns *connections.Connections
 
 	mu     sync.Mutex
-	steps  map[string]*step // by their settings
+	steps  map[string]*step // by settings
 	pools  map[string]*pgxpool.Pool
 	closed bool
 }
 
 var errClosed = errors.New("the node is stopping")
 
-// New returns a client with an operator's connections; nil: none.
+// New returns a client with an operator's connections, or none if nil.
 func New(conns *connections.Connections) *Client {
 	if conns == nil {
 		conns = &connections.Connections{}
@@ -56,7 +52,7 @@ func New(conns *connections.Connections) *Client {
 	return &Client{conns: conns, steps: map[string]*step{}, pools: map[string]*pgxpool.Pool{}}
 }
 
-// Close closes the pools, and waits until the queries that are in progress have ended: end their contexts first.
+// Close closes the pools and waits for running queries: cancel their contexts first.
 func (c *Client) Close() {
 	c.mu.Lock()
 	pools := c.pools
@@ -67,8 +63,8 @@ func (c *Client) Close() {
 	}
 }
 
-// Fetcher returns what does a step of these settings, the JSON of gather.SQL. The error is an *wire.SlotError that
-// speaks for all items: settings that this version does not know, or a source that this node does not have.
+// Fetcher returns the fetcher of a step with these settings, the JSON of gather.SQL. The error is a *wire.SlotError
+// for all items: settings unknown to this version, or a source that this node lacks.
 func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,13 +80,12 @@ func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 		return nil, wire.Fail(CodeNoSource, "%v", err)
 	}
 	if len(c.steps) >= maxSteps {
-		clear(c.steps) // those in use come back
+		clear(c.steps) // steps in use are parsed again
 	}
 	c.steps[string(config)] = s
 	return s, nil
 }
 
-// pool returns the pool of a source, and makes it at first.
 func (c *Client) pool(source *connections.Source) (*pgxpool.Pool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +95,7 @@ func (c *Client) pool(source *connections.Source) (*pgxpool.Pool, error) {
 	if pool := c.pools[source.Name]; pool != nil {
 		return pool, nil
 	}
-	// The pool outlives the chunk that wants it first.
+	// The pool outlives the first chunk's context.
 	pool, err := source.Open(context.Background())
 	if err == nil {
 		c.pools[source.Name] = pool
@@ -108,16 +103,16 @@ func (c *Client) pool(source *connections.Source) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// columns are what the query returns, and the statement of ours around it.
+// columns are the query's columns and the statement that wraps it.
 type columns struct {
 	bytes bool // the value is bytea
 	sql   string
 }
 
-// types are those of the parameters: the first has the one that the query gives it.
+// types returns the parameter types; the query determines the first.
 func types() []uint32 { return []uint32{0, pgtype.JSONBOID, pgtype.JSONBOID} }
 
-// describe asks the database once what the query returns.
+// describe asks the database for the query's columns, once.
 func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
 	s.mu.Lock()
 	known := s.columns
@@ -160,17 +155,17 @@ func badQuery(format string, args ...any) error {
 	return &queryError{CodeBadQuery, true, fmt.Sprintf(format, args...)}
 }
 
-// bare is the query without what may follow it.
+// bare returns the query without trailing semicolons and space.
 func (s *step) bare() string { return strings.TrimRight(s.Query, "; \t\r\n") }
 
-// statement runs the query as a table, in which it can only read, and returns for each row its key, how many bytes its
-// value has, and the value unless it is too large. The line breaks end a comment of the query's last line.
+// statement wraps the query as a table, where it can only read. For each row it returns the key, the value's bytes,
+// and the value unless it is too large. The line breaks end a comment in the query's last line.
 const statement = "SELECT (tranche_row.%[1]s)::text, octet_length(tranche_value.v), " +
 	"CASE WHEN octet_length(tranche_value.v) <= %[2]d THEN tranche_value.v END FROM (\n%[3]s\n) AS tranche_row " +
 	"CROSS JOIN LATERAL (SELECT %[4]s AS v OFFSET 0) AS tranche_value"
 
-// around builds that statement. What is json rather than jsonb stays as it is, wherever in a row it stands, so that a
-// name that stands twice in it is found: jsonb would keep the last of the values.
+// around builds the statement. json values, unlike jsonb, are kept as written at any depth, so that repeated names
+// are detected: jsonb would keep the last value.
 func (s *step) around(key string, names []string, found map[string]uint32) (*columns, error) {
 	quoted := pgx.Identifier{key}.Sanitize()
 	made := &columns{bytes: s.Value != "" && found[s.Value] == pgtype.ByteaOID}
@@ -189,10 +184,10 @@ func (s *step) around(key string, names []string, found map[string]uint32) (*col
 	return made, nil
 }
 
-// asWritten makes an object of columns without reading the JSON in them.
+// asWritten makes an object of columns without parsing JSON in them.
 const asWritten = "(SELECT row_to_json(fields)::text FROM (SELECT %s) AS fields)"
 
-// withoutKey makes it of all columns but the key.
+// withoutKey makes an object of all columns except the key.
 func withoutKey(key string, names []string) string {
 	var columns []string
 	for _, name := range names {

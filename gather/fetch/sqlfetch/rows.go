@@ -21,18 +21,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// chunkBytes bounds the values of a chunk that are held at once.
+// chunkBytes bounds the values of a chunk in memory.
 const chunkBytes = 64 << 20
 
-// found is what a query returned for an item.
+// found is an item's query result.
 type found struct {
 	rows  int
 	data  []byte // the value; of many rows the list without its end
-	large int    // bytes of a value that was too large
-	null  bool   // bytea that is null
+	large int    // bytes of a value that is too large
+	null  bool   // bytea that is NULL
 }
 
-// read runs the query and maps its rows to the items.
 func (s *step) read(ctx context.Context, c *pgx.Conn, req *fetch.Request, params [][]byte) ([]fetch.Slot, error) {
 	columns, err := s.describe(ctx, c)
 	if err != nil {
@@ -42,11 +41,11 @@ func (s *step) read(ctx context.Context, c *pgx.Conn, req *fetch.Request, params
 	for i := range req.Items {
 		results[req.Items[i].Key] = &found{}
 	}
-	// The result comes as bytes, for which text and bytea are the same.
+	// The result is binary; text and bytea are the same in it.
 	rows := c.PgConn().ExecParams(ctx, columns.sql, params, types(), nil, []int16{1})
 	bad := s.take(rows.NextRow, rows.Values, results)
 	if bad != nil {
-		_ = c.Close(ctx) // rather than read what is left
+		_ = c.Close(ctx) // rather than read the rest
 		return nil, bad
 	}
 	if _, err := rows.Close(); err != nil {
@@ -59,7 +58,7 @@ func (s *step) read(ctx context.Context, c *pgx.Conn, req *fetch.Request, params
 	return slots, nil
 }
 
-// take reads the rows, as long as they are within what a chunk may have.
+// take reads the rows within the limits of a chunk.
 func (s *step) take(next func() bool, values func() [][]byte, results map[string]*found) error {
 	maxRows := s.MaxRows
 	if s.source.MaxRows > 0 {
@@ -85,7 +84,7 @@ func (s *step) take(next func() bool, values func() [][]byte, results map[string
 	return nil
 }
 
-// add adds a row to what was found for an item. The row's memory is the connection's.
+// add adds a row to an item's result. The connection owns the row's memory.
 func (s *step) add(of *found, row [][]byte) {
 	of.rows++
 	size := 0
@@ -110,7 +109,6 @@ func separator(row int) byte {
 	return ','
 }
 
-// slot is the slot of an item.
 func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 	fails := func(code, format string, args ...any) fetch.Slot {
 		e := wire.SlotError{Code: code, Message: fmt.Sprintf("source %s: ", s.Source) + fmt.Sprintf(format, args...)}
@@ -144,7 +142,7 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 	return slot
 }
 
-// converted is what conversion to jsonb makes of a flaw.
+// converted returns what a conversion to jsonb does with a flaw.
 func converted(code string) string {
 	if code == wire.CodeDuplicateName {
 		return " (::jsonb keeps the last of such values)"
@@ -152,33 +150,32 @@ func converted(code string) string {
 	return ""
 }
 
-// Codes of the errors, beside those of wire.Flaw.
+// Codes of errors, in addition to those of wire.Flaw.
 const (
-	CodeBadStep     = "bad_step"         // the step's settings cannot be read by this version; not retryable
-	CodeNoSource    = "no_source"        // this node does not have it; not retryable
-	CodeBadQuery    = wire.CodeBadQuery  // the query is not one, or its columns are not those that the plan names
-	CodeForbidden   = "forbidden"        // the source's role may not do it, or no one may: it writes; not retryable
-	CodeBadKey      = "bad_key"          // a key or value that the query cannot take; a chunk is halved
-	CodeNotFound    = "not_found"        // no row of the key; not retryable
-	CodeManyRows    = "many_rows"        // several rows of the key, with rows: one; not retryable
-	CodeTooLarge    = "result_too_large" // not retryable
-	CodeTooMuch     = "chunk_too_large"  // more rows or bytes than the source may give; a chunk is halved
+	CodeBadStep     = "bad_step"         // settings unknown to this version; permanent
+	CodeNoSource    = "no_source"        // this node lacks it; permanent
+	CodeBadQuery    = wire.CodeBadQuery  // the query is invalid, or lacks the plan's columns
+	CodeForbidden   = "forbidden"        // the role lacks the privilege, or the query writes; permanent
+	CodeBadKey      = "bad_key"          // a key or value that the query rejects; a chunk is halved
+	CodeNotFound    = "not_found"        // no row for the key; permanent
+	CodeManyRows    = "many_rows"        // several rows for the key, with rows: one; permanent
+	CodeTooLarge    = "result_too_large" // permanent
+	CodeTooMuch     = "chunk_too_large"  // more rows or bytes than allowed; a chunk is halved
 	CodeTimeout     = "timeout"          // the query took too long; retryable
-	CodeUnreachable = "unreachable"      // no connection, or one that broke; retryable
-	CodeOverloaded  = "overloaded"       // the source has no connection left; retryable, and not held against items
-	CodeUnavailable = "unavailable"      // a conflict, a lock, or a lack that may pass; retryable
-	CodeSQLError    = "sql_error"        // any other error of the database; not retryable
-	CodeBadResult   = wire.CodeBadResult // the database gave what is not JSON
+	CodeUnreachable = "unreachable"      // no connection, or a broken one; retryable
+	CodeOverloaded  = "overloaded"       // the source has no free connection; retryable, not counted against items
+	CodeUnavailable = "unavailable"      // a conflict, lock or temporary shortage; retryable
+	CodeSQLError    = "sql_error"        // any other database error; permanent
+	CodeBadResult   = wire.CodeBadResult // the database returned invalid JSON
 )
 
-// verdict is what an error of a query means.
+// verdict is the meaning of a query's error.
 type verdict struct {
 	code  string
 	retry bool
-	whole bool // it is the same for all items: they all have it, instead of the chunk
+	whole bool // applies to every item instead of the chunk
 }
 
-// judge says what an error means.
 func judge(err error) verdict {
 	if _, ok := errors.AsType[*connections.RoleError](err); ok {
 		return verdict{CodeForbidden, false, true}
@@ -193,20 +190,20 @@ func judge(err error) verdict {
 	return verdict{CodeUnreachable, true, false}
 }
 
-// ofState judges by PostgreSQL's five characters, of which the first two are the class.
+// ofState evaluates PostgreSQL's SQLSTATE, whose first two characters are the class.
 func ofState(state string) verdict {
 	switch {
-	case state == "57014": // query_canceled, by its timeout
+	case state == "57014": // query_canceled, by the timeout
 		return verdict{CodeTimeout, true, false}
 	case state == "53300" || state == "53400": // too_many_connections
 		return verdict{CodeOverloaded, true, true}
-	case slices.Contains([]string{"08", "28", "3D", "57"}, state[:min(2, len(state))]): // connections, logins, shut-downs
+	case slices.Contains([]string{"08", "28", "3D", "57"}, state[:min(2, len(state))]): // connections, logins, shutdowns
 		return verdict{CodeUnreachable, true, false}
-	case slices.Contains([]string{"40", "53", "55", "58", "XX"}, state[:min(2, len(state))]): // conflicts, lacks
+	case slices.Contains([]string{"40", "53", "55", "58", "XX"}, state[:min(2, len(state))]): // conflicts, shortages
 		return verdict{CodeUnavailable, true, false}
 	case state == "42501" || state == "25006": // insufficient_privilege, read_only_sql_transaction
 		return verdict{CodeForbidden, false, true}
-	case state == "22021": // bytes of a database in SQL_ASCII: keys are UTF-8
+	case state == "22021": // a database in SQL_ASCII: keys are UTF-8
 		return verdict{wire.CodeNotUTF8, false, false}
 	case strings.HasPrefix(state, "22"): // a value that does not fit
 		return verdict{CodeBadKey, false, false}
@@ -216,7 +213,7 @@ func ofState(state string) verdict {
 	return verdict{CodeSQLError, false, false}
 }
 
-// failed is what becomes of a chunk by an error of its query.
+// failed returns the outcome of a chunk whose query failed.
 func (s *step) failed(req *fetch.Request, err error) ([]fetch.Slot, error) {
 	if slot, ok := errors.AsType[*queryError](err); ok {
 		return s.refused(req, verdict{slot.code, false, slot.whole}, slot.message)
@@ -224,7 +221,7 @@ func (s *step) failed(req *fetch.Request, err error) ([]fetch.Slot, error) {
 	return s.refused(req, judge(err), s.source.Explain(err))
 }
 
-// queryError is an error of ours about what a query returns.
+// queryError is our own error about a query's result.
 type queryError struct {
 	code    string
 	whole   bool

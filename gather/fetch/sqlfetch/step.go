@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 )
 
-// step does the chunks of steps that have the same settings.
+// step fetches the chunks of steps with the same settings.
 type step struct {
 	gather.SQL
 
@@ -22,7 +22,7 @@ type step struct {
 	source *connections.Source
 
 	mu      sync.Mutex
-	columns *columns // once they are known
+	columns *columns // once known
 }
 
 // Fetch implements fetch.Fetcher.
@@ -40,7 +40,7 @@ func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	return s.failed(req, err)
 }
 
-// query asks for a chunk on a connection of the source's.
+// query runs the query for a chunk on a connection of the source.
 func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
 	params, err := s.params(req)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	}
 	defer conn.Release()
 	limit := s.limit()
-	ctx, cancel := context.WithTimeout(ctx, limit+graceTime) // the database ends it first
+	ctx, cancel := context.WithTimeout(ctx, limit+graceTime) // after the database's own timeout
 	defer cancel()
 	c := conn.Conn()
 	if err := connections.Begin(ctx, c, limit); err != nil {
@@ -65,20 +65,20 @@ func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	began := time.Now()
 	slots, err := s.read(ctx, c, req, params)
 	req.Worked(time.Since(began))
-	if ended := s.end(ctx, c); ended != nil { // the connection is not to be used again
+	if ended := s.end(ctx, c); ended != nil { // do not reuse the connection
 		_ = c.Close(ctx)
 	}
 	return slots, err
 }
 
 const (
-	// graceTime is how much longer a node waits for a query than the database is to work on it.
+	// graceTime is added to the database's timeout.
 	graceTime = 2 * time.Second
-	// endTime is what the end of a transaction may take.
+	// endTime bounds the end of a transaction.
 	endTime = 5 * time.Second
 )
 
-// end leaves nothing of a query behind: not even what outlives a transaction.
+// end removes all that a query leaves behind, even beyond its transaction.
 const end = `ROLLBACK; SELECT pg_advisory_unlock_all()`
 
 func (s *step) end(ctx context.Context, c *pgx.Conn) error {
@@ -88,7 +88,6 @@ func (s *step) end(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// limit is how long a query may take.
 func (s *step) limit() time.Duration {
 	limit := time.Duration(s.Timeout)
 	if s.source.MaxTime > 0 {
@@ -97,7 +96,7 @@ func (s *step) limit() time.Duration {
 	return limit
 }
 
-// params are the query's: keys, items and the run's parameters.
+// params returns the query's parameters: keys, items and run parameters.
 func (s *step) params(req *fetch.Request) ([][]byte, error) {
 	params := make([][]byte, 3)
 	params[0] = keyArray(req.Items)
@@ -116,14 +115,13 @@ func (s *step) params(req *fetch.Request) ([][]byte, error) {
 		if run == nil {
 			run = map[string]string{}
 		}
-		params[2], _ = json.Marshal(run) // texts by texts
+		params[2], _ = json.Marshal(run) // strings only
 	}
 	return params, nil
 }
 
 func (s *step) uses(parameter string) bool { return bytes.Contains([]byte(s.Query), []byte(parameter)) }
 
-// itemJSON is an item in $2.
 type itemJSON struct {
 	Key   string                     `json:"key"`
 	Item  json.RawMessage            `json:"item,omitempty"`
@@ -134,7 +132,7 @@ func asJSON(item *fetch.Item) itemJSON {
 	out := itemJSON{Key: item.Key, Item: item.Payload}
 	for name, part := range item.Parts {
 		if part.ContentType != "" {
-			continue // a query has no use for files
+			continue // binary parts are not passed to queries
 		}
 		if out.Parts == nil {
 			out.Parts = map[string]json.RawMessage{}
@@ -144,7 +142,7 @@ func asJSON(item *fetch.Item) itemJSON {
 	return out
 }
 
-// keyArray writes the keys as PostgreSQL writes an array of whatever type.
+// keyArray encodes the keys as a PostgreSQL array of any type.
 func keyArray(items []fetch.Item) []byte {
 	b := []byte{'{'}
 	for i := range items {

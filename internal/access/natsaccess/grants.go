@@ -8,18 +8,18 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// unanswered bounds how long the server remembers where the answer to a direct request would go: services answer
-// elsewhere, and that no one listens is said at once.
+// unanswered limits how long the server remembers the reply mapping of a direct request: services answer elsewhere,
+// and a no-responders error comes immediately.
 const unanswered = time.Second
 
-// confirmed bounds how long it remembers who waits to hear that an acknowledgement has arrived. Nothing but that is
-// answered, and what is not answered stays in the memory of the server for as long.
+// confirmed limits how long the server remembers a client that waits for the confirmation of an acknowledgement.
+// Nothing else is answered, and unanswered mappings stay in the server's memory that long.
 const confirmed = 5 * time.Second
 
-// discovery are the subjects by which services are listed.
+// discovery are the subjects of service discovery.
 const discovery = "$SRV.>"
 
-// New returns who may say what.
+// New returns the accounts for the roles.
 func New(roles Roles) (*System, error) {
 	all, serves, err := roles.byName()
 	if err != nil {
@@ -57,7 +57,7 @@ func New(roles Roles) (*System, error) {
 
 func accountOf(r *role) string { return NodeAccount + "-" + r.name }
 
-// serve gives a service what it needs for an endpoint, and the nodes what they need of it.
+// serve grants a service what it needs for an endpoint, and the nodes what they need of it.
 func serve(nodes, own *Account, endpoint string) {
 	consume(nodes, own, wire.StreamWork, endpoint)
 	consume(nodes, own, wire.StreamWork, wire.LaneOf(endpoint))
@@ -66,14 +66,14 @@ func serve(nodes, own *Account, endpoint string) {
 	state := "tranche.flow." + endpoint + ".>"
 	own.request(nodes, state, false, 0)
 	own.request(nodes, apiPrefix+"DIRECT.GET."+wire.StreamFlow+"."+state, false, 0)
-	own.request(nodes, "tranche.call.*.*."+endpoint, false, 0) // of nodes that ask over core NATS
+	own.request(nodes, "tranche.call.*.*."+endpoint, false, 0) // from nodes that call over core NATS
 
 	nodes.request(own, wire.DirectSubject(endpoint), false, unanswered)
 	nodes.request(own, wire.StatusSubject(endpoint), true, 0)
 	nodes.request(own, discovery, true, 0)
 }
 
-// consume gives a service what it takes to read its consumer of a stream.
+// consume grants a service what it needs to read its consumer of a stream.
 func consume(nodes, own *Account, stream, endpoint string) {
 	consumer := stream + "." + wire.ConsumerName(endpoint)
 	own.request(nodes, apiPrefix+"CONSUMER.INFO."+consumer, false, 0)
@@ -82,21 +82,21 @@ func consume(nodes, own *Account, stream, endpoint string) {
 	own.request(nodes, fmt.Sprintf(longAckSubjects, consumer), false, confirmed)
 }
 
-// The subjects of acknowledgements are written out: with a > behind the consumer, one of the second form, which has a
-// domain and an account before the stream, could be read as one of the first for another consumer, by the names of
-// stream and consumer in the place of those. It would acknowledge and fetch for that one.
+// The acknowledgement subjects are written out in full. With > after the consumer, a subject of the second form
+// (domain and account before the stream) could match as the first form for another consumer, by suitable names of
+// stream and consumer. It would acknowledge and fetch for that one.
 const (
 	ackSubjects     = "$JS.ACK.%s.*.*.*.*.*"
 	longAckSubjects = "$JS.ACK.*.*.%s.*.*.*.*.>"
 )
 
-// ask lets a role ask an endpoint, and the endpoint's service answer it.
+// ask lets a role call an endpoint, and the endpoint's service answer it.
 func (s *System) ask(r, callee *role, endpoint string) {
 	nodes, own, other := s.Accounts[0], s.account(accountOf(r)), s.account(accountOf(callee))
 	own.request(nodes, wire.WorkSubject(endpoint), false, 0)
 	own.request(nodes, wire.WorkSubject(wire.LaneOf(endpoint)), false, 0)
 	if own != other {
-		own.request(other, wire.StatusSubject(endpoint), true, 0) // whether it has a lane
+		own.request(other, wire.StatusSubject(endpoint), true, 0) // to check for a lane
 		own.request(other, wire.DirectSubject(endpoint), false, unanswered)
 		for _, caller := range r.callers() {
 			other.request(own, "tranche.call."+caller+".*."+endpoint, false, 0)
@@ -110,7 +110,7 @@ func (s *System) ask(r, callee *role, endpoint string) {
 	}
 }
 
-// view lets a role look and not touch.
+// view grants read access.
 func (s *System) view(own *Account, all []*role) {
 	nodes := s.Accounts[0]
 	consumers := []string{wire.StreamReply + "." + wire.RecorderConsumer,
@@ -125,7 +125,7 @@ func (s *System) view(own *Account, all []*role) {
 		}
 	}
 	questions := []string{"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.NAMES.*", "CONSUMER.LIST.*"}
-	for _, consumer := range consumers { // one by one: the exports of a JWT may not overlap
+	for _, consumer := range consumers { // one at a time: exports in a JWT must not overlap
 		questions = append(questions, "CONSUMER.INFO."+consumer)
 	}
 	for _, question := range questions {
@@ -139,7 +139,7 @@ func (s *System) view(own *Account, all []*role) {
 	}
 }
 
-// header begins the file of a server. What it says of storage and addresses is the operator's to change.
+// header is the start of a server's file. Storage and addresses are for the operator to change.
 const header = `# Who may say what on NATS: docs/security.md. Made by "tranche nats config".
 listen: 127.0.0.1:4222
 jetstream { store_dir: /var/lib/nats, max_file_store: 20GB }
@@ -147,8 +147,8 @@ max_payload: 1MB
 
 `
 
-// Conf writes the file of a server. Its users have the public keys given, by name; or, when there are none, the
-// passwords in the server's environment that [Variable] names.
+// Conf returns the server's configuration. Users have the given public keys by name or, without any, the passwords in
+// the server's environment variables, see [Variable].
 func (s *System) Conf(public map[string]string) string {
 	var b strings.Builder
 	b.WriteString(header + "accounts {\n")
@@ -177,7 +177,7 @@ func (a *Account) conf(b *strings.Builder, public map[string]string) {
 	b.WriteString("  }\n")
 }
 
-// section writes a list, if it has something in it, a line for each.
+// section writes a list, one line per entry, unless it is empty.
 func section[T any](b *strings.Builder, begin, end string, list []T, line func(T) string) {
 	if len(list) == 0 {
 		return
@@ -196,7 +196,7 @@ func (u User) identity(public map[string]string) string {
 	return "nkey: " + public[u.Name]
 }
 
-// permissions are there so that a client is told what it lacks. It is the account that keeps it from having it.
+// permissions make the server report denied subjects to the client. The account is what actually protects them.
 func (u User) permissions() string {
 	if u.Publish == nil {
 		return ""

@@ -14,17 +14,17 @@ import (
 
 const (
 	operatorName = "tranche"
-	// systemAccount is the server's own, which operators' servers need to have.
+	// systemAccount is the server's own account, required in operator mode.
 	systemAccount = "SYS"
 	credsEnding   = ".creds"
-	// keysName is the directory of the keys that sign. Servers and services do not need them.
+	// keysName is the directory of the signing keys, which servers and services do not need.
 	keysName     = "keys"
 	operatorFile = "operator.jwt"
 	// responseLife is how long a service may take to answer.
 	responseLife = time.Minute
 )
 
-// operatorHeader begins the file of a server whose users have JWTs.
+// operatorHeader is the start of a server's file with JWT users.
 const operatorHeader = header + `# Accounts are known by their JWTs, which the operator has signed.
 operator: %s
 system_account: %s
@@ -32,9 +32,8 @@ resolver: MEMORY
 resolver_preload: {
 `
 
-// WriteOperator writes the server's file into a directory, with the JWTs of an operator and of its accounts, and a file
-// NAME.creds for each user. The keys that have signed all this are in DIR/keys. It returns the files, the server's
-// first.
+// WriteOperator writes the server's file with the JWTs of an operator and of its accounts, and a file NAME.creds per
+// user, into a directory. The signing keys are in DIR/keys. It returns the files, the server's first.
 func (s *System) WriteOperator(dir string) ([]string, error) {
 	keys, err := KeysIn(filepath.Join(dir, keysName))
 	if err != nil {
@@ -75,7 +74,6 @@ func (s *System) WriteOperator(dir string) ([]string, error) {
 	return files, write(files[0], []byte(conf))
 }
 
-// operator signs accounts.
 type operator struct {
 	keys   *Keys
 	pair   nkeys.KeyPair
@@ -83,7 +81,7 @@ type operator struct {
 	public map[string]string
 }
 
-// know reads or makes the key of an account.
+// know reads or creates an account's key.
 func (o *operator) know(name string) (err error) {
 	if o.pairs[name], err = o.keys.pair(name, nkeys.PrefixByteAccount); err != nil {
 		return err
@@ -92,7 +90,7 @@ func (o *operator) know(name string) (err error) {
 	return err
 }
 
-// operator returns the operator's JWT, which stays the same: a server that runs takes no other.
+// operator returns the operator's JWT, which never changes: a running server accepts no other.
 func (o *operator) operator() (string, error) {
 	public, err := o.pair.PublicKey()
 	if err != nil {
@@ -115,7 +113,7 @@ func (o *operator) operator() (string, error) {
 	return token, write(file, []byte(token+"\n"))
 }
 
-// account signs what an account may.
+// account returns the signed JWT of an account.
 func (o *operator) account(a *Account) (string, error) {
 	claims := jwt.NewAccountClaims(o.public[a.Name])
 	claims.Name = a.Name
@@ -147,7 +145,7 @@ func (o *operator) account(a *Account) (string, error) {
 	return claims.Encode(o.pair)
 }
 
-// claim has an export be for those only who have a token for it.
+// claim makes an export private: importers need a token.
 func (e *Export) claim() *jwt.Export {
 	claim := &jwt.Export{Name: e.Subject, Subject: jwt.Subject(e.Subject), Type: kindOf(e.Stream), TokenReq: true}
 	if e.Stream {
@@ -160,7 +158,7 @@ func (e *Export) claim() *jwt.Export {
 	return claim
 }
 
-// imported has the exporting account sign that this one may import.
+// imported signs an activation token by the exporting account.
 func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
 	activation := jwt.NewActivationClaims(o.public[a.Name])
 	activation.ImportSubject, activation.ImportType = jwt.Subject(i.Subject), kindOf(i.Stream)
@@ -172,7 +170,7 @@ func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
 		LocalSubject: jwt.RenamingSubject(numbered(i.Local)), Type: kindOf(i.Stream)}, nil
 }
 
-// numbered writes wildcards as JWTs have them: $1, $2, ….
+// numbered writes wildcards as in JWTs: $1, $2, ….
 func numbered(subject string) string {
 	parts := strings.Split(subject, ".")
 	n := 0
@@ -192,7 +190,6 @@ func kindOf(stream bool) jwt.ExportType {
 	return jwt.Service
 }
 
-// user writes the credentials of an account's user.
 func (o *operator) user(a *Account, file string) error {
 	pair, err := o.keys.pair(a.User.Name, nkeys.PrefixByteUser)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Package natsaccess says who may say what on NATS, as the configuration of a server: an account for the nodes, and one
-// for each service and each kind of caller, which imports exactly its own subjects.
+// Package natsaccess defines access on NATS as a server configuration: an account for the nodes, and one for each
+// service and each kind of caller, which imports exactly its own subjects.
 //
-// Permissions alone do not do it. A server checks the subject that a client publishes to and not the reply subject, and
-// JetStream, services and nodes answer there with their own rights. Between accounts a reply subject is mapped back
-// into the account of whoever asked: it leads nowhere but home.
+// Permissions alone are not enough. A server checks the subject that a client publishes to but not the reply subject,
+// to which JetStream, services and nodes publish with their own rights. Between accounts a reply subject is mapped
+// back into the requester's account, so it cannot reach any other.
 //
-// The same [System] is written as the file of a server, with passwords or nkeys, and as JWTs of an operator. It
-// holds no secrets; those are in [Keys]. The package talks to no server. Nothing here is safe for concurrent use.
+// A [System] can be written as a server's file with passwords or nkeys, or as an operator's JWTs. It holds no
+// secrets; [Keys] does. The package connects to no server. Nothing here is safe for concurrent use.
 package natsaccess
 
 import (
@@ -28,13 +28,13 @@ import (
 // NodeName is the user of the nodes.
 const NodeName = "node"
 
-// Grant names a role and what it is given.
+// Grant is a role's name and what it may access.
 type Grant struct {
 	Name string
 	To   []string // endpoints or collectors
 }
 
-// ParseGrant reads NAME=WHAT[,WHAT…] or NAME alone.
+// ParseGrant parses NAME=WHAT[,WHAT…] or NAME.
 func ParseGrant(text string) (Grant, error) {
 	name, list, given := strings.Cut(text, "=")
 	g := Grant{Name: name}
@@ -49,22 +49,22 @@ func ParseGrant(text string) (Grant, error) {
 	return g, nil
 }
 
-// Roles says who there is beside the nodes. One name may stand in several lists: that is a service whose handlers call,
-// or an application that calls and uses trackers.
+// Roles lists the roles in addition to the nodes. A name may be in several lists: a service whose handlers call, or
+// an application that calls and uses trackers.
 type Roles struct {
 	// Services serve endpoints. An endpoint belongs to one service.
 	Services []Grant
-	// Callers ask endpoints; without any, all that there are. Flows ask what their service may ask.
+	// Callers call endpoints; without a list, all endpoints. Flows call what their service may call.
 	Callers []Grant
 	// Producers add to collectors.
 	Producers []Grant
 	// Trackers use the tracker service.
 	Trackers []string
-	// Viewers look at streams, consumers, events and who listens, and at no message of a run.
+	// Viewers may see streams, consumers, events and listeners, but no message of a run.
 	Viewers []string
 }
 
-// role is everything that a name is given.
+// role is everything granted to a name.
 type role struct {
 	name       string
 	serves     []string
@@ -74,7 +74,7 @@ type role struct {
 	views      bool
 }
 
-// byName returns the roles sorted by name, and which role serves each endpoint.
+// byName returns the roles sorted by name, and the role that serves each endpoint.
 func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 	named := map[string]*role{}
 	of := func(name string) *role {
@@ -125,7 +125,7 @@ func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 	return all, serves, check(all, serves)
 }
 
-// check refuses names that cannot be told apart, and callers of what no one serves.
+// check refuses ambiguous names, and callers of endpoints that no role serves.
 func check(all []*role, serves map[string]*role) error {
 	variables := map[string]string{Variable(NodeName): NodeName}
 	callers := map[string]string{}
@@ -155,7 +155,7 @@ func check(all []*role, serves map[string]*role) error {
 	return nil
 }
 
-// callers are the names under which a role is answered: its own, and, of calls in its handlers, those of its endpoints.
+// callers returns the names under which a role gets answers: its own and, for calls in its handlers, its endpoints'.
 func (r *role) callers() []string {
 	if len(r.asks) == 0 {
 		return nil
@@ -163,12 +163,12 @@ func (r *role) callers() []string {
 	return union([]string{r.name}, r.serves)
 }
 
-// Variable is the environment variable of the server that has the password of a role.
+// Variable is the server's environment variable for a role's password.
 func Variable(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + "_PASSWORD"
 }
 
-// union returns what is in either list, once each, in that order.
+// union returns the distinct elements of both lists, in order.
 func union(a, b []string) []string {
 	var all []string
 	for _, each := range slices.Concat(a, b) {
@@ -179,14 +179,14 @@ func union(a, b []string) []string {
 	return all
 }
 
-// seedEnding is what files of seeds are called behind the names of their owners.
+// seedEnding is the extension of seed files.
 const seedEnding = ".nk"
 
-// Keys are the nkeys of a system, kept in a directory as seeds. What is there stays as it is, so that whoever has one
-// keeps it when others are added.
+// Keys are nkeys kept in a directory as seeds. Existing keys are never changed, so their holders keep them when
+// others are added.
 type Keys struct{ dir string }
 
-// KeysIn returns the keys of a directory, which is made for its owner alone when there is none.
+// KeysIn returns the keys of a directory, creating it with mode 0700 if needed.
 func KeysIn(dir string) (*Keys, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of keys: %w", err)
@@ -194,7 +194,7 @@ func KeysIn(dir string) (*Keys, error) {
 	return &Keys{dir: dir}, nil
 }
 
-// pair returns the key of a name, which make makes when there is none.
+// pair returns the key of a name, creating it if needed.
 func (k *Keys) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
 	file := filepath.Join(k.dir, name+seedEnding)
 	seed, err := os.ReadFile(file)
@@ -216,7 +216,7 @@ func (k *Keys) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error)
 	return pair, nil
 }
 
-// make makes a key and writes it for its owner alone.
+// make creates a key in a file with mode 0600.
 func (k *Keys) make(file string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
 	pair, err := nkeys.CreatePair(prefix)
 	if err != nil {
@@ -229,13 +229,13 @@ func (k *Keys) make(file string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error)
 	return pair, write(file, append(seed, '\n'))
 }
 
-// write writes a file for its owner alone, whatever was there.
+// write replaces a file, with mode 0600.
 func write(file string, content []byte) error {
 	temporary := file + ".new"
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := os.Chmod(temporary, 0o600); err != nil { // it may have been there
+	if err := os.Chmod(temporary, 0o600); err != nil { // an existing file keeps its mode
 		return fmt.Errorf("write: %w", err)
 	}
 	if err := os.Rename(temporary, file); err != nil {
@@ -244,11 +244,11 @@ func write(file string, content []byte) error {
 	return nil
 }
 
-// ConfName is the file of the server in the directory that is written.
+// ConfName is the name of the server's file.
 const ConfName = "server.conf"
 
-// WriteNkeys writes the server's file into a directory, and a file NAME.nk with a seed for each user. It returns the
-// files, the server's first.
+// WriteNkeys writes the server's file and a file NAME.nk with a seed per user into a directory. It returns the files,
+// the server's first.
 func (s *System) WriteNkeys(dir string) ([]string, error) {
 	keys, err := KeysIn(dir)
 	if err != nil {

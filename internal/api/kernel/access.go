@@ -21,20 +21,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// How many requests may be in progress that read whole runs, one page after the other, or much of one at once. Each of
-// them holds a connection while it reads, so they may have these shares of what the store has, and one user half of a
-// share: what is left is for all other requests, and for the node.
+// Limits on concurrent requests that read whole runs, page by page, or much of one run at once. Each holds a
+// connection while it reads. So they get these shares of the store's connections, and one user half a share; the rest
+// is for other requests and for the node.
 const (
-	heavyShare = 2 // one of so many
+	heavyShare = 2 // 1/N of the connections
 	broadShare = 4
-	// broadTimeout is how long one of the latter waits for its turn: pages ask for several of them at once.
+	// broadTimeout is how long a broad request waits for its turn: pages send several concurrently.
 	broadTimeout = 5 * time.Second
-	// maxHeld is how many answers may be in progress at once that are held as a whole until the slowest of readers has
-	// taken them, and one user half of them; the others wait for a turn, too. One may be a result of 64 MiB.
+	// maxHeld limits the answers that are in memory as a whole until a slow reader has taken them; one user gets half.
+	// Others wait for a turn. An answer may be a result of 64 MiB.
 	maxHeld = 8
 )
 
-// slotsOf are those of a server. Where no one says who they are, all are one.
+// slotsOf returns the slots of a server. Without authentication all callers are one user.
 func slotsOf(gate *access.Gate, all int) *access.Slots {
 	all = max(all, 1)
 	if gate == nil {
@@ -43,7 +43,6 @@ func slotsOf(gate *access.Gate, all int) *access.Slots {
 	return access.NewSlots(max(all/2, 1), all)
 }
 
-// challenge tells a client how to say who it is.
 const challenge = `Bearer realm="tranche"`
 
 type deniedError struct {
@@ -53,10 +52,10 @@ type deniedError struct {
 
 func (e *deniedError) Error() string { return e.detail }
 
-// Denied is an error about what someone may not do.
+// Denied returns an error for a caller that lacks permission.
 func Denied(status int, detail string) error { return &deniedError{status, detail} }
 
-// authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, no one may.
+// authorised serves a request if its caller has the route's role. A route without a role is closed to all.
 func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
 	noteRoute(w, route.Pattern, s.Access == nil)
@@ -74,7 +73,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	}
 	user := ""
 	if s.Access != nil && route.anonymous {
-		r.Header.Del(ActorHeader) // no one was asked who they are
+		r.Header.Del(ActorHeader) // no caller was identified
 	}
 	if s.Access != nil && !route.anonymous {
 		who, err := s.permitted(r, route.Role)
@@ -108,7 +107,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		}
 		defer leave()
 	}
-	if route.Role == access.None { // it changes nothing, and who no one knows is not told who used a key for what
+	if route.Role == access.None { // a read; anonymous callers must not learn who used a key for what
 		s.mux.ServeHTTP(w, r)
 		return
 	}
@@ -118,7 +117,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	s.idempotent(s.mux, w, r, route.unstored)
 }
 
-// takeSlot takes what a request needs that reads much, and counts one of a stranger's.
+// takeSlot reserves a slot for a request that reads much, and counts an unauthenticated one.
 func (s *Kernel) takeSlot(
 	w http.ResponseWriter, r *http.Request, route *Route, user string,
 ) (giveBack func(), err error) {
@@ -137,8 +136,8 @@ func (s *Kernel) takeSlot(
 	return func() {}, nil
 }
 
-// saidIn returns what a query says of a parameter, in the ways of all who read it after this: they do not agree about a
-// semicolon, or a name without a value.
+// saidIn returns a query parameter as all later readers parse it: they disagree about semicolons and names without a
+// value.
 func saidIn(r *http.Request) func(name string) []string {
 	query := r.URL.Query()
 	return func(name string) []string {
@@ -150,22 +149,21 @@ func saidIn(r *http.Request) func(name string) []string {
 	}
 }
 
-// isTrue reads a parameter in the way of whoever reads it after this; what neither can read is refused there.
 func isTrue(value string) bool {
 	is, err := strconv.ParseBool(value)
 	return err == nil && is
 }
 
-// madeBy makes a request one of someone's. What the client says of itself is not believed.
+// madeBy sets the caller of a request, discarding what the client claims.
 func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.Request {
 	r = r.WithContext(ctx)
 	r.Header = r.Header.Clone()
 	r.Header.Set(ActorHeader, who.Name)
-	r.Header.Del("Authorization") // nothing behind this needs it
+	r.Header.Del("Authorization") // not needed further on
 	return r
 }
 
-// permitted returns who asks, when they may; nil for no one, where no one is needed.
+// permitted returns the caller if permitted; nil for an anonymous caller of a public route.
 func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Principal, error) {
 	who, err := s.whoAsks(r)
 	switch {
@@ -174,7 +172,7 @@ func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Princip
 		return nil, err
 	case refused(err):
 		return nil, nil //nolint:nilnil // what needs no one gets no one
-	default: // it is there for everybody, and tells them what is wrong
+	default: // a public route, which reports what is wrong
 		return nil, nil //nolint:nilnil // as above
 	}
 	if !who.Role.Allows(needed) {
@@ -187,7 +185,7 @@ func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Princip
 	return &who, nil
 }
 
-// whoAsks finds out who makes a request: by its token, or else by its cookie.
+// whoAsks identifies the caller by token or else by cookie.
 func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, secret, _ := strings.Cut(header, " ")
@@ -203,18 +201,18 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	return access.Principal{}, access.ErrNobody
 }
 
-// refused reports whether an error says that someone is no one, and not that it could not be found out.
+// refused reports whether an error means that the credentials are invalid, not that checking them failed.
 func refused(err error) bool {
 	_, secret := errors.AsType[*access.RefusedError](err)
 	_, denied := errors.AsType[*deniedError](err)
 	return secret || denied || errors.Is(err, access.ErrNobody)
 }
 
-// checkSite refuses what a page of another site makes a browser ask for: it could not read the answer, but it could
-// keep the server busy, and learn from how long that takes. A link to here is fine.
+// checkSite refuses requests that a page of another site makes a browser send. That page could not read the answer,
+// but could keep the server busy and learn from its timing. Following a link to this server is fine.
 func checkSite(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
-	foreign := site == "cross-site" || site == "same-site" // the same host, but another port, may be someone else
+	foreign := site == "cross-site" || site == "same-site" // the same host, but maybe another owner's port
 	link := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
 		r.Header.Get("Sec-Fetch-Dest") == "document"
 	if foreign && belowPrefix(r.URL.Path) && !link {
@@ -223,8 +221,8 @@ func checkSite(r *http.Request) error {
 	return nil
 }
 
-// checkCookieUse refuses a change by a cookie alone, unless the browser says that it comes from a page of ours. Those
-// of other origins have been refused by then; this is about clients that do not say where a request comes from.
+// checkCookieUse refuses a change authenticated by a cookie alone, unless the browser says that it comes from this
+// server's pages. Other origins are refused before; this covers clients that do not state the origin.
 func checkCookieUse(r *http.Request, who *access.Principal) error {
 	if !who.Session || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
@@ -237,17 +235,17 @@ func checkCookieUse(r *http.Request, who *access.Principal) error {
 		"send a token in the header Authorization: Bearer"}
 }
 
-// Deny answers a request that was not let in.
+// Deny answers a request that was not permitted.
 func (s *Kernel) Deny(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.Problem(r.Context(), err)
 	if r.ContentLength != 0 {
-		w.Header().Set("Connection", "close") // the server would wait for the rest of the body else
+		w.Header().Set("Connection", "close") // else the server would wait for the rest of the body
 	}
 	maps.Copy(w.Header(), problemHeaders(p, err))
 	SendProblem(w, p)
 }
 
-// busyRetry is when to try again what others keep from being done, in seconds.
+// busyRetry is the Retry-After for busy resources, in seconds.
 const busyRetry = 5
 
 func retryAfter(err error) int {
@@ -267,7 +265,6 @@ func retryAfter(err error) int {
 	return 0
 }
 
-// accessProblem returns the status and the text of an error about who may do what; 0 for any other.
 func accessProblem(err error) (status int, detail string) {
 	if denied, ok := errors.AsType[*deniedError](err); ok {
 		return denied.status, denied.detail
@@ -305,10 +302,10 @@ func accessProblem(err error) (status int, detail string) {
 const howToLogIn = "send a token in the header Authorization: Bearer (--token-file or TRANCHE_TOKEN on the command " +
 	"line), or log in at /login; an admin makes tokens: tranche token create"
 
-// CallerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
-// before it are whatever the caller sent. When it cannot be read, it is the proxy's own.
+// CallerAddress returns the address of the caller. A trusted proxy gives it as the last part of X-Forwarded-For;
+// earlier parts come from the caller and are ignored. If unreadable, it is the proxy's address.
 func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
-	address, _ := addressIn(r.RemoteAddr) // what is none shares its tries with others like it
+	address, _ := addressIn(r.RemoteAddr) // invalid addresses share one throttle
 	ours := func(p netip.Prefix) bool { return p.Contains(address) }
 	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && slices.ContainsFunc(s.config.TrustedProxies, ours) {
 		last := chain[len(chain)-1]
@@ -327,14 +324,13 @@ func addressIn(text string) (netip.Addr, bool) {
 	return address.Unmap(), err == nil
 }
 
-// Names of the cookie of a browser that has logged in. With TLS it has the prefix by which browsers take it from this
-// very host only.
+// Names of the session cookie. With TLS its prefix makes browsers accept it from this very host only.
 const (
 	sessionCookie       = "tranche_session"
 	secureSessionCookie = "__Host-" + sessionCookie
 )
 
-// CookieName is that of the cookie of a browser that has logged in.
+// CookieName returns the name of the session cookie.
 func (s *Kernel) CookieName() string {
 	if s.config.SecureCookies {
 		return secureSessionCookie
@@ -342,64 +338,63 @@ func (s *Kernel) CookieName() string {
 	return sessionCookie
 }
 
-// Members of an operation's metadata.
+// Keys of an operation's metadata.
 const (
-	MetaRole       = "role"     // an access.Role: who may. Without it no one may
-	MetaScansRun   = "heavy"    // true: few at once
-	metaScansRunIf = "heavy if" // a string: few at once of those in which this parameter is true
-	metaReadsMany  = "broad"    // true: few at once, and the others wait for a while
-	metaBroadIf    = "broad if" // []string: so when one of these parameters is there
-	metaHeld       = "held"     // true: its answer may be large and is held as a whole; few at once, and the others wait
-	metaCredent    = "credent"  // true: it is about who may do what, and goes on while all else is stalled
-	metaBulk       = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
-	MetaStreamed   = "streamed" // an *huma.RequestBody that is read as it comes, and may take as long as it keeps coming
-	metaUnstored   = "unstored" // true: its answer holds a secret, and is kept nowhere
+	MetaRole       = "role"     // the required access.Role; without it the operation is closed
+	MetaScansRun   = "heavy"    // true: limited concurrency
+	metaScansRunIf = "heavy if" // string: limited concurrency if this parameter is true
+	metaReadsMany  = "broad"    // true: limited concurrency, others wait
+	metaBroadIf    = "broad if" // []string: broad if one of these parameters is present
+	metaHeld       = "held"     // true: the answer may be large and is held whole; limited concurrency, others wait
+	metaCredent    = "credent"  // true: about access; works even while everything else is stalled
+	metaBulk       = "bulk"     // int64: the body is held whole, up to this size; limited total
+	MetaStreamed   = "streamed" // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
+	metaUnstored   = "unstored" // true: the answer holds a secret and is never stored
 )
 
-// ByAnyone says that an operation is open to those who have not logged in.
+// ByAnyone opens an operation to callers that are not logged in.
 func ByAnyone(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.None) }
 
 func byViewer(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Viewer) }
 
-// ByOperator says that an operation changes what operators may change.
+// ByOperator requires the operator role.
 func ByOperator(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Operator) }
 
-// ByAdmin says that an operation is for admins.
+// ByAdmin requires the admin role.
 func ByAdmin(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Admin) }
 
-// ScansRun says that an operation reads a whole run or more: only a few of them are done at once.
+// ScansRun marks an operation that reads a whole run or more, to limit its concurrency.
 func ScansRun(op huma.Operation) huma.Operation { return noted(op, MetaScansRun, true) }
 
-// ScansRunIf says that an operation is heavy when a parameter of it is true, and broad otherwise.
+// ScansRunIf marks an operation as heavy if a parameter is true, and as broad otherwise.
 func ScansRunIf(parameter string, op huma.Operation) huma.Operation {
 	return noted(ReadsMany(op), metaScansRunIf, parameter)
 }
 
-// ReadsMany says that an operation reads much of a run at once: only a few of them are done at once.
+// ReadsMany marks an operation that reads much of a run at once, to limit its concurrency.
 func ReadsMany(op huma.Operation) huma.Operation { return noted(op, metaReadsMany, true) }
 
-// BroadIf says that an operation is broad when one of some parameters is there: it looks through everything then.
+// BroadIf marks an operation as broad if one of the parameters is present, since it then searches everything.
 func BroadIf(op huma.Operation, parameters ...string) huma.Operation {
 	return noted(op, metaBroadIf, parameters)
 }
 
-// Held says that the answer of an operation may be large, and is held as a whole for as long as its reader takes: only
-// a few of them are in progress at once.
+// Held marks an operation whose large answer is held until its reader has taken it, to limit the concurrency.
 func Held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
 
-// AboutCredentials says that an operation has connections of its own to the database.
+// AboutCredentials marks an operation that uses separate database connections.
 func AboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
 
-// Streamed says that the body of an operation is read as it comes, and describes it. Others must be there within a
-// time. huma must not know of it, or would hold it as a whole.
+// Streamed marks and describes a body that is read as a stream; other bodies must arrive within a time. huma must not
+// see the body, or it would hold all of it.
 func Streamed(op huma.Operation, body *huma.RequestBody) huma.Operation {
 	return noted(op, MetaStreamed, body)
 }
 
-// Unstored says that the answer of an operation holds a secret.
+// Unstored marks an operation whose answer holds a secret.
 func Unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }
 
-// IsSet reports whether an operation was marked so.
+// IsSet reports whether an operation has a mark.
 func IsSet(op *huma.Operation, name string) bool {
 	set, _ := op.Metadata[name].(bool)
 	return set
@@ -414,14 +409,13 @@ func noted(op huma.Operation, name string, value any) huma.Operation {
 	return op
 }
 
-// maxStrangers is how many requests may be in progress at once that come from one address, which of IPv6 is a network
-// of 64 bits, and of which it is not known who makes them: logins, pages, and the rest of bodies that were refused.
-// Over HTTP/2 a browser asks for all files of the dashboard at once, more than a hundred, and several people may share
-// one.
+// maxStrangers limits the unauthenticated requests in progress per address, or per /64 network in IPv6: logins,
+// pages, and rests of refused bodies. Over HTTP/2 a browser loads more than a hundred dashboard files concurrently,
+// and several people may share an address.
 const maxStrangers = 512
 
-// countStranger counts a request, until it has ended, unless it is known who makes it. It returns a BusyError when too
-// many come from there already. Where no one says who they are, none is a stranger.
+// countStranger counts a request without a known caller until it ends, or returns a BusyError if its address has too
+// many. Without authentication none are counted.
 func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 	timed, ok := w.(*timedWriter)
 	if s.Access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
@@ -436,20 +430,18 @@ func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// isProbe says whether someone only looks how the node is. Such a request has next to nothing to hold, and who watches
-// over the node may share the address of strangers.
+// isProbe reports whether a request is a health check. It holds almost nothing, and the monitoring may share an
+// address with unauthenticated callers.
 func isProbe(r *http.Request) bool {
 	return (r.URL.Path == "/healthz" || r.URL.Path == "/readyz") && r.ContentLength == 0
 }
 
-// makeKnown says that it is known who makes a request.
 func makeKnown(w http.ResponseWriter) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.known = true
 	}
 }
 
-// left says that a request has ended.
 func (t *timedWriter) left() {
 	if t.leave != nil {
 		t.leave()

@@ -20,16 +20,15 @@ import (
 )
 
 const (
-	maxDrained = 1 << 30 // of a body that no one needs
-	// The rest of an upload that was refused is read, so that its sender sees the answer; also when its token was
-	// revoked meanwhile.
+	maxDrained = 1 << 30 // of a body that is not needed
+	// The rest of a refused upload is read so that its sender sees the answer.
 	drainTimeout = 10 * time.Second
-	// revokedDrain is that for a sender whose token was revoked meanwhile.
+	// revokedDrain applies if the sender's token was revoked meanwhile.
 	revokedDrain = time.Second
 )
 
-// timed bounds the silence of a caller: while a body is read, and whenever an answer is written. In between a request
-// may work as long as it needs to: a deadline that passed then would end it, or lose its answer.
+// timed limits how long a caller may be silent while a body is read and while an answer is written. In between a
+// request may work without a limit: a deadline passing then would end it or lose its answer.
 func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
 	body := &timedBody{body: r.Body, control: control, silence: s.Silence, whole: r.Body == http.NoBody,
@@ -39,37 +38,37 @@ func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *h
 	return &timedWriter{ResponseWriter: w, body: body, control: control, silence: s.Silence}, &timed
 }
 
-// deadlineStep is how seldom a deadline is moved.
+// deadlineStep is the minimum interval between changes of a deadline.
 const deadlineStep = time.Second / 4
 
-// slowestBody is how many bytes of a body buy its sender another second.
+// slowestBody is the minimum rate of a body, in bytes per second.
 const slowestBody = 256
 
-// timedBody gives a sender more time whenever something arrives, though not indefinitely, and has no deadline once all
-// has.
+// timedBody extends the deadline whenever bytes arrive, though not indefinitely, and removes it at the end of the
+// body.
 type timedBody struct {
 	body    io.ReadCloser
 	control *http.ResponseController
 	silence time.Duration
-	until   time.Time     // it must be there as a whole by then; zero: it is read as it comes
-	waited  time.Duration // for what came, which is not the time that its reader took
+	until   time.Time     // when the whole body must have arrived; zero: it is a stream
+	waited  time.Duration // for bytes, without the time its reader took
 	came    int64
 	moved   time.Time
-	fixed   bool // the deadline stays where it is
-	whole   bool // all of it has been read
+	fixed   bool // the deadline is not moved
+	whole   bool // the end was read
 
-	refused func() error  // why nothing more is wanted of who sends it; nil: nothing keeps it from being read
-	drain   time.Duration // what the rest of it may take when no one needs it
+	refused func() error  // returns why the sender is refused; nil: not refused
+	drain   time.Duration // time limit for reading an unneeded rest
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
-	began := time.Now() // before the deadline is set, so that nothing between looks as if it had been too slow
+	began := time.Now() // before setting the deadline, so that time in between does not count as slowness
 	if !b.fixed && began.Sub(b.moved) > min(deadlineStep, b.silence/4) {
 		b.moved = began
 		// A server without deadlines, as in tests, needs none.
 		_ = b.control.SetReadDeadline(began.Add(min(b.silence, b.left(began))))
 	}
-	if b.refused != nil { // after the deadline: whoever refuses has set one that has passed, before or after this
+	if b.refused != nil { // after the deadline: refuse sets a deadline in the past, before or after this one
 		if err := b.refused(); err != nil {
 			return 0, err
 		}
@@ -83,13 +82,13 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	case err == io.EOF:
 		b.whole = true
 		b.ended()
-	case errors.Is(err, os.ErrDeadlineExceeded) && !b.fixed && time.Since(began) < b.silence/2: // it was not silence
+	case errors.Is(err, os.ErrDeadlineExceeded) && !b.fixed && time.Since(began) < b.silence/2: // not silence
 		err = &slowBodyError{silence: b.silence, whole: !b.until.IsZero()}
 	}
 	return n, err
 }
 
-// left is how much longer the rest may keep its reader waiting.
+// left is how much longer the rest of the body may keep its reader waiting.
 func (b *timedBody) left(now time.Time) time.Duration {
 	if !b.until.IsZero() {
 		return b.until.Sub(now)
@@ -97,27 +96,27 @@ func (b *timedBody) left(now time.Time) time.Duration {
 	return b.silence + time.Duration(b.came)*(time.Second/slowestBody) - b.waited
 }
 
-// slowBodyError is a time-out of a body that came, but too slowly.
+// slowBodyError is a timeout of a body that arrives too slowly.
 type slowBodyError struct {
 	silence time.Duration
-	whole   bool // it had to be there as a whole
+	whole   bool // the whole body was due
 }
 
 func (e *slowBodyError) Error() string {
 	if e.whole {
-		return fmt.Sprintf("it did not come as a whole within %s", e.silence)
+		return fmt.Sprintf("it did not arrive entirely within %s", e.silence)
 	}
-	return fmt.Sprintf("it came too slowly: beside %s it has a second for each %d bytes; send it from a file, or in "+
+	return fmt.Sprintf("it came too slowly: it has %s and a second for each %d bytes; send it from a file, or in "+
 		"parts to an open run (tranche run open, run add)", e.silence, slowestBody)
 }
 
-// Timeout and Temporary make it a net.Error.
+// Timeout makes it a net.Error.
 func (*slowBodyError) Timeout() bool { return true }
 
-// Temporary is true: the next may come faster.
+// Temporary is true: the next body may be faster.
 func (*slowBodyError) Temporary() bool { return true }
 
-// SlowBody reports whether an error says that a body was waited for in vain, and how.
+// SlowBody reports whether an error is a timeout of a body, and describes it.
 func SlowBody(err error) (how string, slow bool) {
 	if trickle, ok := errors.AsType[*slowBodyError](err); ok {
 		return trickle.Error(), true
@@ -126,7 +125,7 @@ func SlowBody(err error) (how string, slow bool) {
 	return "nothing more came of it for too long", errors.As(err, &timed) && timed.Timeout()
 }
 
-// Stream is the body of a request that is read as it comes. [Streamed] describes it.
+// Stream is a request body read as a stream. [Streamed] describes it.
 type Stream struct {
 	kind string
 	body io.Reader
@@ -138,13 +137,13 @@ func (s *Stream) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// Body is what comes.
+// Body returns the stream.
 func (s *Stream) Body() io.Reader { return s.body }
 
-// Kind is what the sender says that the body is.
+// Kind is the Content-Type that the sender gave.
 func (s *Stream) Kind() string { return s.kind }
 
-// Files is a body of one of these types.
+// Files describes a body of one of these types.
 func Files(types ...string) *huma.RequestBody {
 	body := &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
 	for _, kind := range types {
@@ -153,8 +152,8 @@ func Files(types ...string) *huma.RequestBody {
 	return body
 }
 
-// Whole makes a break in a body, or a part of one, the sender's fault, and never the end. undone says that nothing has
-// come of it.
+// Whole turns an interrupted body, or part of one, into an error of the sender, never an end. undone says that
+// nothing was changed.
 func Whole(from io.Reader, name, undone string) io.Reader { return &wholeBody{from, name, undone} }
 
 type wholeBody struct {
@@ -175,20 +174,20 @@ func (w *wholeBody) Read(p []byte) (int, error) {
 	return n, BadInput(w.name + " breaks off before its end; " + w.undone + ", send it again")
 }
 
-// refuse has reads fail from the end of ctx on, as far as it is not the sender's doing, until allow is called.
+// refuse makes reads fail once ctx ends, unless that is the sender's doing, until allow is called.
 func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 	if b.whole {
-		return func() {} // there is nothing to read
+		return func() {} // the whole body was read
 	}
 	b.refused = func() error { return access.Recheck(ctx) }
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // ends the read that waits
+		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // interrupts a waiting read
 	})
 	return func() {
 		b.refused = nil
-		if !stop() { // its deadline must not meet the next request of this connection, which may be someone else's
+		if !stop() { // the deadline must not hit the next request of this connection, maybe another caller's
 			<-ended
 			_ = b.control.SetReadDeadline(time.Time{}) // as above
 			b.drain = revokedDrain
@@ -196,7 +195,6 @@ func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 	}
 }
 
-// refuseBody is refuse for the body of a request.
 func refuseBody(ctx context.Context, r *http.Request) (allow func()) {
 	if body, ok := r.Body.(*timedBody); ok {
 		return body.refuse(ctx)
@@ -204,14 +202,14 @@ func refuseBody(ctx context.Context, r *http.Request) (allow func()) {
 	return func() {}
 }
 
-// streamBody lets the body of a request take as long as it keeps coming.
+// streamBody removes the time limit of a body while it keeps coming.
 func streamBody(r *http.Request) {
 	if body, ok := r.Body.(*timedBody); ok {
 		body.until = time.Time{}
 	}
 }
 
-// HurryBody has a body be there as a whole within d.
+// HurryBody limits the time for the whole body to d.
 func HurryBody(r *http.Request, d time.Duration) {
 	if body, ok := r.Body.(*timedBody); ok {
 		body.silence = min(body.silence, d)
@@ -231,11 +229,10 @@ func (b *timedBody) within(d time.Duration) {
 	_ = b.control.SetReadDeadline(time.Now().Add(d)) // as above
 }
 
-// Close implements io.Closer. net/http closes the body in the end; until then the rest may have to be read: see finish.
+// Close does nothing: net/http closes the body in the end, and until then finish may have to read the rest.
 func (b *timedBody) Close() error { return nil }
 
-// timedWriter gives a reader more time whenever something is written, and answers before the body has ended when no one
-// needs the rest of it.
+// timedWriter extends the deadline with each write, and answers before the end of a body that is not needed.
 type timedWriter struct {
 	http.ResponseWriter
 
@@ -245,21 +242,21 @@ type timedWriter struct {
 	moved   time.Time
 	begun   bool
 
-	route  string // for who measures; empty: it was not let so far
+	route  string // for metrics; empty: not routed yet
 	role   access.Role
-	status int // 0: nothing was answered
+	status int // 0: no answer yet
 
-	known bool   // it is known who asks
-	leave func() // when the request has ended; nil: it is not counted among those of strangers
+	known bool   // the caller is known
+	leave func() // called at the end of the request; nil: not counted as unauthenticated
 }
 
 func (t *timedWriter) WriteHeader(status int) {
-	if t.status >= http.StatusOK { // huma says so when the caller has gone, and net/http would log it as a mistake
+	if t.status >= http.StatusOK { // huma does so when the caller has gone; net/http would log it as a mistake
 		return
 	}
 	t.begin()
 	t.move()
-	t.status = status // those before the last are news in progress
+	t.status = status // 1xx statuses come before the final one
 	t.ResponseWriter.WriteHeader(status)
 }
 
@@ -276,8 +273,8 @@ func (t *timedWriter) move() {
 	}
 }
 
-// begin comes before the first byte of an answer. Left alone, net/http would first read on for up to 256 KiB, without
-// a deadline, while the sender may be waiting for the answer.
+// begin runs before the first byte of an answer. net/http alone would first read up to 256 KiB more, without a
+// deadline, while the sender may be waiting for the answer.
 func (t *timedWriter) begin() {
 	if t.begun {
 		return
@@ -288,8 +285,8 @@ func (t *timedWriter) begin() {
 	}
 }
 
-// finish sends an answer that came before the end of the body, and reads on for a while: a client that is still sending
-// would otherwise see its connection reset instead of the answer.
+// finish sends an answer that precedes the end of the body and reads on for a while: a client that is still sending
+// would otherwise see a reset connection instead of the answer.
 func (t *timedWriter) finish() {
 	if t.body.whole {
 		return
@@ -302,13 +299,12 @@ func (t *timedWriter) finish() {
 	_, _ = io.CopyN(io.Discard, t.body, maxDrained) // as much as there is
 }
 
-// Unwrap is for http.ResponseController.
 func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// noRoute stands for the route of a request that was refused before it had one.
+// noRoute is the route, in metrics, of requests refused before routing.
 const noRoute = "(none)"
 
-// noteRoute says which route a request takes, for who measures; open, that everybody is an admin.
+// noteRoute records the route for metrics; open means that every caller is an admin.
 func noteRoute(w http.ResponseWriter, pattern string, open bool) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.route = pattern
@@ -318,7 +314,6 @@ func noteRoute(w http.ResponseWriter, pattern string, open bool) {
 	}
 }
 
-// noteRole says of what role it is who makes a request, also.
 func noteRole(w http.ResponseWriter, role access.Role) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.role = role
@@ -330,32 +325,31 @@ func (t *timedWriter) measure(to Meter) {
 }
 
 const (
-	// maxBulk bounds the bytes of bulky requests that are in progress. They are copied once, and what they name takes up
-	// to 25 times as much.
+	// maxBulk limits the body bytes of bulky requests in progress. They are copied once, and what they name takes up to
+	// 25 times as much.
 	maxBulk = 16 << 20
-	// bulkStep is how many bytes wait for room at once.
+	// bulkStep is how many bytes wait for room per step.
 	bulkStep = 32 << 10
 	// bulkTimeout is how long they wait before the request is refused.
 	bulkTimeout = 2 * time.Second
 )
 
-// Bulky says that the body of an operation has so many bytes at most, and is in memory as a whole: there is room
-// for some of them at once.
+// Bulky limits the body of an operation to most bytes, held in memory, within the shared limit maxBulk.
 func Bulky(op huma.Operation, most int64) huma.Operation {
 	op.MaxBodyBytes = most
 	return noted(op, metaBulk, most)
 }
 
-// bulkRoom is the room for the bodies of bulky requests. They take it as they come: what a request says of its length
-// takes none. Who came first has it first, by steps, so that no one waits for a large body to have all of its room.
+// bulkRoom shares maxBulk among the bodies of bulky requests. Only received bytes count, not a claimed length. Room
+// is taken in order of arrival and in small steps, so that no request waits for a large body to get all of its room.
 type bulkRoom struct {
 	bytes *semaphore.Weighted
 }
 
 func newBulkRoom() bulkRoom { return bulkRoom{semaphore.NewWeighted(maxBulk)} }
 
-// Enter reads the body of a request, of up to so many bytes, as there is room for it, and puts what it read in the
-// place of the body. What is wrong with that is found by whoever reads it there, as it would be without a room.
+// Enter reads the body of a request, up to most bytes, as room allows, and replaces the body by what it read. Errors
+// of the body are left for its reader to find.
 func (b bulkRoom) Enter(r *http.Request, most int64) (leave func(), err error) {
 	held := &heldBody{room: b.bytes}
 	end, err := held.fill(r.Context(), r.Body, int(most))
@@ -370,15 +364,14 @@ func (b bulkRoom) Enter(r *http.Request, most int64) (leave func(), err error) {
 	return held.leave, nil
 }
 
-// heldBody is what has come of a body. It has room for as many bytes.
+// heldBody is the received part of a body, with room reserved for it.
 type heldBody struct {
 	room  *semaphore.Weighted
 	bytes bytes.Buffer
 	had   int64
 }
 
-// fill takes up to so many bytes. What follows them is left to read: the rest, or how it ended. The error is that
-// there is no room.
+// fill reads up to most bytes. end yields the rest or the read error. err means that there is no room.
 func (h *heldBody) fill(ctx context.Context, from io.Reader, most int) (end io.Reader, err error) {
 	step := make([]byte, bulkStep)
 	for h.bytes.Len() < most {
@@ -388,15 +381,15 @@ func (h *heldBody) fill(ctx context.Context, from io.Reader, most int) (end io.R
 		}
 		h.bytes.Write(step[:n])
 		if read != nil {
-			return ended{read}, nil //nolint:nilerr // whoever reads on finds it
+			return ended{read}, nil //nolint:nilerr // returned to the reader
 		}
 	}
 	return from, nil
 }
 
-// take waits for room for so many bytes more.
+// take waits for room for n more bytes.
 func (h *heldBody) take(ctx context.Context, n int) error {
-	if n == 0 { // as at the end, of which a context that ended with it tells no more
+	if n == 0 { // at the end, where the context may have ended too
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, bulkTimeout)

@@ -10,15 +10,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// MimeNDJSON is the type of streams of objects.
+// MimeNDJSON is the content type of NDJSON streams.
 const MimeNDJSON = "application/x-ndjson"
 
 const (
-	maxContent  = 64 << 10 // of a body, unless all of it is asked for
-	maxUnpacked = 16 << 20 // what services read at most
+	maxContent  = 64 << 10 // of a body, unless the caller wants all of it
+	maxUnpacked = 16 << 20 // the most that services read
 )
 
-// Content is the body of a message: as JSON or text where it is that, else as base64. At most one of the three is set.
+// Content is the body of a message: as JSON or text if it is that, else as base64. At most one of the three is set.
 type Content struct {
 	JSON      json.RawMessage `json:"json,omitempty"`
 	Text      string          `json:"text,omitempty"`
@@ -28,12 +28,12 @@ type Content struct {
 	Truncated bool            `json:"truncated" doc:"only the beginning is here: 64 KiB, as text or base64"`
 }
 
-// WholeBody lets a caller ask for all of a body.
+// WholeBody is the query parameter for getting all of a body.
 type WholeBody struct {
 	Full bool `query:"full" doc:"all of the body, not only its first 64 KiB"`
 }
 
-// Resolve takes the bare word for yes.
+// Resolve accepts ?full without a value as true.
 func (w *WholeBody) Resolve(ctx huma.Context) []error {
 	at := ctx.URL()
 	if query := at.Query(); query.Has("full") && query.Get("full") == "" {
@@ -42,7 +42,7 @@ func (w *WholeBody) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// ContentOf shows a body.
+// ContentOf converts a body.
 func ContentOf(body []byte, encoding string, full bool) Content {
 	c := Content{}
 	if plain, ok := unpack(body, encoding); ok {
@@ -67,7 +67,6 @@ func ContentOf(body []byte, encoding string, full bool) Content {
 	return c
 }
 
-// lastWhole is where the last character ends that was not cut.
 func lastWhole(text []byte) int {
 	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
 		if start := len(text) - back; utf8.RuneStart(text[start]) {
@@ -80,7 +79,7 @@ func lastWhole(text []byte) int {
 	return len(text)
 }
 
-// unpack undoes the compression of the protocol. What is broken is shown as it came.
+// unpack undoes the protocol's compression. Damaged data is shown unchanged.
 func unpack(body []byte, encoding string) ([]byte, bool) {
 	if !strings.EqualFold(encoding, "zstd") {
 		return nil, false

@@ -25,7 +25,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Headers of requests that may be sent again.
+// Headers of idempotent requests.
 const (
 	IdempotencyHeader = "Idempotency-Key"
 	ReplayedHeader    = "Idempotency-Replayed"
@@ -35,12 +35,11 @@ const (
 	maxRequestKey   = 200
 	maxKeptAnswer   = 64 << 10
 	underWayRetry   = "1"             // seconds
-	keepTimeout     = 5 * time.Second // for PostgreSQL to take an answer that is to be kept
+	keepTimeout     = 5 * time.Second // for PostgreSQL to store an answer
 	locationHeader  = "Location"
 	truncatedHeader = "Tranche-Not-Kept" // of an answer whose body was not kept; never sent
 )
 
-// underWay is the requests of this server that have named a key.
 type underWay struct {
 	mu   sync.Mutex
 	keys map[workqueue.RequestKey]bool
@@ -65,9 +64,9 @@ func (u *underWay) leave(key workqueue.RequestKey) {
 	delete(u.keys, key)
 }
 
-// idempotent lets requests that name a key have their effect once: the answer of the first is given to all that are the
-// same. Only what was done is kept; a request that was refused may be sent again, with the same key.
-// An answer that holds a secret is not kept: the key is not looked at.
+// idempotent executes requests with the same key once and replays the first answer to repeats. Only successes are
+// stored: a refused request may be retried with the same key. An answer with a secret is not stored, so its key is
+// ignored.
 func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Request, unstored bool) {
 	keys := r.Header.Values(IdempotencyHeader)
 	if len(keys) == 0 || unstored || r.Method == http.MethodGet || r.Method == http.MethodHead {
@@ -109,7 +108,7 @@ func refuseUnderWay(w http.ResponseWriter) {
 		" is in progress; ask again with the same key for its answer")
 }
 
-// once carries a request out, or gives the answer of an earlier one that was the same.
+// once executes a request, or replays the answer of an earlier equal one.
 func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
 	claim, known, err := session.New(s.Store).ClaimRequest(r.Context(), key, r.Method+" "+Cut(r.URL.Path, maxDetail),
@@ -125,7 +124,7 @@ func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 	}
 	kept := &keptWriter{to: w}
 	ended := false
-	defer func() { // after a panic, too: net/http's way to break an answer off
+	defer func() { // also after a panic, net/http's way to abort an answer
 		s.settleRequest(r.Context(), claim, body, kept, ended)
 		if ended {
 			kept.send()
@@ -137,7 +136,8 @@ func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 	ended = true
 }
 
-// settleRequest keeps the answer of what was done, before it is sent: who has it may repeat the request at once.
+// settleRequest stores the answer of a success before it is sent, because its reader may repeat the request
+// immediately.
 func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
 	ended bool,
 ) {
@@ -149,7 +149,7 @@ func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 	} else {
 		err = session.New(s.Store).DropRequest(ctx, claim)
 	}
-	if err != nil { // what was done says so itself, in its transaction
+	if err != nil { // the change was recorded in its own transaction
 		s.Log.Warn("keep what a request was answered", zap.Error(err))
 	}
 }
@@ -187,11 +187,11 @@ func replay(w http.ResponseWriter, answer *session.Answer) {
 	}
 	w.Header().Set(ReplayedHeader, "true")
 	w.WriteHeader(answer.Status)
-	_, _ = w.Write(answer.Body) //nolint:gosec // what was answered once, in its type; the caller is gone when this fails
+	_, _ = w.Write(answer.Body) //nolint:gosec // a stored answer, in its type; fails if the caller is gone
 }
 
-// answerCommitted answers a request that was carried out and whose answer is lost: the node died in between. Of a
-// start, the run says all that the answer would have said.
+// answerCommitted answers a request that was committed but whose answer is lost, because the node died in between.
+// For a start, the run has all that the answer had.
 func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
@@ -208,7 +208,7 @@ func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *
 		}
 	}
 	WriteProblem(w, http.StatusConflict, "the request was carried out, at least in part, and its answer was not kept; "+
-		"nothing is done again; "+what)
+		"nothing is repeated; "+what)
 }
 
 func (s *Kernel) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
@@ -230,17 +230,17 @@ func sortedQuery(query url.Values) string {
 	return query.Encode()
 }
 
-// printedBody takes the fingerprint of a body while it is read. The boundary of a multipart body, which clients choose
-// anew when they send the same again, is no part of it.
+// printedBody fingerprints a body while it is read. The boundary of a multipart body is left out: clients choose a
+// new one for each attempt.
 type printedBody struct {
 	io.ReadCloser
 
-	head     []byte // of what is known without the body
+	head     []byte // fingerprint of what is known without the body
 	boundary []byte
 	sum      hash.Hash
-	held     []byte // the end of what was read, which may be the beginning of a boundary
+	held     []byte // the end of what was read, maybe the start of a boundary
 	read     uint64 // bytes of the fingerprint
-	limit    uint64 // of them, when they are compared; 0: none
+	limit    uint64 // when comparing; 0: no limit
 	whole    bool
 }
 
@@ -293,10 +293,10 @@ func (b *printedBody) write(p []byte) {
 		p = p[:left]
 	}
 	b.read += uint64(len(p))
-	_, _ = b.sum.Write(p) // a hash takes everything
+	_, _ = b.sum.Write(p) // a hash never fails
 }
 
-// fingerprint is that of what was read: all of the body, unless the request needed less of it.
+// fingerprint covers what was read: all of the body, unless the request needed less.
 func (b *printedBody) fingerprint() []byte {
 	out := binary.BigEndian.AppendUint64(bytes.Clone(b.head), b.read)
 	if b.whole {
@@ -307,13 +307,13 @@ func (b *printedBody) fingerprint() []byte {
 	return b.sum.Sum(out)
 }
 
-// matches reads the body as far as another was read, and reports whether the two are the same.
+// matches reads the body as far as the other was read, and reports whether the fingerprints are equal.
 func (b *printedBody) matches(other []byte) (bool, error) {
 	const begin = sha256.Size
 	if !bytes.HasPrefix(other, b.head) {
 		return false, nil
 	}
-	if len(other) != begin+8+1+sha256.Size { // it has no answer yet, so it is not known how it goes on
+	if len(other) != begin+8+1+sha256.Size { // no answer yet, so the rest is unknown
 		return true, nil
 	}
 	whole, most := other[begin+8] == 1, binary.BigEndian.Uint64(other[begin:])
@@ -328,11 +328,11 @@ func (b *printedBody) matches(other []byte) (bool, error) {
 			return false, err
 		}
 	}
-	b.whole = b.whole && whole // where less was needed of the other, it does not matter how this one ends
+	b.whole = b.whole && whole // if the other was not read to its end, this one's end does not matter
 	return bytes.Equal(b.fingerprint(), other), nil
 }
 
-// keptWriter holds an answer back, so that it can be kept before it is sent. One that is too large goes out at once.
+// keptWriter holds an answer back to store it before it is sent. Too large an answer is sent immediately.
 type keptWriter struct {
 	to      http.ResponseWriter
 	code    int
@@ -358,14 +358,13 @@ func (k *keptWriter) Write(p []byte) (int, error) {
 	if !k.flowing {
 		k.flowing = true
 		k.to.WriteHeader(k.code)
-		if _, err := k.to.Write(k.body.Bytes()); err != nil { //nolint:gosec // the handler's answer, as it is
+		if _, err := k.to.Write(k.body.Bytes()); err != nil { //nolint:gosec // the handler's own answer
 			return 0, err
 		}
 	}
 	return k.to.Write(p)
 }
 
-// Unwrap is for http.ResponseController.
 func (k *keptWriter) Unwrap() http.ResponseWriter { return k.to }
 
 func (k *keptWriter) status() int {
@@ -394,5 +393,5 @@ func (k *keptWriter) send() {
 		return
 	}
 	k.to.WriteHeader(k.status())
-	_, _ = k.to.Write(k.body.Bytes()) // the caller is gone when this fails
+	_, _ = k.to.Write(k.body.Bytes()) // fails if the caller is gone
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// JSON is the JSON body of a request, read as it comes into a T, whose lists bound themselves by [ReadList]. huma would
-// hold the body three times, and report each of a million mistakes. [ReadsJSON] describes it.
+// JSON is a JSON request body, parsed while it is read into a T, whose lists bound themselves by [ReadList]. huma
+// would hold the body three times and report each of a million mistakes. [ReadsJSON] describes it.
 type JSON[T any] struct {
 	sent T
 	bad  error
@@ -30,10 +30,10 @@ func (b *JSON[T]) Resolve(ctx huma.Context) []error {
 
 func (b *JSON[T]) wrong() error { return b.bad }
 
-// Sent is what was sent.
+// Sent returns the parsed body.
 func (b *JSON[T]) Sent() *T { return &b.sent }
 
-// ReadsJSON describes an operation whose input is a JSON of up to so many bytes.
+// ReadsJSON describes an operation whose body is JSON of at most most bytes.
 func ReadsJSON[T any](api huma.API, op huma.Operation, most int64) huma.Operation {
 	op.MaxBodyBytes = most
 	return Streamed(op, &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
@@ -41,7 +41,7 @@ func ReadsJSON[T any](api huma.API, op huma.Operation, most int64) huma.Operatio
 	}})
 }
 
-// ReadJSON reads one JSON object of up to so many bytes. name is what errors call it.
+// ReadJSON parses one JSON object of at most most bytes. name is used in errors.
 func ReadJSON(from io.Reader, most int64, name string, into any) error {
 	limited := &io.LimitedReader{R: Whole(from, name, "nothing was changed"), N: most + 1}
 	err := json.UnmarshalRead(limited, into, json.RejectUnknownMembers(true))
@@ -106,7 +106,7 @@ func wanted(t reflect.Type) string {
 	}
 }
 
-// placeOf writes a place as people do: keys[3] and step.chunk.
+// placeOf formats a pointer like keys[3] and step.chunk.
 func placeOf(at jsontext.Pointer) string {
 	place := ""
 	for name := range at.Tokens() {
@@ -122,10 +122,10 @@ func placeOf(at jsontext.Pointer) string {
 	return place
 }
 
-// ReadList reads an array of one to so many values, and ends at the first that check refuses. None is an error:
-// it would choose as much as a list that was left out.
+// ReadList reads an array of 1 to most values and stops at the first that check refuses. An empty list is an error:
+// it would select as much as a missing list.
 func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, one T) error) (all []T, err error) {
-	if dec.PeekKind() != '[' { // null, if it is no error
+	if dec.PeekKind() != '[' { // null, if not an error
 		return nil, cmp.Or(json.UnmarshalDecode(dec, &all), emptyList(dec.StackPointer()))
 	}
 	if _, err := dec.ReadToken(); err != nil {

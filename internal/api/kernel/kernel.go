@@ -1,8 +1,7 @@
-// Package kernel is what the operations of all rooms of the API share: who may do what, requests that may be sent
-// again, answers that say no, deadlines of bodies and answers, streams of events, and how a route is added and
-// described.
+// Package kernel is the shared part of the API's packages: authorisation, idempotent requests, error answers,
+// deadlines of bodies and answers, event streams, and registering and describing routes.
 //
-// It knows no noun: what only one room needs is that room's. A [Kernel] serves any number of requests at once.
+// It knows no resource: what one package alone needs belongs there. A [Kernel] is safe for concurrent use.
 package kernel
 
 import (
@@ -33,71 +32,70 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Prefix stands before the path of every operation but the health checks.
+// Prefix is the path prefix of every operation except the health checks.
 const Prefix = "/api/v1"
 
-// Node is what every request may need to know of the node.
+// Node is what requests need to know about the node.
 type Node interface {
 	Ready() <-chan struct{} // closed once it can start runs
 	Session() workqueue.SessionID
-	Stalled() *nodestreams.StalledStreams // nil: the streams answer
+	Stalled() *nodestreams.StalledStreams // nil: the streams respond
 }
 
 // Meter measures requests.
 type Meter interface {
-	// Asked is told of a request that was answered: the pattern of its route, the role of who asked, and the status.
+	// Asked records an answered request: the route's pattern, the caller's role and the status.
 	Asked(route, role string, code int)
 }
 
-// Config is what a Kernel needs beside what it stands on.
+// Config configures a Kernel.
 type Config struct {
 	Log   *zap.Logger
 	Hosts []string // allowed in the Host header
-	// Access knows who may do what; nil: everybody is an admin, under the name that they give themselves.
+	// Access authorises callers; nil: every caller is an admin under the name it claims.
 	Access *access.Gate
-	// SecureCookies says that browsers come by TLS. TrustedProxies are the addresses of proxies of ours, whose word in
-	// X-Forwarded-For is taken.
+	// SecureCookies means that browsers connect by TLS. TrustedProxies are proxies whose X-Forwarded-For is trusted.
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
 
-	Meter       Meter                  // nil: no one measures
-	Trouble     func() (Trouble, bool) // the last thing that went wrong in the node; nil: nothing is known
-	StreamBytes func() int64           // what the streams take on each server that keeps them; nil: it is not known
+	Meter       Meter                  // nil: not measured
+	Trouble     func() (Trouble, bool) // the node's latest failure; nil: unknown
+	StreamBytes func() int64           // bytes of the streams per storing server; nil: unknown
 
-	ReadTimeout  time.Duration // how long a caller may go without sending, or taking, a byte
-	QueryTimeout time.Duration // bounds the work for a GET
+	ReadTimeout  time.Duration // how long a caller may go without sending or taking a byte
+	QueryTimeout time.Duration // limits the work for a GET
 
-	// WakeLeaderTask has the leader do a leader task now; nil: it does it when its time comes.
+	// WakeLeaderTask makes the leader run a leader task now; nil: it runs at its next interval.
 	WakeLeaderTask func(name string)
-	// Started is what a start answers of a run, for one whose answer was lost.
+	// Started returns the answer of a start for a run whose answer was lost.
 	Started func(run *inspect.RunView) any
-	// Connections is how many the store has.
+	// Connections is the size of the store's pool.
 	Connections int
 }
 
-// Kernel is what the operations of all rooms share.
+// Kernel is the shared part of an API server.
 type Kernel struct {
 	Store  *database.DB
 	Node   Node
 	NC     *nats.Conn
 	Log    *zap.Logger
-	Access *access.Gate // nil: everybody is an admin
+	Access *access.Gate // nil: every caller is an admin
 
 	config          Config
-	Silence         time.Duration // how long a caller may go without sending, or taking, a byte
+	Silence         time.Duration // how long a caller may go without sending or taking a byte
 	Turn            time.Duration // how long a request that reads much waits for its turn
 	mux             *RouteMux
-	heavy           *access.Slots // of requests that read whole runs,
-	broad           *access.Slots // and of those that read much of one at once
-	held            *access.Slots // of those whose answer is held as a whole
-	Unauthenticated *access.Slots // of requests of whom it is not known who makes them, of each address
+	heavy           *access.Slots // requests that read whole runs
+	broad           *access.Slots // requests that read much of a run at once
+	held            *access.Slots // requests whose answer is held whole
+	Unauthenticated *access.Slots // requests without a known caller, per address
 	bulk            bulkRoom
-	underWay        underWay // requests that named a key
+	underWay        underWay // requests with a key
 	Streams         streams
 	active          sync.WaitGroup // requests in progress
 }
 
-// New returns the kernel of a server.
+// New returns the Kernel of a server.
 func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 	return &Kernel{
 		Store: store, Node: node, NC: nc, Log: config.Log, Access: config.Access, config: config, Silence: config.ReadTimeout,
@@ -109,29 +107,29 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 	}
 }
 
-// Wake has the leader do a leader task now; else it does it when its time comes.
+// Wake makes the leader run a leader task now, if it can be reached; else it runs at its next interval.
 func (s *Kernel) Wake(task string) {
 	if s.config.WakeLeaderTask != nil {
 		s.config.WakeLeaderTask(task)
 	}
 }
 
-// Looking bounds the work for what only looks.
+// Looking limits the time of a read.
 func (s *Kernel) Looking(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, s.config.QueryTimeout, errTooSlow)
 }
 
 type answer[T any] struct{ Body T }
 
-// Register adds an operation whose errors are the package's. What only looks must be done in time. Before it, what
-// the input embeds is seen to: see Actor, Changer, RunPath and JSON.
+// Register adds an operation and converts its errors to problems. Reads have a time limit. Before the handler it
+// prepares what the input embeds: Actor, Changer, RunPath and JSON.
 func Register[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 ) {
 	RegisterWithin(k, api, op, k.config.QueryTimeout, handle)
 }
 
-// RegisterWithin is Register with a bound of its own for what only looks.
+// RegisterWithin is Register with another time limit for reads.
 func RegisterWithin[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, limit time.Duration,
 	handle func(ctx context.Context, in *In) (Out, error),
@@ -147,11 +145,11 @@ func RegisterWithin[In, Out any](
 	})
 }
 
-// RegisterAnswer is Register for an operation that makes the answer itself, and bounds its time.
+// RegisterAnswer is Register for an operation that builds the answer and limits its time itself.
 func RegisterAnswer[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (*Out, error),
 ) {
-	op.BodyReadTimeout = -1 // timedBody sees to it
+	op.BodyReadTimeout = -1 // timedBody does it
 	huma.Register(api, op, func(ctx context.Context, in *In) (out *Out, err error) {
 		if err = k.prepare(ctx, in); err == nil {
 			out, err = handle(ctx, in)
@@ -163,7 +161,6 @@ func RegisterAnswer[In, Out any](
 	})
 }
 
-// prepare sees to what an input embeds.
 func (s *Kernel) prepare(ctx context.Context, in any) error {
 	if who, ok := in.(interface{ Check() error }); ok {
 		if err := who.Check(); err != nil {
@@ -188,29 +185,29 @@ func (s *Kernel) prepare(ctx context.Context, in any) error {
 	return nil
 }
 
-// Get is an operation that only looks: every viewer may do it.
+// Get describes a read, open to viewers.
 func Get(id, path, summary string) huma.Operation {
 	return byViewer(huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
 }
 
-// Post is an operation of operators that does something. More may be empty.
+// Post describes an operators' action. more may be empty.
 func Post(id, path, summary, more string) huma.Operation {
 	return ByOperator(huma.Operation{OperationID: id, Method: http.MethodPost, Path: path, Summary: summary,
 		Description: more})
 }
 
-// Delete is an operation of operators that takes something away.
+// Delete describes an operators' removal.
 func Delete(id, path, summary, more string) huma.Operation {
 	op := Post(id, path, summary, more)
 	op.Method = http.MethodDelete
 	return op
 }
 
-// RunPath is the run that an operation is about.
+// RunPath is the run in an operation's path.
 type RunPath struct {
 	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`
 
-	ID workqueue.RunID // of the run, which Register has found
+	ID workqueue.RunID // set by Register
 }
 
 func (r *RunPath) find(ctx context.Context, k *Kernel) (err error) {
@@ -220,7 +217,7 @@ func (r *RunPath) find(ctx context.Context, k *Kernel) (err error) {
 	return err
 }
 
-// FindRun returns the run that a reference means, if there is one.
+// FindRun resolves a reference to a run; the zero ID for an empty reference.
 func (s *Kernel) FindRun(ctx context.Context, ref string) (id workqueue.RunID, err error) {
 	if ref == "" {
 		return id, nil
@@ -228,36 +225,36 @@ func (s *Kernel) FindRun(ctx context.Context, ref string) (id workqueue.RunID, e
 	return inspect.New(s.Store).Resolve(ctx, ref)
 }
 
-// ActorHeader names who asks for a change, for the audit log. Without authentication it is taken as said.
+// ActorHeader names the caller for the audit log. Without authentication it is trusted.
 const ActorHeader = "Tranche-Actor"
 
-// Anonymous is the actor of a change without the header.
+// Anonymous is the actor without the header.
 const Anonymous = access.Anonymous
 
-// Bounds of texts of requests, in bytes.
+// Maximum lengths of request texts, in bytes.
 const (
 	MaxNameBytes   = 200
 	MaxCodeBytes   = 200
 	MaxReasonBytes = 2000 // 500 characters
 )
 
-// MaxActorBytes bounds what the audit log is told.
+// MaxActorBytes limits the actor's name in the audit log.
 const MaxActorBytes = 800 // 200 characters
 
-// Actor is who asks.
+// Actor is the caller.
 type Actor struct {
-	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
+	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"the caller, for the audit log"`
 }
 
-// Check refuses a name that the audit log cannot keep.
+// Check refuses a name that the audit log cannot store.
 func (a *Actor) Check() error { return CheckText("header "+ActorHeader, a.Name, MaxActorBytes) }
 
-// Changer is who asks for a change that needs a node that has started.
+// Changer is the caller of a change, which needs a node that has started.
 type Changer struct{ Actor }
 
 func (*Changer) changes() {}
 
-// ChooseOne refuses a selection of which not exactly one way is used.
+// ChooseOne refuses a selection unless exactly one way is used.
 func ChooseOne(ways string, used ...bool) error {
 	chosen := 0
 	for _, u := range used {
@@ -271,15 +268,15 @@ func ChooseOne(ways string, used ...bool) error {
 	return nil
 }
 
-// ListenWait is how long services have to say that they listen.
+// ListenWait is how long services have to answer that they are listening.
 const ListenWait = 300 * time.Millisecond
 
-// EndpointPath is the endpoint that an operation is about.
+// EndpointPath is the endpoint in an operation's path.
 type EndpointPath struct {
 	Endpoint string `path:"name" doc:"an endpoint's name"`
 }
 
-// CheckTarget checks the name of an endpoint, or of what else steps ask.
+// CheckTarget validates the name of an endpoint or of another step target.
 func CheckTarget(name string) error {
 	kind, target := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
@@ -292,10 +289,10 @@ func CheckTarget(name string) error {
 	return nil
 }
 
-// MaxTarget is how long the name of a host, a source or a function may be.
+// MaxTarget is the maximum length of a host's, source's or function's name.
 const MaxTarget = 300
 
-// CheckEndpoint refuses what no endpoint can be called.
+// CheckEndpoint validates an endpoint name.
 func CheckEndpoint(name string) error {
 	if err := wire.ValidateName(name); err != nil {
 		return BadInput("endpoint: " + Cut(err.Error(), 3*MaxEchoed))
@@ -303,19 +300,19 @@ func CheckEndpoint(name string) error {
 	return nil
 }
 
-// SeeLetters names the command that lists dead letters.
+// SeeLetters is the command that lists dead letters.
 const SeeLetters = "tranche dlq list"
 
-// SeeQuarantine names the command that lists quarantined messages.
+// SeeQuarantine is the command that lists quarantined messages.
 const SeeQuarantine = "tranche quarantine list"
 
-// SeePlans names the command that lists plans.
+// SeePlans is the command that lists plans.
 const SeePlans = "tranche plan list"
 
-// MaxPlanVersion is the largest that there can be.
+// MaxPlanVersion is the largest possible version.
 const MaxPlanVersion = math.MaxInt32
 
-// Known is what a caller has already.
+// Known is the caller's cached version.
 type Known struct {
 	IfNoneMatch []string `header:"If-None-Match" doc:"the ETag of what the caller has: 304 when it is still the same"`
 }
@@ -328,8 +325,8 @@ type taggedAnswer[T any] struct {
 	Body   T
 }
 
-// RegisterTagged is Register for documents that callers ask for again and again: the input embeds a Known. tag is the
-// ETag of one.
+// RegisterTagged is Register for documents that callers poll: the input embeds a Known. tag returns a document's
+// ETag.
 func RegisterTagged[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 	tag func(*Out) (string, error),
@@ -353,7 +350,7 @@ func RegisterTagged[In, Out any](
 	})
 }
 
-// matches compares tags as If-None-Match does: whether they are weak does not matter.
+// matches compares ETags weakly, as If-None-Match does.
 func matches(known []string, tag string) bool {
 	for _, list := range known {
 		for one := range strings.SplitSeq(list, ",") {
@@ -366,7 +363,7 @@ func matches(known []string, tag string) bool {
 	return false
 }
 
-// PrintOf is a fingerprint of a document.
+// PrintOf returns a fingerprint of a document.
 func PrintOf(doc any) (string, error) {
 	text, err := json.Marshal(doc)
 	if err != nil {
@@ -376,12 +373,12 @@ func PrintOf(doc any) (string, error) {
 	return hex.EncodeToString(sum[:12]), nil
 }
 
-// SchemaOf describes a type by its place among the components.
+// SchemaOf returns a reference to a type's schema among the components.
 func SchemaOf[T any](api huma.API) *huma.Schema {
 	return api.OpenAPI().Components.Schemas.Schema(TypeOf[T](), true, "")
 }
 
-// SendJSON writes a document as huma does: a line, with <, > and & as they are.
+// SendJSON writes a document as huma does: one line, without escaping <, > and &.
 func SendJSON(w io.Writer, document any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)

@@ -41,15 +41,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// ProblemType is the type of answers that say no.
+// ProblemType is the content type of error answers.
 const ProblemType = "application/problem+json"
 
-// InputError is an error about what the caller sent.
+// InputError is an error in the caller's input.
 type InputError struct{ detail string }
 
 func (e *InputError) Error() string { return e.detail }
 
-// BadInput is an error about what the caller sent, for which it is told what is wrong, where, and what helps.
+// BadInput returns an InputError; detail names the place, the fault and the remedy.
 func BadInput(detail string) error { return &InputError{detail} }
 
 type lostError struct {
@@ -60,7 +60,7 @@ type lostError struct {
 
 func (e *lostError) Unwrap() error { return e.error }
 
-// Seen says where to look for what an error did not find.
+// Seen adds to a not-found error where to look instead.
 func Seen(err error, see string) error {
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return &lostError{err, see}
@@ -68,8 +68,8 @@ func Seen(err error, see string) error {
 	return err
 }
 
-// Problem turns an error into the answer that a caller gets. What is not the caller's doing is logged here and told
-// without its inner parts.
+// Problem converts an error to an answer. Errors that are not the caller's are logged here and answered without
+// internal details.
 func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	if revoked := access.Recheck(ctx); revoked != nil {
 		err = revoked
@@ -81,7 +81,7 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 		p.Type, p.Errors = problemOfTracker+string(bad.Code), trackerPlace(bad)
 	}
 	switch {
-	case p.Status < http.StatusInternalServerError || retryAfter(err) > 0: // that there is too much shows elsewhere
+	case p.Status < http.StatusInternalServerError || retryAfter(err) > 0: // overload shows elsewhere
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
 		p.Status, p.Title = http.StatusServiceUnavailable, http.StatusText(http.StatusServiceUnavailable)
 		p.Detail = "the request was interrupted"
@@ -91,7 +91,7 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-// failure is what an operation returns for an error: its problem, with the headers that belong to it.
+// failure returns an operation's error as a problem with its headers.
 func (s *Kernel) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
@@ -103,14 +103,14 @@ func problemHeaders(p *huma.ErrorModel, err error) http.Header {
 		header.Set("WWW-Authenticate", challenge)
 	} else if after := retryAfter(err); after > 0 {
 		header.Set("Retry-After", strconv.Itoa(after))
-	} else if p.Status == http.StatusServiceUnavailable { // whatever is not there may be soon
+	} else if p.Status == http.StatusServiceUnavailable { // what is unavailable may soon be back
 		header.Set("Retry-After", strconv.Itoa(busyRetry))
 	}
 	return header
 }
 
-// Told returns the error that is made for the caller, without the names of the operations around it, and its status;
-// nil for any other.
+// Told returns the part of an error made for the caller, without the wrapping operations, and its status; nil if
+// none.
 func Told(err error) (status int, found error) {
 	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		return trackers.Status(bad.Code), bad
@@ -197,7 +197,7 @@ func (s *Kernel) status(err error) int {
 	}
 }
 
-// Detail is what a caller is told of an error.
+// Detail returns the text of an error for a caller.
 func (s *Kernel) Detail(err error) string {
 	if _, detail := accessProblem(err); detail != "" {
 		return detail
@@ -226,7 +226,7 @@ func fromPostgres(err error) bool {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
 	}
-	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
+	_, cut := errors.AsType[net.Error](err) // includes timeouts of a context
 	return cannotConnect || cut || database.Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
 		errors.Is(err, net.ErrClosed)
 }
@@ -243,23 +243,23 @@ func fromNATS(err error) bool {
 	return false
 }
 
-// WriteProblem answers outside of an operation.
+// WriteProblem sends a problem from outside an operation.
 func WriteProblem(w http.ResponseWriter, status int, detail string) {
 	SendProblem(w, &huma.ErrorModel{Status: status, Title: http.StatusText(status), Detail: detail})
 }
 
-// SendProblem answers with a problem outside of an operation.
+// SendProblem sends a problem from outside an operation.
 func SendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 	w.Header().Set("Content-Type", ProblemType)
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(bounded(p)) // the caller is gone when this fails
+	_ = json.NewEncoder(w).Encode(bounded(p)) // fails if the caller is gone
 }
 
 type tooLargeError struct{ detail string }
 
 func (e *tooLargeError) Error() string { return e.detail }
 
-// TooLarge is an error about a body that is.
+// TooLarge returns an error for a body that is too large.
 func TooLarge(detail string) error { return &tooLargeError{detail} }
 
 func operationPlace(err error) []*huma.ErrorDetail {
@@ -273,7 +273,7 @@ func operationPlace(err error) []*huma.ErrorDetail {
 	return []*huma.ErrorDetail{{Message: op.Problem, Location: "operations.line", Value: op.Line}}
 }
 
-// problemOfTracker stands before the code in the type of a problem.
+// problemOfTracker is the prefix of a tracker problem's type, before the code.
 const problemOfTracker = "urn:tranche:tracker:"
 
 func trackerPlace(bad *trackerclient.Error) []*huma.ErrorDetail {
@@ -282,7 +282,7 @@ func trackerPlace(bad *trackerclient.Error) []*huma.ErrorDetail {
 	}
 	detail := &huma.ErrorDetail{Message: bad.Message, Location: "body." + bad.Place}
 	switch bad.Place {
-	case "after", "limit", "missing", "state": // no body has such members
+	case "after", "limit", "missing", "state": // not members of any body
 		detail.Location = "query." + bad.Place
 	case "batch":
 		detail.Location = "path.id"
@@ -333,14 +333,14 @@ func yamlPlace(err error) []*huma.ErrorDetail {
 	return []*huma.ErrorDetail{{Message: bad.Problem, Location: bad.Kind + ".line", Value: bad.Line}}
 }
 
-// Bounds of what an answer that says no repeats of what was sent.
+// Limits on what an error answer repeats of the request.
 const (
 	MaxEchoed  = 100  // characters of one value
 	maxDetail  = 2000 // characters of a detail or message
-	maxDetails = 20   // places that are pointed at
+	maxDetails = 20   // reported places
 )
 
-// bounded cuts what a problem repeats of the request: an answer does not grow with it. Secrets are not repeated.
+// bounded shortens what a problem repeats of the request, so that answers do not grow with it. Secrets are redacted.
 func bounded(p *huma.ErrorModel) *huma.ErrorModel {
 	p.Detail = Cut(access.Redact(p.Detail), maxDetail)
 	if more := len(p.Errors) - maxDetails; more > 0 {
@@ -353,7 +353,7 @@ func bounded(p *huma.ErrorModel) *huma.ErrorModel {
 	return p
 }
 
-// BoundProblems is bounded for the problems that huma writes.
+// BoundProblems applies bounded to problems that huma writes.
 func BoundProblems(_ huma.Context, _ string, v any) (any, error) {
 	if p, ok := v.(*huma.ErrorModel); ok {
 		return bounded(p), nil
@@ -361,7 +361,7 @@ func BoundProblems(_ huma.Context, _ string, v any) (any, error) {
 	return v, nil
 }
 
-// echo returns a value as it may be repeated: itself when it is short, else the beginning of its JSON.
+// echo returns a short value unchanged, else the beginning of its JSON.
 func echo(value any) any {
 	switch v := value.(type) {
 	case nil, bool, int, int64, float64:
@@ -379,7 +379,7 @@ func echo(value any) any {
 	return Cut(string(text), MaxEchoed)
 }
 
-// Cut shortens a text to so many characters, the last of which is then an ellipsis.
+// Cut shortens a text to limit characters, the last of them an ellipsis.
 func Cut(s string, limit int) string {
 	count, end := 0, 0
 	for i := range s {
@@ -393,7 +393,7 @@ func Cut(s string, limit int) string {
 	return s
 }
 
-// ZeroTimes refuses, of the times that a query gives by name, the zero time: it would be taken for none.
+// ZeroTimes refuses the zero time in the named query parameters, because it would count as not given.
 func ZeroTimes(ctx huma.Context, names ...string) (problems []error) {
 	for _, name := range names {
 		if at, err := time.Parse(time.RFC3339, ctx.Query(name)); err == nil && at.IsZero() {
@@ -404,7 +404,7 @@ func ZeroTimes(ctx huma.Context, names ...string) (problems []error) {
 	return problems
 }
 
-// CheckText refuses what PostgreSQL cannot store as text, and what is longer than a field holds.
+// CheckText refuses text that PostgreSQL cannot store or that is longer than most bytes.
 func CheckText(field, value string, most int) error {
 	const fix = "; leave that out"
 	switch {

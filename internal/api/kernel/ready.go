@@ -19,25 +19,25 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// PingTimeout is how long PostgreSQL has to say that it is there.
+// PingTimeout is how long PostgreSQL has to answer a ping.
 const PingTimeout = 2 * time.Second
 
-// UnavailableError is about something the API needs that is not there at the moment.
+// UnavailableError means that something the API needs is currently unavailable.
 type UnavailableError struct{ detail string }
 
 func (e *UnavailableError) Error() string { return e.detail }
 
-// Away is an error about something that is not there at the moment.
+// Away returns an UnavailableError.
 func Away(detail string) *UnavailableError { return &UnavailableError{detail} }
 
 var (
-	// ErrNoNATS is told of what needs NATS while it is unavailable.
+	// ErrNoNATS means that NATS is needed and unavailable.
 	ErrNoNATS   = Away("NATS is not connected; the node tries to reach it, see --nats; try again soon")
 	errNotReady = Away("the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more")
-	errTooSlow  = Away("PostgreSQL or NATS has not answered in time; try again soon")
+	errTooSlow  = Away("PostgreSQL or NATS did not answer in time; try again soon")
 )
 
-// MayChange reports why no one can start or change anything here: a node that is not ready keeps no session alive.
+// MayChange returns why nothing can be started or changed here: a node that is not ready keeps no session alive.
 func (s *Kernel) MayChange() error {
 	switch {
 	case s.isReady():
@@ -51,7 +51,7 @@ func (s *Kernel) MayChange() error {
 	return errNotReady
 }
 
-// noNATS is told of what needs NATS while this node cannot reach it, or is refused.
+// noNATS returns the error for a node that cannot reach NATS or is refused by it.
 func (s *Kernel) noNATS() *UnavailableError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
 		return Away(refused + "; " + health.NATS.Advice("refused").Do)
@@ -68,10 +68,9 @@ func (s *Kernel) isReady() bool {
 	}
 }
 
-// lack is something that a node needs to be ready and does not have.
 type lack struct{ reason, text string }
 
-// Unready reports of each reason why a node may not be ready whether it holds, for metrics.
+// Unready reports for each reason why a node may be unready whether it applies, for metrics.
 func (s *Kernel) Unready(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, PingTimeout)
 	defer cancel()
@@ -115,7 +114,7 @@ func (s *Kernel) lacks(ctx context.Context) (all []lack) {
 	return all
 }
 
-// Ready says all that is missing.
+// Ready serves /readyz and lists all that is missing.
 func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), PingTimeout)
 	defer cancel()
@@ -133,8 +132,7 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ready\n"))
 }
 
-// away returns what an error says about PostgreSQL or NATS being away, or out of something; nil when it is about
-// something else.
+// away returns what an error says about PostgreSQL or NATS being unavailable or exhausted; nil for other errors.
 func (s *Kernel) away(err error) *UnavailableError {
 	if found, ok := errors.AsType[*UnavailableError](err); ok {
 		return found
@@ -158,17 +156,17 @@ func (s *Kernel) away(err error) *UnavailableError {
 	}
 }
 
-// Trouble is the last thing that went wrong in the node.
+// Trouble is the node's latest failure.
 type Trouble struct {
 	What string
 	Err  error
 	At   time.Time
 }
 
-// troubleLasts is how long a trouble counts: a node that is kept from its work says so every few seconds.
+// troubleLasts is how long a trouble counts: a node that cannot work reports one every few seconds.
 const troubleLasts = 15 * time.Second
 
-// Codes of PostgreSQL and JetStream for what is used up.
+// Codes of PostgreSQL and JetStream for exhausted resources.
 const (
 	pgDiskFull        = "53100"
 	pgNoConnection    = "53300"
@@ -178,17 +176,17 @@ const (
 	natsStorageIsOver = 10028 // resource limits exceeded for the account
 )
 
-// NoWrites is told while PostgreSQL is read-only.
+// NoWrites is the text shown while PostgreSQL is read-only.
 const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorded and nodes cannot say that they " +
 	"live; see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so " +
-	"(SHOW default_transaction_read_only); work goes on by itself when it takes them"
+	"(SHOW default_transaction_read_only); work continues automatically when it does"
 
-// shortage says what an error has found used up, and what helps; empty when it speaks of something else.
+// shortage describes the exhausted resource an error is about, with a remedy; empty for other errors.
 func (s *Kernel) shortage(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {
 		case pgDiskFull:
-			return fmt.Sprintf("PostgreSQL has no room left on its disk (%s); free some there, and work goes on by itself",
+			return fmt.Sprintf("PostgreSQL's disk is full (%s); free some space, and work continues automatically",
 				Cut(said.Message, MaxEchoed))
 		case pgNoConnection:
 			return "PostgreSQL has no connection left; raise its max_connections, or lower --max-connections of the nodes"
@@ -226,7 +224,7 @@ func (s *Kernel) trouble() (Trouble, bool) {
 	return t, ok && time.Since(t.At) < troubleLasts
 }
 
-// Short lists what is used up, by what the node last met.
+// Short lists exhausted resources by the node's latest failure.
 func (s *Kernel) Short() []string {
 	if t, ok := s.trouble(); ok {
 		if found := s.shortage(t.Err); found != "" {

@@ -15,22 +15,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Route is one way into the server, and who may take it.
+// Route is a route of the server and the role it requires.
 type Route struct {
-	Pattern string      // as http.ServeMux has it
-	Role    access.Role // empty: it does not say who may, so no one may
+	Pattern string      // as in http.ServeMux
+	Role    access.Role // empty: closed to all
 
 	heavy       bool
 	heavyIf     string // a parameter; empty: none makes it heavy
 	broad       bool
-	broadIf     []string // parameters
-	held        bool     // its answer is held as a whole
-	credentials bool     // it is about who may do what
-	streamed    bool     // its body is read as it comes
-	bulk        int64    // bytes of a body that is held as a whole; 0: it is not
-	unstored    bool     // its answer holds a secret
-	anonymous   bool     // it does not matter who asks: nothing is looked up
-	anyHost     bool     // probes and scrapes come by an address that no one names beforehand
+	broadIf     []string // parameters that make it broad
+	held        bool     // the answer is held whole
+	credentials bool     // about access
+	streamed    bool     // the body is a stream
+	bulk        int64    // bytes of a body held whole; 0: not held
+	unstored    bool     // the answer holds a secret
+	anonymous   bool     // the caller is not looked up
+	anyHost     bool     // probes and scrapes use addresses that are not configured
 }
 
 // RouteMux is a mux that remembers its patterns.
@@ -41,7 +41,7 @@ type RouteMux struct {
 	routes   map[string]Route
 }
 
-// NewRouteMux returns a mux without routes.
+// NewRouteMux returns an empty mux.
 func NewRouteMux() *RouteMux { return &RouteMux{ServeMux: http.NewServeMux()} }
 
 // HandleFunc adds a route.
@@ -50,7 +50,7 @@ func (m *RouteMux) HandleFunc(pattern string, handle func(http.ResponseWriter, *
 	m.ServeMux.HandleFunc(pattern, handle)
 }
 
-// plainRoutes are the routes that are no operations, and who may take them. One that does not stand here is closed.
+// plainRoutes are the routes that are not operations, with their roles. Any other such route is closed.
 func plainRoutes() []Route {
 	routes := []Route{
 		{Pattern: "GET /healthz", Role: access.None, anonymous: true, anyHost: true},
@@ -58,7 +58,7 @@ func plainRoutes() []Route {
 		{Pattern: "GET /metrics", Role: access.Viewer, anyHost: true},
 		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
 		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
-		{Pattern: CatchAll, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
+		{Pattern: CatchAll, Role: access.None, anonymous: true}, // pages; nothing below Prefix
 	}
 	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",
 		"schemas/{schema}"} {
@@ -67,7 +67,7 @@ func plainRoutes() []Route {
 	return routes
 }
 
-// Assign gives each pattern its route, once all are there.
+// Assign sets the route of each pattern, once all are registered.
 func (m *RouteMux) Assign(described *huma.OpenAPI) {
 	m.routes = map[string]Route{}
 	for _, pattern := range m.patterns {
@@ -98,17 +98,17 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 func (m *RouteMux) route(r *http.Request) Route {
 	_, pattern := m.Handler(r)
 	if pattern == CatchAll && belowPrefix(r.URL.Path) {
-		return Route{Pattern: pattern, Role: access.Viewer} // what is there, and what is not, is no one's business
+		return Route{Pattern: pattern, Role: access.Viewer} // hides which paths exist
 	}
 	return m.routes[pattern]
 }
 
 func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(path, Prefix+"/") }
 
-// Bounded reports whether few of the requests of a route are in progress at once.
+// Bounded reports whether the route's concurrency is limited.
 func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
-// Routes lists every way into the server.
+// Routes lists all routes.
 func (s *Kernel) Routes() []Route {
 	routes := make([]Route, 0, len(s.mux.routes))
 	for _, r := range s.mux.routes {
@@ -128,16 +128,16 @@ func DescribedOf(item *huma.PathItem) (all []*huma.Operation) {
 	return all
 }
 
-// Where a login by a provider of identities begins, and where the provider sends browsers back to.
+// Paths for OIDC: where a login begins, and the redirect URI.
 const (
 	OIDCLogin    = "/auth/oidc/login"
 	OIDCCallback = "/auth/oidc/callback"
 )
 
-// CatchAll is the pattern of what no other fits.
+// CatchAll is the pattern that matches everything else.
 const CatchAll = "/"
 
-// WrongMethod answers a request whose path is a route's with another method.
+// WrongMethod answers a request whose path exists with other methods only.
 func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) bool {
 	var takes []string
 	for _, method := range []string{
@@ -158,11 +158,10 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 	return true
 }
 
-// lookTimeout is how long what only looks waits for a connection that was closed to be made again.
+// lookTimeout is how long a read waits for a closed connection to be reopened.
 const lookTimeout = time.Second
 
-// Guard refuses foreign hosts and origins, and who may not do what they ask for, and bounds how long a caller may be
-// silent.
+// Guard wraps the mux: it refuses foreign hosts and origins and callers without permission, and limits silence.
 func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 	s.mux = mux
 	origins := http.NewCrossOriginProtection()
@@ -186,12 +185,12 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 		if !timed.body.whole && s.countStranger(timed, r) != nil {
 			timed.body.drain = 0
 		}
-		timed.finish() // but not after a panic, which is to end the connection
+		timed.finish() // not after a panic, which must end the connection
 	})
 }
 
-// admit lets a request in that names one of the server's hosts, unless its route takes any, and a path that means
-// itself: the mux would lead a request for a run without a name on to what is done with all runs.
+// admit checks that the request names one of the server's hosts, unless its route takes any, and has a clean path.
+// The mux would redirect a request for a run without a name to the operation on all runs.
 func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
 	named := func(host string) bool { return strings.EqualFold(host, hostOnly(r.Host)) }
 	if route := s.mux.route(r); !route.anyHost && !slices.ContainsFunc(s.config.Hosts, named) {
@@ -206,7 +205,7 @@ func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Ha
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
-	if s.config.SecureCookies && hostOnly(r.Host) != "localhost" { // a host has other servers, at other ports
+	if s.config.SecureCookies && hostOnly(r.Host) != "localhost" { // a host has other servers on other ports
 		w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 	}
 	protected.ServeHTTP(w, r)
@@ -222,7 +221,7 @@ func hostOnly(host string) string {
 	return host
 }
 
-// AwaitRequests waits for the handlers that Close leaves behind: a load takes back what it has written.
+// AwaitRequests waits for the handlers still running after Close: a load discards what it has written.
 func (s *Kernel) AwaitRequests(patience time.Duration) error {
 	ended := make(chan struct{})
 	go func() { s.active.Wait(); close(ended) }()
@@ -232,7 +231,7 @@ func (s *Kernel) AwaitRequests(patience time.Duration) error {
 	case <-time.After(patience):
 	}
 	select {
-	case <-ended: // meanwhile, if all of the process was stalled
+	case <-ended: // just now, if the whole process was stalled
 		return nil
 	default:
 		return errors.New("api: a request that was interrupted does not end")

@@ -17,9 +17,9 @@ import (
 const (
 	mimeEvents = "text/event-stream"
 
-	// heartbeat is how often a stream says that it is there. It is also what finds out that no one reads it.
+	// heartbeat is the interval of a stream's heartbeats, which also detect that the reader is gone.
 	heartbeat = 15 * time.Second
-	// streamRetry is how soon a browser is to come back.
+	// streamRetry is the delay before a browser reconnects.
 	streamRetry = time.Second
 
 	maxStreams        = 512
@@ -36,10 +36,10 @@ type tooManyError struct{ detail string }
 
 func (e *tooManyError) Error() string { return e.detail }
 
-// TooMany is an error about more than there may be.
+// TooMany returns an error for exceeding a limit on concurrent streams.
 func TooMany(detail string) error { return &tooManyError{detail} }
 
-// Enter counts one in; leave is to be called when it ends.
+// Enter counts a stream in; leave must be called at its end.
 func (s *streams) Enter(user string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ type eventWriter struct {
 
 func beginEvents(w http.ResponseWriter) (*eventWriter, error) {
 	w.Header().Set("Content-Type", mimeEvents)
-	w.Header().Set("X-Accel-Buffering", "no") // a proxy in between is not to wait for more
+	w.Header().Set("X-Accel-Buffering", "no") // prevents buffering in proxies
 	e := &eventWriter{w: w, control: http.NewResponseController(w)}
 	if _, err := fmt.Fprintf(w, "retry: %d\n\n", streamRetry.Milliseconds()); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func beginEvents(w http.ResponseWriter) (*eventWriter, error) {
 	return e, e.control.Flush()
 }
 
-// send writes events, whose data has no line breaks: JSON has none.
+// send writes events. Their data is JSON, so it has no line breaks.
 func (e *eventWriter) send(events []live.Event) error {
 	for i := range events {
 		event := &events[i]
@@ -110,8 +110,7 @@ type eventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
 }
 
-// SendEvents writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits
-// for none of them.
+// SendEvents writes events until the caller is gone, loses permission, or the server stops. HEAD waits for none.
 func SendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
 	out, err := beginEvents(w)
 	for err == nil && r.Method != http.MethodHead {
@@ -133,7 +132,7 @@ func pass(ctx context.Context, out *eventWriter, source eventSource) error {
 	}
 }
 
-// Described is the schema of one event of a stream.
+// Described returns the schema of one event of a stream.
 func Described(api huma.API, name, doc string, data any) *huma.Schema {
 	var schema *huma.Schema
 	switch d := data.(type) {
@@ -152,7 +151,7 @@ func Described(api huma.API, name, doc string, data any) *huma.Schema {
 	}
 }
 
-// EventStream describes the answer of an operation that is a stream.
+// EventStream describes a streamed answer.
 func EventStream(doc string, events ...*huma.Schema) map[string]*huma.Response {
 	return map[string]*huma.Response{
 		"200": {Description: doc, Content: map[string]*huma.MediaType{mimeEvents: {Schema: &huma.Schema{

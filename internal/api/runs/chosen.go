@@ -16,17 +16,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// Bounds of a selection of items.
+// Limits on a selection of items.
 const (
 	maxSelection = 16 << 20 // bytes of its JSON
 	maxKeys      = 100_000
 	maxCodes     = 1000
 	maxStepName  = 64
-	maxPathBytes = 4000 // of a path of SQL/JSON
+	maxPathBytes = 4000 // of an SQL/JSON path
 )
 
-// Chosen is the items that an operation is about. Ranges narrow codes and groups; evidence narrows all, and may stand
-// alone.
+// Chosen selects items. Ranges narrow codes and groups; evidence narrows everything, and may be used alone.
 type Chosen struct {
 	Keys   Keys          `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
 	Codes  Codes         `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
@@ -35,10 +34,10 @@ type Chosen struct {
 	Evidence
 }
 
-// Keys are keys of items.
+// Keys are item keys.
 type Keys []string
 
-// UnmarshalJSONFrom reads as many as one request may have.
+// UnmarshalJSONFrom enforces the limit per request.
 func (k *Keys) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	*k, err = kernel.ReadList(dec, maxKeys, func(place, key string) error {
 		return kernel.CheckText(place, key, intake.MaxKeyBytes)
@@ -46,10 +45,10 @@ func (k *Keys) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	return err
 }
 
-// Codes are codes of errors, or ids of their groups.
+// Codes are error codes, or IDs of error groups.
 type Codes []string
 
-// UnmarshalJSONFrom reads as many as one request may have.
+// UnmarshalJSONFrom enforces the limit per request.
 func (c *Codes) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	*c, err = kernel.ReadList(dec, maxCodes, func(place, code string) error {
 		if code == "" {
@@ -60,10 +59,10 @@ func (c *Codes) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	return err
 }
 
-// OrdinalRanges is ranges of ordinals, both ends included.
+// OrdinalRanges are inclusive ranges of ordinals.
 type OrdinalRanges [][2]int32
 
-// UnmarshalJSONFrom reads as many as one request may have.
+// UnmarshalJSONFrom enforces the limit per request.
 func (o *OrdinalRanges) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	*o, err = kernel.ReadList(dec, redo.MaxRanges, func(place string, ends [2]int32) error {
 		if min(ends[0], ends[1]) < 0 {
@@ -74,16 +73,16 @@ func (o *OrdinalRanges) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
 	return err
 }
 
-// Schema tells huma what they look like.
+// Schema describes the ranges.
 func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
 	most, two, zero := redo.MaxRanges, 2, 0.0
 	return &huma.Schema{Type: huma.TypeArray, MaxItems: &most, Examples: []any{[][2]int{{0, 99}}},
-		Description: "items by ordinal, both ends included; beside failed, codes or groups: only those of them",
+		Description: "items by ordinal, both ends included; with failed, codes or groups: only those in both",
 		Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two,
 			Items: &huma.Schema{Type: huma.TypeInteger, Minimum: &zero}}}
 }
 
-// Evidence narrows what is chosen by what is known of items and of what was made of them; it may also stand alone.
+// Evidence selects or narrows by facts about items and their results.
 type Evidence struct {
 	States      Codes      `json:"states,omitempty" maxItems:"2" nullable:"false" doc:"done or failed, at the step"`
 	Service     string     `json:"service,omitempty" doc:"who made it: name, name@version, or with the instance" example:"statements@2.1.0"` //nolint:lll // a tag
@@ -100,7 +99,7 @@ func (e *Evidence) given() bool {
 	return len(e.States) > 0 || e.Service+e.Where+e.WhereResult != "" || e.Since != nil || e.Until != nil || e.Corrected
 }
 
-// check refuses no selection, and more than one. ways are those that only some operations have, and keys.
+// check requires exactly one selection. ways lists the ways that only some operations have, and keys.
 func (c *Chosen) check(ways string, all, failed bool) error {
 	err := cmp.Or(kernel.CheckText("service", c.Service, 2*kernel.MaxCodeBytes),
 		kernel.CheckText("where", c.Where, maxPathBytes), kernel.CheckText("where_result", c.WhereResult, maxPathBytes))
@@ -135,7 +134,7 @@ func (c *Chosen) selection(step string) redo.Selection {
 	return out
 }
 
-// EvidenceQuery is what chooses items in a query.
+// EvidenceQuery is a selection in a query string.
 type EvidenceQuery struct {
 	Keys        []string  `query:"key,explode" doc:"only items with this key; may stand more than once"`
 	Codes       []string  `query:"code,explode" doc:"only items that failed with this code; may stand more than once"`
@@ -148,7 +147,7 @@ type EvidenceQuery struct {
 	Corrected   bool      `query:"corrected" doc:"only items whose payload was corrected"`
 }
 
-// Resolve refuses times that would be taken for none, and texts that nothing in the database can be like.
+// Resolve refuses the zero time, which would mean none, and texts that the database cannot hold.
 func (q *EvidenceQuery) Resolve(ctx huma.Context) []error {
 	problems := kernel.ZeroTimes(ctx, "since", "until")
 	for field, values := range map[string][]string{
@@ -164,7 +163,7 @@ func (q *EvidenceQuery) Resolve(ctx huma.Context) []error {
 	return problems
 }
 
-// Selection is the same as the store takes it.
+// Selection converts it for the store.
 func (q *EvidenceQuery) Selection() redo.Selection {
 	return redo.Selection{Keys: q.Keys, Codes: q.Codes, Groups: q.Groups, Evidence: redo.Evidence{Service: q.Service,
 		Since: q.Since, Until: q.Until, Where: q.Where, WhereResult: q.WhereResult, Corrected: q.Corrected}}

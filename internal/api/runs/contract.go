@@ -21,12 +21,11 @@ import (
 )
 
 const (
-	// contractWait is how long a start waits for the services of its steps to say what they read. Services that have not
-	// answered by then are not compared with the items.
+	// contractWait limits how long a start waits for its services to report what they read. Services that do not answer
+	// in time are not compared.
 	contractWait = 2 * time.Second
-	// maxCompared is how many items are compared with what services read.
-	maxCompared = 100
-	// maxNamedFields is how many fields one message names.
+	// maxCompared limits the items compared with what services read.
+	maxCompared    = 100
 	maxNamedFields = 10
 )
 
@@ -34,7 +33,7 @@ const (
 type Contract struct {
 	warn    bool
 	readers []reader
-	without []string        // steps that do not pass on the fields that their services require, in words
+	without []string        // messages about steps that do not pass on the fields that their services require
 	all     bool            // nothing else reads items
 	also    map[string]bool // fields that the plan itself reads
 }
@@ -45,8 +44,8 @@ type reader struct {
 	reads    map[string]json.RawMessage
 }
 
-// ContractOf asks the services of a start's steps for what they read, and refuses steps that do not pass it on. It is
-// empty for a start that is repeated: what began before is answered as before, whatever the services read by now.
+// ContractOf queries the services of a start's steps for what they read and refuses steps that do not pass it on. It
+// is empty for a repeated start, which gets its first answer regardless of what the services read by now.
 func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contract, error) {
 	if req.IdempotencyKey != "" {
 		_, _, err := start.New(s.Store).KeyedPlan(ctx, req.IdempotencyKey)
@@ -114,8 +113,8 @@ func (c *Contract) ask(ctx context.Context, s *Starts, steps []*gather.Step) err
 	return nil
 }
 
-// readerOf returns the fields that a JSON Schema names, and whether they are all that is read. It takes a schema that
-// is not understood as one that says nothing.
+// readerOf returns the fields that a JSON Schema names, and whether nothing else is read. An unknown schema counts as
+// stating nothing.
 func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
 	var known struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -131,7 +130,7 @@ func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
 		case "type", "properties", "required", "title", "description", "$schema", "$id", "$defs", "$comment":
 		case "additionalProperties":
 			whole = whole && string(value) == "false"
-		default: // it may name other fields
+		default: // may name other fields
 			whole = false
 		}
 	}
@@ -142,22 +141,22 @@ func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
 type Comparison struct {
 	contract *Contract
 	rows     *intake.Reader
-	key      func() string  // names the field that the keys come from
-	names    []string       // of fields, as they came
-	has      map[string]int // how many items have a field
+	key      func() string  // names the key's field
+	names    []string       // of fields, in order of appearance
+	has      map[string]int // number of items per field
 	items    int
 	done     bool
 
-	Warnings []string // once enough items, or all, were read
+	Warnings []string // complete once enough items, or all, were read
 }
 
-// Compare returns a Comparison of what is loaded from rows.
+// Compare returns a Comparison for rows.
 func (c *Contract) Compare(rows *intake.Reader) *Comparison {
 	return &Comparison{contract: c, rows: rows, key: rows.Key, has: map[string]int{},
 		done: len(c.readers)+len(c.without) == 0}
 }
 
-// one compares the payload of one item, and returns warnings or what is wrong. Its key is in the field that holds it.
+// one compares the payload of one item, whose field with the key's value is the key. It returns warnings or an error.
 func (c *Contract) one(key string, payload []byte) ([]string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &fields); err != nil {
@@ -178,7 +177,7 @@ func (c *Contract) one(key string, payload []byte) ([]string, error) {
 	return compared.Warnings, err
 }
 
-// Items is LoadItems, with an error where the items and the contract do not go together.
+// Items is LoadItems plus an error if the items violate the contract.
 func (c *Comparison) Items() func(*start.LoadItem) error {
 	next := LoadItems(c.rows)
 	return func(item *start.LoadItem) error {
@@ -187,7 +186,7 @@ func (c *Comparison) Items() func(*start.LoadItem) error {
 	}
 }
 
-// see compares an item that was read with err, which is nil or that of the end, and returns err or what is wrong.
+// see compares an item read with err, which is nil or io.EOF, and returns err or the violation.
 func (c *Comparison) see(payload []byte, valid bool, err error) error {
 	if c.done || err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -210,7 +209,7 @@ func (c *Comparison) see(payload []byte, valid bool, err error) error {
 	return err
 }
 
-// verdict is an error when a required field is not there, and collects warnings.
+// verdict returns an error for a missing required field, and collects warnings.
 func (c *Comparison) verdict() error {
 	if c.items == 0 {
 		return nil

@@ -16,24 +16,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// ControlSettings goes with a pause, a resume, an approval or a cancel of one run.
+// ControlSettings are the settings of a pause, resume, approval or cancel.
 type ControlSettings struct {
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever looks at the run and for the audit log"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, shown with the run and in the audit log"`
 }
 
-// ResumeSettings goes with the resume of one run.
+// ResumeSettings are the settings of a resume.
 type ResumeSettings struct {
 	ControlSettings
 	MaxFailed *string `json:"max_failed,omitempty" doc:"a new threshold: 500, 1%, or none" example:"2%"`
 }
 
-// ControlAll goes with an operation on every run that is in progress.
+// ControlAll applies an operation to all runs in progress.
 type ControlAll struct {
 	ControlSettings
 	All bool `json:"all" enum:"true" doc:"must be true: every run that is in progress is meant"`
 }
 
-// Controlled is what a pause, a resume, an approval or a cancel did.
+// Controlled is the result of a pause, resume, approval or cancel.
 type Controlled struct {
 	Action  string            `json:"action" enum:"pause,resume,approve,cancel"`
 	Run     *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
@@ -43,7 +43,7 @@ type Controlled struct {
 	Slices  int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
 }
 
-// SkippedRun is a run that an operation on all runs left as it is.
+// SkippedRun is a run that an operation on all runs skipped.
 type SkippedRun struct {
 	Run workqueue.RunID `json:"run"`
 	Why string          `json:"why"`
@@ -126,16 +126,16 @@ func controlled(action string, run *workqueue.RunID, done controlstore.Controlle
 	return out
 }
 
-// Sizing is a number, or auto: nodes find it. In JSON 500 or "auto".
+// Sizing is a number, or auto: nodes determine it. In JSON 500 or "auto".
 type Sizing struct{ workqueue.Adaptive }
 
-// Schema tells huma of both forms.
+// Schema describes both forms.
 func (Sizing) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number, or auto", Examples: []any{500, "auto"}}
 }
 
-// given is nil for 0, which is no size.
+// given returns nil for 0, which is not a size.
 func (s Sizing) given() *workqueue.Adaptive {
 	if s.Adaptive == (workqueue.Adaptive{}) {
 		return nil
@@ -143,7 +143,7 @@ func (s Sizing) given() *workqueue.Adaptive {
 	return &s.Adaptive
 }
 
-// RunChanges is new settings of a run that is in progress or has ended. What is left out stays.
+// RunChanges are new settings of a run in any state. Absent ones stay unchanged.
 type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
@@ -154,7 +154,7 @@ type RunChanges struct {
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// ChangedRun is what a change of settings made different.
+// ChangedRun is the result of a change of settings.
 type ChangedRun struct {
 	Run    workqueue.RunID `json:"run"`
 	Step   string          `json:"step"`
@@ -182,7 +182,6 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
 }
 
-// pausedText says why a run is paused; nothing when it is not.
 func pausedText(hold controlstore.Hold, detail string) string {
 	text := map[controlstore.Hold]string{
 		controlstore.HoldOperator: "by an operator", controlstore.HoldThreshold: "for its threshold",
@@ -212,12 +211,12 @@ func (c *RunChanges) change() (controlstore.RunChange, error) {
 	return out, err
 }
 
-// maxFailed is a threshold as runs keep it; nil stays nil.
+// maxFailed normalises a threshold; nil stays nil.
 func maxFailed(text *string) (*string, error) {
 	if text == nil {
-		return nil, nil //nolint:nilnil // nothing was given
+		return nil, nil //nolint:nilnil // not given
 	}
-	if *text == "" { // more likely a slip than the wish to have no threshold
+	if *text == "" { // more likely a slip than a wish for no threshold
 		return nil, kernel.BadInput("max_failed is empty; none takes the threshold away")
 	}
 	limit, err := workqueue.ParseMaxFailed(*text)
@@ -227,7 +226,7 @@ func maxFailed(text *string) (*string, error) {
 	return &limit, nil
 }
 
-// ApproveSettings goes with the approval of one run.
+// ApproveSettings are the settings of an approval.
 type ApproveSettings struct {
 	ControlSettings
 	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
@@ -235,10 +234,10 @@ type ApproveSettings struct {
 	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty" doc:"since of the gate as read; 409 if older"`
 }
 
-// GateDocument is a gate as someone sees it who may have to approve it.
+// GateDocument is a gate as its approvers see it.
 type GateDocument struct {
 	controlstore.GateView
-	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
+	Refused string `json:"refused,omitempty" doc:"why the caller may not approve it now"`
 }
 
 func (s changes) registerGates(api huma.API) {
@@ -255,7 +254,7 @@ type gateInput struct {
 	kernel.RunPath
 	kernel.Actor
 	Step   string `query:"step" maxLength:"64" doc:"absent: the one that waits, or the only one that has a gate"`
-	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"so many items, by chance"`
+	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"how many items, at random"`
 }
 
 func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) {
@@ -282,13 +281,13 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 		})
 }
 
-// DeleteSettings go with the deletion of a run.
+// DeleteSettings are the settings of a deletion.
 type DeleteSettings struct {
 	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever asks for the run and for the audit log"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for those who request the run and the audit log"`
 }
 
-// RunDeleted is what goes with a run that was deleted, or would be.
+// RunDeleted is what was, or would be, deleted with a run.
 type RunDeleted struct {
 	Run    workqueue.RunID `json:"run"`
 	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
@@ -298,7 +297,7 @@ type RunDeleted struct {
 func (s changes) registerDelete(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
 		"Delete a finished run",
-		"From then on no one finds it; whoever asks for it by its id is told 410. The leader "+
+		"From then on it is listed nowhere; its id answers 410. The leader "+
 			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
 			"less than a minute ago, is refused.")), s.deleteRun)
 }
@@ -311,7 +310,7 @@ func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) 
 		return RunDeleted{}, err
 	}
 	if !req.DryRun {
-		s.Wake(orchestrator.TaskRetention) // has the leader begin
+		s.Wake(orchestrator.TaskRetention) // makes the leader begin
 	}
 	return RunDeleted{Run: in.ID, DryRun: req.DryRun, Deletion: done}, nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// Corrected is what a correction did, or would do.
+// Corrected is the result of a correction, also of a dry run.
 type Corrected struct {
 	Run     workqueue.RunID `json:"run"`
 	DryRun  bool            `json:"dry_run" doc:"nothing was changed"`
@@ -29,7 +29,7 @@ type Corrected struct {
 	Warnings []string `json:"warnings" nullable:"false"`
 }
 
-// ItemCorrection is another payload for one item.
+// ItemCorrection replaces the payload of one item.
 type ItemCorrection struct {
 	Payload json.RawMessage `json:"payload" doc:"a JSON object, whole"`
 	Cascade bool            `json:"cascade,omitempty" doc:"redo the steps after in any case, not only on change"`
@@ -73,7 +73,7 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	if err != nil {
 		return out, err
 	}
-	defer func() { _ = kept.Close() }() // what was read has been read
+	defer func() { _ = kept.Close() }() // read only, nothing is lost
 	config, err := s.correctionConfig(ctx, in.ID, &in.ShapeQuery, in.Format, in.Key)
 	if err != nil {
 		return out, err
@@ -104,7 +104,7 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	return out, err
 }
 
-// contractOfRun asks the services of a run's steps for what they read. mode replaces what the plan says of it.
+// contractOfRun queries the services of a run's steps for what they read. mode overrides the plan's setting.
 func (s changes) contractOfRun(ctx context.Context, run workqueue.RunID, mode string) (*Contract, error) {
 	plan, err := planOfRun(ctx, s.Store, run)
 	if err != nil {
@@ -155,8 +155,7 @@ func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Correct
 	return out, err
 }
 
-// config is how what corrects the items of a run is read: as its plan says. What does not fit the schema is refused,
-// whatever the plan does with such items.
+// correctionConfig reads corrections as the plan says, except that items that violate the schema are always refused.
 func (s changes) correctionConfig(ctx context.Context, run workqueue.RunID, shape *ShapeQuery, format, key string,
 ) (intake.Config, error) {
 	look, err := ItemsOf(ctx, s.Store, run)

@@ -80,7 +80,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=first&param=year%3D2026").Run
-	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it has ended")
+	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it ends")
 	b.Answer(first, "", func(o workqueue.Ordinal) []byte {
 		if o == 0 {
 			return []byte("1")
@@ -137,7 +137,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		`"examples":["2"]`)
 	b.Says(200, "/runs/v/reset", `{"where_result":"$.n > 0","since":"2020-01-01T00:00:00Z","dry_run":true}`, `"items":3`)
 	b.Says(200, "/runs/v/reset", `{"keys":["2","3"],"where":"$.name == \"bob\"","dry_run":true}`, `"items":1`)
-	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing",
+	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence matches nothing",
 		`(service \"other\"); who made an item's parts: tranche run item `)
 	answer, text := b.Get("/runs/v/export?key=9")
 	if answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {

@@ -91,13 +91,13 @@ func endpointsOf(groups []health.MissingGroup) []string {
 	return names
 }
 
-// IsEndpoint reports whether services are asked under a name, and not something that nodes ask themselves.
+// IsEndpoint reports whether the name is an endpoint of services, not something that nodes call themselves.
 func IsEndpoint(name string) bool {
 	kind, _ := workqueue.TargetKind(name)
 	return name != "" && kind == workqueue.KindEndpoint
 }
 
-// tellShort explains items that only wait for the next claim by what this node lacks for it, if it does.
+// tellShort attributes items that only wait for the next claim to resources this node lacks, if any.
 func (s *Routes) tellShort(groups []health.MissingGroup) {
 	short := s.Short()
 	for i := range groups {
@@ -110,8 +110,8 @@ func (s *Routes) tellShort(groups []health.MissingGroup) {
 	}
 }
 
-// tellResting refines groups that are about to be claimed, when they are of a service that has asked this node to leave
-// it alone. Only this node knows: another may not have been told.
+// tellResting refines groups about to be claimed whose service asked this node to pause. Only this node knows: the
+// others may not have been asked.
 func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.Time) {
 	if s.config.RestsUntil == nil {
 		return
@@ -126,23 +126,22 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 			until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if alone {
 			g.Reason, g.Owner = health.ReasonThrottled, health.OwnerTimer
-			g.Who, g.When = "the pause for a service that has too much to do", &until
+			g.Who, g.When = "the pause for an overloaded service", &until
 			g.Next = "a node claims them and asks again"
 		}
 	}
 }
 
-// unheardAsk is an endpoint that a flow asks and on which no one listens.
+// unheardAsk is an endpoint that a flow calls and that has no listeners.
 type unheardAsk struct {
 	endpoint string
-	requests uint64 // that wait for it
+	requests uint64 // waiting for it
 }
 
-// maxUnheard bounds the endpoints that are looked into.
 const maxUnheard = 20
 
-// lookForUnheard finds requests of flows to endpoints on which no one listens. The last request to each such endpoint
-// tells who asked. What cannot be looked at now is left out: it only adds to an explanation.
+// lookForUnheard finds requests of flows to endpoints without listeners. The last request to each such endpoint names
+// the caller. It skips what cannot be read now, because the result only adds to an explanation.
 func (s *Routes) lookForUnheard(
 	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
 ) map[string][]unheardAsk {

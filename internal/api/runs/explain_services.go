@@ -19,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
-// servicesSeen is what services and consumers were seen to do, a moment after the snapshot of an explanation.
+// servicesSeen is a snapshot of services and consumers, taken just after the snapshot of an explanation.
 type servicesSeen struct {
 	at        time.Time
 	asOf      time.Time           // of the explanation, by the database's clock
@@ -27,19 +27,19 @@ type servicesSeen struct {
 	alone     bool                // no other node is alive
 	connected bool                // this node reaches NATS
 	ready     bool                // and has its streams
-	asked     bool                // services could be asked who listens
+	asked     bool                // discovery of listeners succeeded
 	listeners map[string][]wire.Listener
-	heard     []wire.Listener // the same, as they came
+	heard     []wire.Listener // the same, in order of answers
 	consumers map[string]consumerSeen
-	unheard   map[string][]unheardAsk // by flow: what it asks and no one answers
+	unheard   map[string][]unheardAsk // by flow: called endpoints without listeners
 }
 
 type consumerSeen struct {
-	info    *jetstream.ConsumerInfo // nil: it could not be looked at
+	info    *jetstream.ConsumerInfo // nil: unknown
 	missing bool
 }
 
-// lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
+// lookAtServices discovers the endpoints' listeners, and what waits for them in JetStream.
 func (s *Routes) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
 	seen := &servicesSeen{asOf: asOf, session: s.Node.Session(), alone: nodes <= 1, connected: s.NC.IsConnected(),
 		listeners: map[string][]wire.Listener{}, consumers: map[string]consumerSeen{},
@@ -87,7 +87,7 @@ func (s *Routes) lookAtConsumers(ctx context.Context, names []string) map[string
 	return all
 }
 
-// flows are those of the endpoints whose handlers are cut into stages.
+// flows selects the endpoints whose handlers are cut into stages.
 func (v *servicesSeen) flows(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !slices.ContainsFunc(v.listeners[name], func(l wire.Listener) bool { return l.Stages > 0 })
@@ -99,8 +99,8 @@ func (v *servicesSeen) apply(groups []health.MissingGroup) {
 	for i := range groups {
 		g := &groups[i]
 		switch {
-		case !IsEndpoint(g.Endpoint) || g.Owner == health.OwnerStep: // services do not come into it
-		case g.Owner == health.OwnerNATS: // who listens can be told for certain when it is there again
+		case !IsEndpoint(g.Endpoint) || g.Owner == health.OwnerStep: // no services involved
+		case g.Owner == health.OwnerNATS: // known for certain only when NATS is back
 		case !v.connected:
 			v.away(g)
 		case g.State == "sent":
@@ -131,7 +131,7 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	g.Advice = []health.Advice{health.NATS.Advice("")}
 }
 
-// unsent refines a group that waits for a node or for requests that are out.
+// unsent refines a group that waits for a node or for requests in flight.
 func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	node := g.Owner == health.OwnerNode && g.Reason != health.ReasonSampling
 	if node && !v.ready && v.alone {
@@ -144,17 +144,17 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 		v.behind(g)
 	}
 	if g.State == "scheduled" && g.Reason == health.ReasonBackoff {
-		v.tellUnheard(g) // that may be why no reply came
+		v.tellUnheard(g) // maybe the reason for the missing reply
 	}
 	if g.Owner != health.OwnerService || !v.nobody(g.Endpoint) {
 		return
 	}
 	when := g.When
-	g.Say(health.NoListeners, v.slip(g, health.Row{"behind": g.Why})) // more requests out would find no one either
+	g.Say(health.NoListeners, v.slip(g, health.Row{"behind": g.Why})) // more requests would find no listener either
 	g.When = when
 }
 
-// slip adds which endpoint may have been meant.
+// slip adds the endpoint that may have been meant.
 func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
 	row["like"] = wire.Nearest(g.Endpoint, v.heard)
 	row["owner"] = string(health.OwnerOperator)
@@ -162,11 +162,11 @@ func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
 	return row
 }
 
-// behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
-// wait in the stream.
+// behind refines a group that waits for requests in flight: how long these take, and that more would only wait in the
+// stream.
 func (v *servicesSeen) behind(g *health.MissingGroup) {
 	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
-		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
+		g.Why += "; more of them would only wait in the stream, as the services are at capacity"
 		g.Advice = []health.Advice{health.ReasonBusy.AdviceFor(g)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
@@ -179,7 +179,6 @@ func takes(g *health.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
 }
 
-// nobody reports whether it is known that no service takes requests for an endpoint.
 func (v *servicesSeen) nobody(endpoint string) bool {
 	if !v.asked || len(v.listeners[endpoint]) > 0 {
 		return false
@@ -190,7 +189,6 @@ func (v *servicesSeen) nobody(endpoint string) bool {
 
 const maxNamed = 3
 
-// listening says who listens on an endpoint.
 func (v *servicesSeen) listening(endpoint string) string {
 	there := v.listeners[endpoint]
 	switch {
@@ -222,7 +220,6 @@ func (v *servicesSeen) listening(endpoint string) string {
 	return strings.Join(names, ", ")
 }
 
-// sent refines a group whose requests are in the stream or with a service.
 func (v *servicesSeen) sent(g *health.MissingGroup) {
 	switch g.Reason {
 	case health.ReasonQueued:
@@ -232,7 +229,6 @@ func (v *servicesSeen) sent(g *health.MissingGroup) {
 	}
 }
 
-// queued refines requests that no service has taken.
 func (v *servicesSeen) queued(g *health.MissingGroup) {
 	consumer, there := v.consumers[g.Endpoint], v.listeners[g.Endpoint]
 	info := consumer.info
@@ -255,7 +251,7 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 	}
 }
 
-// say is Say of a group whose requests have a deadline.
+// say is Say for a group whose requests have a deadline, which stays.
 func (v *servicesSeen) say(g *health.MissingGroup, k health.Kind, row health.Row) {
 	when := g.When
 	all := health.Row{"listens": v.listening(g.Endpoint)}
@@ -264,8 +260,8 @@ func (v *servicesSeen) say(g *health.MissingGroup, k health.Kind, row health.Row
 	g.When = when
 }
 
-// busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
-// its requests, which moves until a service has them, is no time that anybody waits for.
+// busy estimates when the services will have answered a waiting group, at their present rate. The deadline of its
+// requests moves until a service has them, so it is not shown.
 func (v *servicesSeen) busy(g *health.MissingGroup, waiting uint64) {
 	row, when := health.Row{"waiting": waiting}, (*time.Time)(nil)
 	if rate := v.rate(g.Endpoint); rate > 0 {
@@ -296,7 +292,7 @@ func reasons(listeners []wire.Listener) string {
 	var all []string
 	for i := range listeners {
 		l := &listeners[i]
-		reason := cmp.Or(l.Reason, "it says no more")
+		reason := cmp.Or(l.Reason, "it gives no reason")
 		if l.State == wire.StateDraining {
 			reason = "it is stopping"
 		}
@@ -309,10 +305,9 @@ func reasons(listeners []wire.Listener) string {
 
 const maxReasons = 3
 
-// working refines requests that a service has taken.
 func (v *servicesSeen) working(g *health.MissingGroup) {
 	if g.Owner == health.OwnerOperator {
-		return // no one is there to record what services answer
+		return // no node can record what services answer
 	}
 	if v.nobody(g.Endpoint) {
 		advice := g.Advice
@@ -328,10 +323,10 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 	}
 }
 
-// tellUnheard adds what the flow of a group asks for without being heard, and returns the names of those endpoints.
+// tellUnheard adds the endpoints that the group's flow calls and that have no listeners, and returns their names.
 func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
-		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which no one listens (%d waiting there)", g.Endpoint, ask.endpoint,
+		g.Why += fmt.Sprintf("; %s calls endpoint %s, which has no listener (%d waiting there)", g.Endpoint, ask.endpoint,
 			ask.requests)
 		names = append(names, ask.endpoint)
 		asked := health.MissingGroup{Endpoint: ask.endpoint}

@@ -22,15 +22,15 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 100, nil)
-	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "no one listens",
+	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "no service listens",
 		"start a service that listens on endpoint count")
 	e.WantOwner(run, "ready", health.NoListeners, health.OwnerOperator, "4 of 4 are out")
 	if advice := e.Until(run, "ready", health.NoListeners).Advice; len(advice) != 1 {
-		t.Errorf("no one listens, and more than to start a service is advised: %+v", advice)
+		t.Errorf("no service listens, and more than to start a service is advised: %+v", advice)
 	}
 	apitest.Eventually(t, "an item is explained", func() bool { // NATS may not say in time who listens
 		one := e.Explain(run, "C99")
-		return one.Missing == 1 && strings.Contains(one.Summary, "no one listens")
+		return one.Missing == 1 && strings.Contains(one.Summary, "no service listens")
 	})
 	var whole health.EndpointExplanation
 	apitest.Eventually(t, "the endpoint is explained", func() bool {
@@ -50,12 +50,12 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 	e := apitest.SetupEngine(t)
 	e.Serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, "count", apitest.Reply) })
 	run := e.Load("cout", 10, nil)
-	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "was count meant?",
+	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "did you mean count?",
 		"tranche run cancel "+run.String())
 	apitest.Eventually(t, "the warning names it", func() bool {
 		var view struct{ Warnings []string }
 		e.Read("/runs/"+run.String(), &view)
-		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout (was count meant?); the run")
+		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout (did you mean count?); the run")
 	})
 	testenv.Must(e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
 		probe_at = tranche_now() WHERE endpoint = 'cout'`))(t)
@@ -89,9 +89,9 @@ func TestExplainServicesThatAreBusyAndGone(t *testing.T) {
 	run := e.Load("count", 1000, func(s *workqueue.StepSpec) { s.InFlight, s.Chunk = 100, 10 })
 	e.WantOwner(run, "sent", health.ReasonWorking, health.OwnerService, "counter", "(holds ")
 	e.WantOwner(run, "sent", health.ReasonBusy, health.OwnerService, "requests wait in the stream",
-		"they have answered nothing in the last minute")
+		"they answered nothing in the last minute")
 	nc.Close() // as if it had died
-	e.WantOwner(run, "sent", health.ReasonGone, health.OwnerOperator, "no one listens", "15s")
+	e.WantOwner(run, "sent", health.ReasonGone, health.OwnerOperator, "no service listens", "15s")
 	close(release)
 }
 
@@ -115,7 +115,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 		}
 		return nil
 	})
-	e.WantOwner(run, "sent", health.ReasonSuspended, health.OwnerNode, "paused the consumer", "resumes it")
+	e.WantOwner(run, "sent", health.ReasonSuspended, health.OwnerNode, "was paused in NATS", "resumes it")
 }
 
 type nothing struct{}
@@ -142,7 +142,7 @@ func TestExplainAFlowThatAsksNobody(t *testing.T) {
 		})
 	})
 	run := e.Load("flow", 10, nil)
-	e.WantOwner(run, "sent", health.ReasonNested, health.OwnerOperator, "flow asks endpoint rates",
+	e.WantOwner(run, "sent", health.ReasonNested, health.OwnerOperator, "flow calls endpoint rates",
 		"start a service that listens on endpoint rates")
 }
 

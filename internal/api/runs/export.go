@@ -33,7 +33,7 @@ const (
 	formatXLSX    = "xlsx"
 	formatNDJSON  = "ndjson"
 	mimeCSV       = "text/csv; charset=utf-8"
-	// MimeParquet is the type of Parquet files.
+	// MimeParquet is the content type of Parquet files.
 	MimeParquet = "application/vnd.apache.parquet"
 	mimeXLSX    = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
@@ -128,7 +128,7 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 	return all, nil
 }
 
-// exportStream finds the export, so that what it cannot be is told before it begins.
+// exportStream opens the export first, so that errors are reported before it begins.
 func (s exports) exportStream(
 	ctx context.Context, req export.Request, format string, raw bool, shape exportShape,
 ) (*huma.StreamResponse, error) {
@@ -174,8 +174,8 @@ type exportForm struct {
 	format string
 	raw    bool
 	table  *exportTable
-	pieces bool // results that came in pieces are streamed
-	// open reads a result that did not fit a message.
+	pieces bool // results stored in parts are streamed
+	// open reads a result that was too large for a message.
 	open func(uuid.UUID) (io.Reader, error)
 }
 
@@ -197,11 +197,10 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 	}
 }
 
-// eachItem yields the items of an export.
 type eachItem func(yield func(*export.Item) error) error
 
-// whole yields the items with results that came in pieces put together, one at a time; with streams only those that are
-// JSON, which must be looked at as a whole.
+// whole yields items with results stored in parts assembled, one at a time; with streams only JSON results, which
+// must be parsed whole.
 func (s exports) whole(ctx context.Context, all *export.Export, streams bool) eachItem {
 	return func(yield func(*export.Item) error) error {
 		return all.Each(ctx, func(item *export.Item) error {
@@ -215,14 +214,14 @@ func (s exports) whole(ctx context.Context, all *export.Export, streams bool) ea
 					return err
 				}
 				item.ContentType, item.Large = large.ContentType, nil
-				defer func() { item.Result = nil }() // a page of items is kept for longer
+				defer func() { item.Result = nil }() // a page of items lives longer
 			}
 			return yield(item)
 		})
 	}
 }
 
-// export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
+// export streams the answer. After the first bytes, only breaking the connection can report a failure.
 func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	if form.pieces {
@@ -234,7 +233,7 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 		err = s.whole(r.Context(), all, form.pieces)(out.line)
 	}
 	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
-		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing of it is sent before it is finished
+		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing is sent before the workbook is finished
 	}
 	if err == nil {
 		err = out.finish()
@@ -249,7 +248,7 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 		if r.Context().Err() == nil {
 			s.Log.Error("export broke off", zap.Error(err))
 		}
-		panic(http.ErrAbortHandler) // net/http's way to end a connection without its proper end
+		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
 	}
 }
 
@@ -261,7 +260,7 @@ type flushing struct {
 func (f *flushing) Write(p []byte) (int, error) {
 	n, err := f.w.Write(p)
 	if err == nil {
-		_ = f.control.Flush() // the next write fails too if this does
+		_ = f.control.Flush() // if this fails, the next write fails too
 	}
 	return n, err
 }
@@ -269,7 +268,7 @@ func (f *flushing) Write(p []byte) (int, error) {
 type objectExport struct {
 	out   *bufio.Writer
 	table *exportTable
-	open  func(uuid.UUID) (io.Reader, error) // results that came in pieces and are no JSON; nil: there are none
+	open  func(uuid.UUID) (io.Reader, error) // results in parts that are not JSON; nil: there are none
 	buf   bytes.Buffer
 	texts *json.Encoder // into buf
 }
@@ -313,7 +312,7 @@ func (e *objectExport) line(item *export.Item) error {
 	return err
 }
 
-// member adds a member to the object: raw JSON in one line, anything else as a text.
+// member adds a member to the object: raw JSON compacted, anything else as text.
 func (e *objectExport) member(name string, cell *exportCell) (err error) {
 	if e.buf.Len() == 0 {
 		e.buf.WriteByte('{')
@@ -336,17 +335,17 @@ func (e *objectExport) member(name string, cell *exportCell) (err error) {
 
 func (e *objectExport) text(text string) error {
 	err := e.texts.Encode(text)
-	e.buf.Truncate(e.buf.Len() - 1) // the end of the line
+	e.buf.Truncate(e.buf.Len() - 1) // the line break
 	return err
 }
 
-// large adds a result of which no more than a piece is held at once.
+// large streams a result, holding one part at a time.
 func (e *objectExport) large(id uuid.UUID) error {
 	result, err := e.open(id)
 	if err != nil {
 		return err
 	}
-	_, _ = e.out.WriteString(`,"result_bytes":"`) // the writer remembers what went wrong
+	_, _ = e.out.WriteString(`,"result_bytes":"`) // the writer keeps the error
 	encoded := base64.NewEncoder(base64.StdEncoding, e.out)
 	if _, err := io.Copy(encoded, result); err != nil {
 		return err
@@ -363,7 +362,7 @@ type csvExport struct {
 	rows    *csv.Writer
 	table   *exportTable
 	started bool
-	raw     bool // cells as they are
+	raw     bool // cells are not defused
 }
 
 func newCSVExport(out *bufio.Writer, table *exportTable, raw bool) *csvExport {
@@ -410,7 +409,7 @@ func (e *csvExport) finish() error {
 	return e.rows.Error()
 }
 
-// resultText is text as it is, and anything else in base64.
+// resultText returns text unchanged, anything else in base64.
 func resultText(item *export.Item) string {
 	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {
 		return string(item.Result)

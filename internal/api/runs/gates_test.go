@@ -74,7 +74,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		ask(200, bob, http.MethodGet, "/runs/"+name+"/gate?step=send&sample=2", "", `"items":3`, `"left_out":0`,
 			`"results":[{"step":"compose","bytes":`)
 		ask(200, bob, http.MethodGet, "/runs/"+name, "", `"approval":["send"]`,
-			"step send waits for someone without a part in the run to approve it")
+			"step send waits for approval by a user who took no part in the run")
 		ask(404, bob, http.MethodGet, "/runs/"+name+"/gate?step=compose", "", "these do: send")
 		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{}`, "--step send")
 		var gate struct{ Since string }

@@ -35,12 +35,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// maxSpooled is how many bytes uploads may take on the disk, all together, if half of what is free is not less.
+// maxSpooled limits the disk space of all uploads, together with half of the free space.
 const maxSpooled = 16 << 30
 
 const maxQueryBytes = 64 << 10
 
-// ItemSource says where items come from that are not in the body: a query, or a stream.
+// ItemSource is the source of items that are not in the body: a query, a stream or a run.
 type ItemSource struct {
 	SQL       string `json:"sql,omitempty" query:"sql" doc:"a query whose rows are the items, instead of a body"`
 	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"where to ask: a source of serve --connections"`
@@ -53,10 +53,9 @@ type ItemSource struct {
 	FromStates []string `json:"from_states,omitempty" query:"from_state,explode" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
 }
 
-// elsewhere reports whether the items are not in the body.
 func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" || f.FromRun != "" }
 
-// Validate refuses what does not go together.
+// Validate refuses conflicting members.
 func (f *ItemSource) Validate(set *RunSettings) error {
 	if f.FromRun != "" {
 		return f.validateCarried()
@@ -79,8 +78,8 @@ func (f *ItemSource) Validate(set *RunSettings) error {
 	return nil
 }
 
-// startContent is what tells a start from others with the same idempotency key. What a query or a stream yields may be
-// other items when it is asked again, after an answer that was lost; what was asked is the same.
+// startContent identifies a start with an idempotency key. A query or stream may yield other items when it is read
+// again after a lost answer, so what was requested counts.
 func startContent(set *RunSettings) *start.Content {
 	said := map[string]string{"on_duplicate": cmp.Or(set.OnDuplicate, string(start.DuplicateError))}
 	for name, value := range map[string]string{
@@ -98,7 +97,7 @@ func startContent(set *RunSettings) *start.Content {
 	return &start.Content{Said: said, Items: !set.elsewhere()}
 }
 
-// rowsOf opens what the items of a start come from. The caller closes it.
+// rowsOf opens the source of a start's items. The caller closes it.
 func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
 ) (*intake.Reader, error) {
 	config, err := s.IntakeConfig(r.Context(), settings.Format, settings.Key, look)
@@ -124,7 +123,7 @@ func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	return s.openStream(r.Context(), settings, config)
 }
 
-// SpoolOf keeps what comes with a request. Where no one says who they are, there is no bound of each user.
+// SpoolOf returns the spool of a request. Without authentication there is no limit per user.
 func (s *Starts) SpoolOf(ctx context.Context) intake.Spool {
 	who, _ := access.From(ctx)
 	return intake.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
@@ -135,7 +134,7 @@ func newSpoolRoom(dir string) *intake.Room {
 	return intake.NewRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
 }
 
-// IntakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
+// IntakeConfig returns how to read items. look comes from a valid plan.
 func (s *Starts) IntakeConfig(ctx context.Context, format, key string, look *gather.Items) (intake.Config, error) {
 	spool := s.SpoolOf(ctx)
 	config := intake.Config{
@@ -153,7 +152,7 @@ func (s *Starts) IntakeConfig(ctx context.Context, format, key string, look *gat
 	return config, nil
 }
 
-// OpenSQL asks a source for items. The caller closes it.
+// OpenSQL queries a source for items. The caller closes the reader.
 func (s *Starts) OpenSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	if s.config.Connections == nil {
 		return nil, UnknownSource(settings.SQLSource)
@@ -180,7 +179,7 @@ func (s *Starts) openStream(ctx context.Context, settings *RunSettings, config i
 	}, config)
 }
 
-// LoadItems makes a source of items for the store of rows that were read.
+// LoadItems adapts rows to a source of items for the store.
 func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
 	var read row.Item
 	return func(item *start.LoadItem) error {
@@ -192,13 +191,13 @@ func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
 	}
 }
 
-// UnknownSource says that this server knows no sources.
+// UnknownSource is the error of a server without sources.
 func UnknownSource(name string) error {
 	return kernel.BadInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
 		"that says which there are", kernel.Cut(name, kernel.MaxEchoed)))
 }
 
-// Bounds of what corrects items on their way from an earlier run: it is held in memory.
+// Limits on corrections of items carried over from an earlier run, which are held in memory.
 const (
 	maxCarriedFixes     = 100_000
 	maxCarriedFixesSize = 64 << 20
@@ -217,7 +216,7 @@ func (f *ItemSource) validateCarried() error {
 	return nil
 }
 
-// states are the outcomes of the items that are taken. What a run had no outcome for when it was cancelled is missing.
+// states lists the outcomes of the items to take. Items without outcome in a cancelled run are missing.
 func (f *ItemSource) states() (all []workqueue.Outcome) {
 	if len(f.FromStates) == 0 || slices.Contains(f.FromStates, "failed") {
 		all = append(all, workqueue.OutcomeFailed)
@@ -230,8 +229,7 @@ func (f *ItemSource) states() (all []workqueue.Outcome) {
 
 type carrying struct{ s *Starts }
 
-// plan resolves the run that settings carry on. Its plan and parameters are those of the new run, where others are not
-// given.
+// plan resolves the run that the settings carry on. The new run uses its plan and parameters unless others are given.
 func (c carrying) plan(ctx context.Context, set *RunSettings,
 ) (run workqueue.RunID, plan *gather.Plan, version int, err error) {
 	if set.FromRun == "" {
@@ -262,7 +260,7 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	return id, plan, view.Version, nil
 }
 
-// items reads those of an earlier run, with the payloads of a body laid over them.
+// items reads the items of an earlier run, with payloads from the body laid over them.
 func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items io.Reader,
 ) (*intake.Reader, error) {
 	id, err := inspect.New(c.s.Store).Resolve(ctx, set.FromRun)
@@ -313,14 +311,14 @@ func nothingToCarry(id workqueue.RunID, states []string) error {
 		"what it has is in: tranche run show %s", id, strings.Join(states, ", "), id)}
 }
 
-// digestOf tells corrections from others, in whatever order and format they came.
+// digestOf returns a digest of corrections, independent of their order and format.
 func digestOf(fixes map[string]string) string {
 	if len(fixes) == 0 {
 		return ""
 	}
 	sum := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(fixes)) {
-		_, _ = fmt.Fprintf(sum, "%q%q", key, fixes[key]) // a hash takes everything
+		_, _ = fmt.Fprintf(sum, "%q%q", key, fixes[key]) // a hash never fails
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
@@ -343,8 +341,8 @@ func wholeItems(from io.Reader) io.Reader {
 	return kernel.Whole(from, "the items", "nothing was stored")
 }
 
-// ExportOf is how an export of a run is read that people give back: its columns have the names that payloads have, and
-// of what is done with them only what is said beside it holds, not what the plan says.
+// ExportOf says how to read an edited export of a run. Its columns have the payloads' names, so the plan's shape does
+// not apply, only what said gives.
 func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
 ) *intake.Export {
 	config.Encoding, config.NoHeader = said.Encoding, !said.HasHeader()
@@ -365,7 +363,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
 		return nil, "", nil
 	}
-	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects must be right
+	config.TakeInvalid, config.Sort, config.Source = false, "", "" // corrections must be valid
 	said, err := set.Over(gather.Single("any"))
 	if err != nil {
 		return nil, "", BadSetting(err)
@@ -375,7 +373,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 	if err != nil {
 		return nil, "", err
 	}
-	defer func() { _ = rows.Close() }() // what was read has been read
+	defer func() { _ = rows.Close() }() // read only, nothing is lost
 	size := 0
 	fixes = map[string]string{}
 	var item row.Item

@@ -34,7 +34,6 @@ type runEventsInput struct {
 	Last   string   `header:"Last-Event-ID" doc:"of the last event that was seen, to go on there"`
 }
 
-// asker is who a stream is counted for.
 func asker(ctx context.Context) string {
 	if who, ok := access.From(ctx); ok {
 		return who.Name
@@ -42,7 +41,6 @@ func asker(ctx context.Context) string {
 	return kernel.Anonymous
 }
 
-// stopping says of an error that it is about the server.
 func stopping(err error) error {
 	if errors.Is(err, live.ErrClosed) {
 		return kernel.Away("this tranche serve is stopping; ask again soon")
@@ -66,7 +64,7 @@ func (s *Routes) watchRuns() (err error) {
 	return err
 }
 
-// Close ends all streams of events, which go on indefinitely else.
+// Close ends all event streams, which otherwise run indefinitely.
 func (s *Routes) Close() {
 	s.hubs.Close()
 	s.topics.Close()
@@ -74,7 +72,7 @@ func (s *Routes) Close() {
 
 func (s *Routes) registerEvents(api huma.API) {
 	op := kernel.Get("watch-run", "/runs/{run}/events", "Follow a run")
-	op.Description = "A stream of server-sent events. It goes on after the run has ended, for it may be run again. To " +
+	op.Description = "A stream of server-sent events. It continues after the run ends, as items may be rerun. To " +
 		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
 		"opened, in order: that leads to the truth. A comment comes at least every 15 seconds. Changes come up to four " +
 		"times a second, documents twice; for who reads slowly they are put together. Who comes back with Last-Event-ID " +
@@ -82,11 +80,11 @@ func (s *Routes) registerEvents(api huma.API) {
 	empty := &huma.Schema{Type: huma.TypeObject}
 	op.Responses = kernel.EventStream("What happens, as it does.",
 		kernel.Described(api, live.EventHello, "The first event.", live.Hello{}),
-		kernel.Described(api, live.EventRun, "The run, at once and whenever something changed.", RunDocument{}),
+		kernel.Described(api, live.EventRun, "The run, immediately and after each change.", RunDocument{}),
 		kernel.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
 		kernel.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
 		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
-		kernel.Described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.",
+		kernel.Described(api, live.EventEnd, "The run ended and every event was sent. A rerun sends further events.",
 			empty))
 	kernel.RegisterAnswer(s.Kernel, api, op, s.watchRun)
 }
@@ -128,7 +126,7 @@ func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 	return watcher, kernel.Seen(stopping(err), "tranche run show "+in.ID.String())
 }
 
-// unique is the steps, each once; all of them together when none is named.
+// unique removes duplicate steps; without any it means all of them together.
 func unique(steps []string) (all []string) {
 	met := map[string]bool{}
 	for _, s := range steps {
@@ -149,7 +147,7 @@ const (
 	topicHealth = "health"
 )
 
-// RunsTopic is the data of the event runs. The name is that of its schema.
+// RunsTopic is the data of the event runs. The schema has its name.
 type RunsTopic struct { //nolint:revive // as above
 	Runs []inspect.RunSummary `json:"runs" doc:"the newest 50, and all that have not ended, up to 500; newest first"`
 }
@@ -166,7 +164,7 @@ type topicsInput struct {
 
 func (s *Routes) registerTopics(api huma.API) {
 	op := kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")
-	op.Description = "A stream of server-sent events: each topic at once, and again whenever it has changed, at most " +
+	op.Description = "A stream of server-sent events: each topic immediately, and after each change, at most " +
 		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
 	op.Responses = kernel.EventStream("How things are, as they change.",
 		kernel.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
@@ -247,7 +245,7 @@ func (s *Routes) registerPlanes(api huma.API) {
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
 		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried " +
-		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n" +
+		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed.\n" +
 		"- attempts: how often the item was asked for since it was last ready, up to 255.\n" +
 		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
 		"255.\n" +
@@ -294,10 +292,10 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 		r, w := humago.Unwrap(hc)
 		header := w.Header()
 		header.Set("Content-Type", mimeBinary)
-		header.Set("Cache-Control", "private, no-cache") // to be kept, and asked for each time
+		header.Set("Cache-Control", "private, no-cache") // to be cached, but revalidated each time
 		header.Set("Tranche-Items", strconv.FormatInt(planes.Items, 10))
 		header.Set("Tranche-Blocks", strconv.Itoa(planes.Blocks))
-		header.Set("ETag", `W/"`+hex.EncodeToString(sum[:12])+`"`) // weak: of the bytes, zipped or not
+		header.Set("ETag", `W/"`+hex.EncodeToString(sum[:12])+`"`) // weak: it covers the bytes, zipped or not
 		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
@@ -333,22 +331,22 @@ func (s *Routes) getTimeline(ctx context.Context, in *timelineInput) (*report.Ti
 	return timeline, kernel.Seen(err, "tranche run show "+in.ID.String())
 }
 
-// timelineAge is how old a timeline may be: every page that shows a run asks for it again and again.
+// timelineAge is the maximum age of a timeline: each page that shows a run polls it.
 const timelineAge = 2 * time.Second
 
-// recent makes something once for all who ask for it within a while.
+// recent caches a value that several callers need within a while, and builds it once.
 type recent[K comparable, V any] struct {
 	mu  sync.Mutex
 	all map[K]*made[V]
 }
 
 type made[V any] struct {
-	turn  chan struct{} // who has it looks whether it is there, or makes it
+	turn  chan struct{} // the holder checks whether it exists, or builds it
 	there bool
 	value V
 }
 
-// get returns what was made no longer than age ago, or makes it. What went wrong for someone else is retried.
+// get returns a value no older than age, or builds it. Another caller's failure is retried.
 func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (out V, err error) {
 	m := r.of(key)
 	select {

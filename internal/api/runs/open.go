@@ -21,41 +21,41 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// MaxAddBody is how much one add may bring, as it comes.
+// MaxAddBody limits the body of one add, as received.
 const MaxAddBody = 256 << 20
 
-// OpenSettings is RunSettings for a run that gets its items later. What is about items has no place in it.
+// OpenSettings is RunSettings for a run that gets its items later, without the members about items.
 type OpenSettings struct {
 	RunSettings
 	SealWithin string `json:"seal_within,omitempty" doc:"overdue if not sealed by then; 24h when absent" example:"6h"`
-	OnOverdue  string `json:"on_overdue,omitempty" doc:"beside reporting it: report (ends when idle 7 days), seal, cancel"`
+	OnOverdue  string `json:"on_overdue,omitempty" doc:"what then: report (ends when idle 7 days), seal, cancel"`
 }
 
-// Opened is a run that takes items, or, when Existing, the one that the idempotency key had opened before.
+// Opened is an open run or, if Existing, the one opened before with the same idempotency key.
 type Opened struct {
 	Run          workqueue.RunID `json:"run"`
 	Name         string          `json:"name,omitempty"`
 	Plan         string          `json:"plan"`
-	PlanVersion  int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	PlanVersion  int             `json:"plan_version,omitempty" doc:"of a saved plan"`
 	SealDeadline time.Time       `json:"seal_deadline"`
 	Existing     bool            `json:"existing"`
 	Warnings     []string        `json:"warnings"`
 }
 
-// AddedItems is what an add did, or, when Existing, what it did the first time.
+// AddedItems is the result of an add or, if Existing, its first result.
 type AddedItems struct {
 	start.Added
 	Key      string   `json:"key,omitempty" doc:"the column or field that the keys came from"`
 	Warnings []string `json:"warnings,omitempty" doc:"what was found out about the input"`
 }
 
-// SealSettings goes with a seal.
+// SealSettings are the settings of a seal.
 type SealSettings struct {
-	Expect *int64 `json:"expect,omitempty" minimum:"0" doc:"seal only if the run has so many items"`
+	Expect *int64 `json:"expect,omitempty" minimum:"0" doc:"seal only if the run has this many items"`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// SealedRun is a run that takes no more items.
+// SealedRun is a run closed to new items.
 type SealedRun struct{ start.Sealed }
 
 const openDescription = `The run is worked on while items are added: whenever 8192 of them are together,
@@ -128,7 +128,7 @@ type addInput struct {
 	kernel.Stream
 }
 
-// keep takes a body of items in: a transaction is not to wait for a sender, and may have to read it twice.
+// keep spools a body of items: a transaction must not wait for a sender, and may have to read the items twice.
 func (s *Starts) keep(ctx context.Context, body io.Reader) (*intake.Kept, error) {
 	spool := s.SpoolOf(ctx)
 	spool.Max = MaxAddBody
@@ -143,7 +143,7 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	defer func() { _ = kept.Close() }() // what was read has been read
+	defer func() { _ = kept.Close() }() // read only, nothing is lost
 	plan, err := planOfRun(ctx, s.Store, in.ID)
 	if err != nil {
 		return out, err
@@ -182,7 +182,7 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	return AddedItems{added, add.Rows.Key(), add.warnings()}, nil
 }
 
-// ItemsOf is what the plan that a run was opened with says of its items.
+// ItemsOf returns what a run's plan says about its items.
 func ItemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Items, error) {
 	plan, err := planOfRun(ctx, db, run)
 	if err != nil {
@@ -203,7 +203,7 @@ func planOfRun(ctx context.Context, db *database.DB, run workqueue.RunID) (*gath
 	return plan, nil
 }
 
-// Adding reads the items of an add from the start, as often as they are asked for.
+// Adding reads the items of an add, repeatedly if needed.
 type Adding struct {
 	Config intake.Config
 	Kept   *intake.Kept
@@ -214,7 +214,7 @@ type Adding struct {
 	compared *Comparison
 }
 
-// Open begins to read.
+// Open starts reading.
 func (a *Adding) Open() (err error) {
 	a.Rows, err = intake.Open(a.Kept.Reader(), a.Config)
 	return err
@@ -228,7 +228,7 @@ func (a *Adding) items() (func(*start.LoadItem) error, error) {
 	return a.compared.Items(), nil
 }
 
-// warnings are what was found out about the items. Those of an add that was known before were not read.
+// warnings are findings about the items. A repeated add did not read them.
 func (a *Adding) warnings() []string {
 	if a.compared == nil {
 		return a.Rows.Notes()
@@ -236,7 +236,7 @@ func (a *Adding) warnings() []string {
 	return slices.Concat(a.compared.Warnings, a.Rows.Notes())
 }
 
-// Again begins again, if some of it has been read.
+// Again starts over if some items were read.
 func (a *Adding) Again() (err error) {
 	if a.used {
 		err = errors.Join(a.Close(), a.Open())
@@ -245,7 +245,7 @@ func (a *Adding) Again() (err error) {
 	return err
 }
 
-// Close ends it.
+// Close ends the reading.
 func (a *Adding) Close() error {
 	if a.Rows == nil {
 		return nil

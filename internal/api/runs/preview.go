@@ -43,7 +43,7 @@ type Preview struct {
 	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
 	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
 	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at most"`
-	Read      int             `json:"read" doc:"rows of which nothing is amiss in what was sent"`
+	Read      int             `json:"read" doc:"rows read without a problem"`
 	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
 	Warnings  []string        `json:"warnings" nullable:"false"`
 }
@@ -198,7 +198,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 func (p *Preview) nameKey(found, wanted string) {
 	p.KeyColumn = found
 	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
+		p.Warnings = append(p.Warnings, fmt.Sprintf("keys are taken from the first column, %q, as there is no column "+
 			"called key or id", kernel.Cut(p.KeyColumn, kernel.MaxEchoed)))
 	}
 }
@@ -218,7 +218,7 @@ func (t *duplicateFinder) add(item *row.Item) (twice bool) {
 }
 
 func (t *duplicateFinder) warning(item *row.Item, unit string) string {
-	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to "+
+	return fmt.Sprintf("%s %d: key %q is on %s %d already; a start refuses that unless told to skip or to "+
 		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
 }
 
@@ -260,11 +260,11 @@ type DryRun struct {
 	DryRun      bool             `json:"dry_run" enum:"true"`
 	Name        string           `json:"name,omitempty"`
 	Plan        string           `json:"plan"`
-	PlanVersion int              `json:"plan_version,omitempty" doc:"of a plan on record"`
+	PlanVersion int              `json:"plan_version,omitempty" doc:"of a saved plan"`
 	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
 	Items       int64            `json:"items"`
 	Skipped     int64            `json:"skipped" doc:"duplicates that would be left out"`
-	Invalid     int64            `json:"invalid,omitempty" doc:"items that would fail at once: they do not fit the schema"`
+	Invalid     int64            `json:"invalid,omitempty" doc:"items that do not fit the schema, so would fail"`
 	Bytes       int64            `json:"bytes" doc:"of the items' payloads"`
 	Held        int64            `json:"held,omitempty" doc:"items that would wait for the canary"`
 	Key         string           `json:"key,omitempty" doc:"the column or field that the keys come from"`
@@ -279,11 +279,11 @@ type DryRun struct {
 type DryRunStep struct {
 	Name         string         `json:"name"`
 	Kind         workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint     string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Endpoint     string         `json:"endpoint" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs        []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Chunk        int            `json:"chunk" doc:"items in a request; of an automatic chunk, now"`
 	ChunkAuto    bool           `json:"chunk_auto,omitempty" doc:"nodes find the size"`
-	InFlight     int            `json:"in_flight" doc:"requests out at once at most"`
+	InFlight     int            `json:"in_flight" doc:"most requests in flight"`
 	InFlightAuto bool           `json:"in_flight_auto,omitempty" doc:"nodes find the limit up to in_flight"`
 	Requests     int64          `json:"requests" doc:"by this chunk; more when payloads are large"`
 	Services     int            `json:"services" doc:"instances that listen; of other kinds, nodes that can do it"`

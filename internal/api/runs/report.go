@@ -21,10 +21,10 @@ import (
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
-// reportTimeout bounds a report: digests and comparisons read every item.
+// reportTimeout limits a report: digests and comparisons read every item.
 const reportTimeout = 10 * time.Minute
 
-// ReportDocument is the account of a run, with what was asked for beside it.
+// ReportDocument is a run's report with the requested digests and comparison.
 type ReportDocument struct {
 	reportstore.RunReport
 
@@ -126,7 +126,7 @@ func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.Strea
 	}}, nil
 }
 
-// changesOf reads the names of changes; none means all.
+// changesOf parses the names of changes; none means all.
 func changesOf(names []string) ([]reportstore.Change, error) {
 	all := reportstore.Changes()
 	if len(names) == 0 {
@@ -151,7 +151,7 @@ func listed(all []reportstore.Change) string {
 	return strings.Join(names, ", ")
 }
 
-// streamComparison is like export: once the first bytes are out, a failure can only be told by breaking the connection.
+// streamComparison streams the answer. After the first bytes, only breaking the connection can report a failure.
 func (s exports) streamComparison(
 	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []reportstore.Change,
 ) {
@@ -172,6 +172,6 @@ func (s exports) streamComparison(
 		if r.Context().Err() == nil {
 			s.Log.Error("comparison broke off", zap.Stringer("run", here), zap.Stringer("against", there), zap.Error(err))
 		}
-		panic(http.ErrAbortHandler) // net/http's way to end a connection without its proper end
+		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
 	}
 }

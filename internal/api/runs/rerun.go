@@ -14,9 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// RerunSettings says which items to run again, by one of Failed, Keys, Codes, Groups and Ranges, and how.
-// Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
-// takes 16 MiB at most.
+// RerunSettings selects items to rerun by exactly one of Failed, Keys, Codes, Groups and Ranges. Ranges also narrow
+// Failed, Codes or Groups; evidence narrows everything, and may be used alone. As JSON it is limited to 16 MiB.
 type RerunSettings struct {
 	Step   string `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
 	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
@@ -28,12 +27,12 @@ type RerunSettings struct {
 	InFlight          Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
 	Endpoint          string `json:"endpoint,omitempty" maxLength:"64" doc:"where later requests go; absent: as before"`
 	Canary            int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
-	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed lets the others go"`
+	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed releases the rest"`
 	DryRun            bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason            string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// Rerun is a re-run that was set going, or would be.
+// Rerun is the result of a rerun, also of a dry run.
 type Rerun struct {
 	Run    workqueue.RunID `json:"run"`
 	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
@@ -104,8 +103,7 @@ func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunR
 	return req
 }
 
-// unchanged is what a change answers for an error: where to look for what was not found, and, of keys that the run does
-// not have, that the others were left alone, too.
+// unchanged adds to an error where to look for what was not found and, for unknown keys, that nothing was changed.
 func unchanged(err error, see string) error {
 	if _, ok := errors.AsType[*redo.UnknownKeysError](err); ok {
 		err = fmt.Errorf("%w; nothing was changed", err)
@@ -113,9 +111,9 @@ func unchanged(err error, see string) error {
 	return kernel.Seen(err, see)
 }
 
-// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
-// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
-// takes 16 MiB at most.
+// ResetSettings selects items whose results of a step are discarded, by exactly one of All, Keys, Codes, Groups and
+// Ranges. Ranges also narrow Codes and Groups; evidence narrows everything, and may be used alone. As JSON it is
+// limited to 16 MiB.
 type ResetSettings struct {
 	Step string `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All  bool   `json:"all,omitempty" doc:"all items"`
@@ -128,7 +126,7 @@ type ResetSettings struct {
 	Reason  string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// Reset is a reset that was done, or would be.
+// Reset is the result of a reset, also of a dry run.
 type Reset struct {
 	Run     workqueue.RunID `json:"run"`
 	DryRun  bool            `json:"dry_run" doc:"nothing was changed"`
@@ -164,24 +162,24 @@ func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Res
 		s.warningsOf(ctx, in.ID)}, nil
 }
 
-// AcceptSettings says which failures are accepted, by one of Failed, Keys, Codes, Groups and Ranges. Beside
-// Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes
-// 16 MiB at most.
+// AcceptSettings selects failures to accept by exactly one of Failed, Keys, Codes, Groups and Ranges. Ranges also
+// narrow Failed, Codes or Groups; evidence narrows everything, and may be used alone. As JSON it is limited to 16
+// MiB.
 type AcceptSettings struct {
 	Step   string `json:"step,omitempty" maxLength:"64" doc:"failures of this step; absent: of every step"`
 	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
 	Chosen
 
-	Withdraw bool   `json:"withdraw,omitempty" doc:"accept them no more"`
+	Withdraw bool   `json:"withdraw,omitempty" doc:"no longer accept them"`
 	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; needed, but to withdraw"`
 }
 
-// Accepted is what was accepted, or withdrawn, or would be.
+// Accepted is the result of accepting or withdrawing, also of a dry run.
 type Accepted struct {
 	Run      workqueue.RunID `json:"run"`
 	DryRun   bool            `json:"dry_run" doc:"nothing was changed"`
-	Withdraw bool            `json:"withdraw" doc:"they are accepted no more"`
+	Withdraw bool            `json:"withdraw" doc:"they are no longer accepted"`
 	redo.Acceptance
 }
 
@@ -189,7 +187,7 @@ func (s changes) registerAccept(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
 		"Accept failures",
 		"They stay failed and are shown as accepted, and the health is quiet about them. What is run again, "+
-			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests."), maxSelection),
+			"or reset, is no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
 		s.accept)
 }
 

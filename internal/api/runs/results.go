@@ -83,10 +83,10 @@ func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, er
 	return found, kernel.Seen(err, "tranche run item "+in.ID.String()+" KEY")
 }
 
-// octets is the content type of what is not to be believed.
+// octets is the content type of untrusted bytes.
 const octets = "application/octet-stream"
 
-// inertTypes are content types in which nothing runs, with the ends of file names that fit them.
+// inertTypes are content types that execute nothing, with their file extensions.
 func inertTypes() map[string]string {
 	return map[string]string{
 		"application/json": ".json", "text/plain": ".txt", "text/csv": ".csv", "application/x-ndjson": ".ndjson",
@@ -95,8 +95,8 @@ func inertTypes() map[string]string {
 	}
 }
 
-// sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them anyway,
-// nothing in them runs or reaches anything.
+// sendResult sends bytes of unknown origin. Browsers are told to save them; if shown anyway, nothing in them can run
+// or reach anything.
 func sendResult(w http.ResponseWriter, r *http.Request, key string, found *export.Result, body io.ReadSeeker) {
 	kind, _, err := mime.ParseMediaType(found.ContentType)
 	if found.ContentType == "" {
@@ -163,7 +163,7 @@ func (s *Routes) registerGroups(api huma.API) {
 	op = kernel.ReadsMany(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item, as bytes"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
-		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
+		"its value in the groups of /runs/{run}/groups, from 0, and 50 for the rest."
 	op.Responses = planesResponses()
 	kernel.RegisterAnswer(s.Kernel, api, op, s.getGroupsMap)
 }

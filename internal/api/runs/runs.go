@@ -1,8 +1,8 @@
-// Package runs is the operations on runs: start and open them, show and follow them, say why one is not done, export
-// and compare them, and change them: pause, cancel, approve, run items again, reset, accept, correct, delete.
+// Package runs has the API's operations on runs: start and open, show and follow, explain, export and compare, pause,
+// cancel, approve, rerun, reset, accept, correct and delete.
 //
-// An operation's errors name the input, the place and the remedy; [kernel.Register] turns them into answers. A [Starts]
-// serves any number of requests at once.
+// Errors name the input, the place and the remedy; [kernel.Register] turns them into answers. A [Starts] is safe for
+// concurrent use.
 package runs
 
 import (
@@ -27,19 +27,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// RunList is the answer to a list.
+// RunList is a page of runs.
 type RunList struct {
 	Runs []inspect.RunSummary `json:"runs"`
 	Next string               `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
-// RunDocument is a run with what a person should know about it.
+// RunDocument is a run with its warnings.
 type RunDocument struct {
 	inspect.RunView
 	Warnings []string `json:"warnings"`
 }
 
-// ErrorGroups is the answer to a question for errors.
+// ErrorGroups is a run's errors in groups.
 type ErrorGroups struct {
 	Run workqueue.RunID `json:"run"`
 	inspect.Errors
@@ -52,7 +52,7 @@ type KeyItems struct {
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// Engine starts runs, and takes their items.
+// Engine starts runs and takes their items.
 type Engine interface {
 	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
 	OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error)
@@ -60,14 +60,14 @@ type Engine interface {
 	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
 }
 
-// Redo has things done again.
+// Redo reruns, resets and corrects items.
 type Redo interface {
 	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
 	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
 	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
 }
 
-// Controls says how runs go on.
+// Controls changes and controls runs.
 type Controls interface {
 	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
 	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
@@ -82,23 +82,22 @@ type Config struct {
 	Redo     Redo
 	Controls Controls
 
-	// Health says of runs in a list what is amiss.
+	// Health reports problems of the runs in a list.
 	Health *health.Watch
-	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
+	// RestsUntil returns until when the node sends nothing to a pace key; nil: unknown.
 	RestsUntil func(paceKey string) time.Time
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
-	// SpoolDir is where uploads and tables are kept that cannot be passed on as they come. Empty: with other temporary
-	// files.
+	// SpoolDir keeps uploads and tables that cannot be streamed. Empty: the system's directory for temporary files.
 	SpoolDir string
 }
 
-// Routes show runs, and follow them.
+// Routes show and follow runs.
 type Routes struct {
 	*kernel.Kernel
 
 	config    Config
-	hubs      *live.Hubs // of the runs that are followed
+	hubs      *live.Hubs // of followed runs
 	topics    *live.Topics
 	timelines recent[report.TimelineRequest, *report.Timeline]
 }
@@ -109,7 +108,7 @@ func New(k *kernel.Kernel, config Config) (*Starts, error) {
 	return &Starts{Routes: s, Spool: newSpoolRoom(config.SpoolDir)}, s.watchRuns()
 }
 
-// Register adds all of them.
+// Register adds all operations.
 func (s *Starts) Register(api huma.API) {
 	s.registerRuns(api)
 	s.registerPlanes(api)
@@ -134,8 +133,8 @@ func (s *Routes) registerRuns(api huma.API) {
 		"An item, with every attempt")), s.getItem, itemsTag)
 	op := kernel.ScansRun(kernel.Get("get-forecast", "/runs/{run}/forecast",
 		"Forecast the end of a run, unchanged and with changes"))
-	op.Description = "The first variant is the run as it is; then come each change alone, and all of them together. " +
-		"Nothing is changed. The service is supposed to keep its speed when it is asked for more at once, unless " +
+	op.Description = "The first variant is the run unchanged; then each change alone, and all of them together. " +
+		"Nothing is changed. The service is assumed to keep its speed with more requests in flight, unless " +
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
@@ -153,7 +152,7 @@ type forecastInput struct {
 	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32"`
 }
 
-// Forecasts are when a run will end, as it is and if something were changed.
+// Forecasts predicts when a run will end, as it is and with changes.
 type Forecasts struct {
 	Run      workqueue.RunID   `json:"run"`
 	At       time.Time         `json:"at" doc:"the database's clock when it looked"`
@@ -173,12 +172,12 @@ type listInput struct {
 	Until    time.Time `query:"until" doc:"only runs that were made before"`
 }
 
-// Resolve refuses times that would be taken for none.
+// Resolve refuses the zero time, which would mean none.
 func (in *listInput) Resolve(ctx huma.Context) []error {
 	return kernel.ZeroTimes(ctx, "since", "until")
 }
 
-// Bounds of a search.
+// Limits on a search.
 const (
 	maxSearch = 200 // bytes
 	maxWords  = 10
@@ -271,12 +270,12 @@ func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 	return out, kernel.Seen(err, "tranche run items "+in.ID.String())
 }
 
-// RunHistory is what happened to a run.
+// RunHistory is the history of a run.
 type RunHistory struct {
 	Entries []report.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at most"`
 }
 
-// RunNote is what someone has to say of a run.
+// RunNote is a note on a run.
 type RunNote struct {
 	Text string `json:"text" minLength:"1" maxLength:"2000"`
 }
@@ -288,7 +287,7 @@ func (s *Routes) registerHistory(api huma.API) {
 	kernel.Register(s.Kernel, api, op, s.getHistory)
 	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
 		"Add a note to a run",
-		"For all who look at the run. It stands in the audit log, as its entry's reason."), s.note)
+		"Shown with the run, and in the audit log as the reason of its entry."), s.note)
 }
 
 func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {
@@ -314,7 +313,7 @@ type itemsInput struct {
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// Resolve refuses what is beyond all ordinals, of which only the lower bits would be left.
+// Resolve refuses values beyond all ordinals, which would be truncated to 32 bits.
 func (in *itemsInput) Resolve(ctx huma.Context) []error {
 	for _, name := range []string{"from", "to", "after"} {
 		if n, err := strconv.ParseInt(ctx.Query(name), 10, 64); err == nil && n > math.MaxInt32 {
@@ -369,7 +368,7 @@ func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.Live
 	return inspect.New(s.Store).LiveSlices(ctx, filter)
 }
 
-// runTag is weak: what only the clock changes is no change.
+// runTag returns a weak ETag, without what only the clock changes.
 func runTag(run *RunDocument) (string, error) {
 	still := *run
 	still.At, still.Seconds, still.Forecast = time.Time{}, 0, nil

@@ -23,8 +23,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// RunSettings is how to run the items that come with it. One of Endpoint, Plan and PlanRef is set. The Overrides are
-// laid over the plan.
+// RunSettings says how to run the items of a start. Exactly one of Endpoint, Plan and PlanRef is set. The Overrides
+// apply to the plan.
 type RunSettings struct {
 	StartSettings
 	Plan     string            `json:"plan,omitempty" doc:"a plan in YAML"`
@@ -32,33 +32,33 @@ type RunSettings struct {
 	Params   map[string]string `json:"params,omitempty"`
 	gather.Overrides
 
-	Zone *time.Location `json:"-"` // of a done_by that names none; nil: that of this node
+	Zone *time.Location `json:"-"` // of a done_by without one; nil: that of this node
 
-	corrections string // a digest of what corrects items of an earlier run; empty: nothing does
+	corrections string // digest of corrections to items of an earlier run; empty: none
 }
 
-// StartSettings are those of RunSettings that the query of a start has, too.
+// StartSettings are the members of RunSettings that a start's query has too.
 type StartSettings struct {
 	Endpoint       string `json:"endpoint,omitempty" query:"endpoint"`
-	PlanRef        string `json:"plan_ref,omitempty" query:"plan_ref" doc:"a plan on record, like year-end or year-end@3"`
+	PlanRef        string `json:"plan_ref,omitempty" query:"plan_ref" doc:"a saved plan, like year-end or year-end@3"`
 	Key            string `json:"key,omitempty" query:"key" doc:"the column or field that is the item's key; absent: key, then id, then the first column"` //nolint:lll // a tag
 	Format         string `json:"format,omitempty" query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
 	Name           string `json:"name,omitempty" query:"name"`
 	IdempotencyKey string `json:"idempotency_key,omitempty" query:"idempotency_key"`
 	OnDuplicate    string `json:"on_duplicate,omitempty" query:"on_duplicate" enum:"error,skip,allow" doc:"what to do with a key that stands twice" example:"error"` //nolint:lll // a tag
-	Source         string `json:"source,omitempty" query:"source" doc:"where the items come from, for people"`
+	Source         string `json:"source,omitempty" query:"source" doc:"where the items come from, human-readable"`
 	ItemSource
 }
 
-// StartQuery is RunSettings as the query of a start has them.
+// StartQuery is RunSettings in the query of a start.
 type StartQuery struct {
 	StartSettings
 	Param []string `query:"param,explode" doc:"name=value; may stand more than once"`
 	Set   []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
 }
 
-// overridesQuery describes gather.Overrides as parameters of a query. They are read from the query itself, since what
-// is not there is not zero.
+// overridesQuery describes gather.Overrides as query parameters. They are parsed from the query itself, to
+// distinguish absent from zero.
 func overridesQuery() (params []*huma.Param) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[gather.Overrides]()) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -92,7 +92,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 	for _, field := range gather.OverrideFields() {
 		for _, text := range query[field] {
 			if text == "" {
-				continue // as if it were not there
+				continue // as if absent
 			}
 			if err := settings.Set(field, text); err != nil {
 				return settings, BadSetting(err)
@@ -107,7 +107,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 	return settings, nil
 }
 
-// BadSetting makes an error about a setting of a run, not of its plan, one that a caller gets.
+// BadSetting returns the caller's error for a setting of a run, not of its plan.
 func BadSetting(err error) error {
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
 		return kernel.BadInput(field.Field + ": " + field.Problem)
@@ -115,7 +115,7 @@ func BadSetting(err error) error {
 	return err
 }
 
-// Request checks the settings and makes a load of them. It also returns how the items are to be read.
+// Request validates the settings and returns the load and how to read the items.
 func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, *gather.Items, error) {
 	if err := set.Validate(); err != nil {
 		return start.LoadRequest{}, nil, err
@@ -169,7 +169,7 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	}, &plan.Items, nil
 }
 
-// PlanOf reads the plan, takes it from the record with its version, or makes the one of the endpoint.
+// PlanOf parses the plan, loads the saved one with its version, or makes one for the endpoint.
 func (s *Starts) PlanOf(ctx context.Context, set *RunSettings) (plan *gather.Plan, version int, err error) {
 	chosen := 0
 	for _, way := range []string{set.Endpoint, set.Plan, set.PlanRef} {
@@ -200,8 +200,8 @@ func problemOf(err error) string {
 	return err.Error()
 }
 
-// planOnRecord returns the plan that ref names: NAME@VERSION, or NAME, which is the newest version. A start that is
-// repeated with its idempotency key means the version that it had the first time.
+// planOnRecord returns the saved plan that ref names: NAME@VERSION, or NAME for the newest version. A start repeated
+// with its idempotency key gets the version of the first time.
 func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Plan, int, error) {
 	name, version, err := ParsePlanRef(ref)
 	if err != nil {
@@ -228,7 +228,7 @@ func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 	return plan, view.Version, nil
 }
 
-// ParsePlanRef takes NAME@VERSION, or NAME, which is version 0: the newest, apart.
+// ParsePlanRef parses NAME@VERSION, or NAME, which is version 0: the newest.
 func ParsePlanRef(ref string) (name string, version int, err error) {
 	name, number, versioned := strings.Cut(ref, "@")
 	if err := gather.CheckName(name); err != nil {
@@ -245,7 +245,7 @@ func ParsePlanRef(ref string) (name string, version int, err error) {
 	return name, version, nil
 }
 
-// Validate refuses settings that nothing can be started with.
+// Validate refuses invalid settings.
 func (set *RunSettings) Validate() error {
 	if set.Name == inspect.LastRun {
 		return kernel.BadInput(`a run cannot be called "last", which always means the newest; choose another name`)
@@ -280,8 +280,7 @@ func (set *RunSettings) Validate() error {
 	}
 }
 
-// ShapeQuery is how the items of one upload are read, where that is not of a start: as the settings of a run of these
-// names.
+// ShapeQuery says how to read the items of an upload other than a start's, with the names of run settings.
 type ShapeQuery struct {
 	Encoding  string   `query:"encoding" doc:"of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be"`
 	Header    string   `query:"header" doc:"false: CSV begins with its first row"`
@@ -291,7 +290,7 @@ type ShapeQuery struct {
 	Types     []string `query:"types,explode" doc:"what a field becomes, like balance=number: number, text, bool or json"`
 }
 
-// Over lays it over what a plan says.
+// Over overrides the plan's settings.
 func (q *ShapeQuery) Over(look *gather.Items) (*gather.Items, error) {
 	set := gather.Overrides{Columns: q.Columns, Rename: q.Rename, Types: q.Types}
 	if q.Encoding != "" {

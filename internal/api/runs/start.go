@@ -38,17 +38,17 @@ const (
 	maxSettings     = 1 << 20
 	maxDecompressed = 1 << 40
 
-	// MaxSourceBytes is what the name of where items come from may take.
+	// MaxSourceBytes limits the name of the items' source.
 	MaxSourceBytes      = 500
 	maxIdempotencyBytes = 500
 )
 
-// Started is a run that was started, or, when Existing, the one that the idempotency key had started before.
+// Started is a started run or, if Existing, the one started before with the same idempotency key.
 type Started struct {
 	Run         workqueue.RunID `json:"run"`
 	Name        string          `json:"name,omitempty"`
 	Plan        string          `json:"plan"`
-	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	PlanVersion int             `json:"plan_version,omitempty" doc:"of a saved plan"`
 	Items       int64           `json:"items"`
 	Skipped     int64           `json:"skipped"`
 	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`
@@ -57,7 +57,7 @@ type Started struct {
 	Warnings    []string        `json:"warnings"`
 }
 
-// StartedOf is what the start of a run answers that had begun before.
+// StartedOf returns the answer of a repeated start.
 func StartedOf(run *inspect.RunView) any {
 	return Started{Run: run.ID, Name: run.Name, Plan: run.Plan, PlanVersion: run.Version, Items: run.Items,
 		Skipped: run.Skipped, Existing: true, Warnings: []string{}}
@@ -69,7 +69,7 @@ type startInput struct {
 	DryRun bool `query:"dry_run" doc:"store nothing, and say what would be started, or what is wrong"`
 }
 
-// Resolve refuses parameters that nothing reads, as other operations do.
+// Resolve refuses unknown parameters, as other operations do.
 func (in *startInput) Resolve(ctx huma.Context) (problems []error) {
 	known := gather.OverrideFields()
 	known = append(known, queryNames(reflect.TypeFor[startInput]())...)
@@ -100,7 +100,7 @@ plan in YAML, and plan_name), and items. What is run is one of endpoint, plan an
 have too are laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true
 all is read and checked the same way, and nothing is stored.`
 
-// Starts start runs, and give them items.
+// Starts starts runs and takes their items.
 type Starts struct {
 	*Routes
 
@@ -119,7 +119,7 @@ func (s *Starts) registerStart(api huma.API) {
 			PartRun: kernel.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
 	kernel.RegisterAnswer(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
-		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve knows all of them
+		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve checks them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
 		Responses: map[string]*huma.Response{"201": {
 			Description: "The run is in progress; 200 when the idempotency key had started it before.",
@@ -158,7 +158,7 @@ func (s *Starts) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 		code = http.StatusOK
 	}
 	w.WriteHeader(code)
-	_ = kernel.SendJSON(w, started) // a caller that is gone can ask by its idempotency key
+	_ = kernel.SendJSON(w, started) // a lost caller can repeat the start with its idempotency key
 }
 
 func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
@@ -179,14 +179,13 @@ func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
 	}, nil
 }
 
-// intent is a start that has been checked, but for its items, which are still to be read.
 type intent struct {
 	req      start.LoadRequest
 	rows     *intake.Reader
 	compared *Comparison
 }
 
-// warnings adds what was found out about the items, once they were read.
+// warnings adds findings about the items, once they were read.
 func (i *intent) warnings(others []string) []string {
 	if by := i.req.DoneBy; by != nil && by.Location() == time.Local {
 		others = append(others, "done_by names no zone: it is "+by.Format("2006-01-02 15:04 MST")+", by the clock of the node")
@@ -194,7 +193,7 @@ func (i *intent) warnings(others []string) []string {
 	return append([]string{}, slices.Concat(others, i.compared.Warnings, i.rows.Notes())...) // never nil
 }
 
-func (i *intent) Close() { _ = i.rows.Close() } // what was read has been read
+func (i *intent) Close() { _ = i.rows.Close() } // read only, nothing is lost
 
 func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err := s.MayChange(); err != nil {
@@ -279,7 +278,6 @@ func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
 	return steps, nil
 }
 
-// orderOf is the order of a plan's items as the store takes it; nil when they have none.
 func orderOf(plan *gather.Plan) *workqueue.RunOrder {
 	if !plan.Order.Set() {
 		return nil
@@ -287,7 +285,6 @@ func orderOf(plan *gather.Plan) *workqueue.RunOrder {
 	return &workqueue.RunOrder{Rule: plan.Order, Stop: plan.Stops()}
 }
 
-// numbersOf are the numbers of steps in their plan.
 func numbersOf(plan *gather.Plan, names []string) []int {
 	numbers := make([]int, len(names))
 	for i, name := range names {
@@ -313,21 +310,20 @@ func kindConfig(step *gather.Step) (json.RawMessage, error) {
 	return config, nil
 }
 
-// heard are the endpoints that a service listened on a moment ago, and until when that is good enough for a start. To
-// ask JetStream costs more than much of a small run.
+// heard caches endpoints that a service listened on just now, and until when that counts. Querying JetStream costs
+// more than much of a small run.
 type heard struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 }
 
 const (
-	// heardFor is for how long an endpoint counts as listened on.
+	// heardFor is how long an endpoint counts as listened on.
 	heardFor = 5 * time.Second
-	// maxHeard bounds the endpoints that are remembered.
 	maxHeard = 10_000
 )
 
-// unheard warns of endpoints that no service listens on, and has listened on just now.
+// unheard warns of endpoints that no service listens on now, or just before.
 func (s *Starts) unheard(ctx context.Context, names []string) []string {
 	if s.NC.IsConnected() {
 		names = s.heard.others(names, time.Now())

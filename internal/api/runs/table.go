@@ -17,40 +17,39 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// exportShape is which columns an export has.
 type exportShape struct {
 	in      formats
-	payload bool     // what items carry is among them
-	flat    bool     // a column for each field of payloads and results
+	payload bool     // include payloads
+	flat    bool     // one column per field of payloads and results
 	columns []string // only these, in this order; none: all
 }
 
-// ours stands before the names of our own columns in a flat table: a payload may have a field of any name.
+// ours prefixes our column names in a flat table, because payloads may have fields of any name.
 const ours = intake.ExportPrefix
 
 const maxFields = 2000
 
-// exportCell is a value in a table. A program gets it as JSON, a person as text.
+// exportCell is a value in a table: as JSON for programs, as text for people.
 type exportCell struct {
-	raw   json.RawMessage // nil: the text is the value
+	raw   json.RawMessage // nil: text is the value
 	text  string
-	bytes []byte // of what is no text: in base64, but for a format that has bytes
+	bytes []byte // of a value that is not text: in base64, unless the format has bytes
 	here  bool
-	key   bool // it is written as it is, whatever it is
+	key   bool // never defused
 }
 
 type exportRow struct {
 	item            *export.Item
-	payload, result map[string]json.RawMessage // nil: there is none that has fields
+	payload, result map[string]json.RawMessage // nil: without fields
 }
 
-// formats are those that have a column.
+// formats is the set of formats that have a column.
 type formats uint8
 
 const (
 	inLines   formats = 1 << iota // NDJSON
-	inParquet                     // whole
-	inTables                      // CSV, XLSX, and in any format columns that were chosen
+	inParquet                     // not flat
+	inTables                      // CSV, XLSX, and chosen columns in any format
 	inFlat                        // tables with a column for each field
 
 	inFiles = inLines | inParquet
@@ -61,10 +60,10 @@ type exportColumn struct {
 	name string
 	in   formats
 	cell func(*exportRow) exportCell
-	node parquet.Node // its type in Parquet; nil: a text that may be missing
+	node parquet.Node // its Parquet type; nil: optional text
 }
 
-// itemColumns are what exports say of items. To add one, add a row.
+// itemColumns are the columns about items. To add one, add a row.
 //
 //nolint:gochecknoglobals // a table
 var itemColumns = []exportColumn{
@@ -84,7 +83,7 @@ var itemColumns = []exportColumn{
 	}},
 	{name: "result_bytes", in: inFiles, node: parquet.Optional(parquet.Leaf(parquet.ByteArrayType)),
 		cell: func(r *exportRow) exportCell {
-			// What is streamed comes at the end of the line.
+			// A streamed result comes at the end of the line.
 			return exportCell{bytes: r.item.Result, here: r.item.Large == nil && len(r.item.Result) > 0 && !jsonResult(r.item)}
 		}},
 	{name: "content_type", in: inFiles, node: few, cell: func(r *exportRow) exportCell {
@@ -115,15 +114,15 @@ var itemColumns = []exportColumn{
 	}},
 }
 
-// payloadColumn is there when it was asked for.
+// payloadColumn is included on request only.
 const payloadColumn = "payload"
 
-// few is the type of a text that may be missing, and of which there are few different ones.
+// few is the type of an optional text with few different values.
 //
 //nolint:gochecknoglobals // a constant
 var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
 
-// columnsIn are the columns that formats have. In tables all of Parquet are texts that may be missing.
+// columnsIn returns the columns of formats. Outside Parquet all are optional texts.
 func columnsIn(in formats, payload bool) (all []exportColumn) {
 	for _, c := range itemColumns {
 		if c.in&in != 0 && (payload || c.name != payloadColumn) {
@@ -143,7 +142,7 @@ func fieldCell(fields map[string]json.RawMessage, name string) exportCell {
 	return jsonCell(raw, here)
 }
 
-// jsonCell is a JSON value: a string as its text, anything else as it is written.
+// jsonCell returns a JSON value: a string as its text, anything else as raw JSON.
 func jsonCell(raw json.RawMessage, here bool) exportCell {
 	if !here || string(raw) == "null" {
 		return exportCell{}
@@ -167,7 +166,7 @@ func jsonResult(item *export.Item) bool {
 	return item.State == workqueue.OutcomeDone && item.Large == nil && item.ContentType == "" && json.Valid(item.Result)
 }
 
-// resultCell is JSON in one line, text as it is, and anything else in base64.
+// resultCell returns JSON on one line, text unchanged, anything else in base64.
 func resultCell(item *export.Item) exportCell {
 	switch {
 	case item.State != workqueue.OutcomeDone:
@@ -180,7 +179,7 @@ func resultCell(item *export.Item) exportCell {
 	return textCell(resultText(item))
 }
 
-// flatColumns are a column for each field of payloads and results, and what is said of items.
+// flatColumns returns one column per field of payloads and results, and the columns about items.
 func flatColumns(payload, result []string) []exportColumn {
 	own := columnsIn(inFlat, false)
 	for i := range own {
@@ -206,7 +205,7 @@ func flatColumns(payload, result []string) []exportColumn {
 			return fieldCell(r.result, name)
 		}})
 	}
-	add(exportColumn{name: ours + "result", cell: func(r *exportRow) exportCell { // what has no fields
+	add(exportColumn{name: ours + "result", cell: func(r *exportRow) exportCell { // for results without fields
 		if r.result != nil {
 			return exportCell{}
 		}
@@ -230,7 +229,7 @@ func (f *fieldNames) meet(fields map[string]json.RawMessage, doc []byte) error {
 	if len(news) == 0 {
 		return nil
 	}
-	at := func(name string) int { // in the order in which they are written
+	at := func(name string) int { // in their order in the document
 		quoted, _ := json.Marshal(name) // a string
 		return bytes.Index(doc, quoted)
 	}
@@ -252,7 +251,6 @@ func (f *fieldNames) meet(fields map[string]json.RawMessage, doc []byte) error {
 	return nil
 }
 
-// objectOf are the fields of a JSON object; nil: it is none.
 func objectOf(doc []byte) (fields map[string]json.RawMessage) {
 	if json.Unmarshal(doc, &fields) != nil {
 		return nil
@@ -277,10 +275,10 @@ func rowOf(item *export.Item, flat bool) *exportRow {
 type exportTable struct {
 	columns         []exportColumn
 	flat            bool
-	payload, result map[string]bool // fields that have columns, of a flat table
+	payload, result map[string]bool // fields with columns, in a flat table
 }
 
-// tableOf chooses the columns. Of a flat table they are known when all items have been read once.
+// tableOf chooses the columns. For a flat table it first reads all items once.
 func tableOf(each eachItem, shape exportShape) (*exportTable, error) {
 	t := &exportTable{flat: shape.flat}
 	if shape.flat {
@@ -315,7 +313,7 @@ func (t *exportTable) choose(wanted []string) error {
 				kernel.MaxEchoed)),
 				kernel.Cut(strings.Join(names, ", "), 20*kernel.MaxEchoed)))
 		}
-		if slices.Contains(wanted[:i], name) { // a Parquet file has each once, and an object, too
+		if slices.Contains(wanted[:i], name) { // Parquet files and objects have each name once
 			return kernel.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(kernel.Cut(name,
 				kernel.MaxEchoed))))
 		}
@@ -332,7 +330,7 @@ func (t *exportTable) names() (names []string) {
 	return names
 }
 
-// row is an item for the columns. A field that came after they were chosen ends the export: it would be missing.
+// row converts an item. A field that appeared after the columns were chosen is an error, because it would be missing.
 func (t *exportTable) row(item *export.Item) (*exportRow, error) {
 	row := rowOf(item, t.flat)
 	for _, of := range []struct {

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// parquetGroup and parquetRows bound what is held of a Parquet file before it is written: a row group.
+	// parquetGroup and parquetRows limit what is held of a Parquet file before it is written: a row group.
 	parquetGroup = 16 << 20
 	parquetRows  = 64 << 10
-	// parquetCells does so where there are many columns: a cell takes some ten bytes there, also one that is empty.
+	// parquetCells does so for many columns: even an empty cell takes some ten bytes there.
 	parquetCells = 8 << 20
 )
 
 type parquetTable struct {
 	rows        *parquet.GenericWriter[any]
 	table       *exportTable
-	most        int // rows of a row group
-	held, count int // bytes and rows of it
+	most        int // per row group
+	held, count int // bytes and rows held
 }
 
-// inOrder is columns in the order in which they stand in the table, and not by their names.
+// inOrder keeps columns in table order instead of sorted by name.
 type inOrder struct {
 	parquet.Group
 
@@ -93,7 +93,6 @@ func (e *parquetTable) line(item *export.Item) error {
 
 func (e *parquetTable) finish() error { return e.rows.Close() }
 
-// parquet is a cell as a value of a type.
 func (c *exportCell) parquet(node parquet.Node) parquet.Value {
 	switch kind := node.Type().Kind(); {
 	case kind == parquet.Boolean:
@@ -112,11 +111,10 @@ func (c *exportCell) parquet(node parquet.Node) parquet.Value {
 
 const (
 	xlsxSheet = "items"
-	xlsxRows  = 1<<20 - 1 // beside the heading
+	xlsxRows  = 1<<20 - 1 // without the heading
 )
 
-// xlsxExport writes a workbook with one sheet. Cells are texts and numbers, never formulas. What is written so far is
-// in a file.
+// xlsxExport writes a workbook with one sheet to a temporary file. Cells are texts and numbers, never formulas.
 type xlsxExport struct {
 	out   *bufio.Writer
 	table *exportTable
@@ -126,10 +124,10 @@ type xlsxExport struct {
 	share *intake.Share // of the room for such files
 	bytes int64         // written, roughly
 
-	notHeld int // cells that do not hold what is exported
+	notHeld int // cells that cannot hold their value
 }
 
-// xlsxCell is what a cell takes in the file beside its text.
+// xlsxCell is the size of a cell in the file without its text.
 const xlsxCell = 64
 
 func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *intake.Room) (*xlsxExport, error) {
@@ -198,32 +196,31 @@ func (e *xlsxExport) finish() error {
 	return e.file.Write(e.out)
 }
 
-// Close removes the file that was written to.
 func (e *xlsxExport) Close() error {
 	e.share.Close()
 	return e.file.Close()
 }
 
-// mayFit refuses a workbook of which it is plain that there is no room for it now.
+// mayFit refuses a workbook that clearly exceeds the room now.
 func mayFit(room *intake.Room, rows int64, columns int) error {
 	share := room.Share()
 	defer share.Close()
 	return share.Fit(rows * int64(columns) * xlsxCell)
 }
 
-// makeRoom makes the directory of the files: where there is none, the library keeps everything in memory, and says
-// nothing. What a process that was killed has left there goes.
+// makeRoom creates the directory for the files: without it the library silently keeps everything in memory. It
+// deletes leftovers of killed processes.
 func makeRoom(dir string) error {
 	if dir == "" {
-		return nil // the system's, and the system's to tidy up
+		return nil // the system's, which tidies it
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("keep the workbook in a file: %w", err)
 	}
-	left, _ := filepath.Glob(filepath.Join(dir, "excelize-*")) // the pattern is one
+	left, _ := filepath.Glob(filepath.Join(dir, "excelize-*")) // the pattern is valid
 	for _, name := range left {
 		if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
-			_ = os.Remove(name) // it is retried with the next workbook
+			_ = os.Remove(name) // retried with the next workbook
 		}
 	}
 	return nil

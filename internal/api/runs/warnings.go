@@ -15,12 +15,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Warnings says what keeps a running run from going on, and what has gone astray of any run.
+// Warnings lists what blocks a running run and what has gone astray in any run.
 func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
 	return warnings(run, s.obstacles(ctx, run))
 }
 
-// warningsOf are those of a run to which something was done. It is done either way: the warnings are extra.
+// warningsOf returns the warnings of a changed run. Errors are ignored: the change is done and warnings are extra.
 func (s changes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
 	run, err := inspect.New(s.Store).Run(ctx, id)
 	if err != nil {
@@ -34,12 +34,12 @@ func warnings(run *inspect.RunView, obstacles []string) []string {
 	return append(append(overdue(run), obstacles...), strays(run)...)
 }
 
-// overdue warns of an open run that should have been sealed. It goes on anyway.
+// overdue warns of an open run past its seal deadline. The run continues.
 func overdue(run *inspect.RunView) []string {
 	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
 		return []string{}
 	}
-	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items come with: "+
+	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; close it to new items with: "+
 		"tranche run seal %s", run.Open.SealDeadline.UTC().Format(time.RFC3339), run.ID)}
 }
 
@@ -50,7 +50,7 @@ func strays(run *inspect.RunView) []string {
 			run.Quarantined, kernel.SeeQuarantine, run.ID))
 	}
 	if run.DeadLetters > 0 {
-		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for someone; see: %s", run.DeadLetters,
+		strays = append(strays, fmt.Sprintf("%d of its dead letters wait for an operator; see: %s", run.DeadLetters,
 			kernel.SeeLetters))
 	}
 	if run.GivenUp > 0 {
@@ -90,23 +90,23 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 func gateWarning(g *controlstore.Gate) string {
 	but := ""
 	if g.Approvers == workqueue.ApproveOther {
-		but = " without a part in the run"
+		but = " by a user who took no part in the run"
 	}
-	return fmt.Sprintf("step %s waits for someone%s to approve it; look first with: tranche run approve %s --step %s "+
+	return fmt.Sprintf("step %s waits for approval%s; look first with: tranche run approve %s --step %s "+
 		"--dry-run", g.Name, but, g.Run, g.Name)
 }
 
 func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
 	nodes, err := inspect.New(s.Store).NodesFor(ctx, st.Endpoint)
 	if err != nil || len(nodes) > 0 {
-		return nil // what cannot be told is no warning
+		return nil // unknown is not worth a warning
 	}
 	_, function := workqueue.TargetKind(st.Endpoint)
 	return []string{fmt.Sprintf("no node has local function %s of step %s; the run goes on as soon as one does: start "+
 		"the program that has it", function, st.Name)}
 }
 
-// heldWarning says why nothing is claimed of a run, and what lets it go on.
+// heldWarning says why nothing of a run is claimed, and what releases it.
 func heldWarning(run *inspect.RunView) string {
 	why := "it is paused"
 	if run.Hold.Detail != "" {
@@ -140,7 +140,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 		if !heard {
 			meant := ""
 			if near := wire.Nearest(name, listeners); near != "" {
-				meant = " (was " + near + " meant?)"
+				meant = " (did you mean " + near + "?)"
 			}
 			warnings = append(warnings, "no service listens on endpoint "+name+meant+"; the run goes on as soon as one does: "+
 				"start it, or compare its name with those of: tranche endpoints")
@@ -149,8 +149,8 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 	return warnings
 }
 
-// pulled reports whether someone takes requests for an endpoint right now. It is much quicker than to ask who listens,
-// but a service that pauses between two pulls goes unseen.
+// pulled reports whether a service is pulling requests for an endpoint now. It is much faster than discovery, but
+// misses a service between two pulls.
 func (s *Routes) pulled(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
 	defer cancel()
@@ -160,8 +160,8 @@ func (s *Routes) pulled(ctx context.Context, name string) bool {
 	}
 	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
 	if err != nil {
-		return false // asking who listens will tell
+		return false // discovery will tell
 	}
 	info := consumer.CachedInfo() // just fetched
-	return info.NumWaiting > 0    // what is unacknowledged may be in the hands of a service that is dead
+	return info.NumWaiting > 0    // unacknowledged requests may be held by a dead service
 }

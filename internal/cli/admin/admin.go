@@ -1,5 +1,5 @@
-// Package admin has the commands that are not about runs: those about plans, schedules, alerts, collectors, trackers
-// and endpoints, those that look after the system itself, and what the program says of itself. Each noun has its file.
+// Package admin has the commands that are not about runs: plans, schedules, alerts, collectors, trackers, endpoints,
+// system administration, and the program itself. Each resource has its file.
 package admin
 
 import (
@@ -10,9 +10,9 @@ import (
 
 // Commands are all of them.
 type Commands struct {
-	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
-	Schedule    scheduleCommands   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
-	Alert       alertCommands      `cmd:"" help:"Alerts: who is told what a person must see to."`
+	Plan        planCommands       `cmd:"" help:"Saved plans, in versions: what runs do, by name."`
+	Schedule    scheduleCommands   `cmd:"" help:"Schedules: runs started by the clock, and their outcomes."`
+	Alert       alertCommands      `cmd:"" help:"Alerts: who is notified of conditions."`
 	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
@@ -38,7 +38,7 @@ type Commands struct {
 	Man        manPages     `cmd:"" hidden:"" help:"Write the man pages."`
 }
 
-// chosenOnce refuses a command that names neither some things nor --all, or both: what is meant must be spelled out.
+// chosenOnce requires either some things or --all, not both or neither.
 func chosenOnce(all, some bool, which, either string) error {
 	switch {
 	case all && some:
@@ -49,7 +49,7 @@ func chosenOnce(all, some bool, which, either string) error {
 	return nil
 }
 
-// sizeText is a limit of bytes; 0: there is none.
+// sizeText formats a limit in bytes; 0: none.
 func sizeText(n int64) string {
 	if n == 0 {
 		return "-"

@@ -61,7 +61,7 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 			}
 			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.ToldAt), trouble}
 		},
-		Empty: "no alerts on record; put one there with: tranche alert apply FILE", Next: list.Next,
+		Empty: "no saved alerts; save one with: tranche alert apply FILE", Next: list.Next,
 	}).Print(term, list.Alerts, err)
 }
 
@@ -127,7 +127,7 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.C
 
 type alertTest struct {
 	documentName
-	Wait time.Duration `default:"60s" within:"0s," help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
+	Wait time.Duration `default:"60s" within:"0s," help:"How long to wait for the outcome (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
 func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -130,9 +130,9 @@ func collectorHead(c *client.CollectorView) string {
 	}
 	t.Row("state", state)
 	t.Row("endpoint", p.Endpoint)
-	t.Row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d at once", p.MinSize,
+	t.Row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d together", p.MinSize,
 		cli.ShortTime(p.MaxAge.String()), p.MaxSize))
-	limits := fmt.Sprintf("%d flushes at once", p.InFlight)
+	limits := fmt.Sprintf("%d flushes in flight", p.InFlight)
 	if p.Rate != "" {
 		limits += ", " + p.Rate + " calls"
 	}
@@ -161,10 +161,10 @@ func collectorHead(c *client.CollectorView) string {
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
-		t.Row("retried", strings.Join(p.RetryCodes, ", ")+", whatever the service says")
+		t.Row("retried", strings.Join(p.RetryCodes, ", ")+", regardless of what the service says")
 	}
 	if len(p.NoRetryCodes) > 0 {
-		t.Row("not retried", strings.Join(p.NoRetryCodes, ", ")+", whatever the service says")
+		t.Row("not retried", strings.Join(p.NoRetryCodes, ", ")+", regardless of what the service says")
 	}
 	t.Row("ids", "remembered for "+cli.ShortTime(p.Dedupe.String()))
 	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), c.ChangedBy, c.Version))
@@ -211,7 +211,7 @@ func collectorCounts(c *client.CollectorView) string {
 	return t.String()
 }
 
-// collectorWhy is what keeps its operations waiting, and what helps.
+// collectorWhy describes why operations wait, and what helps.
 func collectorWhy(c *client.CollectorView) string {
 	var text strings.Builder
 	for _, why := range c.Why {
@@ -394,13 +394,13 @@ type opChoice struct {
 	All  bool     `help:"All of them."`
 }
 
-// Validate refuses a choice that is none, or two: what is meant must be spelled out.
+// Validate requires exactly one selection.
 func (c *opChoice) Validate() error {
 	return chosenOnce(c.All, len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != "",
 		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")
 }
 
-// tell says how many operations a command was about; ids of which there were none are a mistake.
+// tell reports how many operations were affected; given IDs that match none are an error.
 func (c *opChoice) tell(term *cli.Console, n int64, did, none string, err error) error {
 	if err == nil && len(c.IDs) > 0 && n == 0 {
 		return fmt.Errorf("no operation with such an id %s; see: tranche collector ops %s", none, cli.EscapeControl(c.Name))

@@ -16,7 +16,7 @@ import (
 
 type conformanceCommand struct {
 	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
-	NATS     string   `name:"nats" help:"The service runs already, on this server; NATS_NKEY, NATS_CREDS or NATS_USER say who asks." placeholder:"URL"`
+	NATS     string   `name:"nats" help:"The service already runs, on this server; NATS_NKEY, NATS_CREDS or NATS_USER is the caller's identity." placeholder:"URL"`
 	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
 	Level    string   `enum:"must,should,may" default:"should" help:"What must pass: must (others' work depends on it), should (users notice), or may." placeholder:"LEVEL"`
 	Record   string   `help:"Keep what suite and service say to each other, as JSON lines, in this new file." placeholder:"FILE"`

@@ -60,7 +60,7 @@ func (d *doctorCommand) examine(ctx context.Context, term *cli.Console) (found d
 	return found, err
 }
 
-// asSent makes the document that a server would send of what this process found itself, and keeps it as one.
+// asSent encodes a local result as a server's answer would be, and keeps it as the console's answer.
 func asSent[T any](term *cli.Console, found any, err error) (document T, _ error) {
 	if err != nil {
 		return document, err
@@ -155,7 +155,8 @@ type tokenCommands struct {
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
 }
 
-// tokenPlace is where tokens and sessions are. The first one cannot be made through an API that needs one.
+// tokenPlace is where tokens and sessions are stored. The first token cannot be created through an API that requires
+// one.
 type tokenPlace struct {
 	Database          string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
 	DataDir           string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
@@ -170,10 +171,10 @@ type tokenKeeper interface {
 	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
 }
 
-// with has use do something with who keeps the tokens.
+// with calls use with the keeper of the tokens.
 func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(tokenKeeper) error) error {
 	url, stop := p.Database, func() error { return nil }
-	if url == "env" { // in a container, where no shell puts it in
+	if url == "env" { // in a container without a shell to expand it
 		if url = os.Getenv("TRANCHE_DATABASE"); url == "" {
 			return cli.Usage("--database env: TRANCHE_DATABASE is not set")
 		}
@@ -204,10 +205,10 @@ func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(token
 	return errors.Join(err, stop())
 }
 
-// privateDatabase finds the private PostgreSQL of a data directory: a serve runs it, or else it is run for a moment.
+// privateDatabase finds the private PostgreSQL of a data directory: run by a serve, or else started temporarily.
 func privateDatabase(ctx context.Context, dir string) (url string, stop func() error, err error) {
 	data := filepath.Join(dir, "postgres")
-	if !embedded.Exists(data) { // a directory that was mistyped should not become one of ours
+	if !embedded.Exists(data) { // a mistyped directory must not become a data directory
 		return "", nil, fmt.Errorf("--data-dir %s holds no database of tranche serve; start one there first, or give "+
 			"the one that serve says when it starts", dir)
 	}
@@ -222,7 +223,7 @@ func privateDatabase(ctx context.Context, dir string) (url string, stop func() e
 	return private.URL(), func() error { return private.Stop(context.WithoutCancel(ctx)) }, nil
 }
 
-// storedTokens is tokens without an API between. It answers as the API would.
+// storedTokens keeps tokens without an API, with the same answers.
 type storedTokens struct {
 	store *database.DB
 	term  *cli.Console
@@ -260,7 +261,7 @@ type tokenCreate struct {
 }
 
 func (t *tokenCreate) Validate() error {
-	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
+	if err := api.CheckTokenName(t.Name); err != nil { // the error names the field
 		return err
 	}
 	if t.ExpiresIn != 0 {
@@ -269,7 +270,7 @@ func (t *tokenCreate) Validate() error {
 	return nil
 }
 
-// Run makes a token. Its secret is all there is on standard output, so that a script can keep it.
+// Run creates a token. Standard output has only its secret, for scripts.
 func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role)}
 	if t.ExpiresIn != 0 {

@@ -25,20 +25,20 @@ type demoCommands struct {
 
 type demoStory struct {
 	Accounts int    `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
-	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
+	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the rest get JSON." placeholder:"N"`
 	Dir      string `help:"Where statements and logs go." placeholder:"DIR"`
 	Keep     bool   `help:"Leave everything running at the end, until Ctrl-C."`
 	Color    string `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`
 }
 
-// Run tells the story. With --json it goes to standard error, and the outcome to standard output.
+// Run runs the demo. With --json its text goes to standard error, and the result to standard output.
 func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
-	var out io.Writer // nil: the process's own, so that what the demo runs sees the terminal
+	var out io.Writer // nil: the process's own, so that child processes see the terminal
 	if term.JSON {
 		out = term.Err
 	}
-	// When its reader has read enough, as head has, a write fails instead of ending the process, and the servers stop.
-	// Ignored, the signal would be ignored by the children too.
+	// When the reader of the output ends, as head does, a write fails instead of ending the process, and the servers
+	// stop. An ignored signal would be ignored by the children too.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
@@ -51,7 +51,7 @@ func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 	return err
 }
 
-// person returns what to read from when someone sits at a terminal, who may want to look around at the end.
+// person returns the input of an interactive user, who may want to look around at the end.
 func (d *demoStory) person(term *cli.Console) io.Reader {
 	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil
@@ -66,7 +66,7 @@ func (d *demoStory) coloured(term *cli.Console) bool {
 // amount is a number, or all.
 type amount int
 
-// UnmarshalText is called by kong.
+// UnmarshalText implements encoding.TextUnmarshaler for kong.
 func (a *amount) UnmarshalText(text []byte) error {
 	if string(text) == "all" {
 		*a = demo.AllPDFs

@@ -34,7 +34,7 @@ func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	}).Print(term, page.Letters, err)
 }
 
-// shortDeadLetter is the time in an id, and its count within that: dead letters come in bursts.
+// shortDeadLetter is the time in an ID plus its counter: dead letters come in bursts.
 func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
@@ -76,7 +76,7 @@ func whatToDo(l *client.DeadLetterDocument) string {
 	case client.LetterStateWaiting:
 		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
 	case client.LetterStateReissued:
-		return "\nits items went on by themselves, in smaller requests: nothing is to be done for it\n"
+		return "\nits items were retried automatically, in smaller requests: no action is needed\n"
 	default:
 		return ""
 	}
@@ -88,7 +88,7 @@ type deadLetterChoice struct {
 	All      bool     `help:"All that wait."`
 }
 
-// Validate refuses a choice that is none, or two: what is meant must be spelled out.
+// Validate requires exactly one selection.
 func (c *deadLetterChoice) Validate() error {
 	const either = "give either ids, or --endpoint, or --all"
 	if len(c.IDs) > 0 && c.Endpoint != "" {
@@ -103,7 +103,7 @@ type dlqRequeue struct {
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
-// Run is a failure when one is refused.
+// Run fails if a dead letter is refused.
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
 		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force})
@@ -188,7 +188,7 @@ func headersText(headers map[string][]string, room int) string {
 	return "\nheaders\n" + t.String()
 }
 
-// contentText shows the body of a message, on a terminal a screen and a half unless all of it is asked for.
+// contentText shows the body of a message, shortened on a terminal unless full.
 func contentText(c *client.Content, room int, full bool) string {
 	head := fmt.Sprintf("\nbody, %s bytes", cli.Count(int64(c.Size)))
 	if c.Unpacked != "" {

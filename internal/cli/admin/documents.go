@@ -11,25 +11,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// documents are a kind of document, like alerts: a person writes one, apply puts it on record, and show prints it as it
-// was applied.
+// documents is a kind of document, like alerts: a user writes one, apply saves it, and show prints its source.
 type documents struct {
-	noun  string // alert
-	most  int64  // bytes of a text
+	noun  string // for example alert
+	most  int64  // maximum size in bytes
 	parse func(name string, text []byte) error
 	apply func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error)
-	next  func(a *client.AppliedDocument) string // what to do once it is applied, or what happens then
+	next  func(a *client.AppliedDocument) string // what to do, or what happens, after apply
 
 	pause, resume, drop controlDocument
 	waits               string // what may wait in one, like a message
-	dropped             string // what else to say of one that was deleted
+	dropped             string // what else to say about a deleted one
 }
 
 type controlDocument = func(
 	cl *client.Client, ctx context.Context, name string, options ...client.CallOption,
 ) (client.ControlledDocument, error)
 
-// kind is one whose commands are of these types.
+// kind is a kind of document with commands of these types.
 type kind interface{ documents() *documents }
 
 type applyDocument[K kind] struct {
@@ -57,7 +56,7 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	case a.Previous > 0:
 		text += fmt.Sprintf("version %d now, after version %d", a.Version, a.Previous)
 	default:
-		text += fmt.Sprintf("on record, version %d", a.Version)
+		text += fmt.Sprintf("saved, version %d", a.Version)
 	}
 	if a.State == workqueue.DocumentPaused {
 		return fmt.Sprintf("%s; it is paused; go on with: tranche %s resume %s", text, d.noun, name)
@@ -68,7 +67,7 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	return text
 }
 
-// printSource prints a document as it was applied; how it stands goes to the person beside it, by notes.
+// printSource prints a document's source; its state is printed separately, by notes.
 func printSource(term *cli.Console, source string, err error, notes func()) error {
 	if err != nil || term.JSON {
 		return term.Answered(err)

@@ -58,7 +58,7 @@ func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	}).Print(term, list.Endpoints, err)
 }
 
-// callsText says what waits of calls, where they are read apart from other requests.
+// callsText describes waiting calls, if they have a separate lane.
 func callsText(e *client.Endpoint) string {
 	apart := func(l client.Listener) bool { return l.Lane }
 	if !slices.ContainsFunc(e.Listeners, apart) && e.CallsBacklog == 0 && e.CallsProcessing == 0 {
@@ -68,7 +68,7 @@ func callsText(e *client.Endpoint) string {
 		cli.Count(int64(e.CallsProcessing)))
 }
 
-// doers says who does the work: instances of services, or nodes.
+// doers names the instances of services, or nodes, that do the work.
 func doers(e *client.Endpoint) string {
 	switch kind, _ := workqueue.TargetKind(e.Name); {
 	case kind == workqueue.KindEndpoint:
@@ -89,7 +89,7 @@ func listeners(all []client.Listener) string {
 	return fmt.Sprintf("%d: %s", len(all), strings.Join(services(all, true), ", "))
 }
 
-// services are the names of those who listen, with their versions or without.
+// services lists the listening services, with or without versions.
 func services(all []client.Listener, versions bool) []string {
 	var names []string
 	for i := range all {
@@ -211,14 +211,14 @@ func instancesText(all []client.Listener, room int) string {
 	return "\n" + list.Text(all, room) + notes.String()
 }
 
-// instanceNotes says what stands out of an instance, in lines of their own.
+// instanceNotes lists an instance's peculiarities, on separate lines.
 func instanceNotes(l *client.Listener) string {
 	var notes []string
 	switch {
 	case l.Reason == "":
 	case l.State == string(wire.StateWaiting):
 		notes = append(notes, "waits: "+l.Reason)
-	default: // it listens, and something is denied to it
+	default: // it is listening, and something is denied to it
 		notes = append(notes, l.Reason)
 	}
 	for _, n := range []struct {
@@ -244,7 +244,7 @@ func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *clien
 	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name))
 }
 
-// paceRows adds what limits an endpoint over all runs to its head.
+// paceRows adds an endpoint's limits over all runs to its head.
 func paceRows(t *cli.Table, e *client.Endpoint) {
 	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
 	if e.RequestRate > 0 {
@@ -296,11 +296,11 @@ func changesText(changes []client.PastPace, room int) string {
 
 type endpointsSet struct {
 	Name        string       `arg:"" help:"The endpoint's name. It need not be known yet."`
-	Concurrency *int         `type:"limit" off:"default" within:"1,1024" help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
-	MaxInFlight *int         `type:"limit" off:"none" within:"1,10000" help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
+	Concurrency *int         `type:"limit" off:"default" within:"1,1024" help:"Concurrent chunks in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *int         `type:"limit" off:"none" within:"1,10000" help:"Requests in flight over all runs, 1 to 10000, or none." placeholder:"N"`
 	Rate        *float64     `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
 	RequestRate *requestRate `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
-	ChunkCap    string       `enum:",0" default:"" help:"0 forgets that requests over some size fail as a whole; nodes find the cap by themselves." placeholder:"0"`
+	ChunkCap    string       `enum:",0" default:"" help:"0 forgets above which size whole requests fail; nodes find the cap automatically." placeholder:"0"`
 	Breaker     string       `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
 }
 
@@ -337,7 +337,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	concurrency := "concurrency is left to its services"
 	if set.Concurrency > 0 {
-		concurrency = fmt.Sprintf("%d chunks at once in each instance", set.Concurrency)
+		concurrency = fmt.Sprintf("%d concurrent chunks in each instance", set.Concurrency)
 	}
 	var told []string
 	for _, part := range []struct {
@@ -360,7 +360,7 @@ func budgetText(n int) string {
 	if n == 0 {
 		return "no budget of requests"
 	}
-	return fmt.Sprintf("at most %s requests at once over all runs", cli.Count(int64(n)))
+	return fmt.Sprintf("at most %s requests in flight over all runs", cli.Count(int64(n)))
 }
 
 func rateLimitText(perSecond float64) string {

@@ -32,7 +32,7 @@ type healthCommands struct {
 
 type healthShow struct{}
 
-// Run ends with a code of its own when a condition is critical.
+// Run has a separate exit code for a critical condition.
 func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.Health(ctx)
 	return cli.FailIf(found.Counts.Critical > 0, cli.ExitFailed, cli.Print(term, healthText)(found, err))
@@ -48,7 +48,7 @@ type healthMute struct {
 
 	For        time.Duration `help:"For how long, like 8h." xor:"until" required:""`
 	UntilWorse bool          `help:"Until it gets worse." xor:"until" required:""`
-	Reason     string        `help:"Why, for whoever looks." required:""`
+	Reason     string        `help:"Why, for other operators." required:""`
 }
 
 func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -82,7 +82,7 @@ func markedText(said *client.MarkedCondition) string {
 	case said.State == string(health.Acknowledged):
 		return what + " is acknowledged by " + cli.EscapeControl(said.By)
 	default:
-		return what + " is told as it was before"
+		return what + " is reported again"
 	}
 }
 
@@ -93,11 +93,11 @@ func untilText(until *time.Time) string {
 	return " until " + cli.Moment(*until)
 }
 
-// healthText is the conditions by their kinds, the worst first, each with its remedy; and what is muted.
+// healthText lists the conditions by kind, worst first, each with its remedy, and the muted ones.
 func healthText(h *client.Health, room int) string {
 	t := &cli.Prose{Columns: cli.ExplainWidth(room), Now: h.At}
 	if len(h.Conditions) == 0 {
-		t.Paragraph("", "ok: nothing is to be done, as of "+cli.Moment(h.At))
+		t.Paragraph("", "ok: no action is needed, as of "+cli.Moment(h.At))
 	} else {
 		t.Paragraph("", fmt.Sprintf("%s: %s, as of %s", cli.EscapeControl(h.Status), countsText(&h.Counts), cli.Moment(h.At)))
 	}
@@ -165,13 +165,13 @@ func countsText(n *client.SeverityCounts) string {
 	return fmt.Sprintf("%d critical, %s, %d for information", n.Critical, cli.Plural(int64(n.Warning), "warning"), n.Info)
 }
 
-// healthReady has the settings of a serve in the same container, for when no --url says where it is.
+// healthReady has the settings of a serve in the same container, used without --url.
 type healthReady struct {
 	Listen  string `hidden:"" env:"TRANCHE_LISTEN" default:"${listen}"`
 	TLSCert string `hidden:"" name:"tls-cert" env:"TRANCHE_TLS_CERT"`
 }
 
-// server is where to ask. The server of the same container is not asked for its certificate: it bears other names.
+// server returns the address. The certificate of a server in the same container is not verified: it has other names.
 func (h *healthReady) server(term *cli.Console) (url string, secure *tls.Config, err error) {
 	secure = &tls.Config{}
 	if term.URL != client.DefaultURL {
@@ -195,9 +195,9 @@ func (h *healthReady) server(term *cli.Console) (url string, secure *tls.Config,
 	return scheme + net.JoinHostPort(host, port), secure, nil
 }
 
-// Run asks /readyz, which asks no one for a token.
+// Run requests /readyz, which needs no token.
 func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // longer than the server gives PostgreSQL to answer
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // longer than the server's wait for PostgreSQL
 	defer cancel()
 	where, secure, err := h.server(term)
 	if err != nil {
@@ -218,7 +218,7 @@ func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
 	if answer.StatusCode != http.StatusOK {
 		problem := struct{ Detail string }{}
 		decoder := json.NewDecoder(io.LimitReader(answer.Body, 64<<10))
-		if decoder.Decode(&problem) != nil || problem.Detail == "" { // someone else answers there
+		if decoder.Decode(&problem) != nil || problem.Detail == "" { // another program answers there
 			problem.Detail = answer.Status
 		}
 		return errors.New("not ready: " + cli.EscapeControl(problem.Detail))
@@ -270,7 +270,7 @@ func nodesText(found *client.Nodes, room int) string {
 	return text + leaderText(found, room)
 }
 
-// since is how long ago something was, by the server's clock.
+// since is the time since at, by the server's clock.
 func since(found *client.Nodes, at time.Time, to time.Duration) string {
 	return cli.Span(max(found.At.Sub(at), 0).Round(to)) + " ago"
 }
@@ -374,8 +374,8 @@ func withChanges(text string, entries []client.AuditEntry, room int) string {
 	return out.B.String()
 }
 
-// auditChange says what changed, as "chunk 500 → 100", and then what else there is to say. Nothing is said twice: who
-// did it has a column of its own.
+// auditChange describes what changed, as "chunk 500 → 100", and other details. Nothing is repeated, also not the
+// actor, who has a separate column.
 func auditChange(e *client.AuditEntry) string {
 	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
 	names := maps.Clone(before)
@@ -386,7 +386,7 @@ func auditChange(e *client.AuditEntry) string {
 		was, is := auditValue(before[name]), auditValue(after[name])
 		switch {
 		case was == is || told[cli.EscapeControl(name)+" "+is]:
-		case len(before) == 0: // it is new, as a run that starts
+		case len(before) == 0: // new, as a started run
 			parts = append(parts, cli.EscapeControl(name)+" "+is)
 		default:
 			parts = append(parts, cli.EscapeControl(name)+" "+was+" → "+is)
@@ -405,11 +405,11 @@ func auditChange(e *client.AuditEntry) string {
 
 func auditFields(doc json.RawMessage) map[string]json.RawMessage {
 	fields := map[string]json.RawMessage{}
-	_ = json.Unmarshal(doc, &fields) // what is no object has no fields to show
+	_ = json.Unmarshal(doc, &fields) // anything but an object has no fields to show
 	return fields
 }
 
-// nothing is how a value shows that is not there.
+// nothing stands for a missing value.
 const nothing = "none"
 
 func auditValue(doc json.RawMessage) string {

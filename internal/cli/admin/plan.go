@@ -55,7 +55,7 @@ type planList struct {
 	namesPage
 }
 
-// Validate refuses what the other of the two lists goes on with.
+// Validate refuses the other list's page flag.
 func (p *planList) Validate() error {
 	switch {
 	case p.Name == "" && p.Before != 0:
@@ -76,7 +76,7 @@ func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client
 			}
 			return []any{p.Name, strconv.Itoa(p.Version), stepsText(p), runs, p.CreatedAt, p.CreatedBy}
 		},
-		Empty: "no plans on record; put one there with: tranche plan apply FILE",
+		Empty: "no saved plans; save one with: tranche plan apply FILE",
 	}
 	if p.Name != "" {
 		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Before: p.Before, Limit: p.Limit})
@@ -100,11 +100,11 @@ func stepsText(p *client.PlanSummary) string {
 }
 
 type planShow struct {
-	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION."`
+	Plan string `arg:"" help:"A saved plan, NAME or NAME@VERSION."`
 }
 
-// Run prints the plan as it was applied, and with --json all about it. On a terminal the console makes it inert; into a
-// file it goes as it is.
+// Run prints the plan's source, and with --json everything about it. The console escapes it on a terminal; a file
+// gets it unchanged.
 func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	name, version, err := planRef(p.Plan)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	})
 }
 
-// planOf returns one version of a plan; version 0 is the newest.
+// planOf returns a version of a plan; version 0 is the newest.
 func planOf(ctx context.Context, cl *client.Client, name string, version int) (client.PlanView, error) {
 	if version == 0 {
 		return cl.GetPlan(ctx, name)
@@ -128,7 +128,7 @@ func planOf(ctx context.Context, cl *client.Client, name string, version int) (c
 	return cl.GetPlanVersion(ctx, name, version)
 }
 
-// planRef takes NAME or NAME@VERSION apart; version 0 is the newest.
+// planRef parses NAME or NAME@VERSION; version 0 is the newest.
 func planRef(ref string) (name string, version int, err error) {
 	name, number, versioned := strings.Cut(ref, "@")
 	if !versioned {
@@ -166,13 +166,13 @@ func (p *planInfer) Validate() error {
 	return err
 }
 
-// Run reads the rows here: no server is asked.
+// Run reads the rows locally, without a server.
 func (p *planInfer) Run(term *cli.Console) error {
 	file, _, err := cli.OpenItems("--items", p.Items, term.In)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // only read
 	var guess itemschema.Guess
 	read, notes, err := p.guess(file, &guess)
 	if err != nil {
@@ -199,7 +199,7 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 	if err != nil {
 		return 0, nil, err
 	}
-	defer func() { _ = rows.Close() }() // it was only read
+	defer func() { _ = rows.Close() }() // only read
 	var item row.Item
 	for ; read < p.Rows; read++ {
 		err := rows.Next(&item)
@@ -216,7 +216,7 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 	return read, rows.Notes(), nil
 }
 
-// byName reads NAME=VALUE.
+// byName parses NAME=VALUE.
 func byName(texts []string) map[string]string {
 	all := map[string]string{}
 	for _, text := range texts {

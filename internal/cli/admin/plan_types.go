@@ -21,13 +21,13 @@ import (
 )
 
 type planTypes struct {
-	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION, or a file; - is standard input."`
+	Plan string `arg:"" help:"A saved plan, NAME or NAME@VERSION, or a file; - is standard input."`
 	Step string `help:"The type of this step only." placeholder:"NAME"`
 	Lang string `enum:"go,ts" default:"go" help:"go or ts (TypeScript)." placeholder:"LANGUAGE"`
 }
 
-// Run prints a type for what each step's service reads. It prints none if one is missing: half of them would be taken
-// for all.
+// Run prints a type for what each step's service reads. If one is missing it prints none: an incomplete result would
+// be taken for complete.
 func (p *planTypes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if term.JSON {
 		return cli.Usage("--json: types are source text; leave it out")
@@ -67,7 +67,7 @@ func (p *planTypes) inputs(
 ) (steps []stepInput, err error) {
 	for i := range plan.Steps {
 		step := &plan.Steps[i]
-		endpoint := step.Endpoint + step.Direct // one of them, or none
+		endpoint := step.Endpoint + step.Direct // at most one of them
 		switch {
 		case p.Step != "" && step.Name != p.Step:
 		case endpoint == "":
@@ -120,7 +120,7 @@ func (p *planTypes) read(ctx context.Context, term *cli.Console, cl *client.Clie
 	return plan, nil
 }
 
-// readsOf returns the JSON Schema of what an endpoint reads, nil if no service says.
+// readsOf returns the JSON Schema of an endpoint's input; nil if no service reports it.
 func readsOf(ctx context.Context, cl *client.Client, endpoint string) (json.RawMessage, error) {
 	found, err := cl.GetEndpoint(ctx, endpoint)
 	if problem, ok := errors.AsType[*client.ProblemError](err); ok && problem.Problem.Status == http.StatusNotFound {
@@ -164,16 +164,16 @@ func typesText(plan, lang string, steps []stepInput) (string, error) {
 	return string(text), nil
 }
 
-// inputShape is a JSON Schema, of the keywords that make a type.
+// inputShape is a JSON Schema, reduced to keywords that make a type.
 type inputShape struct {
 	kind       string // "": anything
 	properties map[string]inputShape
 	required   []string
 	items      *inputShape
-	values     *inputShape // of members that are not named
+	values     *inputShape // of unnamed members
 }
 
-// UnmarshalJSON takes what it does not know, such as true for a schema or several types, for anything.
+// UnmarshalJSON treats what it does not know, such as true for a schema or several types, as anything.
 func (s *inputShape) UnmarshalJSON(text []byte) error {
 	var said struct {
 		Type       json.RawMessage       `json:"type"`
@@ -265,7 +265,7 @@ func (s *inputShape) typescript(indent string) string {
 	return b.String() + indent + "}"
 }
 
-// orAny stands for anything where there is no schema.
+// orAny stands for anything if there is no schema.
 func (s *inputShape) orAny() *inputShape {
 	if s == nil {
 		return &inputShape{}
@@ -280,11 +280,11 @@ func scriptName(name string) string {
 	if scriptWord.MatchString(name) {
 		return name
 	}
-	quoted, _ := json.Marshal(name) // a string has no error
+	quoted, _ := json.Marshal(name) // strings do not fail
 	return string(quoted)
 }
 
-// exportedName is a name as exported names of Go are written.
+// exportedName converts a name to an exported Go name.
 func exportedName(name string) string {
 	var b strings.Builder
 	between := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }

@@ -45,8 +45,7 @@ func (m *manPages) Run(line *kong.Context, term *cli.Console, built buildinfo.In
 // pageName is tranche, or tranche-run.
 func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " ", "-") }
 
-// page is the page of a command, in the macros of man(7). What is below it is in it; the page of the whole only
-// lists the others.
+// page formats a command's manual page with man(7) macros. It includes subcommands; the top page only lists them.
 func page(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
 	var b strings.Builder
 	title := strings.ToUpper(pageName(n))
@@ -109,7 +108,7 @@ func lowerFirst(s string) string {
 	return strings.ToLower(s[:1]) + s[1:]
 }
 
-// roff keeps text from being read as a request, and hyphens from being made soft.
+// roff escapes text: lines must not be read as requests, nor hyphens become soft.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n\n", "\n.PP\n").Replace(text)
 	lines := strings.Split(text, "\n")
@@ -147,7 +146,7 @@ func (c *completion) Run(line *kong.Context) error {
 	line.Stdout, line.Exit = &script, func(int) {}
 	err = (&kongcompletion.Completion{Shell: c.Shell, Code: true}).Run(line)
 	line.Stdout, line.Exit = to, exit
-	if err == nil { // a package's script runs on other machines than the one that made it
+	if err == nil { // a package's script runs on other machines than its builder's
 		_, err = io.WriteString(to, strings.ReplaceAll(script.String(), program, line.Model.Name))
 	}
 	return err
@@ -197,8 +196,8 @@ func serveFlags(app *kong.Application) (flags []*kong.Flag) {
 
 const maxConfig = 1 << 20
 
-// file gives the flags of serve values from a YAML file of flag names. The command line wins over the
-// environment, and that over the file.
+// file reads flags of serve from a YAML file of flag names. The command line overrides the environment, which
+// overrides the file.
 type file struct{ settings map[string]strictyaml.Value }
 
 // Read implements kong.ConfigurationLoader.
@@ -211,7 +210,7 @@ func Read(r io.Reader) (kong.Resolver, error) {
 	if file, ok := r.(*os.File); ok {
 		name = file.Name()
 	}
-	doc, err := strictyaml.OpenSecret("config file", name, text, maxConfig) // the URL of a database holds a password
+	doc, err := strictyaml.OpenSecret("config file", name, text, maxConfig) // a database URL holds a password
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +237,7 @@ func oneValue(v strictyaml.Value) (text string, ok bool) {
 	return v.Plain()
 }
 
-// Validate refuses names that serve has no flag for.
+// Validate refuses names that are not flags of serve.
 func (c *file) Validate(app *kong.Application) error {
 	var known []string
 	for _, flag := range serveFlags(app) {

@@ -53,7 +53,7 @@ func retentionText(list *client.RetentionList, room int) string {
 type retentionSet struct {
 	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
 	Age      *string `type:"limit" off:"off" like:"an age like 90d" help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
-	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep so many, the newest; or off." placeholder:"N"`
+	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep the newest N; or off." placeholder:"N"`
 	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
 	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
@@ -74,7 +74,7 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	if err != nil {
 		return err
 	}
-	var set client.RetentionSettings // of a kind that is not known here, the server says what there are
+	var set client.RetentionSettings // for an unknown kind the server's error lists the kinds
 	for _, k := range list.Kinds {
 		if k.Kind == r.Kind {
 			set = client.RetentionSettings{Age: k.Age, MaxCount: k.MaxCount, MaxBytes: k.MaxBytes}
@@ -97,7 +97,7 @@ func (r *retentionSet) change(set *client.RetentionSettings) {
 	if r.MaxBytes != nil {
 		set.MaxBytes = int64(*r.MaxBytes)
 	}
-	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
+	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // no limit remains
 }
 
 func keptText(k *client.RetentionKind) string {
@@ -106,7 +106,7 @@ func keptText(k *client.RetentionKind) string {
 		limits = append(limits, "for "+k.Age)
 	}
 	if k.MaxCount != 0 {
-		limits = append(limits, "no more than the newest "+cli.Count(k.MaxCount))
+		limits = append(limits, "at most the newest "+cli.Count(k.MaxCount))
 	}
 	if k.MaxBytes != 0 {
 		limits = append(limits, "up to "+sizeText(k.MaxBytes))
@@ -149,7 +149,7 @@ type eraseCommand struct {
 	Yes    bool   `short:"y" help:"Erase; without it only what would be erased is said."`
 }
 
-// Run erases, when someone means it: nothing brings it back.
+// Run erases only with --yes, because it is irreversible.
 func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
 	err := cli.Say(term, erasedText)(cl.Erase(ctx, set))

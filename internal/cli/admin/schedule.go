@@ -63,11 +63,11 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			}
 			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
 		},
-		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", Next: list.Next,
+		Empty: "no saved schedules; save one with: tranche schedule apply FILE", Next: list.Next,
 	}).Print(term, list.Schedules, err)
 }
 
-// whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.
+// whenText drops zero parts of an interval: every 1h, not every 1h0m0s.
 func whenText(when string) string {
 	if strings.HasPrefix(when, "every ") {
 		when = cli.ShortTime(when)
@@ -109,7 +109,7 @@ func fireText(f *client.Fire) string {
 }
 
 type schedulePreview struct {
-	Schedule string `arg:"" help:"A schedule on record, or a file with one in YAML or JSON; - is standard input."`
+	Schedule string `arg:"" help:"A saved schedule, or a YAML or JSON file with one; - is standard input."`
 	Count    int    `default:"20" within:"1,1000" help:"How many due times, at most 1000." placeholder:"N"`
 }
 
@@ -177,7 +177,7 @@ func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client
 	}).Print(term, list.Fires, err)
 }
 
-// whyFire says why a fire is as it is, and when it goes on if that is known.
+// whyFire explains a fire's state, and when it continues if known.
 func whyFire(fire *client.Fire, now time.Time) string {
 	state, why := schedulestore.FireState(fire.State), fire.Reason
 	switch {

@@ -53,7 +53,7 @@ func (s *size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// eventAge is a time, or a number of days.
+// eventAge is a duration, or a number of days.
 type eventAge time.Duration
 
 func (a *eventAge) UnmarshalText(text []byte) error {
@@ -104,7 +104,7 @@ func streamsText(s *client.Streams, room int) string {
 		text += fmt.Sprintf("not brought about since %s, tried %s times: %s\n", cli.Moment(s.Trouble.Since),
 			cli.Count(int64(s.Trouble.Tries)), cli.EscapeControl(s.Trouble.Error))
 		if s.Trouble.NextTry != nil {
-			text += "retried at " + cli.Moment(*s.Trouble.NextTry) + ", and at once when it is changed\n"
+			text += "retried at " + cli.Moment(*s.Trouble.NextTry) + ", and immediately when it is changed\n"
 		}
 	case !s.Applied:
 		text += "not brought about yet: the leader does it within seconds\n"
@@ -118,7 +118,7 @@ func streamsText(s *client.Streams, room int) string {
 		Columns: "STREAM|REPLICAS>|ROOM>|BYTES>|MESSAGES>|LEADER|DIFFERS",
 		Row: func(v *client.StreamView) []any {
 			if v.Missing {
-				return []any{v.Name, "-", "-", "-", "-", "-", "there is none; nodes make it"}
+				return []any{v.Name, "-", "-", "-", "-", "-", "it does not exist yet; nodes create it"}
 			}
 			differs := v.Differs
 			if len(v.Behind) > 0 {
@@ -137,10 +137,10 @@ type natsCommands struct {
 
 type natsConfig struct {
 	Service  []string `sep:"none" help:"A service and the endpoints that it serves; may be repeated, as all of these." placeholder:"NAME=ENDPOINT,…"`
-	Caller   []string `sep:"none" help:"Who asks endpoints; all of them unless some are named. Of a service: what its flows and handlers ask." placeholder:"NAME[=ENDPOINT,…]"`
+	Caller   []string `sep:"none" help:"Callers of endpoints (all endpoints by default). Of a service: what its flows and handlers call." placeholder:"NAME[=ENDPOINT,…]"`
 	Producer []string `sep:"none" help:"Who adds to collectors." placeholder:"NAME=COLLECTOR,…"`
 	Tracker  []string `help:"Who uses the tracker service." placeholder:"NAME"`
-	Viewer   []string `help:"Who looks at streams, consumers, events and listeners, and touches nothing." placeholder:"NAME"`
+	Viewer   []string `help:"Read-only users of streams, consumers, events and listeners." placeholder:"NAME"`
 	Out      string   `help:"Write server.conf here, and a NAME.nk for each, with a seed; keys that are there are kept. Without it the configuration is printed, with passwords from the server's environment." placeholder:"DIR"`
 	Operator bool     `help:"With --out: accounts and users by JWTs of an operator, and a NAME.creds for each."`
 }

@@ -97,7 +97,7 @@ func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 		RetryCodes: []string{"LOCKED", "BUSY"}, NoRetryCodes: []string{"GONE"}, Fold: "merge", FoldBy: "no",
 		Enrich: &client.Enrichment{SQL: []byte(`{"source":"crm"}`), Payload: []byte(`"{item}"`)}}}
 	head := collectorHead(c)
-	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, whatever the service says", "GONE, whatever",
+	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, regardless of what the service says", "GONE, regardless",
 		"those of the same payload's no go as one, with their payloads merged", `"{item}", with a row of source crm`} {
 		if !strings.Contains(head, want) {
 			t.Errorf("it does not tell of %q:\n%s", want, head)
@@ -187,7 +187,7 @@ func TestHealthReadsWell(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if text := healthText(&client.Health{Status: "ok", At: now}, 80); !strings.HasPrefix(text, "ok: nothing") {
+	if text := healthText(&client.Health{Status: "ok", At: now}, 80); !strings.HasPrefix(text, "ok: no action") {
 		t.Errorf("without conditions: %s", text)
 	}
 	text = nodesText(&client.Nodes{Nodes: []client.NodeView{{Session: "0198", State: "dead"}}}, 200)

@@ -30,11 +30,11 @@ type trackerCommands struct {
 type trackerOpen struct {
 	Owner      string `help:"Whose it is (the user's name)." placeholder:"NAME"`
 	Key        string `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
-	ID         string `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
+	ID         string `name:"id" help:"Your UUID, instead of a new one." placeholder:"UUID"`
 	OpenIdle   string `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
 	SealedIdle string `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
-	Keep       string `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
-	Webhook    string `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
+	Keep       string `help:"How long it is kept after it ends (168h)." placeholder:"TIME"`
+	Webhook    string `help:"URL notified of its end; with --secret." placeholder:"URL"`
 	Secret     string `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
 
@@ -88,7 +88,7 @@ func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})(added, err)
 }
 
-// printIDs expands what was added. Ids are made here: no one has to send them.
+// printIDs generates the added IDs locally.
 func printIDs(term *cli.Console, added *client.GroupsAdded) error {
 	const group = 8192
 	var lines strings.Builder
@@ -113,7 +113,7 @@ func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 			return "batch " + id + " sealed, and complete by that"
 		}
 		b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
-		if err == nil && b.CompletedAt != nil { // which it was before, or is meanwhile
+		if err == nil && b.CompletedAt != nil { // before or meanwhile
 			return "batch " + id + " is complete, since " + cli.Moment(*b.CompletedAt)
 		}
 		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: "+
@@ -157,7 +157,7 @@ func batchText(b *client.BatchView) string {
 	t.Row("failed", cli.Count(b.Failed)+codesText(b.Codes))
 	t.Row("opened", cli.Moment(b.CreatedAt)+" by "+b.CreatedBy)
 	t.Row("last active", b.ActiveAt)
-	switch b.State { // when it is ended or deleted if nothing happens to it
+	switch b.State { // when it expires without activity
 	case "open":
 		t.Row("expires", "when idle for "+cli.ShortTime(b.OpenIdle))
 	case "sealed":
@@ -188,7 +188,7 @@ func webhookText(h *client.WebhookView) string {
 	text := h.URL + ", signed with " + h.Secret + ": "
 	switch h.State {
 	case "none":
-		return text + "is told when the batch ends"
+		return text + "is notified when the batch ends"
 	case "due":
 		text += "due, after " + cli.Plural(int64(h.Attempts), "attempt")
 		if h.NextAt != nil {
@@ -294,7 +294,7 @@ func (a *trackerAck) Validate() error {
 	return nil
 }
 
-// Run sends items of a file in pieces: what is sent again after a failure does no harm.
+// Run sends the items of a file in parts: sending a part again does no harm.
 func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	input := &ackLines{Scanner: linesOf(strings.NewReader(strings.Join(a.Refs, "\n"))), unit: "argument"}
 	if a.File != "" {
@@ -333,12 +333,12 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return fmt.Errorf("--file %s names no items", a.File)
 	}
 	if term.JSON {
-		return term.Document(total) // what was kept is the answer to the last piece only
+		return term.Document(total) // the kept answer is the last part's only
 	}
 	return term.Printf("%s", ackedText(&total))
 }
 
-// isItemID tells ids from ranges. What is neither goes as what it resembles, and the server says what is wrong with it.
+// isItemID distinguishes IDs from ranges. Malformed text goes where it resembles, and the server reports the fault.
 func isItemID(text string) bool {
 	_, err := bitfield.ParseItemID(text)
 	last := text[strings.LastIndex(text, ":")+1:]
@@ -355,21 +355,21 @@ func ackedText(acked *client.BatchesAcked) string {
 }
 
 const (
-	// maxAckLine bounds a line of a file: an id is shorter.
+	// maxAckLine limits a line of a file: an ID is shorter.
 	maxAckLine = 4 << 10
-	// ackIDs and ackRanges are how many lines go in one request.
+	// ackIDs and ackRanges limit the lines per request.
 	ackIDs    = 50_000
 	ackRanges = 5_000
 )
 
-// ackLines reads ids and ranges, one a line, and knows where each of them stood.
+// ackLines reads IDs and ranges, one per line, and counts the lines.
 type ackLines struct {
 	*bufio.Scanner
-	unit string // what a line is called, as in: ids.txt: line
-	line int    // the last one that was read
+	unit string // name of a line in errors, as in: ids.txt: line
+	line int    // the last one read
 }
 
-// ackPiece is what goes in one request, with the line of each id and of each range.
+// ackPiece is one request, with the line of each ID and range.
 type ackPiece struct {
 	set                 client.Acknowledgement
 	idLines, rangeLines []int
@@ -383,7 +383,7 @@ func linesOf(r io.Reader) *bufio.Scanner {
 	return lines
 }
 
-// fill reads what goes in one request; nothing at the end.
+// fill reads the next request's lines; none at the end.
 func (l *ackLines) fill(code string) (*ackPiece, error) {
 	p := &ackPiece{set: client.Acknowledgement{Code: code}}
 	for len(p.idLines) < ackIDs && len(p.rangeLines) < ackRanges {
@@ -396,7 +396,7 @@ func (l *ackLines) fill(code string) (*ackPiece, error) {
 		l.line++
 		text := l.Text()
 		if l.line == 1 {
-			text = strings.TrimPrefix(text, "\ufeff") // which some editors put in front of a file
+			text = strings.TrimPrefix(text, "\ufeff") // some editors write it at the start of a file
 		}
 		switch text = strings.TrimSpace(text); {
 		case text == "":
@@ -409,7 +409,7 @@ func (l *ackLines) fill(code string) (*ackPiece, error) {
 	return p, nil
 }
 
-// place says on which line stands what the server refused, where it says ids[17].
+// place maps the server's position, like ids[17], to a line.
 func (l *ackLines) place(err error, p *ackPiece) error {
 	refused, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || len(refused.Errors) == 0 {

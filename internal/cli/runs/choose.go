@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// itemChoice is how commands have items chosen: by one of these.
+// itemChoice selects items by exactly one of its flags.
 type itemChoice struct {
 	Key   []string `json:"keys" xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
 	Keys  string   `json:"-" xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
@@ -31,14 +31,14 @@ type evidence struct {
 	Corrected   bool      `help:"Only items whose data was corrected."`
 }
 
-// chosen is the choice of commands that change items, by one of these or by evidence, which narrows that.
+// chosen selects items to change, by a choice or by evidence, which narrows the choice.
 type chosen struct {
 	itemChoice
 	State []string `json:"states" enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
 	evidence
 }
 
-// failedAt has items chosen by how they failed at another step.
+// failedAt selects items by their failure at another step.
 type failedAt struct {
 	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
 }
@@ -47,11 +47,11 @@ func (c *chosen) none() bool {
 	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.evidence == evidence{}
 }
 
-// chooseOf is for what says that nothing was chosen.
+// chooseOf is the help when nothing was selected.
 const chooseOf = "--key K, --keys FILE, --code C, --group G, or evidence: --service, --since, --until, --where, " +
 	"--where-result, --state, --corrected"
 
-// ask is a request about items with these keys, or about those that flags choose.
+// ask is a request about items with these keys, or those selected by flags.
 type ask[T any] = func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (T, error)
 
 // asking sends flags as the settings of a request about a run.
@@ -71,20 +71,20 @@ func asking[S, T any](
 	}
 }
 
-// redoing is what becomes of the chosen items, by requests to the server.
+// redoing changes the selected items by requests to the server.
 type redoing[T any] struct {
 	chosen *chosen
 	dry    bool
 	ask    ask[T]
-	add    func(sum, one *T) T // what both did, one at a time
+	add    func(sum, one *T) T // merges the results of two requests
 	items  func(*T) int64
-	did    string // with items that are done, for people
-	once   string // an option that is for one request only, when it is given
-	each   bool   // each request is a generation
+	did    string // past participle, for messages
+	once   string // an option for a single request only, if given
+	each   bool   // each request creates a generation
 }
 
-// do asks once, or, for a key file, as often as it has keys for: all of it is tried before the first request changes
-// anything.
+// do sends one request, or, for a key file, as many as its keys need. Before the first change all of them are tried
+// as dry runs.
 func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err error) {
 	if r.chosen.Keys == "" {
 		return r.ask(ctx, r.chosen.Key, r.dry)
@@ -110,8 +110,8 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 	return done, err
 }
 
-// send sends the parts of a key file and returns the sum of what they did, or would do, and those of which anything
-// would be done: all together are one choice, and it is no error when there is nothing to do with some of it.
+// send sends the parts of a key file. It returns the merged results and the parts with items to change: together they
+// are one selection, so a part without any is not an error.
 func (r *redoing[T]) send(ctx context.Context, parts [][]string, dry bool) (sum T, fit [][]string, err error) {
 	var nothing error
 	for i, keys := range parts {
@@ -139,7 +139,7 @@ func (r *redoing[T]) send(ctx context.Context, parts [][]string, dry bool) (sum 
 	return sum, fit, nil
 }
 
-// tell prints what was done: as it came, as the sum of several requests, or as text.
+// tell prints the result: as received, as the sum of several requests, or as text.
 func (r *redoing[T]) tell(term *cli.Console, done *T, text func(*T) string) error {
 	switch {
 	case term.JSON && r.chosen.Keys == "":
@@ -174,7 +174,7 @@ type runAccept struct {
 	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
 	Step     string `help:"Failures of this step; without it, of every step." placeholder:"NAME"`
-	Withdraw bool   `help:"Accept them no more."`
+	Withdraw bool   `help:"No longer accept them."`
 	Reason   string `help:"Why; needed, but to withdraw." placeholder:"TEXT"`
 	DryRun   bool   `help:"Change nothing; say what would be done."`
 }
@@ -199,7 +199,6 @@ func (r *runAccept) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	return accept.tell(term, &done, acceptText)
 }
 
-// addAccepted is what two acceptances did, one at a time.
 func addAccepted(sum, one *client.Accepted) client.Accepted {
 	both := *one
 	both.Items += sum.Items
@@ -209,7 +208,7 @@ func addAccepted(sum, one *client.Accepted) client.Accepted {
 	return both
 }
 
-// addByName adds what is in b to what has the same name in a.
+// addByName adds elements of b to those with the same name in a.
 func addByName[S any](a, b []S, name func(*S) string, add func(to, of *S)) []S {
 	for i := range b {
 		at := slices.IndexFunc(a, func(of S) bool { return name(&of) == name(&b[i]) })

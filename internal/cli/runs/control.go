@@ -20,7 +20,7 @@ import (
 type whichRuns struct {
 	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All    bool   `help:"Every run that is in progress."`
-	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
+	Reason string `help:"Why, shown with the run and in the audit log." placeholder:"TEXT"`
 }
 
 func (w *whichRuns) Validate() error {
@@ -34,7 +34,7 @@ func (w *whichRuns) settings() client.ControlSettings {
 	return client.ControlSettings{Reason: w.Reason}
 }
 
-// do asks for the action and says what it did.
+// do performs the action and prints the result.
 func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
 	one func() (client.Controlled, error), text func(*client.Controlled) string,
@@ -50,12 +50,11 @@ func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 		return term.Answered(err)
 	}
 	for _, l := range done.Skipped {
-		term.Note("run %s was left as it is: %s", l.Run, l.Why)
+		term.Note("run %s was left unchanged: %s", l.Run, l.Why)
 	}
 	return term.Printf("%s\n", text(&done))
 }
 
-// runsText names one run, or says how many: "run 0199…", "3 runs".
 func runsText(done *client.Controlled) string {
 	if done.Run != nil {
 		return "run " + *done.Run
@@ -88,7 +87,7 @@ func pausedText(done *client.Controlled) string {
 
 type runResume struct {
 	whichRuns
-	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
+	MaxFailed *string `help:"Allow this many failed items from now on: 500, 1% or none." placeholder:"N"`
 }
 
 func (r *runResume) Validate() error {
@@ -177,7 +176,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})
 }
 
-// show tells what someone has to know before they approve.
+// show prints what an approver must know.
 func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step})
 	if err != nil || term.JSON {
@@ -250,7 +249,7 @@ func sampleText(item *client.GateItem) string {
 
 type runDelete struct {
 	runArg
-	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`
+	Reason string `help:"Why, for those who request the run and the audit log." placeholder:"TEXT"`
 	DryRun bool   `help:"Change nothing; say what would go."`
 }
 
@@ -271,7 +270,7 @@ func deletedText(d *client.RunDeleted) string {
 	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.EscapeControl(d.Plan), d.State,
 		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
 	if d.DeadLetters > 0 {
-		text += fmt.Sprintf("\nwith it %s dead letters, of which %s wait for someone", cli.Count(d.DeadLetters),
+		text += fmt.Sprintf("\nwith %s dead letters; %s of them wait for an operator", cli.Count(d.DeadLetters),
 			cli.Count(d.WaitingLetters))
 	}
 	if d.Quarantine > 0 {

@@ -25,7 +25,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// notHeldHeader is the server's count of the cells of a workbook that do not hold what is exported.
+// notHeldHeader counts the cells of a workbook that cannot hold their value.
 const notHeldHeader = "Tranche-Cells-Not-Held"
 
 type runExport struct {
@@ -39,7 +39,7 @@ type runExport struct {
 	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
 	Out     string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`
 
-	Dir    string `xor:"to" help:"Write each result to a file of its own in this new directory, with an index." placeholder:"DIR"`
+	Dir    string `xor:"to" help:"Write each result to a separate file in this new directory, with an index." placeholder:"DIR"`
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
@@ -66,7 +66,6 @@ func (r *runExport) Validate() error {
 	return err
 }
 
-// formatOf is the format of a file by its name.
 func formatOf(name string) string {
 	switch end := strings.ToLower(filepath.Ext(name)); end {
 	case ".csv", ".parquet", ".xlsx":
@@ -75,7 +74,7 @@ func formatOf(name string) string {
 	return "ndjson"
 }
 
-// Run exports. A file appears under its name only when it is whole.
+// Run exports. A file gets its name only when complete.
 func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.Dir != "" {
 		return r.files(ctx, term, cl)
@@ -112,8 +111,8 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	return nil
 }
 
-// writeWhole writes a file that only its owner may read, and puts it under its name when it is whole. What is there and
-// is no plain file (a device, a pipe, a link) is written to, never replaced.
+// writeWhole writes a private file and renames it when complete. An existing device, pipe or link is written to,
+// never replaced.
 func writeWhole(name string, from io.Reader) (size int64, err error) {
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return writeTo(name, from)
@@ -160,8 +159,7 @@ type indexedFile struct {
 	SHA256      string `json:"sha256"`
 }
 
-// files writes each result to a file of its own. Each appears under its name when it is whole, and the index when all
-// files are there.
+// files writes each result to a separate file. Each gets its name when complete, the index when all files exist.
 func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	names, err := newFileNames(r.Name)
 	if err != nil {
@@ -195,15 +193,15 @@ func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	kept := ""
 	if out.kept > 0 {
-		kept = fmt.Sprintf(", of which %s were there", cli.Count(int64(out.kept)))
+		kept = fmt.Sprintf("; %s were there already", cli.Count(int64(out.kept)))
 	}
 	term.Note("wrote %s with %s to %s%s; %s lists them", cli.Plural(int64(out.files), "file"),
 		cli.Plural(out.bytes, "byte"), r.Dir, kept, out.indexName())
 	return nil
 }
 
-// openDir makes the directory, which must be new or empty unless an export goes on in it. Nothing outside of it can
-// be reached through what is returned.
+// openDir creates the directory, which must be new or empty unless an export is resumed. The result cannot access
+// anything outside.
 func (r *runExport) openDir() (*os.Root, error) {
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, cli.Usage(fmt.Sprintf("--dir: %v", err))
@@ -230,7 +228,7 @@ type fileExport struct {
 	dir    *os.Root
 	names  *fileNames
 	made   map[string]bool // directories
-	wanted map[string]bool // keys that have not come; nil: all are wanted
+	wanted map[string]bool // keys not seen yet; nil: all are wanted
 	resume bool
 	format string // of the index
 	index  *os.File
@@ -255,7 +253,7 @@ func (e *fileExport) begin(format string, raw bool) (err error) {
 		e.cell = func(text string) string { return text }
 	}
 	e.names.reserve(e.indexName())
-	// What names a whole export goes first, and comes back last.
+	// The index marks a complete export, so it is removed first and written last.
 	if err := e.dir.Remove(e.indexName()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -270,7 +268,7 @@ func (e *fileExport) begin(format string, raw bool) (err error) {
 	return nil
 }
 
-// all writes what the stream brings, one item after the other.
+// all writes the streamed items.
 func (e *fileExport) all(stream io.Reader) error {
 	defer func() { _ = e.index.Close() }()
 	decoder := json.NewDecoder(bufio.NewReaderSize(stream, 1<<20))
@@ -313,7 +311,7 @@ func (e *fileExport) item(item *client.ExportedItem) error {
 	return e.list(&line)
 }
 
-// has reports whether the file is there, as it should be.
+// has reports whether the file exists with this content.
 func (e *fileExport) has(name string, size int, sum [sha256.Size]byte) bool {
 	info, err := e.dir.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(size) {
@@ -323,7 +321,7 @@ func (e *fileExport) has(name string, size int, sum [sha256.Size]byte) bool {
 	return err == nil && sha256.Sum256(data) == sum
 }
 
-// write puts a file under its name when it is whole.
+// write creates a file that gets its name when complete.
 func (e *fileExport) write(name string, data []byte) error {
 	if dir := path.Dir(name); !e.made[dir] {
 		if err := e.dir.MkdirAll(dir, 0o700); err != nil {
@@ -349,7 +347,7 @@ func (e *fileExport) list(line *indexedFile) error {
 	return err
 }
 
-// finish gives the index its name.
+// finish renames the index.
 func (e *fileExport) finish() error {
 	e.rows.Flush()
 	err := errors.Join(e.rows.Error(), e.lines.Flush(), e.index.Sync(), e.index.Close())
@@ -359,7 +357,7 @@ func (e *fileExport) finish() error {
 	return e.dir.Rename(unfinishedIndex, e.indexName())
 }
 
-// wanted are the keys; nil means all.
+// wanted returns the selected keys; nil means all.
 func (c *itemChoice) wanted(stdin io.Reader) (map[string]bool, error) {
 	parts := [][]string{c.Key}
 	if c.Keys != "" {
@@ -378,7 +376,7 @@ func (c *itemChoice) wanted(stdin io.Reader) (map[string]bool, error) {
 	return wanted, nil
 }
 
-// wants reports whether the item is to be exported, and remembers that it was there.
+// wants reports whether the item is to be exported, and marks it as seen.
 func (e *fileExport) wants(key string) bool {
 	if e.wanted == nil {
 		return true
@@ -388,7 +386,7 @@ func (e *fileExport) wants(key string) bool {
 	return wanted
 }
 
-// tellMissing says which keys were wanted and have no result.
+// tellMissing reports wanted keys without a result.
 func (e *fileExport) tellMissing(term *cli.Console) {
 	if len(e.wanted) == 0 {
 		return

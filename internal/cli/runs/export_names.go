@@ -14,29 +14,28 @@ import (
 	"strings"
 )
 
-// What names of files consist of. The longest that file systems take is 255 bytes.
+// Limits of file names. File systems allow 255 bytes.
 const (
 	longestName = 200
 	shardItems  = 1000
 )
 
-// fileNames makes the names of exported files from a template. A name is safe whatever the key: of what a key brings,
-// only letters and digits of ASCII and -_.+=,@ and inner spaces stay as they are, and all else is written as %XX. No
-// part of a path begins with a dot, ends in a dot or a space, is the name of a device, or is longer than 200 bytes. Two
-// names never differ in case alone: the second one gets its ordinal.
+// fileNames makes file names from a template. A name is safe whatever the key: only ASCII letters and digits, -_.+=,@
+// and inner spaces are kept; the rest becomes %XX. No part of a path begins with a dot, ends in a dot or space, is a
+// device name, or exceeds 200 bytes. Names never differ by case alone: the second one gets its ordinal.
 type fileNames struct {
 	template string
-	index    string              // of the index, in lower case: no directory is called so
-	taken    map[uint64]struct{} // by the hash of the name in lower case: 8 bytes each, not the names
+	index    string              // lower case name of the index, not used for directories
+	taken    map[uint64]struct{} // hashes of lower case names: 8 bytes each
 }
 
-// named is the item that a file is for.
+// named is the item of a file.
 type named struct {
 	key, step, contentType string
 	ordinal                int
 }
 
-// nameField is what a template puts in.
+// nameField matches a template's placeholder.
 var nameField = regexp.MustCompile(`\{[^}]*\}`)
 
 func newFileNames(template string) (*fileNames, error) {
@@ -71,7 +70,7 @@ func plainInName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.+=,@", c) >= 0
 }
 
-// of returns the name of an item's file, with slashes. Each is given once.
+// of returns the unique name of an item's file, with slashes.
 func (f *fileNames) of(item *named) string {
 	name := nameField.ReplaceAllStringFunc(f.template, func(field string) string {
 		switch field {
@@ -96,7 +95,7 @@ func (f *fileNames) of(item *named) string {
 	}
 	name = strings.Join(parts, "/")
 	if !f.take(name) {
-		// A ~ comes from no key, so that nothing else has this name.
+		// A ~ never comes from a key, so the name is unique.
 		ext := path.Ext(name)
 		name = strings.TrimSuffix(name, ext) + "~" + strconv.Itoa(item.ordinal) + ext
 		f.take(name)
@@ -104,13 +103,13 @@ func (f *fileNames) of(item *named) string {
 	return name
 }
 
-// reserve keeps the name of the index free, of files and of directories.
+// reserve keeps files and directories from taking the name of the index.
 func (f *fileNames) reserve(index string) {
 	f.index = strings.ToLower(index)
 	f.take(index)
 }
 
-// take notes a name, and reports false when it, or one that differs in case alone, is taken.
+// take reserves a name; false if it, or one that differs by case alone, is taken.
 func (f *fileNames) take(name string) bool {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(strings.ToLower(name)))
@@ -133,7 +132,7 @@ func escapeName(text string) string {
 	return b.String()
 }
 
-// safeName makes a part of a path one that is a name everywhere.
+// safeName makes part of a path valid on all systems.
 func safeName(part string) string {
 	if part == "" {
 		part = "%00"
@@ -159,13 +158,13 @@ func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], p
 
 var device = regexp.MustCompile(`^(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|COM[0-9]|LPT[0-9])$`)
 
-// isDevice reports whether Windows takes a name for a device, whatever its extension.
+// isDevice reports whether Windows treats a name as a device, whatever its extension.
 func isDevice(part string) bool {
 	stem, _, _ := strings.Cut(part, ".")
 	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))
 }
 
-// extension is what files of a content type are called by.
+// extension is the file extension of a content type.
 func extension(contentType string) string {
 	base, _, err := mime.ParseMediaType(contentType)
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {

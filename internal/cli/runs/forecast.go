@@ -13,7 +13,7 @@ import (
 type runForecast struct {
 	runArg
 	Set       []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; may stand more than once." placeholder:"STEP.NAME=VALUE"`
-	Instances []string `sep:"none" help:"Suppose so many instances of a step's service." placeholder:"STEP=N"`
+	Instances []string `sep:"none" help:"Assume N instances of a step's service." placeholder:"STEP=N"`
 	Rate      string   `help:"Suppose this rate of each step, in items a second." placeholder:"N"`
 	Priority  string   `help:"Suppose this priority of the run." placeholder:"N"`
 	Without   []string `help:"Suppose that another run were not there." placeholder:"RUN"`
@@ -67,7 +67,7 @@ func forecastsText(found *client.Forecasts, room int) string {
 		text += "\nas it is, and with no one waited for\n" + t.String()
 	}
 	if len(found.Variants) > 1 {
-		text += "\nNothing was changed. A service is supposed to keep its speed when it is asked for more at once.\n"
+		text += "\nNothing was changed. A service is assumed to keep its speed with more requests in flight.\n"
 	}
 	return text
 }

@@ -22,10 +22,10 @@ type runRerun struct {
 	failedAt
 	Step              string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
 	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
-	InFlight          *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
+	InFlight          *workqueue.Adaptive `help:"Requests in flight from now on, 1 to 10000, or auto." placeholder:"N|auto"`
 	Endpoint          string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
-	Canary            int                 `within:"0," help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
-	CanaryAutoApprove bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
+	Canary            int                 `within:"0," help:"Run a spread sample of N items first, and hold back the rest." placeholder:"N"`
+	CanaryAutoApprove bool                `help:"Release the rest if no more of the sample fails than the run's --max-failed allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun            bool                `help:"Change nothing; say how many items and requests it would be."`
 	waitFlags
@@ -84,7 +84,7 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	return text
 }
 
-// addReruns is what two re-runs did, one at a time; the warnings are those of the second.
+// addReruns merges the results of two reruns; the warnings are those of the second.
 func addReruns(sum, one *client.Rerun) client.Rerun {
 	both := *one
 	both.Items, both.Slices, both.Blocks = sum.Items+one.Items, sum.Slices+one.Slices, sum.Blocks+one.Blocks
@@ -107,7 +107,7 @@ type runReset struct {
 
 func (r *runReset) Validate() error {
 	if !r.All && r.none() {
-		return errors.New("say of which items: --all, " + chooseOf)
+		return errors.New("choose items: --all, " + chooseOf)
 	}
 	return r.Check(r.DryRun)
 }
@@ -123,7 +123,7 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, done.Run, func() error { return reset.tell(term, &done, resetText) })
 }
 
-// addResets is what two resets of a run did, one at a time; the warnings are those of the second.
+// addResets merges the results of two resets; the warnings are those of the second.
 func addResets(a, b *client.Reset) client.Reset {
 	sum := *b
 	sum.Examples = a.Examples
@@ -133,7 +133,6 @@ func addResets(a, b *client.Reset) client.Reset {
 	return sum
 }
 
-// addSteps adds up what became of the steps, by their names.
 func addSteps(a, b []client.StepReset) []client.StepReset {
 	return addByName(a, b, func(st *client.StepReset) string { return st.Step }, func(to, st *client.StepReset) {
 		to.Reset, to.Ready, to.Withdrawn = to.Reset+st.Reset, to.Ready+st.Ready, to.Withdrawn+st.Withdrawn
@@ -166,7 +165,7 @@ func resetText(done *client.Reset) string {
 	return b.String()
 }
 
-// resetSteps is a line for each step: what becomes of the items there.
+// resetSteps describes the items of each step, one line per step.
 func resetSteps(steps []client.StepReset) string {
 	var t cli.Table
 	for i := range steps {
@@ -219,7 +218,7 @@ type runCorrect struct {
 	Items string `aliases:"file" required:"" help:"The items whose data was wrong, as it should be: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
-	Reason  string `help:"Why, for the audit log and for whoever looks at the items." placeholder:"TEXT"`
+	Reason  string `help:"Why, shown with the items and in the audit log." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
 	waitFlags
 	cli.RowFlags
@@ -275,8 +274,7 @@ func correctText(done *client.Corrected) string {
 	return text + "follow it with: tranche run watch " + done.Run
 }
 
-// pausedStill says that nothing comes of a change yet.
 func pausedStill(why, run string) string {
-	return fmt.Sprintf("the run is paused (%s): nothing is done again until it is resumed: tranche run resume %s",
+	return fmt.Sprintf("the run is paused (%s): nothing is rerun until it is resumed: tranche run resume %s",
 		cli.EscapeControl(why), run)
 }

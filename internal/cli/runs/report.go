@@ -18,7 +18,7 @@ import (
 type runReport struct {
 	runArg
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
-	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
+	Before  string   `help:"With --against: compare what waits before this step, for its approver." placeholder:"STEP"`
 	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; may stand more than once." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
@@ -85,17 +85,17 @@ func reportHead(r *client.ReportDocument) string {
 	return t.String()
 }
 
-// maxReportGroups bounds the groups of errors in a report that people read.
+// maxReportGroups limits the error groups in the text of a report.
 const maxReportGroups = 10
 
-// reportItems counts the items so that the lines below the first add up to it.
+// reportItems counts the items so that the lines after the first add up to it.
 func reportItems(r *client.ReportDocument, room int) string {
 	t := cli.NewTable("|>|", room)
 	t.Row("items", r.Items)
 	t.Row("  done", r.Done)
 	accepted := ""
 	if r.Accepted > 0 {
-		accepted = "of which " + cli.Count(r.Accepted) + " accepted"
+		accepted = cli.Count(r.Accepted) + " of them accepted"
 	}
 	t.Row("  failed", r.Failed, accepted)
 	listed := int64(0)
@@ -143,7 +143,7 @@ func reportCorrected(c *client.CorrectedReport) string {
 	return text + t.String()
 }
 
-// reportSteps accounts for each step, where there are several.
+// reportSteps lists the steps if there are several.
 func reportSteps(r *client.ReportDocument, room int) string {
 	if len(r.Steps) < 2 {
 		return ""
@@ -178,7 +178,7 @@ func reportTime(r *client.ReportDocument) string {
 		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + list.Text(r.Generations, 0)
 }
 
-// exactly writes a time of which milliseconds matter.
+// exactly formats a time with milliseconds.
 func exactly(s float64) string {
 	d := cli.Seconds(s)
 	if d > 0 && d < time.Second {
@@ -204,13 +204,13 @@ func reportRequests(r *client.ReportDocument) string {
 	return text + reportBisections(&r.Bisections)
 }
 
-// reportBisections tells what was found out about chunks that failed as a whole.
+// reportBisections describes what was learned from chunks that failed as a whole.
 func reportBisections(b *client.Bisections) string {
 	if len(b.Kinds) == 0 {
 		return ""
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "  chunks that failed as a whole took %s more; %s of them failed alone\n",
+	fmt.Fprintf(&text, "  chunks that failed entirely took %s more; %s of them failed alone\n",
 		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
 	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
 		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.EscapeControl(kind), "_", " "),
@@ -396,7 +396,7 @@ func groupOrigin(g *client.ErrorGroup) string {
 	return origin
 }
 
-// between names a time, or two and no date twice.
+// between formats a time range without repeating the date.
 func between(first, last time.Time) string {
 	from, to := cli.Moment(first), cli.Moment(last)
 	switch {
@@ -409,7 +409,7 @@ func between(first, last time.Time) string {
 	}
 }
 
-// errorLine is an item that failed; others have none.
+// errorLine returns "" for an item that did not fail.
 func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""
@@ -434,7 +434,7 @@ func historyText(history *client.RunHistory, _ int) string {
 
 type runNote struct {
 	runArg
-	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at most."`
+	Text string `arg:"" help:"The note, at most 2,000 characters."`
 }
 
 func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -1,5 +1,4 @@
-// Package runs has the commands about runs: it starts and shows them, follows them, changes them and their items, and
-// exports their results.
+// Package runs has the commands about runs: start, show, follow, change and export them.
 package runs
 
 // Commands are the commands about runs.

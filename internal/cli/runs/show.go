@@ -63,8 +63,8 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	return term.Printf("\nBlocked:\n%s\n", strings.Join(blocked, "\n"))
 }
 
-// percent writes a share from 0 to 1 as the dashboard does: with one decimal near the ends and two within 1 % of them.
-// Short of the end it never says 100, and after the start never 0.
+// percent formats a share from 0 to 1 like the dashboard: with one decimal near the ends and two within 1 % of them.
+// Only exactly 0 and 1 show as 0 and 100.
 func percent(share float64) string {
 	if share <= 0 || share >= 1 {
 		return fmt.Sprintf("%.0f%%", min(max(share, 0), 1)*100)
@@ -137,7 +137,7 @@ func runHead(run *client.RunDocument) string {
 	return t.String()
 }
 
-// runRules writes what a run goes by beyond its plan, as far as it was given.
+// runRules writes settings of a run beyond its plan, if given.
 func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.Row("max failed", maxFailedText(run))
@@ -217,7 +217,7 @@ func startedBy(at time.Time, by string) string {
 	return cli.Moment(at) + " by " + by
 }
 
-// tookText is how long the current generation took, named where others took time as well.
+// tookText is how long the current generation took, named if there were several.
 func tookText(run *client.RunDocument) string {
 	took := cli.Span(cli.Seconds(run.Seconds))
 	if run.Generation > 1 {
@@ -234,7 +234,7 @@ type runItem struct {
 func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{})
 	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
-		// Perhaps the key was taken from a list, where control characters are written as escapes.
+		// The key may come from a list, where control characters are escaped.
 		if other, otherErr := cl.GetItem(ctx, r.Ref, key, client.GetItemParams{}); otherErr == nil {
 			found, err = other, nil
 		}
@@ -252,7 +252,7 @@ func failedText(failed, accepted int64) string {
 	if accepted == 0 {
 		return cli.Count(failed) + " failed"
 	}
-	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
+	return fmt.Sprintf("%s failed, %s of them accepted", cli.Count(failed), cli.Count(accepted))
 }
 
 func itemCount(n int64) string { return cli.Plural(n, "item") }
@@ -280,7 +280,7 @@ func maxFailedText(run *client.RunDocument) string {
 func canaryText(canary *client.CanaryView) string {
 	text := fmt.Sprintf("%s items", cli.Count(int64(canary.Items)))
 	if canary.Auto {
-		text += ", then on by itself"
+		text += ", then automatically released"
 	} else {
 		text += ", then waits for approval"
 	}
@@ -328,7 +328,7 @@ func settingsText(step *client.StepView) []string {
 	return lines
 }
 
-// upTo writes a limit, and whether nodes find the number below it.
+// upTo formats a limit, and whether nodes tune the number below it.
 func upTo(n int, auto bool) string {
 	if auto {
 		return fmt.Sprintf("auto (at most %d)", n)
@@ -336,7 +336,6 @@ func upTo(n int, auto bool) string {
 	return fmt.Sprint(n)
 }
 
-// runSteps is a table of the steps of a run, what they need of each other, and their settings.
 func runSteps(run *client.RunDocument) string {
 	columns, several := "STEP|WAITING>|READY>|IN FLIGHT>|RETRY>|DONE>|FAILED>", len(run.Steps) > 1
 	if several {
@@ -367,7 +366,7 @@ func runSteps(run *client.RunDocument) string {
 	return text + "\nsettings\n" + settings.String()
 }
 
-// relationText says what a step asks, what it needs, and how that binds it.
+// relationText describes a step's target, its needs, and how they bind it.
 func relationText(s *client.StepView) string {
 	parts := []string{cli.TargetText(s.Endpoint)}
 	if s.Kind == client.KindDirect {
@@ -383,9 +382,9 @@ func relationText(s *client.StepView) string {
 	case s.Gate != nil && s.Gate.State == "approved":
 		parts = append(parts, "approved by "+cli.EscapeControl(s.Gate.ApprovedBy))
 	case s.Gate != nil && s.Gate.State == "waiting":
-		parts = append(parts, "waits for someone to approve it")
+		parts = append(parts, "waits for approval")
 	case s.Gate != nil:
-		parts = append(parts, "waits until they have all, and someone approves")
+		parts = append(parts, "waits until all have, then for approval")
 	case s.Barrier && s.BarrierPassed:
 		parts = append(parts, "barrier passed")
 	case s.Barrier:
@@ -397,7 +396,7 @@ func relationText(s *client.StepView) string {
 	return strings.Join(parts, "; ")
 }
 
-// seenText says what a step is given, where that is not the item and all that it needs.
+// seenText describes a step's input if it is not the item and all needs.
 func seenText(s *client.StepView) string {
 	if s.SeesItem && len(s.Inputs) == len(s.Needs) {
 		return ""
@@ -469,7 +468,7 @@ func groupsText(found *client.PayloadGroups) string {
 	return t.String()
 }
 
-// linkRows names the run that a run carries on, and those that carry it on.
+// linkRows names the run this one carries on, and the runs that carry it on.
 func linkRows(t *cli.Table, from *string, carriedOn []string) {
 	if from != nil {
 		t.Row("carries on", "run "+*from)

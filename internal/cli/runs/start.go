@@ -31,8 +31,8 @@ type planFlags struct {
 	Name     string            `json:"name,omitempty" help:"A name to find the run by." placeholder:"TEXT"`
 }
 
-// runStart has flags that are sent as they are, by the names that they have in JSON: to add one that the API has, add a
-// field. The others have no such name.
+// runStart has flags that are sent to the API by their JSON names: to add one, add a field. Flags with json:"-" are
+// local.
 type runStart struct {
 	planFlags
 	cli.KeyFlags
@@ -48,7 +48,7 @@ type runStart struct {
 func (r *runStart) Validate() error {
 	switch {
 	case r.Plan == "" && r.Endpoint == "" && r.From == "":
-		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
+		return errors.New("give a plan file, the name of a saved plan, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
 	}
@@ -78,7 +78,7 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, started.Run, func() error { return cli.Say(term, startedText)(started, nil) })
 }
 
-// send has the run started, with the items if they come from here.
+// send starts the run, with the items if they come from here.
 func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
 	flag, name := r.file()
 	if name == "" {
@@ -87,7 +87,7 @@ func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Ou
 	return cli.Upload(term, flag, name, ask)
 }
 
-// settings reads the plan, when it is a file, and makes the settings of the run.
+// settings reads the plan if it is a file, and returns the run's settings.
 func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, err error) {
 	if cli.IsPlanFile(r.Plan) {
 		if plan, err = cli.ReadPlan(r.Plan, nil); err != nil {
@@ -110,7 +110,7 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 	return plan, settings, cmp.Or(err, alikeErr)
 }
 
-// sent is what flags say to the API.
+// sent converts flags to the API's settings.
 func sent(flags any) (settings client.RunSettings, err error) {
 	err = alike(flags, &settings)
 	return settings, err
@@ -127,13 +127,13 @@ func readSchema(name string) ([]byte, error) {
 	return []byte(file.Text), nil
 }
 
-// Explain says what is wrong with the plan, if that is why the server refused the run.
+// Explain describes the fault in the plan, if that is why the server refused the run.
 func (r *runStart) Explain(plan *cli.TextFile, err error) error {
 	if plan.Path != "" {
 		if bad, ok := errors.AsType[*strictyaml.Error](cli.Explain(plan, err, gather.Parse)); ok {
 			return bad
 		}
-		return err // of the items, say
+		return err // for example about the items
 	}
 	refused, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || r.Plan == "" {
@@ -141,7 +141,7 @@ func (r *runStart) Explain(plan *cli.TextFile, err error) error {
 	}
 	name, _, _ := strings.Cut(r.Plan, "@")
 	if refused.Status == http.StatusNotFound || gather.CheckName(name) != nil {
-		return cli.Usage(fmt.Sprintf("%.200q is neither a file here nor a plan on record (%s); give the path of a YAML "+
+		return cli.Usage(fmt.Sprintf("%.200q is neither a file here nor a saved plan (%s); give the path of a YAML "+
 			"file, or a name from: tranche plan list", r.Plan, strings.TrimSuffix(refused.Detail, "; see tranche plan list")))
 	}
 	return err
@@ -172,14 +172,14 @@ func planRefText(name string, version int) string {
 	return cli.EscapeControl(name)
 }
 
-// runSettings are the settings of a plan that one run may have otherwise. What is not given stays as the plan has it.
+// runSettings override a plan's settings for one run.
 type runSettings struct {
 	gather.Overrides
 
 	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
 }
 
-// overrides checks the flags. Errors name the flag.
+// overrides validates the flags. Errors name the flag.
 func (r *runSettings) overrides() (gather.Overrides, error) {
 	over := r.Overrides
 	for _, text := range r.Set {
@@ -190,7 +190,7 @@ func (r *runSettings) overrides() (gather.Overrides, error) {
 	return over, flagError(over.Validate())
 }
 
-// flagError calls the setting that an error is about by its flag.
+// flagError names a setting in an error by its flag.
 func flagError(err error) error {
 	field, ok := errors.AsType[*gather.FieldError](err)
 	if !ok {
@@ -206,8 +206,8 @@ func flagError(err error) error {
 	return fmt.Errorf("%s: %s", flag, field.Problem)
 }
 
-// alike fills in of one struct what has the same name in another, in JSON or in Go. A name that the other does not have
-// is an error: what is not sent has json:"-".
+// alike copies fields with equal names, in JSON or in Go. An unknown name is an error: fields not to send have
+// json:"-".
 func alike(from, into any) error {
 	text, err := json.Marshal(from, json.OmitZeroStructFields(true))
 	if err != nil {
@@ -220,7 +220,7 @@ func alike(from, into any) error {
 	return nil
 }
 
-// SayHelp gives flags without help that of their settings, which the API has as well.
+// SayHelp gives flags without help the documentation of their API setting.
 func SayHelp(app *kong.Application) error {
 	return kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
 		if flag, ok := node.(*kong.Flag); ok && flag.Help == "" {
@@ -280,13 +280,13 @@ type runOpen struct {
 	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
 	SealWithin     time.Duration `default:"24h" within:"1s," help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
-	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which no one does anything with it), seal or cancel." placeholder:"WHAT"`
+	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, in addition to reporting it: report (nothing, until it is idle for 7 days), seal or cancel." placeholder:"WHAT"`
 	runSettings
 }
 
 func (r *runOpen) Validate() error { return r.start().Validate() }
 
-// start is the same run as one that is started with its items.
+// start returns the equivalent start with items.
 func (r *runOpen) start() *runStart {
 	return &runStart{planFlags: r.planFlags, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
 		runSettings: r.runSettings, itemFlags: itemFlags{later: true}}
@@ -360,7 +360,7 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 
 type runSeal struct {
 	runArg
-	Expect *int64 `within:"0," help:"Seal only if the run has so many items." placeholder:"N"`
+	Expect *int64 `within:"0," help:"Seal only if the run has this many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
 }
 
@@ -377,7 +377,7 @@ func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	})(cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}))
 }
 
-// itemFlags say where the items of a run come from: one of these.
+// itemFlags is the source of a run's items: exactly one.
 type itemFlags struct {
 	Items   string `json:"-" aliases:"file" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Parquet string `json:"-" help:"A Parquet file." placeholder:"FILE"`
@@ -391,7 +391,7 @@ type itemFlags struct {
 	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; may stand more than once. Default: all these." placeholder:"STATE"`
 	Correct string   `json:"-" help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
 
-	later bool // there are none yet
+	later bool // there are no items yet
 }
 
 func (f *itemFlags) validate(format string) error {
@@ -423,7 +423,7 @@ func (f *itemFlags) validate(format string) error {
 	return nil
 }
 
-// file is the file to send, if there is one, and the flag by which it was given.
+// file returns the file to send, if any, and its flag.
 func (f *itemFlags) file() (flag, name string) {
 	switch {
 	case f.Parquet != "":

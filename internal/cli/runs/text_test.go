@@ -47,7 +47,7 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 		{name: "first and last", found: map[string]int{"C-0": 7, "C-300000": 1}, done: 8,
 			changed: []string{"C-0", "C-300000"}},
 		{name: "dry", found: map[string]int{"C-100000": 3, "C-200000": 4}, dry: true, done: 7},
-		{name: "none", want: "true of nothing"},
+		{name: "none", want: "matches nothing"},
 		{name: "unknown keys", found: map[string]int{"C-0": 7}, fail: "C-100000", want: "unknown key"},
 	} {
 		var changed []string
@@ -62,7 +62,7 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 				case keys[0] == tc.fail:
 					return 0, problem(http.StatusUnprocessableEntity, "unknown key")
 				case n == 0:
-					return 0, problem(http.StatusConflict, "the evidence is true of nothing")
+					return 0, problem(http.StatusConflict, "the evidence is matches nothing")
 				default:
 					if !dry {
 						changed = append(changed, keys[0])
@@ -96,7 +96,7 @@ func TestAnExplanationReadsWell(t *testing.T) {
 		Groups: []client.MissingGroup{{
 			State: "sent", Reason: string(health.NoListeners), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
 			Owner: client.OwnerOperator, Who: "whoever runs the services of endpoint statement",
-			Why: strings.Repeat("no one listens on it ", 12), Since: &since, Next: "someone takes them", When: &next,
+			Why: strings.Repeat("no service listens on it ", 12), Since: &since, Next: "someone takes them", When: &next,
 			Advice: []client.Advice{{Do: "start a service", Command: "tranche  endpoints show statement"}},
 		}, {
 			State: "ready", Reason: string(health.RunHeld), Items: 3, Owner: client.OwnerOperator, Who: "whoever",
@@ -243,7 +243,7 @@ func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
 		}}, 0)
 	for _, want := range []string{
 		"generation 1, 1,200 bytes, sha256 abababababababab\n", "left out: step accounts failed", "by bank",
-		"12 bytes of image/png", "being made again", "waiting for steps statement, logo", "source ledger", "NO_SUCH: none",
+		"12 bytes of image/png", "being recomputed", "waiting for steps statement, logo", "source ledger", "NO_SUCH: none",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	watchFirst = 10 * time.Millisecond // short runs end before anybody has to wait; later looks come less often
+	watchFirst = 10 * time.Millisecond // short runs end quickly; the interval doubles up to watchPoll
 	watchPoll  = 400 * time.Millisecond
 	plainEvery = 2 * time.Second
 )
@@ -26,8 +26,9 @@ func (r *runWatch) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return watch(ctx, term, cl, r.Ref, &r.watchFlags, r.MaxWait > 0)
 }
 
-// watch follows a run until it ends and then says how. Ending the watch does not end the run. A server that goes away
-// is waited for, and one that is not there at the first look only if that is bounded, or the server is sure to exist.
+// watch follows a run until it ends and prints the result. Ending the watch does not end the run. It waits for a
+// server that disappears; one missing from the start is waited for only if the wait is limited or the server surely
+// exists.
 func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string, w *watchFlags, sure bool) error {
 	if w.MaxWait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, w.MaxWait, errMaxWait)
@@ -48,7 +49,7 @@ func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string
 	return conclude(term, run)
 }
 
-// follow looks at the run again and again, and shows it, until it ends, or waits for someone and no one stays.
+// follow polls the run and shows it until it ends, or waits for a decision and stays is false.
 func follow(ctx context.Context, cl *client.Client, run *client.RunDocument, progress *progress, stays, sure bool,
 ) error {
 	term, away := progress.term, false
@@ -80,7 +81,7 @@ func follow(ctx context.Context, cl *client.Client, run *client.RunDocument, pro
 	}
 }
 
-// passing reports whether a failure may go away: the server is being restarted, or its database is.
+// passing reports whether a failure may be temporary: the server or its database is restarting.
 func passing(err error) bool {
 	var problem *client.ProblemError
 	return !errors.As(err, &problem) || problem.Status >= 500
@@ -107,13 +108,13 @@ func conclusion(run *client.RunDocument) string {
 	return text
 }
 
-// progress shows a run that moves: a bar for a person, now and then a line for a log.
+// progress shows a run in progress: a bar at a terminal, else occasional lines.
 type progress struct {
 	term  *cli.Console
 	live  bool
 	shown time.Time
 	last  string
-	lines int // of what is on the terminal
+	lines int // lines on the terminal
 }
 
 func (p *progress) show(run client.RunDocument) {
@@ -126,13 +127,13 @@ func (p *progress) show(run client.RunDocument) {
 		return
 	}
 	p.last, p.shown = line, time.Now()
-	_, _ = fmt.Fprintln(p.term.Err, line) // only for looks
+	_, _ = fmt.Fprintln(p.term.Err, line) // cosmetic
 }
 
-// end leaves the last state of the bar where it is, and the next line begins below it.
+// end keeps the last state of the bar and starts a new line.
 func (p *progress) end() {
 	if p.live && p.last != "" {
-		_, _ = fmt.Fprintln(p.term.Err) // only for looks
+		_, _ = fmt.Fprintln(p.term.Err) // cosmetic
 	}
 }
 
@@ -145,7 +146,7 @@ func share(run client.RunDocument) float64 {
 
 func plainLine(run client.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
 
-// runLine is how a run is, with how far each of its steps is or without.
+// runLine formats a run's state, with or without its steps.
 func runLine(run client.RunDocument, steps bool) string {
 	parts := []string{
 		fmt.Sprintf("%4s", percent(share(run))), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
@@ -172,12 +173,12 @@ func runLine(run client.RunDocument, steps bool) string {
 		parts = append(parts, run.State+openText(run.Open))
 	}
 	if (run.State == "paused" || run.State == "running") && len(run.Warnings) > 0 {
-		parts = append(parts, cli.EscapeControl(run.Warnings[0])) // what a person should know first
+		parts = append(parts, cli.EscapeControl(run.Warnings[0])) // the most important one
 	}
 	return strings.Join(parts, "  ")
 }
 
-// perSecondOf is the unit of a run's rate: of several steps, each item's part counts at each step.
+// perSecondOf is the unit of a run's rate: with several steps, each item counts at each step.
 func perSecondOf(run client.RunDocument) string {
 	if len(run.Steps) > 1 {
 		return " parts/s"
@@ -185,7 +186,7 @@ func perSecondOf(run client.RunDocument) string {
 	return "/s"
 }
 
-// barLine is plainLine behind a bar that takes the room that is left.
+// barLine is plainLine after a bar that fills the line.
 func barLine(run client.RunDocument, columns int) string {
 	text := plainLine(run)
 	room := columns - len([]rune(text)) - 3
@@ -200,19 +201,19 @@ func bar(share float64, columns int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", columns-full)
 }
 
-// watchFlags say how long a run is watched. Without them a job of a scheduler could hang indefinitely.
+// watchFlags limit watching a run. Without them a scheduler's job could hang indefinitely.
 type watchFlags struct {
-	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before someone comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or nothing moves until a step is approved: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
 	MaxWait time.Duration `json:"-" within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
-// waitFlags are those of a command that sets a run going.
+// waitFlags are the flags of commands that set a run in motion.
 type waitFlags struct {
 	Wait bool `json:"-" help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
 	watchFlags
 }
 
-// Check refuses what does not go together.
+// Check refuses conflicting flags.
 func (w *waitFlags) Check(dryRun bool) error {
 	switch {
 	case w.Wait && dryRun:
@@ -225,7 +226,8 @@ func (w *waitFlags) Check(dryRun bool) error {
 	return nil
 }
 
-// end says what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
+// end prints what was started, and with --wait follows the run until it ends. With --json and --wait only the run is
+// printed.
 func (w *waitFlags) end(
 	ctx context.Context, term *cli.Console, cl *client.Client, run string, say func() error,
 ) error {
@@ -240,7 +242,7 @@ func (w *waitFlags) end(
 	return watch(ctx, term, cl, run, &w.watchFlags, true)
 }
 
-// stays reports whether a held run is watched on: by a person, or by someone who says so.
+// stays reports whether a held run is watched further: at a terminal, or on request.
 func (w *watchFlags) stays(term *cli.Console) bool {
 	if w.OnHold != "" {
 		return w.OnHold == "wait"
@@ -249,12 +251,12 @@ func (w *watchFlags) stays(term *cli.Console) bool {
 }
 
 var (
-	errHeld    = errors.New("the run waits for someone")
-	errMaxWait = errors.New("the time to watch is over")
+	errHeld    = errors.New("the run waits for an operator")
+	errMaxWait = errors.New("the time to watch has passed")
 )
 
-// waits reports whether nothing of a run moves before someone comes: it is held, or all that is left stands behind a
-// step that waits for an approval. What is out at services still comes in, and may complete the run.
+// waits reports whether a run needs a decision to continue: it is held, or the rest is behind a step that waits for
+// approval. Requests in flight are still recorded, and may complete the run.
 func waits(run *client.RunDocument) bool {
 	held := run.Hold != nil && run.State == "paused"
 	if !held && len(run.Approval) == 0 {
@@ -271,7 +273,7 @@ func waits(run *client.RunDocument) bool {
 
 const goOn = "go on with: tranche run watch "
 
-// left says why the watch ended before the run did, and how to go on; the exit code tells scripts.
+// left says why the watch ended before the run, and how to continue; the exit code is for scripts.
 func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
 	id, seen := run.ID, run.State != ""
 	if seen {
@@ -287,7 +289,7 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		for _, warning := range run.Warnings {
 			term.Note("%s", warning)
 		}
-		term.Note("it waits for someone, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
+		term.Note("it waits for an operator, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
 		return cli.Exit(cli.ExitHeld)
 	case errors.Is(why, errMaxWait):
 		what := "the run has not ended within"
@@ -372,15 +374,14 @@ func (r *runItems) Run(ctx context.Context, term *cli.Console, cl *client.Client
 }
 
 const (
-	// maxBars is how many steps have a bar each; a run of more shows how far it is as a whole.
+	// maxBars limits the steps shown with a bar each; a run with more steps shows its total only.
 	maxBars = 12
 	barRoom = 24
-	// minBarColumns is what a bar with its numbers needs.
+	// minBarColumns is the width needed for a bar with its numbers.
 	minBarColumns = 78
 )
 
-// liveLines is what a person sees of a run that moves: a line, and under it a bar for each step, where there are
-// several.
+// liveLines returns the run's line and, for several steps, a bar per step.
 func liveLines(run client.RunDocument, columns int) []string {
 	if len(run.Steps) < 2 || len(run.Steps) > maxBars || columns < minBarColumns {
 		return []string{barLine(run, columns)}
@@ -406,14 +407,14 @@ func liveLines(run client.RunDocument, columns int) []string {
 	return lines
 }
 
-// draw puts the lines where those before them are.
+// draw replaces the previous lines.
 func (p *progress) draw(lines []string) {
 	up := ""
 	if p.lines > 1 {
 		up = fmt.Sprintf("\x1b[%dA", p.lines-1)
 	}
 	p.last, p.lines = strings.Join(lines, "\n\x1b[K"), len(lines)
-	_, _ = fmt.Fprintf(p.term.Err, "%s\r\x1b[K%s", up, p.last) // only for looks
+	_, _ = fmt.Fprintf(p.term.Err, "%s\r\x1b[K%s", up, p.last) // cosmetic
 }
 
 type runExplain struct {

@@ -75,7 +75,7 @@ func everyPage(b *browser) func(*testing.T) {
 func (p *page) whole(name string) {
 	p.Helper()
 	if name == "runs" {
-		p.says("blocker", "No one listens on endpoint nobody")
+		p.says("blocker", "No service listens on endpoint nobody")
 	}
 }
 

@@ -81,6 +81,8 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.until("what failed is the first button",
 		`document.querySelector('`+at("follow")+` .dialog-buttons').firstElementChild.dataset.test === "see-errors"`)
 	p.click("approve")
+	p.says("approve-anyway-dialog", "2 of 2 failed")
+	p.click("confirm-yes")
 	s.ended(runID(s.T, run))
 
 	p.visit("/runs/" + run + "/errors")
@@ -143,7 +145,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.has("selection")
 	p.click("reset")
 	p.has("reset-dialog")
-	p.says("reset-tried", "would be made again")
+	p.says("reset-tried", "would be recomputed")
 	p.click("reset-go")
 	p.lacks("reset-dialog")
 	s.until("parts are made again", `SELECT count(*) FROM work_result WHERE generation = 2`)
@@ -492,7 +494,7 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 40, 1
 	run := s.load(req, 1000, plainItem)
 	p.visit("/runs/" + run.String())
-	p.says("hold", "its first outcomes plainly failed")
+	p.says("hold", "first results failed")
 	p.says("hold", "bad_payload")
 	p.until("what changes nothing is the first button, and to go on the last one before the menu",
 		`(([first, ...all]) => first.dataset.test === "errors" && all.at(-2).dataset.test === "resume")(
@@ -503,7 +505,7 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	p.until("to leave it is chosen", `document.activeElement.dataset.test === "confirm-no"`)
 	p.click("confirm-no")
 	p.lacks("fail-fast-dialog")
-	p.says("hold", "its first outcomes plainly failed")
+	p.says("hold", "first results failed")
 	p.click("errors")
 	p.says("groups", "bad_payload")
 	p.visit("/runs/" + run.String())

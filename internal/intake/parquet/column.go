@@ -21,10 +21,10 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// maxHeldBytes is what the pages at hand of all columns may take together.
+// maxHeldBytes limits the current pages of all columns together.
 const maxHeldBytes = 256 << 20
 
-// column reads one leaf of the schema, entry by entry, over the pages of a row group.
+// column reads one leaf of the schema, entry by entry, across the pages of a row group.
 type column struct {
 	file     *Reader
 	leaf     *format.SchemaElement
@@ -33,8 +33,8 @@ type column struct {
 	maxDef   int
 	codec    format.CompressionCodec
 	at, end  int64 // of the chunk in the file
-	values   int64 // of the chunk that are to come
-	left     int   // entries of the page
+	values   int64 // remaining in the chunk
+	left     int   // remaining entries of the page
 	reps     hybrid
 	defs     hybrid
 	decoder  decoder
@@ -42,13 +42,11 @@ type column struct {
 	held     int64    // bytes of the page
 	wordHeld int64    // bytes of the dictionary
 
-	// The entry at hand.
 	rep, def int
 	value    value
-	over     bool // there is none: the chunk has ended
+	over     bool // the chunk has ended
 }
 
-// open begins with a chunk.
 func (c *column) open(chunk *columnChunk) error {
 	m, start := &chunk.Meta, chunk.start()
 	inside := start >= 4 && start <= c.file.size
@@ -62,7 +60,6 @@ func (c *column) open(chunk *columnChunk) error {
 	return c.advance()
 }
 
-// advance goes to the next entry.
 func (c *column) advance() (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -94,12 +91,12 @@ func (c *column) damaged() error {
 	return bad("column %s, near row %d: a page is damaged; write the file again", row.Quote(c.name), c.file.row+1)
 }
 
-// plainDictionary is what old writers call both encodings of a dictionary.
+// plainDictionary is the name that old writers use for both dictionary encodings.
 const plainDictionary = format.PlainDictionary //nolint:staticcheck // it is read
 
 const maxPageHeader = 1 << 20
 
-// header reads the header at the place in the chunk. A few hundred bytes nearly always hold it.
+// header reads the header at the current position. A few hundred bytes nearly always hold it.
 func (c *column) header() (*format.PageHeader, error) {
 	for room := int64(512); ; room *= 16 {
 		data := make([]byte, min(room, c.end-c.at))
@@ -117,7 +114,6 @@ func (c *column) header() (*format.PageHeader, error) {
 	}
 }
 
-// page reads the next page.
 func (c *column) page() error {
 	if c.at >= c.end {
 		return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(c.name), c.file.row+1)
@@ -133,7 +129,7 @@ func (c *column) page() error {
 	case packed > maxPageBytes || unpacked > maxPageBytes:
 		return bad("column %s, near row %d: a page of %d bytes, and at most %s are read; write it with smaller "+
 			"pages", row.Quote(c.name), c.file.row+1, max(packed, unpacked), row.Size(maxPageBytes))
-	case h.Type > format.DataPageV2 || h.Type == format.IndexPage: // or of a kind that is not known yet
+	case h.Type > format.DataPageV2 || h.Type == format.IndexPage: // or an unknown type
 		c.at += packed
 		return nil
 	}
@@ -152,7 +148,6 @@ func (c *column) page() error {
 	return c.take(h, data, hold)
 }
 
-// data reads what a page has after its header.
 func (c *column) data(h *format.PageHeader) ([]byte, error) {
 	data := make([]byte, h.CompressedPageSize)
 	if _, err := c.file.input.ReadAt(data, c.at); err != nil && !errors.Is(err, io.EOF) {
@@ -165,7 +160,7 @@ func (c *column) data(h *format.PageHeader) ([]byte, error) {
 	return data, nil
 }
 
-// hold makes sure that all pages at hand stay within what they may take together.
+// hold keeps all current pages within maxHeldBytes.
 func (c *column) hold(old *int64, bytes int64) error {
 	c.file.held += bytes - *old
 	*old = bytes
@@ -221,7 +216,7 @@ func (c *column) take(h *format.PageHeader, data []byte, hold func(int64) error)
 }
 
 func (c *column) unpack(data []byte, n int) ([]byte, error) {
-	if n == 0 && len(data) == 0 { // as of a page of nothing but null: some writers compress nothing then
+	if n == 0 && len(data) == 0 { // some writers compress nothing for a page of nulls
 		return data, nil
 	}
 	data, err := unpackPage(c.codec, data, n)
@@ -240,7 +235,7 @@ func (c *column) explain(err error, how format.Encoding) error {
 	return c.damaged()
 }
 
-// begin sets the page's values up.
+// begin prepares the page's decoder.
 func (c *column) begin(how format.Encoding, data []byte, values int32, hold func(int64) error) (err error) {
 	if values < 0 {
 		panic(errPage)
@@ -269,7 +264,7 @@ func (c *column) begin(how format.Encoding, data []byte, values int32, hold func
 	return nil
 }
 
-// logicalOf is what a column is, also of a file whose writer says it in the older way.
+// logicalOf returns the logical type of a column, also from files that use the older ConvertedType.
 func logicalOf(e *format.SchemaElement) format.LogicalTypeValue {
 	if e.LogicalType.Value != nil || !e.ConvertedType.Valid {
 		return e.LogicalType.Value
@@ -304,7 +299,7 @@ func logicalOf(e *format.SchemaElement) format.LogicalTypeValue {
 	return nil
 }
 
-// append writes a value as JSON; nil when it cannot stand in a payload.
+// append writes a value as JSON, or returns nil if a payload cannot hold it.
 func (n *node) append(dst []byte, v value, depth int) []byte {
 	switch n.Type.V {
 	case format.Boolean:
@@ -369,7 +364,7 @@ func appendTime(dst []byte, t time.Time, utc bool) []byte {
 	return append(t.AppendFormat(append(dst, '"'), format), '"')
 }
 
-// appendFloat writes NaN and the infinities, which JSON does not have, as strings.
+// appendFloat writes NaN and the infinities as strings: JSON lacks them.
 func appendFloat(dst []byte, f float64, size int) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(strconv.AppendFloat(append(dst, '"'), f, 'g', -1, size), '"')
@@ -377,7 +372,7 @@ func appendFloat(dst []byte, f float64, size int) []byte {
 	return strconv.AppendFloat(dst, f, 'g', -1, size)
 }
 
-// appendDecimal writes the digits exactly, as a string: a JSON reader would round a number.
+// appendDecimal writes the exact digits as a string: JSON readers would round a number.
 func appendDecimal(dst []byte, n *big.Int, scale int32) []byte {
 	digits := new(big.Int).Abs(n).String()
 	if scale := int(min(max(scale, 0), 1000)); scale > 0 {

@@ -1,13 +1,12 @@
-// Package parquet reads the rows of a Parquet file as items.
+// Package parquet reads the rows of a Parquet file as items. Package intake defines what each type becomes.
 //
-// parquet-go decodes the metadata and the values. Pages and rows are read here, since nothing of a file can be
-// believed, and parquet-go's reader inflates a page as far as it goes, allocates what a page claims, and reads other
-// values than some writers wrote: tests have such files. So each page is inflated into a buffer of the size that its
-// header says, within bounds, and what it claims is checked before it is decoded. A page of each column is held. An
-// invalid file is an error and never a panic.
+// The file is not trusted, and an invalid file is an error, never a panic. parquet-go decodes the metadata and the
+// values, but pages and rows are read here: parquet-go's reader inflates a page without limit, allocates what a
+// page claims, and misreads values of some writers (tests have such files). So each page is inflated into a buffer
+// of the size in its header, within bounds, and its claims are checked before decoding. One page per column is
+// held.
 //
-// Package intake says what each type becomes. It uses row and jsonvalue, and an io.ReaderAt. A Reader belongs to one
-// goroutine.
+// A Reader belongs to one goroutine.
 package parquet
 
 import (
@@ -28,17 +27,17 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Bounds of a Parquet file. What is larger is refused before anything is allocated for it.
+// Bounds of a Parquet file, checked before anything is allocated.
 const (
 	maxFooterBytes = 16 << 20
 	maxColumns     = 4096
-	maxStructs     = 1 << 20 // in the footer: some for each column of each row group
-	structBytes    = 4       // at least, on average: an empty one has a byte, and takes a hundred in memory
+	maxStructs     = 1 << 20 // in the footer: some per column of each row group
+	structBytes    = 4       // minimum on average: an empty one has one byte and takes a hundred in memory
 	maxSchemaDepth = 64
 	maxThriftDepth = 32
 )
 
-// footer has what is needed of format.FileMetaData: all of it would take a kilobyte for each column of a row group.
+// footer has the needed part of format.FileMetaData, which would take a kilobyte per column of a row group.
 type footer struct {
 	Schema []format.SchemaElement `thrift:"2"`
 	Rows   int64                  `thrift:"3"`
@@ -61,7 +60,6 @@ type columnChunk struct {
 	} `thrift:"3"`
 }
 
-// start is where the first page stands.
 func (c *columnChunk) start() int64 {
 	if m := &c.Meta; m.Dictionary > 0 && m.Dictionary < m.Data {
 		return m.Dictionary
@@ -69,12 +67,10 @@ func (c *columnChunk) start() int64 {
 	return c.Meta.Data
 }
 
-// bad is an error about a Parquet file as a whole.
 func bad(format string, args ...any) error {
 	return &row.InputError{Reason: "the Parquet file: " + fmt.Sprintf(format, args...)}
 }
 
-// readFooter reads the end of a file, where its metadata stands.
 func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	var tail [8]byte
 	if length < int64(len(Magic)+len(tail)) {
@@ -120,8 +116,8 @@ func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	return f, nil
 }
 
-// decodeThrift decodes a struct of Thrift's compact protocol, and returns how many bytes it has. The decoder allocates
-// what lists claim, and calls itself as deep as the data is nested: so the data is walked first.
+// decodeThrift decodes a struct in Thrift's compact protocol and returns its size in bytes. The decoder allocates
+// what lists claim and recurses as deep as the data is nested, so the data is walked first.
 func decodeThrift(data []byte, into any) (n int, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -138,10 +134,10 @@ func decodeThrift(data []byte, into any) (n int, err error) {
 	return n, thrift.NewDecoder(r).Decode(into)
 }
 
-// walker goes over data in Thrift's compact protocol.
+// walker checks data in Thrift's compact protocol.
 type walker struct {
 	r       thrift.Reader
-	structs int // that may come
+	structs int // that may still come
 }
 
 func (w *walker) walk(kind thrift.Type, depth int) (err error) {
@@ -187,7 +183,7 @@ func (w *walker) fields(depth int) error {
 			return err
 		}
 		if f.Type == thrift.TRUE || f.Type == thrift.FALSE {
-			continue // that is the value
+			continue // the type is the value
 		}
 		if err := w.walk(f.Type, depth+1); err != nil {
 			return err
@@ -195,14 +191,14 @@ func (w *walker) fields(depth int) error {
 	}
 }
 
-// maxPageBytes is the largest page that is read, packed or not. Writers make pages of a megabyte.
+// maxPageBytes is the maximum size of a page, packed or not. Writers make pages of a megabyte.
 const maxPageBytes = 64 << 20
 
-// maxPageWindow is the most history that a page in zstd may ask for.
+// maxPageWindow is the maximum zstd window of a page.
 const maxPageWindow = 32 << 20
 
-// unpackPage returns what a page holds, which its header says to be n bytes. Data that holds more is damaged: nothing
-// is allocated for what it claims beyond n.
+// unpackPage unpacks a page to exactly n bytes, the size in its header. More data is damage; nothing beyond n is
+// allocated.
 func unpackPage(codec format.CompressionCodec, data []byte, n int) ([]byte, error) {
 	switch codec {
 	case format.Uncompressed:
@@ -241,7 +237,6 @@ func unpackPage(codec format.CompressionCodec, data []byte, n int) ([]byte, erro
 	}
 }
 
-// unpackLZ4 unpacks one block.
 func unpackLZ4(data []byte, n int) ([]byte, error) {
 	out := make([]byte, n)
 	if size, err := lz4.UncompressBlock(data, out); err != nil || size != n {
@@ -250,8 +245,8 @@ func unpackLZ4(data []byte, n int) ([]byte, error) {
 	return out, nil
 }
 
-// unpackHadoop unpacks the codec that was called LZ4 before LZ4_RAW: blocks, each behind its two sizes, as Hadoop
-// frames them; or, of writers that did not know of that, one bare block.
+// unpackHadoop unpacks the codec called LZ4 before LZ4_RAW: blocks framed by Hadoop, each after its two sizes, or,
+// from writers unaware of that, one bare block.
 func unpackHadoop(data []byte, n int) ([]byte, error) {
 	out := make([]byte, 0, n)
 	for rest := data; ; {

@@ -10,26 +10,24 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// errPage is what a page of data is that is not what its header says.
+// errPage means that a page is not what its header says.
 var errPage = errors.New("a page is damaged")
 
-// value is one of a column: a number, its bits for floats, or bytes that are good until the next.
+// value is a number, the bits of a float, or bytes that are valid until the next value.
 type value struct {
 	n int64
 	b []byte
 }
 
-// decoder yields the values of a page, one by one. It panics with errPage, or with an error of the runtime, when the
-// page ends too soon.
+// decoder yields the values of a page. It panics with errPage or a runtime error when the page ends too soon.
 type decoder interface{ next() value }
 
-// decoded are values that parquet-go has decoded.
 type decoded struct {
 	kind    format.Type
-	length  int // of each, of FixedLenByteArray
+	length  int // per value, for FixedLenByteArray
 	data    []byte
-	offsets []uint32 // of ByteArray: where each begins, and the end
-	wide    bool     // Int32 in the room of Int64
+	offsets []uint32 // for ByteArray: where each begins, and the end
+	wide    bool     // Int32 stored as Int64
 	i       int
 }
 
@@ -61,8 +59,8 @@ func (d *decoded) at(i int) value {
 	}
 }
 
-// decodePage has parquet-go decode values that a page claims to have. It allocates what the data claims: so the claims
-// are looked at first, and hold is called with the bytes that it will take beyond the data.
+// decodePage decodes the values of a page with parquet-go, which allocates what the data claims. So the claims are
+// checked first, and hold is called with the bytes needed beyond the data.
 func decodePage(e *format.SchemaElement, how format.Encoding, data []byte, claimed int64,
 	hold func(int64) error) (*decoded, error) {
 	d := &decoded{kind: e.Type.V}
@@ -75,16 +73,16 @@ func decodePage(e *format.SchemaElement, how format.Encoding, data []byte, claim
 	if len(data) == 0 {
 		return d, nil
 	}
-	data = slices.Clip(data) // it reads past the end as far as there is room
+	data = slices.Clip(data) // the decoder reads past the end up to the capacity
 	if err := checkClaims(how, data, claimed, hold); err != nil {
 		return nil, err
 	}
 	kind, enc := typeOf(d.kind, d.length), parquet.LookupEncoding(how)
 	switch {
-	case how == format.DeltaByteArray && d.kind == format.FixedLenByteArray: // these are written alike
+	case how == format.DeltaByteArray && d.kind == format.FixedLenByteArray: // both are encoded alike
 		kind = parquet.ByteArrayType
 	case how == format.DeltaBinaryPacked && d.kind == format.Int32:
-		// DuckDB has differences of 33 bits, which parquet-go takes for others: wider sums end in the same 32 bits.
+		// DuckDB writes differences of 33 bits, which parquet-go misreads. Wider sums have the same low 32 bits.
 		d.wide, kind = true, parquet.Int64Type
 	}
 	var into []byte
@@ -99,7 +97,7 @@ func decodePage(e *format.SchemaElement, how format.Encoding, data []byte, claim
 	return d, nil
 }
 
-// checkClaims calls hold with the bytes that decoding will take beyond those of the page.
+// checkClaims calls hold with the bytes that decoding needs beyond those of the page.
 func checkClaims(how format.Encoding, data []byte, claimed int64, hold func(int64) error) error {
 	more := int64(len(data))
 	switch how {
@@ -135,10 +133,10 @@ func typeOf(kind format.Type, length int) parquet.Type {
 		format.Double: parquet.DoubleType, format.ByteArray: parquet.ByteArrayType}[kind]
 }
 
-// skipDelta goes over numbers in DELTA_BINARY_PACKED, and returns how many there are and what follows them. More than
-// claimed are damage, and so are wider ones.
+// skipDelta skips numbers in DELTA_BINARY_PACKED and returns their count and the data after them. More values than
+// claimed, or wider ones, are damage.
 func skipDelta(data []byte, claimed int64, width byte) (int64, []byte) {
-	var head [4]uint64 // values of a block, its miniblocks, all values, the first one
+	var head [4]uint64 // values per block, miniblocks, total values, first value
 	for i := range head {
 		head[i], data = uvarint(data)
 	}
@@ -147,7 +145,7 @@ func skipDelta(data []byte, claimed int64, width byte) (int64, []byte) {
 		panic(errPage)
 	}
 	for left -= min(left, 1); left > 0; {
-		_, data = uvarint(data) // the least difference
+		_, data = uvarint(data) // the minimum difference
 		var widths []byte
 		for widths, data = data[:minis], data[minis:]; len(widths) > 0 && left > 0; widths = widths[1:] {
 			if widths[0] > width {
@@ -168,13 +166,13 @@ func uvarint(data []byte) (uint64, []byte) {
 	return v, data[n:]
 }
 
-// hybrid reads runs of equal values and of packed ones: levels, indexes, booleans. It is code of ours: parquet-go
-// decodes all runs of a page ahead, of which ten bytes can claim two thousand million values, and a page of real files
-// has a million indexes. And it takes a run of booleans for whole bytes, as only it writes them.
+// hybrid reads runs of equal or packed values: levels, indexes, booleans. parquet-go is not used here: it decodes
+// all runs of a page ahead, and ten bytes can claim two thousand million values, while a real page has a million.
+// It also takes a run of booleans for whole bytes, as only it writes them.
 type hybrid struct {
 	data  []byte
 	width uint
-	left  uint64 // values of the run
+	left  uint64 // remaining values of the run
 	bits  []byte // of a packed run
 	bit   uint64
 	same  uint64
@@ -212,7 +210,7 @@ func (h *hybrid) begin() {
 		h.data = h.data[(h.width+7)/8:]
 		return
 	}
-	// The last run may be cut to the bytes that its values take.
+	// The last run may be cut to the bytes of its values.
 	size := min(uint64(len(h.data)), h.left*uint64(h.width))
 	if h.left > uint64(len(h.data)) {
 		panic(errPage)
@@ -228,7 +226,6 @@ type flags struct{ hybrid }
 
 func (f *flags) next() value { return value{n: int64(min(f.read(), 1))} }
 
-// indexed reads values of a dictionary.
 type indexed struct {
 	hybrid
 	words *decoded

@@ -12,46 +12,44 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Reader reads the rows of a Parquet file, which must be read from its end and in many places at once. The
-// data is believed nothing: whatever sizes and numbers it claims, memory is bounded by the pages at hand, one for each
-// column, which have bounds of their own.
+// Reader reads the rows of a Parquet file by random access. The data is not trusted: whatever sizes and numbers it
+// claims, memory is bounded by one page per column, and those pages have bounds of their own.
 type Reader struct {
 	input    io.ReaderAt
 	size     int64
 	cfg      Config
 	footer   *footer
-	columns  []*column // the leaves, in the order of the file
+	columns  []*column // the leaves, in file order
 	fields   []*node   // the top level
 	prefixes [][]byte
 	key      int
 	group    int   // the next one
-	left     int64 // rows of the group at hand
+	left     int64 // remaining rows of the current group
 	row      int
 	held     int64 // bytes of pages
 	out      int64 // bytes of payloads
 }
 
-// node is a part of the schema.
 type node struct {
 	*format.SchemaElement
 	logical  format.LogicalTypeValue
 	children []*node
 	prefixes [][]byte
-	leaf     *column // of a leaf
+	leaf     *column // if it is a leaf
 	first    *column // the first leaf below
-	rep, def int     // the levels at which it is there
+	rep, def int     // the levels at which it is present
 }
 
-// Magic is what a file begins and ends with.
+// Magic is the first and last bytes of a file.
 const Magic = "PAR1"
 
 const (
-	// A Parquet file may unpack to more times its size than other input: names stand in it once, and so do values.
+	// A Parquet file may have a higher unpacking ratio than other input: names and repeated values are stored once.
 	ratioFrom = 64 << 20
 	ratio     = 5
 )
 
-// Config says which column is the key, and has the limits, as the Config of package intake: none of them is zero.
+// Config has the key column and the limits, like the Config of package intake. No limit is zero.
 type Config struct {
 	Key           string
 	MaxFieldBytes int
@@ -60,7 +58,7 @@ type Config struct {
 	MaxRatio      int
 }
 
-// Open reads what a file of so many bytes says about itself.
+// Open reads the metadata of a file of size bytes.
 func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 	foot, err := readFooter(file, size)
 	if err != nil {
@@ -88,10 +86,9 @@ func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 	return p, nil
 }
 
-// KeyName is the column that the keys come from.
+// KeyName is the column of the keys.
 func (p *Reader) KeyName() string { return p.fields[p.key].Name }
 
-// schema makes a tree of the list that the footer has.
 func (p *Reader) schema() error {
 	elements := p.footer.Schema
 	if len(elements) < 2 {
@@ -220,7 +217,7 @@ func (p *Reader) Next(item *row.Item) error {
 	return nil
 }
 
-// nextGroup goes to the next row group. What the one before has left over is damage.
+// nextGroup goes to the next row group. Unread entries of the previous one are damage.
 func (p *Reader) nextGroup() error {
 	if p.group > 0 {
 		for _, c := range p.columns {
@@ -230,7 +227,7 @@ func (p *Reader) nextGroup() error {
 		}
 	}
 	if p.group == len(p.footer.Groups) {
-		if p.footer.Rows != 0 && int64(p.row) != p.footer.Rows { // some writers do not count
+		if p.footer.Rows != 0 && int64(p.row) != p.footer.Rows { // some writers leave it 0
 			return bad("it has %d rows, and claims %d; it is damaged, write it again", p.row, p.footer.Rows)
 		}
 		return io.EOF
@@ -249,7 +246,6 @@ func (p *Reader) nextGroup() error {
 	return nil
 }
 
-// takeKey reads the key as text.
 func (p *Reader) takeKey(item *row.Item, f *node) error {
 	if f.leaf.def < f.def {
 		return p.rowError(f.Name, "the key is null; every row needs one")
@@ -275,7 +271,7 @@ func (p *Reader) takeKey(item *row.Item, f *node) error {
 	return nil
 }
 
-// write appends what the columns hold for a node whose parent is there.
+// write appends the values of a node whose parent is present.
 func (p *Reader) write(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
 	case n.is(format.Repeated):
@@ -292,7 +288,6 @@ func (p *Reader) tooLarge(at *column) error {
 
 func (n *node) is(r format.FieldRepetitionType) bool { return n.RepetitionType.V == r }
 
-// isList tells whether a group stands for a list or a map.
 func (n *node) isList() bool {
 	switch n.logical.(type) {
 	case *format.ListType, *format.MapType:
@@ -301,13 +296,12 @@ func (n *node) isList() bool {
 	return false
 }
 
-// content writes a node that is there.
 func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
 	case depth > p.cfg.MaxDepth:
 		return nil, p.rowError(n.first.name, fmt.Sprintf("nested deeper than %d, which services do not take; flatten it",
 			p.cfg.MaxDepth))
-	case n.leaf != nil && (n.leaf.over || n.leaf.def < n.def): // other columns of the row say that it is there
+	case n.leaf != nil && (n.leaf.over || n.leaf.def < n.def): // other columns of the row claim that it is present
 		return nil, n.leaf.damaged()
 	case n.leaf != nil:
 		out := n.append(dst, n.leaf.value, p.cfg.MaxDepth-depth)
@@ -331,8 +325,8 @@ func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// element is what a list repeats: the one thing in its repeated group, or that itself as old writers have it. Of a map
-// it is a pair of key and value.
+// element returns what a list repeats: the only child of its repeated group, or, from old writers, that group
+// itself. For a map it is a pair of key and value.
 func (n *node) element(list *node) *node {
 	if _, ok := list.logical.(*format.ListType); ok && n.leaf == nil && len(n.children) == 1 && n.Name != "array" &&
 		n.Name != list.Name+"_tuple" {
@@ -341,7 +335,6 @@ func (n *node) element(list *node) *node {
 	return n
 }
 
-// list writes what is repeated.
 func (p *Reader) list(dst []byte, repeated, element *node, depth int) ([]byte, error) {
 	dst = append(dst, '[')
 	if repeated.first.def < repeated.def {
@@ -371,7 +364,7 @@ func (p *Reader) list(dst []byte, repeated, element *node, depth int) ([]byte, e
 	}
 }
 
-// pass goes over what is not there: each leaf below has one entry for it.
+// pass skips an absent node: each leaf below has one entry for it.
 func (n *node) pass() error {
 	if n.leaf != nil {
 		if n.leaf.over {

@@ -1,7 +1,6 @@
-// Package row is what all readers of items share: what a row becomes, the rules for names of columns, what is said of a
-// row, or of a whole input, that cannot be read, and JSON as payloads have it: valid UTF-8 without NUL, not even as an
-// escape, and without spaces between tokens, so that PostgreSQL can store it. Whatever of the input an error repeats is
-// quoted and bounded. It uses nothing of ours.
+// Package row has what all readers of items share: the item, the rules for column names, errors about a row or a
+// whole input, and JSON as payloads hold it: valid UTF-8 without NUL, not even as an escape, and without spaces
+// between tokens, so that PostgreSQL can store it. Errors quote and bound what they repeat of the input.
 package row
 
 import (
@@ -12,14 +11,14 @@ import (
 	"unicode/utf8"
 )
 
-// ErrNoRows is wrapped by the InputError of an input that holds no rows.
+// ErrNoRows is wrapped by the InputError of an input without rows.
 var ErrNoRows = errors.New("no rows")
 
-// LineError is returned for a row that cannot be an item. The rows before it were good.
+// LineError is returned for a row that cannot be an item. The rows before it were valid.
 type LineError struct {
-	Line   int    // 1-based line of the input, after decompression, where the trouble is
-	Column string // the column (CSV) or top-level field (NDJSON); empty when the whole row is meant
-	Reason string // what is wrong, and what to do
+	Line   int    // 1-based line of the fault in the input, after decompression
+	Column string // the column (CSV) or top-level field (NDJSON); empty: the whole row
+	Reason string // the fault and the remedy
 }
 
 func (e *LineError) Error() string {
@@ -29,11 +28,11 @@ func (e *LineError) Error() string {
 	return fmt.Sprintf("line %d, field %s: %s", e.Line, Quote(e.Column), e.Reason)
 }
 
-// InputError is returned for an input that is unusable as a whole, or from some place on: empty, of an unknown kind, or
-// broken compressed data.
+// InputError is returned for an input that is unusable as a whole or from some point on: empty, of an unknown
+// format, or damaged compressed data.
 type InputError struct {
-	Line   int    // the last line that was read; 0 when there was none
-	Reason string // what is wrong, and what to do
+	Line   int    // the last line read; 0: none
+	Reason string // the fault and the remedy
 	Err    error  // the cause; may be nil
 }
 
@@ -46,13 +45,13 @@ func (e *InputError) Error() string {
 
 func (e *InputError) Unwrap() error { return e.Err }
 
-// Bounds of what an error message repeats of the input.
+// Limits on what an error message repeats of the input.
 const (
 	maxQuoted = 80 // bytes of one name
 	maxListed = 20 // names in a list
 )
 
-// Quote makes a name safe to show: quoted, escaped, and cut when it is long.
+// Quote makes a name safe to show: quoted, escaped and, if long, cut.
 func Quote(name string) string {
 	if len(name) <= maxQuoted {
 		return fmt.Sprintf("%q", name)
@@ -64,7 +63,6 @@ func Quote(name string) string {
 	return fmt.Sprintf("%q…", name[:cut])
 }
 
-// List quotes names for a message.
 func List(names []string) string {
 	var b strings.Builder
 	for i, name := range names {
@@ -80,7 +78,7 @@ func List(names []string) string {
 	return b.String()
 }
 
-// Size writes a limit in bytes the way people say it.
+// Size formats a limit in bytes.
 func Size(n int) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
@@ -96,20 +94,19 @@ func Size(n int) string {
 type Item struct {
 	// Key identifies the entity: 1 to intake.MaxKeyBytes bytes, valid UTF-8, no NUL.
 	Key string
-	// Payload is one compact JSON object. Next overwrites it in place: an Item that is used again loses its old payload,
-	// so copy the bytes, or use a fresh Item, to keep them.
+	// Payload is one compact JSON object. Next overwrites it in place: copy the bytes, or use a fresh Item, to keep
+	// them.
 	Payload []byte
 	// Line is the 1-based line of the input, after decompression, where the row starts.
 	Line int
-	// Invalid says in what the payload does not fit intake.Config.Schema; empty when it does, or when no one takes what
-	// does not.
+	// Invalid says how the payload violates intake.Config.Schema; empty: it does not, or invalid items are not taken.
 	Invalid string
 }
 
-// LoneCR says what is wrong with a "\r" where no line ends.
+// LoneCR is the error for a "\r" that ends no line.
 const LoneCR = "a carriage return without a line feed; save the input with LF or CRLF line ends"
 
-// RefuseName says why a name cannot stand in a header; empty when it can.
+// RefuseName returns why a name cannot be in a header; empty if it can.
 func RefuseName(name string) string {
 	switch {
 	case name == "":
@@ -125,7 +122,7 @@ func RefuseName(name string) string {
 	}
 }
 
-// KeyColumn finds the column of the keys by intake.Config.Key's rule.
+// KeyColumn finds the key's column by the rule of intake.Config.Key.
 func KeyColumn(names []string, key string, line int) (int, error) {
 	if key != "" {
 		if i := slices.Index(names, key); i >= 0 {
@@ -142,10 +139,10 @@ func KeyColumn(names []string, key string, line int) (int, error) {
 	return 0, nil
 }
 
-// UsualKeys are the names that hold the key when none is given, best first.
+// UsualKeys are the default names of the key, best first.
 func UsualKeys() []string { return []string{"key", "id"} }
 
-// Prefixes writes what stands before each value of a payload. The names are known to be good.
+// Prefixes returns the text before each value of a payload. The names are known to be valid.
 func Prefixes(names []string) [][]byte {
 	made := make([][]byte, len(names))
 	for i, name := range names {
@@ -159,13 +156,13 @@ func Prefixes(names []string) [][]byte {
 	return made
 }
 
-// RecordError is returned for a row of a query or of a file without lines, or a message of a stream, that cannot be an
-// item.
+// RecordError is returned for a row without a line (of a query or file), or a message of a stream, that cannot be
+// an item.
 type RecordError struct {
 	Unit   string // row, message
-	Number int    // of the row, from 1; the message's sequence in its stream
-	Field  string // the column or field; empty when all of it is meant
-	Reason string // what is wrong, and what to do
+	Number int    // of the row, from 1, or the message's sequence in its stream
+	Field  string // the column or field; empty: all of it
+	Reason string // the fault and the remedy
 }
 
 func (e *RecordError) Error() string {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// EscapedNUL is the one escape that PostgreSQL's jsonb refuses, and that makes a text it cannot store.
+// EscapedNUL is the one JSON escape that PostgreSQL's jsonb refuses and that makes a text it cannot store.
 const EscapedNUL = `\u0000`
 
 // HasEscapedNUL finds \u0000 in valid JSON, but not \\u0000, which is a backslash and five characters.
@@ -48,7 +48,7 @@ func AppendCompact(dst, value []byte) []byte {
 	return append(dst, value[start:]...)
 }
 
-// Deeper reports whether valid JSON is nested deeper than depth. Most has too few brackets to need a closer look.
+// Deeper reports whether valid JSON is nested deeper than depth. A count of brackets rules out most values first.
 func Deeper(value []byte, depth int) bool {
 	if len(value) <= 2*depth || bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) <= depth {
 		return false
@@ -92,7 +92,7 @@ func KindName(kind jsontext.Kind) string {
 	}
 }
 
-// AppendText appends text in UTF-8 as a string; nil when PostgreSQL cannot store it.
+// AppendText appends UTF-8 text as a string, or returns nil if PostgreSQL cannot store it.
 func AppendText(dst, value []byte, _ int) []byte {
 	out, bad := AppendString(dst, value)
 	if bad >= 0 {
@@ -101,8 +101,8 @@ func AppendText(dst, value []byte, _ int) []byte {
 	return out
 }
 
-// AppendJSON appends JSON, in one line; nil when it is none, has a name twice in one object, or cannot stand in a
-// payload at this depth.
+// AppendJSON appends JSON on one line, or returns nil if it is invalid, has a duplicate name in an object, or
+// cannot be in a payload at this depth.
 func AppendJSON(dst, value []byte, depth int) []byte {
 	v := jsontext.Value(bytes.Clone(value))
 	if !v.IsValid() || v.Compact() != nil || HasEscapedNUL(v) || Deeper(v, depth-1) {
@@ -111,8 +111,8 @@ func AppendJSON(dst, value []byte, depth int) []byte {
 	return append(dst, v...)
 }
 
-// AppendString appends text as a JSON string. If text is not valid UTF-8, or holds a NUL, it returns the offset of the
-// first bad byte and dst is of no use; else the offset is -1.
+// AppendString appends text as a JSON string and returns -1. If text is not valid UTF-8 or holds a NUL, it returns
+// the offset of the first bad byte, and dst is unusable.
 func AppendString(dst, text []byte) ([]byte, int) {
 	if nul := bytes.IndexByte(text, 0); nul >= 0 {
 		if bad := InvalidAt(text[:nul]); bad >= 0 {
@@ -127,7 +127,7 @@ func AppendString(dst, text []byte) ([]byte, int) {
 	return quoted, -1
 }
 
-// BadByte explains why the byte at an offset cannot be taken.
+// BadByte explains why the byte at an offset is refused.
 func BadByte(text []byte, offset int) string {
 	if text[offset] == 0 {
 		return fmt.Sprintf("byte %d is NUL, which PostgreSQL cannot store in a text; remove it", offset+1)
@@ -149,7 +149,7 @@ func InvalidAt(text []byte) int {
 	return -1
 }
 
-// guessEncoding says in which encoding a byte that is not UTF-8 may have a meaning.
+// guessEncoding guesses the encoding of a byte that is not UTF-8.
 func guessEncoding(b byte) string {
 	if strings.IndexByte("\x81\x8d\x8f\x90\x9d", b) >= 0 {
 		return "latin-1"

@@ -1,5 +1,4 @@
-// Package servers has tests of runs whose PostgreSQL or NATS does not keep its word: a disk that is full for a while,
-// messages that are gone although they were acknowledged, a standby that had fallen behind, a backup that is put back;
-// and of runs that move to other servers, and of a NATS cluster that grows. Nodes and services are in the process of
-// the test. It has no code of its own.
+// Package servers tests runs whose PostgreSQL or NATS fails: a full disk, lost acknowledged messages, a standby that
+// lagged, a restored backup; and runs that move to other servers, and a growing NATS cluster. Nodes and services are
+// in the test process. It has only tests.
 package servers

@@ -113,7 +113,7 @@ func (w *world) tellsOfDisk(run workqueue.RunID, nc *nats.Conn) bool {
 	e := testenv.Must(healthstore.New(w.Store).Explain(w.Context(), run))(w)
 	for _, g := range e.Groups {
 		if g.Reason != healthstore.ReasonUnwritable || g.Owner != healthstore.OwnerOperator ||
-			!strings.Contains(g.Why, "disk") || g.Who != "whoever runs the NATS server" {
+			!strings.Contains(g.Why, "disk") || g.Who != "the operator of NATS" {
 			w.Logf("%d items are explained by %s, whose turn it is is %s: %s", g.Items, g.Reason, g.Who, g.Why)
 			return false
 		}

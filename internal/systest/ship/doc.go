@@ -1,7 +1,6 @@
-// Package ship has the tests of what people install: each artefact is made as a release makes it, and used as its user
-// would use it. The image runs in a container with a read-only root, the package is installed by dpkg into a root of
-// its own and its unit judged by systemd, the chart is rendered by helm, and the Compose file is read by Compose's own
-// parser, what it says of Tranche being run.
+// Package ship tests what users install: each artefact is built as in a release and used as by its user. The image
+// runs with a read-only root, dpkg installs the package into a separate root and systemd checks its unit, helm
+// renders the chart, and Compose's own parser reads the Compose file, whose commands for Tranche are run.
 //
-// What cannot be run where these tests run stands in docs/install.md, under "What was not tried".
+// docs/install.md, "What was not tried", lists what cannot run here.
 package ship

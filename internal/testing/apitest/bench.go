@@ -1,5 +1,5 @@
-// Package apitest is what tests of the API share: a server on a database of its own ([Setup]), one before which people
-// log in, one with a node and services, and who asks them. It is for tests only.
+// Package apitest has what tests of the API share: a server with its own database ([Setup]), one that requires a
+// login, one with a node and services, and their clients. It is for tests only.
 package apitest
 
 import (
@@ -46,7 +46,7 @@ type (
 	collectorStore = collector.Store
 )
 
-// StoreEngine is a node that only writes: nothing is sent to services.
+// StoreEngine is a node that only writes: it sends nothing to services.
 type StoreEngine struct {
 	startStore
 	redoStore
@@ -55,15 +55,15 @@ type StoreEngine struct {
 	db    *database.DB
 	ID    workqueue.SessionID
 	Begun chan struct{} // closed
-	Asked *atomic.Int32 // for what has to reach services
+	Asked *atomic.Int32 // counts calls that would reach services
 
-	Silent *streams.StalledStreams // what the streams are that do not answer
+	Silent *streams.StalledStreams // streams reported as not answering
 }
 
-// Session implements kernel.Node.
+// Session returns the node's session.
 func (e StoreEngine) Session() workqueue.SessionID { return e.ID }
 
-// Requeue implements api.Requeuer.
+// Requeue requeues dead letters.
 func (e StoreEngine) Requeue(
 	ctx context.Context, sel deadletter.DeadSelection, actor string,
 ) (deadletter.Requeue, error) {
@@ -71,7 +71,7 @@ func (e StoreEngine) Requeue(
 	return deadletter.New(e.db).Requeue(ctx, sel, actor)
 }
 
-// ChangeEndpoint implements api.Setter.
+// ChangeEndpoint changes an endpoint.
 func (e StoreEngine) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -79,7 +79,7 @@ func (e StoreEngine) ChangeEndpoint(
 	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
 }
 
-// AddOps implements ingest.Adder.
+// AddOps adds operations to a collector.
 func (e StoreEngine) AddOps(
 	ctx context.Context, name string, version int, batches [][]collector.Op,
 ) ([]collector.AddedOps, error) {
@@ -87,20 +87,20 @@ func (e StoreEngine) AddOps(
 	return out, err
 }
 
-// Ready implements kernel.Node.
+// Ready is closed.
 func (e StoreEngine) Ready() <-chan struct{} { return e.Begun }
 
-// Stalled implements kernel.Node.
+// Stalled returns the streams reported as not answering.
 func (e StoreEngine) Stalled() *streams.StalledStreams { return e.Silent }
 
-// Start implements runs.Engine.
+// Start loads a run.
 func (e StoreEngine) Start(
 	ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
 	return e.Load(ctx, req, next)
 }
 
-// Whole is a node in one piece.
+// Whole is a complete node.
 type Whole interface {
 	kernel.Node
 	runs.Engine
@@ -111,12 +111,12 @@ type Whole interface {
 	api.Requeuer
 }
 
-// NodeOf is what the API is given of one.
+// NodeOf returns a node for the API.
 func NodeOf(n Whole) api.Node {
 	return api.Node{Node: n, Starts: n, Controls: n, Redo: n, Collectors: n, Endpoints: n, DeadLetters: n}
 }
 
-// Bench is a server on a database of its own, and who asks it.
+// Bench is a server with its own database, and its client.
 type Bench struct {
 	*testing.T
 	Pool   *pgxpool.Pool
@@ -124,17 +124,17 @@ type Bench struct {
 	Engine StoreEngine
 	Server *api.Server
 	URL    string
-	Oidc   *access.OIDC // nil: no one logs in by a provider
-	Gated  bool         // who asks has to say who they are
+	Oidc   *access.OIDC // nil: no login by a provider
+	Gated  bool         // requests need authentication
 }
 
-// Setup makes one whose node only writes.
+// Setup returns a bench whose node only writes.
 func Setup(t *testing.T) *Bench {
 	t.Helper()
 	pool := testenv.Pool(t)
 	store := database.New(pool)
 	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
-		time.Hour) // nothing prolongs it
+		time.Hour) // nothing renews it
 	testenv.NoError(t, err)
 	engine := StoreEngine{startStore: start.New(store), redoStore: redo.New(store), controlStore: control.New(store),
 		collectorStore: collector.New(store), db: store, ID: session, Begun: make(chan struct{}),
@@ -145,7 +145,7 @@ func Setup(t *testing.T) *Bench {
 	return b
 }
 
-// Over makes the bench one with another node and settings.
+// Over replaces the node and the settings.
 func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
 	b.Helper()
 	server := testenv.Must(api.New(b.Store, node, nc, config))(b)
@@ -154,13 +154,13 @@ func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
 	b.Server, b.URL = server, web.URL
 }
 
-// ServeWith makes it one with other settings.
+// ServeWith replaces the settings.
 func (b *Bench) ServeWith(nc *nats.Conn, config api.Config) {
 	b.Helper()
 	b.Over(NodeOf(b.Engine), nc, config)
 }
 
-// Problem is an answer that says no.
+// Problem is an error answer.
 type Problem struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
@@ -170,7 +170,7 @@ type Problem struct {
 	} `json:"errors"`
 }
 
-// Ask sends a request and reads the answer, which must be a problem when it says no.
+// Ask sends a request and reads the answer. An error answer must be a problem.
 func (b *Bench) Ask(method, path string, body io.Reader, header ...string) (int, []byte) {
 	b.Helper()
 	code, text, err := b.TryAsk(method, path, body, header...)
@@ -178,7 +178,7 @@ func (b *Bench) Ask(method, path string, body io.Reader, header ...string) (int,
 	return code, text
 }
 
-// TryAsk does that in a goroutine that is not the test's.
+// TryAsk is Ask for a goroutine other than the test's.
 func (b *Bench) TryAsk(method, path string, body io.Reader, header ...string) (int, []byte, error) {
 	b.Helper()
 	answer, err := b.request(b.Context(), method, b.URL+path, body, header...)
@@ -201,12 +201,12 @@ func (b *Bench) TryAsk(method, path string, body io.Reader, header ...string) (i
 	return answer.StatusCode, text, nil
 }
 
-// Refused asks for what is answered no, and returns the problem.
+// Refused sends a request, wants an error answer, and returns the problem.
 func (b *Bench) Refused(status int, detail, method, path string, body io.Reader, header ...string) Problem {
 	b.Helper()
 	code, text := b.Ask(method, path, body, header...)
 	var p Problem
-	_ = json.Unmarshal(text, &p) // ask has checked it
+	_ = json.Unmarshal(text, &p) // Ask has checked it
 	if code != status || !strings.Contains(p.Detail, detail) {
 		b.Errorf("%s %s: got %d %q; want %d %q", method, path, code, p.Detail, status, detail)
 	}
@@ -223,7 +223,7 @@ func (b *Bench) Start(query string) (out runs.Started) {
 	return out
 }
 
-// Finish answers every item; those whose key begins with bad fail.
+// Finish answers every item; ordinal 1 fails.
 func (b *Bench) Finish(run workqueue.RunID) {
 	b.Helper()
 	b.answer(run, 0, func(slot *settle.Slot) {
@@ -234,13 +234,13 @@ func (b *Bench) Finish(run workqueue.RunID) {
 	})
 }
 
-// Answer records a result of each item of a run, by ordinal; nil fails it.
+// Answer records a result for each item of a run, by ordinal; nil fails the item.
 func (b *Bench) Answer(run workqueue.RunID, contentType string, result func(workqueue.Ordinal) []byte) {
 	b.Helper()
 	b.AnswerStep(run, 0, contentType, result)
 }
 
-// AnswerStep answers the items of a step.
+// AnswerStep is Answer for one step.
 func (b *Bench) AnswerStep(
 	run workqueue.RunID, step workqueue.Step, contentType string, result func(workqueue.Ordinal) []byte,
 ) {
@@ -269,10 +269,10 @@ func (b *Bench) answer(run workqueue.RunID, step workqueue.Step, fill func(*sett
 	}
 }
 
-// Three is three items.
+// Three is a CSV of three items.
 const Three = "id,name\n=1,ann\n2,bob\n3,cy\n"
 
-// Peek opens a stream, which has no end, and reads what it begins with.
+// Peek opens an endless stream, and reads its first line.
 func (b *Bench) Peek(path string) {
 	b.Helper()
 	ctx, leave := context.WithCancel(b.Context())
@@ -284,10 +284,10 @@ func (b *Bench) Peek(path string) {
 	}
 }
 
-// Loopback is where tests come from.
+// Loopback is the network of test clients.
 var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// tellers lets alerts run one program.
+// tellers returns receivers that may run one program.
 func tellers(t *testing.T) *alerts.Receivers {
 	t.Helper()
 	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,

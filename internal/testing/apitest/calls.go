@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// request sends a request, of whose answer the body is not read yet.
+// request sends a request, and returns the answer with an unread body.
 func (b *Bench) request(
 	ctx context.Context, method, url string, body io.Reader, header ...string,
 ) (*http.Response, error) {
@@ -30,7 +30,7 @@ func (b *Bench) request(
 	return carried(b, req)
 }
 
-// exchange is request in the test's goroutine.
+// exchange is request for the test's goroutine.
 func exchange(
 	ctx context.Context, b *Bench, method, url string, body io.Reader, header ...string,
 ) *http.Response {
@@ -44,10 +44,10 @@ type Head struct {
 	Header     http.Header
 }
 
-// Cookies are those that the answer sets.
+// Cookies returns the cookies that the answer sets.
 func (h *Head) Cookies() []*http.Cookie { return (&http.Response{Header: h.Header}).Cookies() }
 
-// Send returns an answer without its body, which may have no end.
+// Send returns an answer without its body, which may be endless.
 func (b *Bench) Send(method, path, body string, header ...string) *Head {
 	b.Helper()
 	answer := exchange(b.Context(), b, method, b.URL+path, strings.NewReader(body), header...)
@@ -55,7 +55,7 @@ func (b *Bench) Send(method, path, body string, header ...string) *Head {
 	return &Head{answer.StatusCode, answer.Header}
 }
 
-// Get asks the API and hands the whole answer back.
+// Get requests a path of the API and returns the whole answer.
 func (b *Bench) Get(path string, header ...string) (Head, string) {
 	b.Helper()
 	return whole(b, http.MethodGet, api.Prefix+path, nil, header...)
@@ -67,7 +67,6 @@ func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (H
 	return whole(b, http.MethodPost, api.Prefix+path, body, append(header, kernel.IdempotencyHeader, key)...)
 }
 
-// whole sends a request and reads the answer to its end.
 func whole(b *Bench, method, path string, body io.Reader, header ...string) (Head, string) {
 	b.Helper()
 	answer := exchange(b.Context(), b, method, b.URL+path, body, header...)
@@ -75,7 +74,7 @@ func whole(b *Bench, method, path string, body io.Reader, header ...string) (Hea
 	return Head{answer.StatusCode, answer.Header}, string(testenv.Must(io.ReadAll(answer.Body))(b))
 }
 
-// JSON asks the API as ann, wants a status, and reads the answer into out unless that is nil.
+// JSON sends a request as ann, wants a status, and parses the answer into out unless it is nil.
 func (b *Bench) JSON(method, path, body string, status int, out any, header ...string) string {
 	b.Helper()
 	header = append([]string{"Content-Type", ContentTypeOf(body), kernel.ActorHeader, "ann"}, header...)
@@ -91,7 +90,7 @@ func (b *Bench) JSON(method, path, body string, status int, out any, header ...s
 	return string(text)
 }
 
-// ContentTypeOf is the type that a text looks like.
+// ContentTypeOf guesses a text's content type.
 func ContentTypeOf(text string) string {
 	if text == "" || strings.HasPrefix(text, "{") {
 		return "application/json"
@@ -105,13 +104,13 @@ func (b *Bench) Read(path string, out any) {
 	b.JSON(http.MethodGet, path, "", http.StatusOK, out)
 }
 
-// Post sends a text, and reads the answer.
+// Post sends a text, and parses the answer.
 func (b *Bench) Post(path, text string, out any) {
 	b.Helper()
 	b.JSON(http.MethodPost, path, text, http.StatusOK, out)
 }
 
-// Read asks for a document.
+// Read gets a document.
 func Read[T any](b *Bench, path string) (out T) {
 	b.Helper()
 	b.Read(path, &out)
@@ -125,13 +124,13 @@ func Change[T any](b *Bench, path, body string) (out T) {
 	return out
 }
 
-// Tracked asks the tracker service and reads what it answers.
+// Tracked calls the tracker service, and parses the answer.
 func (b *Bench) Tracked(method, path, body string, status int, into any) {
 	b.Helper()
 	b.JSON(method, "/trackers"+path, body, status, into)
 }
 
-// Apply puts a plan on record.
+// Apply saves a plan.
 func (b *Bench) Apply(plan, query string) (out workqueue.AppliedDocument) {
 	b.Helper()
 	b.Post("/plans?"+query, plan, &out)
@@ -146,13 +145,13 @@ func (b *Bench) Schedule(path, text string) (int, string) {
 	return code, string(body)
 }
 
-// Want sends a POST and wants a status and texts in the answer.
+// Want sends a POST, and wants a status and texts in the answer.
 func (b *Bench) Want(path, body string, status int, parts ...string) []byte {
 	b.Helper()
 	return b.wants(path, body, status, parts)
 }
 
-// Says posts a body of JSON as ann, and wants a status and texts in the answer.
+// Says posts JSON as ann, and wants a status and texts in the answer.
 func (b *Bench) Says(status int, path, body string, parts ...string) {
 	b.Helper()
 	b.wants(path, body, status, parts, "Content-Type", "application/json", kernel.ActorHeader, "ann")
@@ -172,7 +171,7 @@ func (b *Bench) wants(path, body string, status int, parts []string, header ...s
 	return text
 }
 
-// Sent posts with an idempotency key, and fails the test unless the answer is as it should be.
+// Sent posts with an idempotency key, and checks the answer.
 func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, header ...string) string {
 	b.Helper()
 	answer, text := b.SendKeyed(key, path, strings.NewReader(body), header...)
@@ -184,7 +183,7 @@ func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, he
 	return text
 }
 
-// Asked is the status and the problem of an answer, without what only a run that was made can tell.
+// Asked returns the status and the problem of an answer, and its text.
 func (b *Bench) Asked(path, body string, header ...string) (int, string, []byte) {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), header...)
@@ -195,14 +194,14 @@ func (b *Bench) Asked(path, body string, header ...string) (int, string, []byte)
 	return code, p.Detail, text
 }
 
-// Number is what a query for one number says.
+// Number returns the number that a query returns.
 func (b *Bench) Number(query string, args ...any) (n int) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(), query, args...).Scan(&n))
 	return n
 }
 
-// Exec carries out a statement.
+// Exec runs a statement.
 func (b *Bench) Exec(sql string, args ...any) {
 	b.Helper()
 	testenv.Must(b.Pool.Exec(b.Context(), sql, args...))(b)

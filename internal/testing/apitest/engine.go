@@ -29,20 +29,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Engine is a real node behind the API, with a NATS server and a database of its own.
+// Engine is a real node behind the API, with its own NATS account and database.
 type Engine struct {
 	*Bench
 	Ns   testenv.Server
 	Node *orchestrator.Node
 }
 
-// SetupEngine makes one with a node, on NATS of its own.
+// SetupEngine returns an engine.
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
 	return setupEngine(t, testenv.NATS(t))
 }
 
-// SetupOwnEngine is SetupEngine with a NATS server for the test alone.
+// SetupOwnEngine is SetupEngine with a dedicated NATS server.
 func SetupOwnEngine(t *testing.T) (*Engine, *embedded.NATS) {
 	t.Helper()
 	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
@@ -57,14 +57,14 @@ func setupEngine(t *testing.T, ns testenv.Server) *Engine {
 	return e
 }
 
-// SetupEngineOn is SetupEngine on a connection to some NATS, and does not wait for the node to be ready.
+// SetupEngineOn is SetupEngine on a given NATS connection. It does not wait until the node is ready.
 func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
 	t.Helper()
 	pool := testenv.Pool(t)
 	e := &Engine{Bench: &Bench{T: t, Pool: pool, Store: database.New(pool)}}
 	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		Log:        zap.New(zapcore.NewNopCore(), log...),
-		SessionTTL: time.Minute, // a machine that is stalled costs no claims
+		SessionTTL: time.Minute, // a stalled machine loses no claims
 		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	testenv.NoError(t, err)
 	e.Node = node
@@ -74,7 +74,7 @@ func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Op
 	return e
 }
 
-// Ready waits until the node is.
+// Ready waits until the node is ready.
 func (e *Engine) Ready() {
 	e.Helper()
 	select {
@@ -84,18 +84,18 @@ func (e *Engine) Ready() {
 	}
 }
 
-// Keep runs f until the end of the test, or until it is told to stop.
+// Keep runs f until the end of the test, or until stop is called.
 func (e *Engine) Keep(f func(context.Context) error) (stop func()) {
 	return testenv.Keep(e, e.Logf, "it", f)
 }
 
-// Conn connects even while the server is being restarted.
+// Conn connects, even while the server restarts.
 func (e *Engine) Conn() *nats.Conn {
 	e.Helper()
 	return testenv.Dial(e.T, e.Ns.URL(), nats.RetryOnFailedConnect(true))
 }
 
-// Number is an item of a run that Engine.Load starts.
+// Number is an item of runs started by Engine.Load.
 type Number struct {
 	N int `json:"n"`
 }
@@ -122,7 +122,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 	return loaded.Run
 }
 
-// Serve runs a service and returns its connection and what stops it in good order.
+// Serve runs a service, and returns its connection and what stops it cleanly.
 func (e *Engine) Serve(add func(*endpoints.Service) error) (*nats.Conn, func()) {
 	e.Helper()
 	nc := e.Conn()
@@ -131,10 +131,10 @@ func (e *Engine) Serve(add func(*endpoints.Service) error) (*nats.Conn, func()) 
 	return nc, e.Keep(svc.Run)
 }
 
-// Numbers is a chunk of them.
+// Numbers is a chunk of numbers.
 type Numbers = endpoints.Chunk[Number, Number]
 
-// Reply answers each with what it was asked.
+// Reply answers each item with itself.
 func Reply(_ context.Context, chunk *Numbers) error {
 	for _, item := range chunk.Items() {
 		item.Reply(item.In)
@@ -142,7 +142,7 @@ func Reply(_ context.Context, chunk *Numbers) error {
 	return nil
 }
 
-// Explain explains a run and checks that no question is left open.
+// Explain explains a run, and checks that the explanation is complete.
 func (e *Engine) Explain(run workqueue.RunID, key string) health.Explanation {
 	e.Helper()
 	var out health.Explanation
@@ -155,7 +155,7 @@ func (e *Engine) Explain(run workqueue.RunID, key string) health.Explanation {
 	return out
 }
 
-// AnswersAll wants groups that add up and say whose turn it is.
+// AnswersAll checks that the groups add up and each names an owner.
 func (e *Engine) AnswersAll(groups []health.MissingGroup, missing int64) {
 	e.Helper()
 	var sum int64
@@ -175,8 +175,8 @@ func (e *Engine) AnswersAll(groups []health.MissingGroup, missing int64) {
 	}
 }
 
-// Until explains a run until some group has the reason and says all that, and returns it. What services say of
-// themselves may come too late for one explanation.
+// Until explains a run until a group has the reason and contains the texts, and returns it. What services report may
+// arrive after the first explanation.
 func (e *Engine) Until(
 	run workqueue.RunID, state string, reason health.Kind, says ...string,
 ) (found health.MissingGroup) {
@@ -198,7 +198,7 @@ func (e *Engine) Until(
 	return found
 }
 
-// WantOwner explains a run until some group has the reason and says all that, and wants it to be someone's turn.
+// WantOwner is Until, and wants the group to have an owner.
 func (e *Engine) WantOwner(
 	run workqueue.RunID, state string, reason health.Kind, owner health.Owner, says ...string,
 ) {
@@ -208,7 +208,7 @@ func (e *Engine) WantOwner(
 	}
 }
 
-// UntilCollected polls a collector until it is as wanted.
+// UntilCollected polls a collector until is returns true.
 func (e *Engine) UntilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
 	e.Helper()
 	view := &collector.CollectorView{}

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
-// Told wants so many dead letters' conditions to be told, and to be put aside.
+// Told wants these numbers of shown and muted conditions about dead letters.
 func (b *Bench) Told(open, aside int) {
 	b.Helper()
 	text := Looked(b)
@@ -57,7 +57,7 @@ func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workque
 	return page.Letters[0].ID
 }
 
-// Stray quarantines a message and returns its id.
+// Stray quarantines a message, and returns its id.
 func (b *Bench) Stray(q deadletter.Quarantined) int64 {
 	b.Helper()
 	if err := deadletter.New(b.Store).Quarantine(b.Context(), q); err != nil {
@@ -70,7 +70,7 @@ func (b *Bench) Stray(q deadletter.Quarantined) int64 {
 	return page.Messages[0].ID
 }
 
-// AckTwice acknowledges the last seven items, each by two callers at the same time: one call is told of the end.
+// AckTwice acknowledges the last seven items, each twice concurrently: only one call reports the end.
 func (b *Bench) AckTwice(batch string) {
 	b.Helper()
 	var told, newly atomic.Int64
@@ -100,7 +100,7 @@ func (b *Bench) Collect(text string) (out workqueue.AppliedDocument) {
 	return out
 }
 
-// Park has the operations of a key parked, as after their last try.
+// Park parks the operations of a key, as after their last attempt.
 func (b *Bench) Park(collector, key, code string) {
 	b.Helper()
 	for _, sql := range []string{
@@ -116,7 +116,7 @@ func (b *Bench) Park(collector, key, code string) {
 	}
 }
 
-// Parking makes a collector of that name with two operations that are parked, of keys a and b.
+// Parking makes a collector of that name with two parked operations, of keys a and b.
 func (b *Bench) Parking() {
 	b.Helper()
 	b.Collect("name: parking\nendpoint: echo\n")

@@ -24,24 +24,24 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// LockedBench is a server that asks everybody who they are.
+// LockedBench is a server that requires authentication.
 type LockedBench struct {
 	*Bench
 	Log *observer.ObservedLogs
 }
 
-// Locked makes the bench one that needs a login.
+// Locked makes the bench require a login.
 func (b *Bench) Locked() *LockedBench {
 	b.Helper()
 	return b.LockedWith(api.Config{}, access.Config{})
 }
 
-// LockedWith is Locked with settings of one's own.
+// LockedWith is Locked with given settings.
 func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	b.Helper()
 	core, seen := observer.New(zap.DebugLevel)
 	how.Log, config.Log = zap.New(core), zap.New(core)
-	how.UnknownBurst = cmp.Or(how.UnknownBurst, 100_000) // most tests try more than anybody may
+	how.UnknownBurst = cmp.Or(how.UnknownBurst, 100_000) // most tests exceed the default
 	gate := testenv.Must(access.New(identity.New(b.Store), how))(b)
 	config.Access, config.Alerts = gate, tellers(b.T)
 	if config.Metrics == nil {
@@ -52,13 +52,13 @@ func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	return &LockedBench{b, seen}
 }
 
-// MadeToken is a token whose secret the test knows.
+// MadeToken is a token with its secret.
 type MadeToken struct {
 	identity.TokenView
 	Secret string
 }
 
-// Token makes a token behind the API's back. A life of less than nothing makes one that has expired.
+// Token makes a token without the API. A negative life makes an expired one.
 func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeToken {
 	b.Helper()
 	secret := access.NewSecret()
@@ -72,13 +72,13 @@ func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeTok
 	return MadeToken{made, secret}
 }
 
-// Browser is someone who has logged in.
+// Browser is a logged-in browser.
 type Browser struct{ Cookie *http.Cookie }
 
-// Headers are what it sends.
+// Headers returns the headers that it sends.
 func (w Browser) Headers() []string { return []string{"Cookie", w.Cookie.Name + "=" + w.Cookie.Value} }
 
-// LogIn logs a browser in by the secret of a token.
+// LogIn logs a browser in with the secret of a token.
 func (b *Bench) LogIn(secret string) Browser {
 	b.Helper()
 	answer := b.Send(http.MethodPost, api.Prefix+"/session", `{"token":"`+secret+`"}`, "Content-Type", "application/json")
@@ -88,14 +88,14 @@ func (b *Bench) LogIn(secret string) Browser {
 	return Browser{answer.Cookies()[0]}
 }
 
-// Session is the session of who asks, or of the node.
+// Session returns the session of a caller.
 func (b *Bench) Session(header ...string) (doc api.SessionDocument) {
 	b.Helper()
 	b.JSON(http.MethodGet, "/session", "", http.StatusOK, &doc, header...)
 	return doc
 }
 
-// OpenStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
+// OpenStream opens a stream of events, and sends the time at which it ends.
 func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-chan time.Time) {
 	b.Helper()
 	at += api.Prefix + "/runs/it/events"
@@ -118,22 +118,21 @@ func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-ch
 	return true, end
 }
 
-// Measured hands on what it is told, while there is room for it.
+// Measured passes on what it measures, without blocking.
 type Measured struct{ Requests chan string }
 
-// NewMeasured returns metrics that tell of each request.
+// NewMeasured returns metrics that report each request.
 func NewMeasured() *Measured { return &Measured{make(chan string, 100)} }
 
-// ServeHTTP implements http.Handler.
 func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("tranche_up 1\n"))
 }
 
-// Watch implements api.Metrics.
+// Watch does nothing.
 func (*Measured) Watch(func(context.Context) (*health.Report, error), func(context.Context) map[string]bool) {
 }
 
-// Asked implements kernel.Meter.
+// Asked reports a request.
 func (m *Measured) Asked(route, role string, code int) {
 	select {
 	case m.Requests <- route + " " + role + " " + strconv.Itoa(code):
@@ -141,14 +140,14 @@ func (m *Measured) Asked(route, role string, code int) {
 	}
 }
 
-// Identified makes the bench one where people log in at a provider, and programs by token.
+// Identified makes people log in at a provider, and programs with a token.
 func (b *Bench) Identified(p *Provider, config access.OIDCConfig) *LockedBench {
 	b.Helper()
 	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
 	return b.IdentifiedWith(p, config, access.Config{Throttle: many})
 }
 
-// IdentifiedWith is Identified for an access of one's own.
+// IdentifiedWith is Identified with given access settings.
 func (b *Bench) IdentifiedWith(p *Provider, config access.OIDCConfig, how access.Config) *LockedBench {
 	b.Helper()
 	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
@@ -158,7 +157,7 @@ func (b *Bench) IdentifiedWith(p *Provider, config access.OIDCConfig, how access
 	return b.LockedWith(api.Config{OIDC: login}, how)
 }
 
-// CookieOf finds a cookie that an answer sets to something, by how its name begins.
+// CookieOf returns a cookie that an answer sets, by its name's prefix.
 func CookieOf(h *Head, name string) []string {
 	for _, c := range h.Cookies() {
 		if strings.HasPrefix(c.Name, name) && c.Value != "" {
@@ -168,13 +167,13 @@ func CookieOf(h *Head, name string) []string {
 	return nil
 }
 
-// Begin leads to the provider's page, and returns where someone who says yes there is sent back to, and the cookie.
+// Begin begins a login, and returns where the provider redirects after consent, and the cookie.
 func (b *Bench) Begin(p *Provider, next string) (back string, cookie []string) {
 	b.Helper()
 	return b.BeginIn(nil, p, next)
 }
 
-// BeginIn is begin in a browser that has logins in progress already, whose cookies it keeps as browsers do.
+// BeginIn is Begin in a browser with other logins in progress, whose cookies it keeps.
 func (b *Bench) BeginIn(has *[]*http.Cookie, p *Provider, next string) (back string, cookie []string) {
 	b.Helper()
 	page := b.Send(http.MethodGet, kernel.OIDCLogin+"?next="+url.QueryEscape(next), "", SentBy(has)...)
@@ -188,7 +187,7 @@ func (b *Bench) BeginIn(has *[]*http.Cookie, p *Provider, next string) (back str
 	return kernel.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
 }
 
-// SentBy are the cookies that a browser sends.
+// SentBy returns the cookies that a browser sends.
 func SentBy(has *[]*http.Cookie) []string {
 	var texts []string
 	if has != nil {
@@ -199,7 +198,7 @@ func SentBy(has *[]*http.Cookie) []string {
 	return []string{"Cookie", strings.Join(texts, "; ")}
 }
 
-// Keep does to the cookies of a browser what an answer says.
+// Keep applies an answer's cookies to those of a browser.
 func Keep(has *[]*http.Cookie, answer *Head) {
 	if has == nil {
 		return
@@ -212,7 +211,7 @@ func Keep(has *[]*http.Cookie, answer *Head) {
 	}
 }
 
-// LogInBy logs someone in whom the provider vouches for.
+// LogInBy logs in at the provider.
 func (b *Bench) LogInBy(p *Provider) []string {
 	b.Helper()
 	back, cookie := b.Begin(p, "/")
@@ -224,7 +223,7 @@ func (b *Bench) LogInBy(p *Provider) []string {
 	return browser
 }
 
-// Renew has the leader task done once.
+// Renew runs the leader task once.
 func (b *Bench) Renew() {
 	b.Helper()
 	renewer := testenv.Must(access.NewRenewer(b.Oidc, identity.New(b.Store), nil))(b)

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Provider is a provider of identities that says of people whatever the test wants.
+// Provider is an identity provider with configurable claims.
 type Provider struct {
 	*testing.T
 	*httptest.Server
@@ -27,25 +27,25 @@ type Provider struct {
 
 	Mu     sync.Mutex
 	away   bool
-	codes  map[string]url.Values // what was asked for with the login that a code belongs to
-	last   url.Values            // of the last of them
-	Claims map[string]any        // beside or instead of the usual ones; nil: none such
+	codes  map[string]url.Values // query of the login page, by code
+	last   url.Values            // of the last login
+	Claims map[string]any        // in addition to the usual ones, or in their place
 	sign   func(header, claims map[string]any) string
 
-	Refreshes bool                  // it gives refresh tokens,
-	Renewals  map[string]url.Values // which are good once each
-	Bare      bool                  // with them comes no id_token
+	Refreshes bool                  // it issues refresh tokens
+	Renewals  map[string]url.Values // refresh tokens, each valid once
+	Bare      bool                  // renewals have no id_token
 }
 
-// providerKeys are those of all providers: to make them takes a while.
+// providerKeys are shared by all providers: generating them is slow.
 var providerKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 	for i := range keys {
-		keys[i], _ = rsa.GenerateKey(rand.Reader, 2048) // without one, what is signed says so
+		keys[i], _ = rsa.GenerateKey(rand.Reader, 2048) // without a key, signing reports the error
 	}
 	return keys
 })
 
-// NewProvider starts a provider of identities.
+// NewProvider starts a provider.
 func NewProvider(t *testing.T) *Provider {
 	t.Helper()
 	keys := providerKeys()
@@ -79,14 +79,14 @@ func NewProvider(t *testing.T) *Provider {
 	return p
 }
 
-// SaysOf has it say something of people from now on, and sign it in a way; nil: the usual.
+// SaysOf sets the claims from now on, and how they are signed; nil: the default.
 func (p *Provider) SaysOf(claims map[string]any, sign func(header, claims map[string]any) string) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.Claims, p.sign = claims, sign
 }
 
-// GoAway has it answer no more, or again.
+// GoAway makes the provider unavailable, or available again.
 func (p *Provider) GoAway(away bool) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -107,7 +107,7 @@ func (p *Provider) say(w http.ResponseWriter, code int, doc any) {
 	}
 }
 
-// agree is what happens when someone says yes at the page that a login led to: there is a code.
+// agree consents at the page of a login, and returns the code.
 func (p *Provider) agree(page string) (code, state string) {
 	p.Helper()
 	asked, err := url.Parse(page)
@@ -127,7 +127,7 @@ func (p *Provider) agree(page string) (code, state string) {
 	return code, query.Get("state")
 }
 
-// AnotherCode is the way back of the last login again, with a code that has not been used.
+// AnotherCode returns the redirect of the last login with a new code.
 func (p *Provider) AnotherCode(back string) string {
 	p.Helper()
 	at, text, _ := strings.Cut(back, "?")
@@ -142,7 +142,7 @@ func (p *Provider) AnotherCode(back string) string {
 	return at + "?" + query.Encode()
 }
 
-// token exchanges a code, once, for the one who began the login.
+// token exchanges a code, once, for its own login.
 func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -168,7 +168,7 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	p.vouch(w, asked, true)
 }
 
-// vouch is the answer to who may ask. The lock is held.
+// vouch answers a valid token request. The lock is held.
 func (p *Provider) vouch(w http.ResponseWriter, asked url.Values, signed bool) {
 	claims := map[string]any{"iss": p.URL, "aud": "tranche", "sub": "4711", "nonce": asked.Get("nonce"),
 		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
@@ -200,7 +200,7 @@ func (p *Provider) Signed(key *rsa.PrivateKey, header, claims map[string]any) st
 	return text + "." + Encoded(signature)
 }
 
-// Unsigned says that nothing signs them.
+// Unsigned returns unsigned claims.
 func (p *Provider) Unsigned(header, claims map[string]any) string {
 	var parts [2]string
 	for i, part := range []any{header, claims} {
@@ -213,5 +213,5 @@ func (p *Provider) Unsigned(header, claims map[string]any) string {
 	return parts[0] + "." + parts[1]
 }
 
-// Encoded is bytes as they stand in a token.
+// Encoded returns bytes in the encoding of tokens.
 func Encoded(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

@@ -27,7 +27,7 @@ func (b *Bench) Open(settings string) (opened runs.Opened) {
 	return opened
 }
 
-// Stored counts what a dry run must not leave behind.
+// Stored counts the rows that a dry run must not leave.
 func (b *Bench) Stored() int {
 	b.Helper()
 	return b.Number(`SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_queue)
@@ -36,7 +36,7 @@ func (b *Bench) Stored() int {
 		+ (SELECT count(*) FROM run_event)`)
 }
 
-// WithSource makes the bench one whose node knows a source called ledger, and runs statements in it.
+// WithSource gives the node a source called ledger, and runs statements in it.
 func (b *Bench) WithSource(limits string, statements ...string) {
 	b.Helper()
 	dsn := testenv.OddDatabase(b)
@@ -51,7 +51,7 @@ func (b *Bench) WithSource(limits string, statements ...string) {
 	b.ServeWith(testenv.Conn(b, testenv.NATS(b)), api.Config{Connections: known})
 }
 
-// Payloads are the items of the only run.
+// Payloads returns the items of the only run.
 func (b *Bench) Payloads() (all []string) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(),
@@ -59,7 +59,7 @@ func (b *Bench) Payloads() (all []string) {
 	return all
 }
 
-// StartWith is a start whose settings come with the items.
+// StartWith starts a run with settings and items in one body.
 func (b *Bench) StartWith(settings, items string) (int, string) {
 	b.Helper()
 	const begin = "--x\r\nContent-Disposition: form-data; name="
@@ -68,14 +68,14 @@ func (b *Bench) StartWith(settings, items string) (int, string) {
 	return status, string(text)
 }
 
-// LongAgo has a run ended three hours ago, and everybody told.
+// LongAgo makes a run end three hours earlier, with all its events published.
 func (b *Bench) LongAgo(run workqueue.RunID) {
 	b.Helper()
 	b.Exec(`UPDATE batchrun SET finished_at = finished_at - interval '3 hours' WHERE id = $1`, run)
 	b.Exec(`UPDATE run_event SET published_at = at WHERE run_id = $1`, run)
 }
 
-// Multi is a start whose settings come with the items.
+// Multi is StartWith, and wants a status.
 func (b *Bench) Multi(want int, settings, items string) {
 	b.Helper()
 	if status, text := b.StartWith(settings, items); status != want {
@@ -83,7 +83,7 @@ func (b *Bench) Multi(want int, settings, items string) {
 	}
 }
 
-// Sse is a stream of events that was opened.
+// Sse is an open stream of events.
 type Sse struct {
 	*testing.T
 	Lines *bufio.Scanner
@@ -124,7 +124,7 @@ func (s *Sse) Next(name string) string {
 	return ""
 }
 
-// Lead applies the changes of all steps together, as a page does, until they have led to where the items are.
+// Lead applies the changes of all steps together, as a page does, until the items have the states in want.
 func (s *Sse) Lead(want []byte) {
 	s.Helper()
 	for states := make([]byte, len(want)); !slices.Equal(states, want); {

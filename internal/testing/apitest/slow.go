@@ -20,7 +20,7 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// Lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
+// Lock blocks readers of a table until undo is called. Each blocked reader holds a connection.
 func (b *Bench) Lock(table string) (undo func()) {
 	b.Helper()
 	tx, err := testenv.Connect(b, b.Pool.Config().ConnString()).Begin(b.Context())
@@ -28,10 +28,10 @@ func (b *Bench) Lock(table string) (undo func()) {
 		_, err = tx.Exec(b.Context(), `LOCK TABLE `+pgx.Identifier{table}.Sanitize()+` IN ACCESS EXCLUSIVE MODE`)
 	}
 	testenv.NoError(b, err)
-	return func() { _ = tx.Rollback(context.WithoutCancel(b.Context())) } // it is over at the end of the test in any case
+	return func() { _ = tx.Rollback(context.WithoutCancel(b.Context())) } // it also ends with the test
 }
 
-// Crowd asks for something many times at once, and sends what is answered.
+// Crowd sends many concurrent requests, and sends their answers.
 func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 	answers := make(chan *Head, many)
 	for range many {
@@ -43,7 +43,7 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 			}
 			req.Header.Set("Authorization", "Bearer "+secret)
 			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
-				_ = answer.Body.Close() // what is not read is interrupted
+				_ = answer.Body.Close() // unread answers are interrupted
 				answers <- &Head{answer.StatusCode, answer.Header}
 			}
 		}()
@@ -51,7 +51,7 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 	return answers
 }
 
-// Until asks the database until it says yes.
+// Until polls the database until a query returns true.
 func (b *Bench) Until(what, sql string, args ...any) {
 	b.Helper()
 	Eventually(b.T, what, func() (yes bool) {
@@ -60,7 +60,7 @@ func (b *Bench) Until(what, sql string, args ...any) {
 	})
 }
 
-// Trickle sends a body in pieces, one after each pause, and returns the answer. The sender goes on until there is one.
+// Trickle sends a body in pieces, one after each pause, until there is an answer, and returns that.
 func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duration) (status int, text string) {
 	b.Helper()
 	conn := b.Stalled(path, header+fmt.Sprintf("Content-Length: %d", len(body)), "")
@@ -88,34 +88,34 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 		b.Fatalf("%s: no one answers: %v", path, err)
 	}
 	var read json.RawMessage
-	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // what follows comes when the body is given up
+	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // the rest comes later
 		b.Errorf("%s: the answer %d breaks off after %q: %v", path, answer.StatusCode, read, err)
 	}
 	return answer.StatusCode, string(read)
 }
 
 const (
-	// Silence is what a caller may be silent where Over serves.
-	Silence = 2 * time.Second // of which a sender's end comes
-	// Timeout is had with callers.
-	Timeout = 5 * time.Second // with callers that are not silent, but may be as slow as the machine
-	// longest is more than anything takes that a test waits for, also on a machine that is stalled for a while.
+	// Silence is the read timeout for senders that are silent for longer.
+	Silence = 2 * time.Second
+	// Timeout is the read timeout for senders that are not silent, but may be as slow as the machine.
+	Timeout = 5 * time.Second
+	// longest exceeds the duration of anything that a test waits for, also on a stalled machine.
 	longest = 2 * time.Minute
 )
 
-// Eventually waits until something holds.
+// Eventually waits until a condition holds.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	Within(t, longest, what, holds)
 }
 
-// Within is Eventually with a bound of one's own.
+// Within is Eventually with a time limit.
 func Within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	testenv.Until(t, limit, what, holds)
 }
 
-// Stalled begins a request with a body, and sends no more of that than the begin.
+// Stalled begins a request with a body, and sends only the beginning of it.
 func (b *Bench) Stalled(path, size, begin string) net.Conn {
 	b.Helper()
 	host := strings.TrimPrefix(b.URL, "http://")
@@ -130,7 +130,7 @@ func (b *Bench) Stalled(path, size, begin string) net.Conn {
 	return c
 }
 
-// UseTLS asks by TLS, with a version of HTTP.
+// UseTLS sends requests by TLS, with a version of HTTP.
 func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, secret string) {
 	b.Helper()
 	ask := func(method, path, kind string, body io.Reader) (int, string) {
@@ -172,7 +172,7 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 	}
 }
 
-// Unread asks for something, and takes as little of the answer as there is to take.
+// Unread sends a request, and reads as little of the answer as possible.
 func (b *Bench) Unread(path, secret string) net.Conn {
 	b.Helper()
 	host := strings.TrimPrefix(b.URL, "http://")
@@ -186,7 +186,7 @@ func (b *Bench) Unread(path, secret string) net.Conn {
 	return conn
 }
 
-// Answered waits for the answer that comes on a connection, and leaves its body there.
+// Answered waits for the answer on a connection, without reading its body.
 func (b *Bench) Answered(conn net.Conn) *Head {
 	b.Helper()
 	testenv.NoError(b, conn.SetReadDeadline(time.Now().Add(longest)))
@@ -197,8 +197,7 @@ func (b *Bench) Answered(conn net.Conn) *Head {
 	return &Head{answer.StatusCode, answer.Header}
 }
 
-// carried sends a request. When the answer is that it was not to be learned in time who asks, on a machine that stood
-// still, it is sent again.
+// carried sends a request. It resends it if authentication timed out, as on a stalled machine.
 func carried(b *Bench, req *http.Request) (*http.Response, error) {
 	for deadline := time.Now().Add(longest); ; {
 		answer, err := http.DefaultTransport.RoundTrip(req)
@@ -220,19 +219,19 @@ func carried(b *Bench, req *http.Request) (*http.Response, error) {
 				return nil, err
 			}
 		case req.Body != nil && req.Body != http.NoBody:
-			return answer, nil // there is no second one
+			return answer, nil // the body cannot be sent twice
 		}
 		b.Logf("%s %s is sent again: %s", req.Method, req.URL.Path, text)
 		req = next
 	}
 }
 
-// unlearnt says whether an answer tells that it was not to be learned who asks, or whether they may still.
+// unlearnt reports whether an answer means that authentication timed out.
 func unlearnt(text string) bool {
 	return strings.Contains(text, "PostgreSQL does not answer") || strings.Contains(text, "the request was interrupted")
 }
 
-// Looked is what /health tells, once PostgreSQL answers within the little time that it has for that.
+// Looked returns the answer of /health, once PostgreSQL answers within its time limit.
 func Looked(b *Bench) (text []byte) {
 	b.Helper()
 	Eventually(b.T, "PostgreSQL answers", func() bool {
@@ -246,7 +245,7 @@ func Looked(b *Bench) (text []byte) {
 	return text
 }
 
-// Ready asks whether the node is ready, until PostgreSQL answers within the little time that it has for that.
+// Ready requests the node's readiness, once PostgreSQL answers within its time limit.
 func Ready(b *Bench) (code int, text []byte) {
 	b.Helper()
 	Eventually(b.T, "PostgreSQL answers", func() bool {

@@ -1,8 +1,8 @@
-// Package nodetest sets up what the tests of a node and of its rooms share: a whole node before a real PostgreSQL and a
-// real NATS, services that it asks, and what is known from outside of what must have come of a run.
+// Package nodetest sets up what tests of a node and of its packages share: a node with a real PostgreSQL and a real
+// NATS, services, and checks of a run's results from outside.
 //
-// Only tests import it; those of one room alone stand there. What it starts ends with the test, and a test that waits
-// for something fails after [Stuck]. A [Bundle] is one test's; the services of a [Ledger] may write to it at once.
+// Only tests import it. What it starts ends with the test. A test that waits fails after [Stuck]. A [Bundle] belongs
+// to one test; services may use a [Ledger] concurrently.
 package nodetest
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Stuck is more than anything here takes on a machine that others slow down tenfold: what takes longer will not happen.
+// Stuck exceeds the duration of anything here, also on a machine slowed down tenfold.
 const Stuck = 3 * time.Minute
 
 // Bundle is a node, a server and a database for one test.
@@ -37,19 +37,19 @@ type Bundle struct {
 	Pool  *pgxpool.Pool
 	Store *database.DB
 	NS    testenv.Server
-	Own   *embedded.NATS // the same, where the test has a server for itself
-	Dir   string         // where that one keeps its streams
+	Own   *embedded.NATS // equal to NS if the test has a dedicated server
+	Dir   string         // where Own stores its streams
 	NC    *nats.Conn
 	Node  *orchestrator.Node
 }
 
-// Setup is a node with a database and a NATS account of its own.
+// Setup returns a node with its own database and NATS account.
 func Setup(t *testing.T) *Bundle {
 	t.Helper()
 	return SetupOn(t, testenv.Pool(t))
 }
 
-// SetupOn is Setup with a database of the test's choice.
+// SetupOn is Setup with a given database.
 func SetupOn(t *testing.T, pool *pgxpool.Pool) *Bundle {
 	t.Helper()
 	b := serversOn(t, pool, testenv.NATS(t))
@@ -57,7 +57,7 @@ func SetupOn(t *testing.T, pool *pgxpool.Pool) *Bundle {
 	return b
 }
 
-// SetupWith is Setup with a NATS server for the test alone.
+// SetupWith is Setup with a dedicated NATS server.
 func SetupWith(t *testing.T, server embedded.NATSConfig) *Bundle {
 	t.Helper()
 	b := OwnServer(t, server)
@@ -86,13 +86,13 @@ func serversOn(t *testing.T, pool *pgxpool.Pool, ns testenv.Server) *Bundle {
 	return &Bundle{Pool: pool, Store: database.New(pool), NS: ns, NC: testenv.Conn(t, ns)}
 }
 
-// StartNode runs a node until the end of the test.
+// StartNode runs a node until the test ends.
 func (b *Bundle) StartNode(t *testing.T) *orchestrator.Node {
 	t.Helper()
 	return b.StartNodeWith(t, orchestrator.Config{})
 }
 
-// StartNodeWith is StartNode with settings of the test's choice.
+// StartNodeWith is StartNode with given settings.
 func (b *Bundle) StartNodeWith(t *testing.T, cfg orchestrator.Config) *orchestrator.Node {
 	t.Helper()
 	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", Grace
@@ -114,26 +114,26 @@ func WantReady(t *testing.T, node *orchestrator.Node) {
 	}
 }
 
-// Run keeps f going until the end of the test, and checks that it stops without an error.
+// Run runs f until the test ends, and checks that it stops without an error.
 func Run(t *testing.T, name string, f func(context.Context) error) {
 	t.Helper()
 	testenv.Keep(t, t.Errorf, name, f)
 }
 
-// Account is an item as services get it.
+// Account is an item as sent to services.
 type Account struct {
 	ID string `json:"id"`
 }
 
-// Statement is what they make of it.
+// Statement is a service's result.
 type Statement struct {
 	Of string `json:"of"`
 }
 
-// Chunk is what a service is asked for at once.
+// Chunk is the items of one request.
 type Chunk = endpoints.Chunk[Account, Statement]
 
-// Serve runs a service with one list endpoint until the end of the test.
+// Serve runs a service with one list endpoint until the test ends.
 func (b *Bundle) Serve(t *testing.T, endpoint string,
 	handle func(context.Context, *Chunk) error, options ...endpoints.Option,
 ) {
@@ -141,7 +141,7 @@ func (b *Bundle) Serve(t *testing.T, endpoint string,
 	ServeOn(t, testenv.Conn(t, b.NS), endpoint, handle, options...)
 }
 
-// ServeOn is Serve over a connection of the test's choice.
+// ServeOn is Serve over a given connection.
 func ServeOn(t *testing.T, nc *nats.Conn, endpoint string,
 	handle func(context.Context, *Chunk) error, options ...endpoints.Option,
 ) {
@@ -174,7 +174,7 @@ func Items(n int) func(*start.LoadItem) error {
 	}
 }
 
-// Request asks for a run of one step, whose endpoint has the name of the plan.
+// Request returns a run of one step, whose endpoint has the plan's name.
 func Request(endpoint string) start.LoadRequest {
 	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 16, MaxAttempts: 3,
@@ -215,7 +215,7 @@ func (b *Bundle) Outcome(t *testing.T, run workqueue.RunID, generation int) (don
 	return 0, 0
 }
 
-// Dump says where the items of a run are.
+// Dump describes the items and slices of a run.
 func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 	t.Helper()
 	var text string
@@ -229,14 +229,13 @@ func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 	return text
 }
 
-// Check fails the test when the invariants do not hold.
+// Check fails the test if an invariant is violated.
 func (b *Bundle) Check(t *testing.T) {
 	t.Helper()
 	WantInvariants(t, b.Store)
 }
 
-// WantInvariants fails the test when the invariants do not hold in a database. That of the schema may not: tests rename
-// tables and add triggers.
+// WantInvariants fails the test if an invariant is violated, except that of the schema, which tests change.
 func WantInvariants(t testing.TB, store *database.DB) {
 	t.Helper()
 	report := testenv.Must(doctor.New(store).Recount(context.Background()))(t)

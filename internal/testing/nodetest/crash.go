@@ -18,8 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Through returns a store whose connections go through a proxy. PostgreSQL lets a transaction of a node that has gone
-// silent keep its locks for so long.
+// Through returns a store that connects through a proxy. PostgreSQL ends transactions of a silent node after idle.
 func (b *Bundle) Through(t *testing.T, idle time.Duration) (*database.DB, *testenv.Proxy) {
 	t.Helper()
 	config := b.Pool.Config().ConnConfig
@@ -46,9 +45,9 @@ func (b *Bundle) Through(t *testing.T, idle time.Duration) (*database.DB, *teste
 	return store, proxy
 }
 
-// Doomed is a node that crashes as by SIGKILL, within the process of the test: its connections are cut and its context
-// ends. What it has sent stays in PostgreSQL and JetStream; nothing that it does from then on reaches either, so that
-// it hands nothing back. Functions of the test that it calls ask [Doomed.Dead].
+// Doomed is a node that crashes, as by SIGKILL, within the test's process: its connections are cut and its context
+// ends. What it has sent remains in PostgreSQL and JetStream. Nothing it does later reaches either, so it hands
+// nothing back. Functions of the test that it calls check [Doomed.Dead].
 type Doomed struct {
 	*orchestrator.Node // once started
 
@@ -59,7 +58,7 @@ type Doomed struct {
 	crashed chan struct{}
 }
 
-// Doom prepares a node that will crash.
+// Doom prepares a node to crash.
 func (b *Bundle) Doom(t *testing.T) *Doomed {
 	t.Helper()
 	d := &Doomed{crashed: make(chan struct{})}
@@ -77,8 +76,7 @@ func (b *Bundle) Doom(t *testing.T) *Doomed {
 	return d
 }
 
-// Start runs the node until it passes a point for the n-th time, until Crash, or until the test ends. Its transactions
-// are small, so that there are many of them in a short run.
+// Start runs the node until it passes a point for the n-th time, until Crash, or until the test ends.
 func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Config) {
 	t.Helper()
 	own := Config(t)
@@ -92,19 +90,19 @@ func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Confi
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = d.Run(d.ctx) // it ends its session in vain
+		_ = d.Run(d.ctx) // its session cannot be ended any more
 	}()
 	t.Cleanup(func() { d.crash(); <-ended })
 	WantReady(t, d.Node)
 }
 
-// Crash has the node crash now.
+// Crash crashes the node now.
 func (d *Doomed) Crash() { d.crash() }
 
 // Dead reports whether the node has crashed.
 func (d *Doomed) Dead() bool { return d.ctx.Err() != nil }
 
-// Await waits until the node has crashed, and ends its session and its lease, for which no one then waits.
+// Await waits until the node has crashed, and expires its session and lease, so that no test waits for that.
 func (d *Doomed) Await(t *testing.T, b *Bundle) {
 	t.Helper()
 	select {

@@ -13,13 +13,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Forger answers requests by hand, so that it can do what the SDK never would.
+// Forger sends replies that the SDK never would.
 type Forger struct {
 	JS  jetstream.JetStream
 	Run workqueue.RunID
 }
 
-// Sent waits until so many requests of a run are out, and returns their slices, the oldest first.
+// Sent waits until this many requests of a run are in flight, and returns their slices, the oldest first.
 func (b *Bundle) Sent(t *testing.T, run workqueue.RunID, want int) []workqueue.Slice {
 	t.Helper()
 	var found []workqueue.Slice
@@ -48,7 +48,7 @@ func (b *Bundle) Items(t *testing.T, id workqueue.SliceID) []int {
 	return all
 }
 
-// Body is a reply to items; each is answered with its own key.
+// Body returns a reply that answers each item with its own key.
 func Body(items ...int) string {
 	var slots []string
 	for _, i := range items {
@@ -57,7 +57,7 @@ func Body(items ...int) string {
 	return `{"slots":[` + strings.Join(slots, ",") + `]}`
 }
 
-// Reply is a message of a reply to a slice.
+// Reply returns a message of a reply to a slice.
 func (f *Forger) Reply(slice workqueue.SliceID, final int, body string) *nats.Msg {
 	msg := nats.NewMsg(wire.ReplySubject("statement"))
 	msg.Header = nats.Header{
@@ -80,7 +80,7 @@ func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 	}
 }
 
-// Forge starts a run that no one serves, and waits until its requests lie in the stream.
+// Forge starts a run without a service, and waits until its requests are in the stream.
 func (b *Bundle) Forge(t *testing.T, chunk, n int) (*Forger, []workqueue.Slice) {
 	t.Helper()
 	req := Patient()
@@ -89,7 +89,7 @@ func (b *Bundle) Forge(t *testing.T, chunk, n int) (*Forger, []workqueue.Slice) 
 	return f, b.Sent(t, f.Run, n/chunk)
 }
 
-// Reasons counts the messages in quarantine by reason. Only one that was delivered again may lie there twice.
+// Reasons counts the messages in quarantine by reason. Only a redelivered one may be there twice.
 func (b *Bundle) Reasons(t *testing.T) map[string]int {
 	t.Helper()
 	twice := b.Number(t, `SELECT count(*) - count(DISTINCT (subject, headers, body)) FROM quarantine`)
@@ -109,7 +109,7 @@ func (b *Bundle) Reasons(t *testing.T) map[string]int {
 	return counts
 }
 
-// WantDrained waits until the consumer has gone through every reply: nothing unreadable is in its way.
+// WantDrained waits until the consumer has processed every reply, including unreadable ones.
 func (b *Bundle) WantDrained(t *testing.T) {
 	t.Helper()
 	js := b.JS(t)
@@ -119,7 +119,7 @@ func (b *Bundle) WantDrained(t *testing.T) {
 	})
 }
 
-// Again returns how many deliveries of replies were not the first one.
+// Again returns the number of redeliveries of replies.
 func (b *Bundle) Again(t *testing.T) int64 {
 	t.Helper()
 	recorder := testenv.Must(b.JS(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer))(t)

@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// execution is one item handed to a service.
 type execution struct {
 	Run        workqueue.RunID
 	Ordinal    int
@@ -19,8 +18,7 @@ type execution struct {
 	Slice      workqueue.SliceID
 }
 
-// Ledger is what services note of their work, outside the system. Past a mark they wait at a gate, so that a test can
-// break something in the middle of a run.
+// Ledger records executions outside the system. At a mark they wait, so that a test can break something meanwhile.
 type Ledger struct {
 	mark    int
 	reached chan struct{}
@@ -31,12 +29,12 @@ type Ledger struct {
 	seen  map[execution]int
 }
 
-// NewLedger returns a ledger whose services stop after mark items until the gate is opened; 0 means that they do not.
+// NewLedger returns a ledger whose services wait after mark items until Gate is closed; 0: they do not.
 func NewLedger(mark int) *Ledger {
 	return &Ledger{mark: mark, reached: make(chan struct{}), Gate: make(chan struct{}), seen: map[execution]int{}}
 }
 
-// Handle notes the items of a chunk and answers them.
+// Handle records the items of a chunk and answers them.
 func (l *Ledger) Handle(ctx context.Context, chunk *Chunk) error {
 	var ordinals []int
 	for _, item := range chunk.Items() {
@@ -48,7 +46,7 @@ func (l *Ledger) Handle(ctx context.Context, chunk *Chunk) error {
 	return Echo(ctx, chunk)
 }
 
-// Take notes items of a request, and waits at the gate if there is one.
+// Take records items of a request, and waits at the gate.
 func (l *Ledger) Take(ctx context.Context, of wire.Meta, ordinals ...int) error {
 	l.mu.Lock()
 	for _, ordinal := range ordinals {
@@ -72,14 +70,14 @@ func (l *Ledger) Take(ctx context.Context, of wire.Meta, ordinals ...int) error 
 	}
 }
 
-// Extra returns how many executions there were beyond one for each item.
+// Extra returns the number of executions beyond one per item.
 func (l *Ledger) Extra(items int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total - items
 }
 
-// Await returns once services have come to the mark.
+// Await waits until services have reached the mark.
 func (l *Ledger) Await(t *testing.T) {
 	t.Helper()
 	select {
@@ -89,7 +87,6 @@ func (l *Ledger) Await(t *testing.T) {
 	}
 }
 
-// counts returns how often each item of a generation was executed.
 func (l *Ledger) counts(run workqueue.RunID, generation int) map[int]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +99,7 @@ func (l *Ledger) counts(run workqueue.RunID, generation int) map[int]int {
 	return counts
 }
 
-// WantOnce checks that without faults every item was executed exactly once (I5).
+// WantOnce checks that every item was executed exactly once, as without faults (I5).
 func (l *Ledger) WantOnce(t *testing.T, run workqueue.RunID, items int) {
 	t.Helper()
 	counts := l.counts(run, 1)
@@ -117,8 +114,7 @@ func (l *Ledger) WantOnce(t *testing.T, run workqueue.RunID, items int) {
 	}
 }
 
-// wantBounded checks that every item was executed, and never more often than it was issued, as the slices in the
-// database tell (I5): an execution belongs to a slice that held its item.
+// wantBounded checks that every item was executed, and each execution belongs to a slice with its item (I5).
 func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items int) {
 	t.Helper()
 	if n := len(l.counts(run, 1)); n != items {
@@ -141,12 +137,12 @@ func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items
 	if stray > 0 {
 		t.Errorf("%d executions were of items that no such slice held", stray)
 	}
-	if limit := 3; often > limit { // JetStream delivers a request again when its acknowledgement is lost
+	if limit := 3; often > limit { // JetStream redelivers a request whose acknowledgement is lost
 		t.Errorf("an item was executed %d times for one slice", often)
 	}
 }
 
-// WantRight checks that each item of a run has the result that belongs to it.
+// WantRight checks that each item of a run has its own result.
 func (b *Bundle) WantRight(t *testing.T, run workqueue.RunID, items int) {
 	t.Helper()
 	var right int
@@ -159,7 +155,7 @@ func (b *Bundle) WantRight(t *testing.T, run workqueue.RunID, items int) {
 	}
 }
 
-// WantSound waits for a run to complete and holds it against everything that is known from outside.
+// WantSound waits for a run to complete, and checks everything known from outside.
 func (b *Bundle) WantSound(t *testing.T, l *Ledger, run workqueue.RunID, items int) {
 	t.Helper()
 	if done, failed := b.Outcome(t, run, 1); done != int64(items) || failed != 0 {

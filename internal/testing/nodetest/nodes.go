@@ -18,44 +18,43 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Size and Halfway are of the runs that something happens to.
+// Items of a run during which something breaks, and where it does.
 const (
 	Size    = 3_000
 	Halfway = 1_000
 )
 
-// Small is a request whose run takes some dozens of slices.
+// Small returns a request whose run takes some dozens of slices.
 func Small(endpoint string) start.LoadRequest {
 	req := Request(endpoint)
 	req.Steps[0].Chunk = 100
 	return req
 }
 
-// Patient has the deadlines of tests in which a re-issue at the deadline would hide that nothing else re-issues.
+// Patient returns a request with a timeout long enough not to mask other reissues.
 func Patient() start.LoadRequest {
 	req := Small("statement")
 	req.Steps[0].Timeout = 10 * time.Minute
 	return req
 }
 
-// SessionLife is longer than a busy machine keeps a heartbeat waiting: what a node had claimed is done again when its
-// session expires.
+// SessionLife is longer than a busy machine delays a heartbeat, since an expired session's claims are repeated.
 const SessionLife = time.Minute
 
-// Grace is what a stop may take, with the end of the session on a machine that is stalled for some seconds.
+// Grace is how long a stop may take, including the end of the session on a machine stalled for some seconds.
 const Grace = 20 * time.Second
 
-// Config is of a node that the test joins by [Bundle.Join].
+// Config returns the settings of a node for [Bundle.Join].
 func Config(t *testing.T) orchestrator.Config {
 	t.Helper()
 	return orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: Grace, SessionTTL: SessionLife,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 }
 
-// Member is a node that a test may stop, with its own way to the database and to NATS.
+// Member is a node that a test may stop, with its own connections to the database and NATS.
 type Member struct {
 	*orchestrator.Node
-	Leave func() // tells it to stop
+	Leave func() // starts the stop
 	Stop  func() error
 }
 
@@ -84,37 +83,36 @@ func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orche
 	return m
 }
 
-// Until polls for a condition, with a deadline.
+// Until polls until a condition is met, at most [Stuck].
 func Until(t *testing.T, what string, met func() bool) {
 	t.Helper()
 	testenv.Until(t, Stuck, what, met)
 }
 
-// answered is how long JetStream may take for an answer to a test: less than Stuck, as an answer may be lost with its
-// server, and is asked for again.
+// answered is shorter than Stuck: an answer of JetStream may be lost with its server, and the test retries.
 const answered = time.Minute
 
-// JS is JetStream, over the connection of the test.
+// JS returns JetStream over the test's connection.
 func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	return JetStream(t, b.NC)
 }
 
-// JetStream is what answers over a connection, however slow the machine is.
+// JetStream returns JetStream over a connection, with a long timeout.
 func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(answered)))(t)
 	return js
 }
 
-// Letters returns what is buried, newest first.
+// Letters returns the dead letters, newest first.
 func (b *Bundle) Letters(t *testing.T) []deadletter.DeadLetter {
 	t.Helper()
 	page := testenv.Must(deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{}))(t)
 	return page.Letters
 }
 
-// Buried waits for a number of letters.
+// Buried waits for a number of dead letters.
 func (b *Bundle) Buried(t *testing.T, n int) []deadletter.DeadLetter {
 	t.Helper()
 	Until(t, "the letters are buried", func() bool { return len(b.Letters(t)) >= n })
@@ -125,7 +123,7 @@ func (b *Bundle) Buried(t *testing.T, n int) []deadletter.DeadLetter {
 	return all
 }
 
-// Number runs a query that returns one.
+// Number runs a query that returns a number.
 func (b *Bundle) Number(t *testing.T, sql string, args ...any) int {
 	t.Helper()
 	return testenv.Number(t, b.Pool, sql, args...)
@@ -144,7 +142,7 @@ func (b *Bundle) ErrorOf(t *testing.T, run workqueue.RunID, key string) string {
 	return text
 }
 
-// Await waits until a query finds something true.
+// Await waits until a query returns true.
 func (b *Bundle) Await(t *testing.T, what, query string) {
 	t.Helper()
 	Until(t, what, func() (is bool) {

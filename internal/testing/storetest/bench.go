@@ -1,5 +1,5 @@
-// Package storetest is what tests of the store share: a store on a database of its own ([Setup]), with what they load,
-// claim, answer and count on it. It is for tests only.
+// Package storetest has what tests of the store share: a store on its own database ([Setup]), with helpers that load,
+// claim, answer and count. It is for tests only.
 package storetest
 
 import (
@@ -27,18 +27,18 @@ import (
 )
 
 const (
-	// Endpoint is that of [Request].
+	// Endpoint is the endpoint of [Request].
 	Endpoint = "statement"
-	// SessionTTL is how long a session lives: longer than a test makes pass.
+	// SessionTTL is longer than any time that passes in a test.
 	SessionTTL = 1000 * time.Hour
-	// LeaseTTL is how long [Bench.Lead] leads.
+	// LeaseTTL is the life of [Bench.Lead]'s lease.
 	LeaseTTL = SessionTTL
-	// Plenty is slices of a claim that takes all there are.
+	// Plenty is the limit of a claim that takes all slices.
 	Plenty = 1000
 )
 
-// Bench is a store on a database of its own, as the role that serves, and a session that claims. The pool is of the
-// superuser, who may look at everything and change it.
+// Bench is a store on its own database, with the rights of the role that serves, and a session that claims. Pool has
+// the superuser's rights.
 type Bench struct {
 	*testing.T
 	Pool    *pgxpool.Pool
@@ -46,7 +46,7 @@ type Bench struct {
 	Session workqueue.SessionID
 }
 
-// Setup returns a store on a database of its own, and a session.
+// Setup returns a store on its own database, and a session.
 func Setup(t *testing.T) *Bench {
 	t.Helper()
 	url := testenv.Database(t)
@@ -64,20 +64,20 @@ func (b *Bench) Open() workqueue.SessionID {
 	return id
 }
 
-// Expire makes a session one that has not been heard of for too long.
+// Expire expires a session.
 func (b *Bench) Expire(id workqueue.SessionID) {
 	b.Helper()
 	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, id)
 }
 
-// Pass makes the deadlines of slices pass.
+// Pass expires the deadlines of slices.
 func (b *Bench) Pass(ids ...workqueue.SliceID) {
 	b.Helper()
 	b.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE id = ANY($1)`, ids)
 }
 
-// Stretch fails the test unless one row waits for a time in a column that is at least so long after since. It puts that
-// time off by an hour, so that it does not pass by itself.
+// Stretch fails the test unless one row has a time in a column that is at least this long after since. It postpones
+// that time by an hour, so that it does not pass meanwhile.
 func (b *Bench) Stretch(table, column string, since time.Time, least time.Duration) {
 	b.Helper()
 	n := b.Number(fmt.Sprintf(`WITH put AS (UPDATE %s SET %[2]s = %[2]s + interval '1 hour' WHERE %[2]s >= $1
@@ -94,7 +94,7 @@ func (b *Bench) Exec(sql string, args ...any) {
 	testenv.Must(b.Pool.Exec(b.Context(), sql, args...))(b)
 }
 
-// Number runs a query that returns one.
+// Number runs a query that returns a number.
 func (b *Bench) Number(sql string, args ...any) int {
 	b.Helper()
 	return testenv.Number(b, b.Pool, sql, args...)
@@ -107,7 +107,7 @@ func (b *Bench) Lead() workqueue.Lease {
 	return lease
 }
 
-// Request is a run of chunks of 4 with three attempts and no pause between them.
+// Request returns a run in chunks of 4, with three attempts without a pause.
 func Request() start.LoadRequest {
 	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: "only", Endpoint: Endpoint, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100, MaxAttempts: 3,
@@ -115,14 +115,14 @@ func Request() start.LoadRequest {
 	}}}
 }
 
-// Chunked is request with another chunk.
+// Chunked is Request with another chunk size.
 func Chunked(chunk int) start.LoadRequest {
 	req := Request()
 	req.Steps[0].Chunk = chunk
 	return req
 }
 
-// Keys yields items with the keys given; line 1 is a heading.
+// Keys yields items with the given keys; line 1 is a header.
 func Keys(keys ...string) func(*start.LoadItem) error {
 	i := 0
 	return func(item *start.LoadItem) error {
@@ -150,7 +150,7 @@ func (b *Bench) Load(req start.LoadRequest, n int) workqueue.RunID {
 	return b.LoadKeys(req, Names(n)...)
 }
 
-// LoadKeys loads a run of items with the keys given.
+// LoadKeys loads a run of items with the given keys.
 func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	b.Helper()
 	req.Session = b.Session
@@ -161,14 +161,14 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	return loaded.Run
 }
 
-// Claim claims at most so many slices of a run.
+// Claim claims at most this many slices of a run.
 func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
 	b.Helper()
 	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most)))(b)
 	return claimed.Slices
 }
 
-// ClaimRequest is what [Bench.Claim] asks for.
+// ClaimRequest returns the request of [Bench.Claim].
 func (b *Bench) ClaimRequest(run workqueue.RunID, most int) dispatch.ClaimRequest {
 	return dispatch.ClaimRequest{Session: b.Session, Run: run, MaxSlices: most, MaxBytes: 1 << 20}
 }
@@ -183,7 +183,7 @@ func (b *Bench) One(run workqueue.RunID) workqueue.Slice {
 	return claimed[0]
 }
 
-// Send marks slices as sent through the first epoch of the streams.
+// Send marks slices as sent in the first epoch of the streams.
 func (b *Bench) Send(claimed ...workqueue.Slice) {
 	b.Helper()
 	var sent []workqueue.Sent
@@ -202,7 +202,7 @@ func Ordinals(s workqueue.Slice) []workqueue.Ordinal {
 	return all
 }
 
-// Answer is a final reply to a slice with results for the items given.
+// Answer returns a final reply to a slice with results for the given items.
 func Answer(s workqueue.Slice, items ...workqueue.Ordinal) settle.Answer {
 	a := settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: len(items)}
 	for _, o := range items {
@@ -211,10 +211,10 @@ func Answer(s workqueue.Slice, items ...workqueue.Ordinal) settle.Answer {
 	return a
 }
 
-// Whole is a final reply with a result for every item.
+// Whole returns a final reply with a result for every item.
 func Whole(s workqueue.Slice) settle.Answer { return Answer(s, Ordinals(s)...) }
 
-// Faulty is a final reply with the same error for every item.
+// Faulty returns a final reply with the same error for every item.
 func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 	a := Whole(s)
 	for i := range a.Slots {
@@ -230,7 +230,7 @@ func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
 	return recorded
 }
 
-// Finish claims and answers until nothing is left to claim.
+// Finish claims and answers until nothing is ready.
 func (b *Bench) Finish(run workqueue.RunID) {
 	b.Helper()
 	for {
@@ -244,7 +244,7 @@ func (b *Bench) Finish(run workqueue.RunID) {
 	}
 }
 
-// Tally is where the items of a run are, by its planes and slices.
+// Tally is the number of a run's items per state.
 type Tally struct{ Ready, Live, Done, Failed int }
 
 // Tally counts the items of a run.
@@ -258,7 +258,7 @@ func (b *Bench) Tally(run workqueue.RunID) (n Tally) {
 	return n
 }
 
-// WantTally fails the test when the items of a run are elsewhere.
+// WantTally fails the test if the items of a run have other states.
 func (b *Bench) WantTally(run workqueue.RunID, want Tally) {
 	b.Helper()
 	if got := b.Tally(run); got != want {
@@ -274,7 +274,7 @@ func (b *Bench) State(run workqueue.RunID) (state string, generation int) {
 	return state, generation
 }
 
-// WantState fails the test when a run is in another state or generation.
+// WantState fails the test if a run has another state or generation.
 func (b *Bench) WantState(run workqueue.RunID, state string, generation int) {
 	b.Helper()
 	if s, g := b.State(run); s != state || g != generation {
@@ -282,7 +282,7 @@ func (b *Bench) WantState(run workqueue.RunID, state string, generation int) {
 	}
 }
 
-// Completions lists the generations of which a completion event tells.
+// Completions lists the generations with a completion event.
 func (b *Bench) Completions(run workqueue.RunID) []int {
 	b.Helper()
 	var generations []int
@@ -291,7 +291,7 @@ func (b *Bench) Completions(run workqueue.RunID) []int {
 	return generations
 }
 
-// WantCompletions fails the test when completion events tell of other generations.
+// WantCompletions fails the test if other generations have completion events.
 func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
 	b.Helper()
 	if got := b.Completions(run); !slices.Equal(got, want) {
@@ -299,7 +299,7 @@ func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
 	}
 }
 
-// Dump tells the slices of a run.
+// Dump describes the slices of a run.
 func (b *Bench) Dump(run workqueue.RunID) (text string) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(context.Background(), `
@@ -309,7 +309,7 @@ func (b *Bench) Dump(run workqueue.RunID) (text string) {
 	return text
 }
 
-// Check fails the test when an invariant does not hold. That of the schema may not: tests add triggers and the like.
+// Check fails the test if an invariant is violated, except that of the schema: tests add triggers.
 func (b *Bench) Check() {
 	b.Helper()
 	report := testenv.Must(doctor.New(b.Store).Recount(context.Background()))(b)
@@ -318,7 +318,7 @@ func (b *Bench) Check() {
 	}
 }
 
-// Disjoint fails the test when two slices hold the same item, and returns how many items they hold.
+// Disjoint fails the test if two slices contain the same item, and returns their number of items.
 func (b *Bench) Disjoint(all []workqueue.Slice) int {
 	b.Helper()
 	seen := map[workqueue.Block]bitfield.Set{}
@@ -334,7 +334,7 @@ func (b *Bench) Disjoint(all []workqueue.Slice) int {
 	return items
 }
 
-// Chunking sets the chunk and the limit in flight; 0 leaves it.
+// Chunking sets the chunk size and the limit in flight; 0 keeps it.
 func Chunking(chunk, inFlight int) (c control.StepChange) {
 	if chunk != 0 {
 		c.Chunk = &workqueue.Adaptive{Value: chunk}

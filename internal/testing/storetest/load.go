@@ -15,10 +15,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Several is more items than one batch of a load holds.
+// Several is more items than one batch of a load.
 const Several = 40_000
 
-// WantNothing checks that a load that failed has left nothing behind.
+// WantNothing checks that a failed load has left no rows.
 func (b *Bench) WantNothing() {
 	b.Helper()
 	n := b.Number(`SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_queue) +
@@ -28,19 +28,19 @@ func (b *Bench) WantNothing() {
 	}
 }
 
-// TryLoad loads a run, or returns why not.
+// TryLoad loads a run and returns its error.
 func (b *Bench) TryLoad(req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error) {
 	req.Session = b.Session
 	return start.New(b.Store).Load(b.Context(), req, next)
 }
 
-// Until polls for a condition, with a deadline.
+// Until polls until a condition is met, for at most a minute.
 func (b *Bench) Until(what string, met func() bool) {
 	b.Helper()
 	testenv.Until(b, time.Minute, what, met)
 }
 
-// OpenRun opens a run of chunks of 1000.
+// OpenRun opens a run with chunks of 1000.
 func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
 	b.Helper()
 	req := start.OpenRequest{LoadRequest: Chunked(1000)}
@@ -52,7 +52,7 @@ func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
 	return opened.Run
 }
 
-// AddRequest is an add of the keys given.
+// AddRequest returns a request that adds items with the given keys.
 func AddRequest(run workqueue.RunID, key string, items []string) start.AddRequest {
 	return start.AddRequest{Run: run, Key: key, Digest: []byte(fmt.Sprint(items)), Actor: "ann",
 		Items: func() (func(*start.LoadItem) error, error) { return Keys(items...), nil }}
@@ -72,7 +72,7 @@ func (b *Bench) Seal(run workqueue.RunID) start.Sealed {
 	return sealed
 }
 
-// Failing answers a slice with errors made by f, by ordinal; items for which it returns nil are done.
+// Failing answers a slice with errors by f, per ordinal; items without an error are done.
 func Failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workqueue.SlotError) settle.Answer {
 	a := Whole(s)
 	a.Service = service
@@ -84,11 +84,11 @@ func Failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workq
 	return a
 }
 
-// HoldRows runs a locking query in a transaction of its own, and returns what ends it.
+// HoldRows runs a locking query in its own transaction, and returns what ends that.
 func (b *Bench) HoldRows(sql string, args ...any) (release func()) {
 	b.Helper()
 	tx := testenv.Must(b.Pool.Begin(b.Context()))(b)
-	release = func() { _ = tx.Rollback(context.Background()) } // once is enough
+	release = func() { _ = tx.Rollback(context.Background()) } // may be called twice
 	b.Cleanup(release)
 	tag, err := tx.Exec(b.Context(), sql, args...)
 	if err != nil || tag.RowsAffected() == 0 {
@@ -104,7 +104,7 @@ func (b *Bench) Waiters() int {
 		AND wait_event_type = 'Lock'`)
 }
 
-// InPieces cuts a result for an item of a slice.
+// InPieces cuts a result for an item of a slice into pieces.
 func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (all []export.Piece) {
 	claim := export.Claim{Slice: s.ID, Endpoint: s.Endpoint, Ordinal: o, Pieces: (len(data) + size - 1) / size,
 		Bytes: int64(len(data)), SHA256: sha256.Sum256(data), ContentType: "application/pdf"}
@@ -114,21 +114,21 @@ func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (al
 	return all
 }
 
-// TakePieces takes pieces of results.
+// TakePieces stores pieces of results.
 func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
 	b.Helper()
 	taken := testenv.Must(export.New(b.Store).Take(b.Context(), pieces))(b)
 	return taken
 }
 
-// LargeAnswer is the answer that complete pieces are.
+// LargeAnswer returns the answer of complete pieces.
 func LargeAnswer(s workqueue.Slice, p export.Piece, t export.Taken) settle.Answer {
 	return settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: 1, Slots: []settle.Slot{{
 		Ordinal: p.Ordinal, Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
 		Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}}}
 }
 
-// Export yields the items of a run with the results of the only step that no other needs.
+// Export yields the items of a run with the results of its last step.
 func Export(ctx context.Context, db *database.DB, run workqueue.RunID, states []workqueue.Outcome,
 	yield func(*export.Item) error,
 ) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// Wish is what the operator ann wants of a run.
+// Wish returns a control of a run by the operator ann.
 func Wish(run workqueue.RunID, reason string) control.Control {
 	return control.Control{Run: run, Reason: reason, Actor: "ann"}
 }
@@ -38,7 +38,7 @@ func (b *Bench) Set(c control.RunChange) control.RunChanged {
 	return out
 }
 
-// Actions lists what the audit log has of a run: "pause by ann".
+// Actions lists a run's entries in the audit log: "pause by ann".
 func (b *Bench) Actions(run workqueue.RunID) []string {
 	b.Helper()
 	var all []string
@@ -57,7 +57,7 @@ func (b *Bench) Events(run workqueue.RunID) []string {
 	return all
 }
 
-// WantRefused wants a StateError that says all of it.
+// WantRefused wants a StateError with all these texts.
 func (b *Bench) WantRefused(err error, parts ...string) {
 	b.Helper()
 	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
@@ -71,15 +71,14 @@ func (b *Bench) WantRefused(err error, parts ...string) {
 	}
 }
 
-// Rerun runs items of a run again.
+// Rerun reruns items of a run.
 func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
 	out := testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
 	return out
 }
 
-// Damaged is a completed run of n items of which some failed: with code "even" where the ordinal is an even multiple of
-// three, with "odd" where it is an odd one.
+// Damaged returns a completed run in which even multiples of three failed with code "even", odd ones with "odd".
 func (b *Bench) Damaged(n int) (run workqueue.RunID, even, odd int) {
 	b.Helper()
 	run = b.Load(Chunked(500), n)
@@ -102,7 +101,7 @@ func (b *Bench) Damaged(n int) (run workqueue.RunID, even, odd int) {
 	return run, even, odd
 }
 
-// Corrections gives each key a payload.
+// Corrections yields a payload for each key.
 func Corrections(payload string, keys ...string) func() (func(*redo.Correction) error, error) {
 	return func() (func(*redo.Correction) error, error) {
 		i := 0
@@ -117,7 +116,7 @@ func Corrections(payload string, keys ...string) func() (func(*redo.Correction) 
 	}
 }
 
-// Correct gives the items of the keys a new payload.
+// Correct gives items a new payload, by key.
 func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) redo.Corrected {
 	b.Helper()
 	out, err := redo.New(b.Store).Correct(b.Context(), redo.CorrectRequest{Run: run, Actor: "ann", Reason: "it was wrong",
@@ -126,7 +125,7 @@ func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) red
 	return out
 }
 
-// WantSaid fails the test unless an error says all of this.
+// WantSaid fails the test unless an error contains all these texts.
 func (b *Bench) WantSaid(err error, parts ...string) {
 	b.Helper()
 	for _, part := range parts {
@@ -136,7 +135,7 @@ func (b *Bench) WantSaid(err error, parts ...string) {
 	}
 }
 
-// Report returns the report of a run, of which it checks that the sums are right.
+// Report returns the report of a run, after checking its sums.
 func (b *Bench) Report(run workqueue.RunID) report.RunReport {
 	b.Helper()
 	r := testenv.Must(report.New(b.Store).Report(b.Context(), run))(b)
@@ -159,7 +158,7 @@ func (b *Bench) Report(run workqueue.RunID) report.RunReport {
 	return r
 }
 
-// Ended makes a run of n items that ended so long ago, and of which everything is known that can be.
+// Ended returns a run of n items that ended this long ago, with rows in every table that has some per run.
 func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 	b.Helper()
 	run := b.Load(Request(), n)
@@ -177,7 +176,7 @@ func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 	return run
 }
 
-// Hourly is the rule of the schedules of these tests: whole hours.
+// Hourly is the rule of the tests' schedules: whole hours.
 func Hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
 	return after.UTC().Truncate(time.Hour).Add(time.Hour), true, nil
 }
@@ -192,7 +191,7 @@ func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 	return applied
 }
 
-// Look is what a node does after a commit with failures.
+// Look does what a node does after a commit with failures.
 func (b *Bench) Look(l settle.FollowUp) (last pacestore.BreakerChange) {
 	b.Helper()
 	for _, endpoint := range l.Endpoints {
@@ -205,7 +204,7 @@ func (b *Bench) Look(l settle.FollowUp) (last pacestore.BreakerChange) {
 	return last
 }
 
-// Breaker returns the state of the breaker of [Endpoint], and its probes.
+// Breaker returns the state of [Endpoint]'s breaker, and its probes.
 func (b *Bench) Breaker() (state string, probes int) {
 	b.Helper()
 	err := b.Pool.QueryRow(b.Context(), `SELECT breaker, probes FROM endpoint_pace WHERE endpoint = $1`, Endpoint).
@@ -214,8 +213,8 @@ func (b *Bench) Breaker() (state string, probes int) {
 	return state, probes
 }
 
-// Scene is a run of 10 items in progress (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
-// that is completed.
+// Scene returns a run of 10 items in progress (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready), and a
+// completed one of 4 items.
 func Scene(t *testing.T) (b *Bench, open, done workqueue.RunID) {
 	t.Helper()
 	b = Setup(t)

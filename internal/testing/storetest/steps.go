@@ -10,13 +10,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Need is a step that needs others and sees their parts.
+// Need returns a step that needs others and sees their results.
 func Need(name string, needs ...int) workqueue.StepSpec {
 	return workqueue.StepSpec{Name: name, Endpoint: Endpoint, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100,
 		MaxAttempts: 1, Timeout: time.Minute}, Needs: needs, Inputs: needs}
 }
 
-// Optional makes it a step without which those that need it go on.
+// Optional makes a step optional.
 func Optional(s workqueue.StepSpec) workqueue.StepSpec {
 	s.Optional = true
 	return s
@@ -28,12 +28,12 @@ func Barrier(s workqueue.StepSpec) workqueue.StepSpec {
 	return s
 }
 
-// Planned is a run of these steps.
+// Planned returns a run of these steps.
 func Planned(steps ...workqueue.StepSpec) start.LoadRequest {
 	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: steps}
 }
 
-// ClaimStep claims at most so many slices of a step.
+// ClaimStep claims at most this many slices of a step.
 func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) dispatch.Claimed {
 	b.Helper()
 	req := b.ClaimRequest(run, most)
@@ -42,8 +42,7 @@ func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) di
 	return claimed
 }
 
-// RecordStep claims all there is of a step and answers it, with errors for the items that fail. It returns how many
-// items that were.
+// RecordStep answers everything ready in a step, with errors for the items in fail, and returns their number.
 func (b *Bench) RecordStep(run workqueue.RunID, step workqueue.Step, fail ...workqueue.Ordinal) (items int) {
 	b.Helper()
 	for {
@@ -60,7 +59,7 @@ func (b *Bench) RecordStep(run workqueue.RunID, step workqueue.Step, fail ...wor
 	}
 }
 
-// Except makes slots of some items errors that are final.
+// Except makes slots of some items permanent errors.
 func Except(a settle.Answer, items ...workqueue.Ordinal) settle.Answer {
 	for i := range a.Slots {
 		for _, o := range items {
@@ -72,7 +71,7 @@ func Except(a settle.Answer, items ...workqueue.Ordinal) settle.Answer {
 	return a
 }
 
-// StepTally is where the items of a step are.
+// StepTally is the number of a step's items per state.
 type StepTally struct{ Ready, Flying, Done, Failed, Skipped, Waiting int }
 
 func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
@@ -88,7 +87,7 @@ func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
 	return n
 }
 
-// WantAt fails the test when the items of a step are elsewhere.
+// WantAt fails the test if the items of a step have other states.
 func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally) {
 	b.Helper()
 	if got := b.stepAt(run, step); got != want {
@@ -96,7 +95,7 @@ func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally)
 	}
 }
 
-// WantCounts fails the test when a run says that other numbers of items were done and failed.
+// WantCounts fails the test if a run has other counts of done and failed items.
 func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 	b.Helper()
 	var d, f int64
@@ -109,7 +108,7 @@ func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 	}
 }
 
-// The steps of collecting.
+// The steps of [Collecting].
 const (
 	Accounts workqueue.Step = iota
 	Transactions
@@ -118,13 +117,13 @@ const (
 	Posting
 )
 
-// StepNames are the steps of [Collecting].
+// StepNames returns the names of these steps.
 func StepNames() []string {
 	return []string{"accounts", "transactions", "branches", "statement", "letter"}
 }
 
-// Collecting is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
-// that sees what that has made.
+// Collecting returns a run with three steps that fetch, the last of them optional, a step that sees all three
+// results, and one that sees the result of that.
 func Collecting() start.LoadRequest {
 	req := start.LoadRequest{Plan: "statements", CreatedBy: "test"}
 	for i, name := range StepNames() {
@@ -141,8 +140,8 @@ func Collecting() start.LoadRequest {
 	return req
 }
 
-// PutPart puts parts: $1 run, $2 step, $3 generation, $4 what results begin with, $5 content type, $6 the code of an
-// error instead, $7 items.
+// PutPart adds results: $1 run, $2 step, $3 generation, $4 prefix of the results, $5 content type, $6 an error code
+// in place of a result, $7 items.
 const PutPart = `
 INSERT INTO work_result (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
 SELECT $1, gen_random_uuid(), i, $3, $2, CASE WHEN $6::text IS NULL THEN convert_to($4 || i, 'UTF8') END, $5, $6, ''

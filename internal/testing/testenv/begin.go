@@ -2,7 +2,7 @@ package testenv
 
 import "testing"
 
-// Begin calls f in a goroutine of its own. The returned function waits for what f returns; an error ends the test.
+// Begin calls f in a goroutine. end waits for its result; an error ends the test.
 func Begin[T any](t testing.TB, f func() (T, error)) (end func() T) {
 	t.Helper()
 	var v T

@@ -7,15 +7,15 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// Cluster is a PostgreSQL of one test's own, which may be stopped and killed. Its commits are as durable as those of a
-// real one, and its URL stays the same over restarts. It is not safe for concurrent use.
+// Cluster is a durable PostgreSQL for one test, which may stop and kill it. Its URL is the same after a restart. It
+// is not safe for concurrent use.
 type Cluster struct {
 	config embedded.PostgresConfig
 	server *embedded.Postgres // nil while it is down
 	url    string
 }
 
-// Postgres starts a cluster with a migrated database. It takes about a second, so use [Pool] where nothing is broken.
+// Postgres starts a cluster with a migrated database. It takes about a second: use [Pool] where nothing is broken.
 func Postgres(t testing.TB) *Cluster {
 	t.Helper()
 	c := &Cluster{config: embedded.PostgresConfig{
@@ -43,7 +43,7 @@ func (c *Cluster) stopAtEnd(t testing.TB) {
 // URL returns the superuser's URL of the migrated database.
 func (c *Cluster) URL() string { return c.url }
 
-// Start starts the server after Stop or Kill, and returns when it takes connections.
+// Start starts the server after Stop or Kill, and returns once it accepts connections.
 func (c *Cluster) Start(t testing.TB) {
 	t.Helper()
 	server, err := embedded.StartPostgres(t.Context(), c.config)
@@ -53,7 +53,7 @@ func (c *Cluster) Start(t testing.TB) {
 	c.server = server
 }
 
-// Stop shuts the server down, cutting off its clients.
+// Stop stops the server and disconnects its clients.
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
@@ -65,7 +65,7 @@ func (c *Cluster) Stop(t testing.TB) {
 	}
 }
 
-// Kill ends the server as a crash of the machine does: nothing is written, no client is told.
+// Kill ends the server like a crash of the machine: it writes nothing, and notifies no client.
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)

@@ -19,13 +19,12 @@ import (
 )
 
 const (
-	// poolSize keeps many tests at once below the cluster's connections.
-	poolSize = 16
-	// emptyTemplate is PostgreSQL's own.
+	// poolSize keeps many concurrent tests below the cluster's connection limit.
+	poolSize      = 16
 	emptyTemplate = "template0"
 )
 
-// Database returns the superuser's URL of a database of the test's own, migrated, and dropped when the test ends.
+// Database returns the superuser's URL of a migrated database for the test, dropped when it ends.
 func Database(t testing.TB) string {
 	t.Helper()
 	return database(t, func(s *sharedServer) string { return s.template })
@@ -37,7 +36,7 @@ func EmptyDatabase(t testing.TB) string {
 	return database(t, func(*sharedServer) string { return emptyTemplate })
 }
 
-// OddDatabase returns the URL of an empty database in LATIN1 whose sessions write values in unusual ways.
+// OddDatabase returns the URL of an empty LATIN1 database whose sessions use unusual output formats.
 func OddDatabase(t testing.TB) string {
 	t.Helper()
 	home := EmptyDatabase(t)
@@ -77,7 +76,7 @@ func database(t testing.TB, template func(*sharedServer) string) string {
 	return url
 }
 
-// Pool returns a pool on a database as [Database] makes it, closed when the test ends.
+// Pool returns a pool on a new [Database], closed when the test ends.
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return Connect(t, Database(t))
@@ -99,7 +98,6 @@ func Connect(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-// fatal ends the test and names the remedy.
 func fatal(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, embedded.ErrNoBinaries) {
@@ -108,8 +106,7 @@ func fatal(t testing.TB, err error) {
 	t.Fatalf("test environment: %v", err)
 }
 
-// Rewrite runs a statement with the database's guards off, as no one but a superuser can: it changes rows of the audit
-// log, say, which stay as they were written.
+// Rewrite runs a statement without the database's guards, as only a superuser can.
 func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -125,8 +122,8 @@ func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 }
 
 const (
-	// clockIs makes tranche_now movable. Sequences are read as they are now, as a clock is, also in a transaction that
-	// sees what was before; and calls of functions leave plans as they are, which a query for the offset would not.
+	// clockIs makes tranche_now movable. Like a clock, sequences ignore snapshots. Calls of functions do not change
+	// plans, as a query for the offset would.
 	clockIs = `
 DO $$ BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('testenv.clock'));
@@ -153,33 +150,32 @@ SELECT setval('testenv.ahead', (1000000 * extract(epoch FROM $1::timestamptz - c
 	stopClock = `SELECT setval('testenv.stopped', (1000000 * extract(epoch FROM $1::timestamptz))::bigint)`
 )
 
-// Advance moves the clock of a database: what its statements take for the time of day is later by that from now on. A
-// superuser's pool is needed; that of [Pool] is one. The first move of all may pass by a transaction that is open. The
-// times that Go takes are as they were.
+// Advance moves a database's clock forward: later statements see that much later times. The pool must be a
+// superuser's, like that of [Pool]. An open transaction may miss the first move. Go's clock does not change.
 func Advance(t testing.TB, pool *pgxpool.Pool, by time.Duration) {
 	t.Helper()
 	moveClock(t, pool, advanceClock, by.Microseconds())
 }
 
-// SetClock sets the clock of a database to a time, from which it goes on.
+// SetClock sets the clock of a database, which then continues from there.
 func SetClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	moveClock(t, pool, setClock, at)
 }
 
-// StopClock stops the clock of a database at a time until it is set again; to advance it moves that time.
+// StopClock stops the clock of a database until SetClock. Advance moves the stopped time.
 func StopClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	moveClock(t, pool, stopClock, at)
 }
 
-// undefined are the codes of a schema and of a table that are not there.
+// undefined returns the error codes of a missing schema and a missing table.
 func undefined() []string { return []string{"3F000", "42P01"} }
 
 func moveClock(t testing.TB, pool *pgxpool.Pool, move string, to any) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), move, to)
-	if said, is := errors.AsType[*pgconn.PgError](err); is && slices.Contains(undefined(), said.Code) { // its first move
+	if said, is := errors.AsType[*pgconn.PgError](err); is && slices.Contains(undefined(), said.Code) { // the first move
 		if _, err = pool.Exec(t.Context(), clockIs); err == nil {
 			_, err = pool.Exec(t.Context(), move, to)
 		}

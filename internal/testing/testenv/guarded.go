@@ -11,15 +11,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// GuardedNATS is a NATS server that runs by a configuration: with users and permissions, TLS, or others in a cluster.
+// GuardedNATS is a NATS server with a configuration: users and permissions, TLS, or a cluster.
 type GuardedNATS struct {
 	server *server.Server
 	dir    string
 	port   int
 }
 
-// NATSByConfig runs a server by the text of a configuration file until the test ends. Where the text says that it
-// listens and stores, it does not: it takes a free port and a directory of the test.
+// NATSByConfig runs a server with a configuration until the test ends, but with its own port and store directory.
 func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 	t.Helper()
 	g := &GuardedNATS{dir: t.TempDir(), port: server.RANDOM_PORT}
@@ -37,7 +36,7 @@ func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 	return g
 }
 
-// Reload has the server take another configuration, as on a SIGHUP.
+// Reload reloads another configuration, as on a SIGHUP.
 func (g *GuardedNATS) Reload(t testing.TB, config string) {
 	t.Helper()
 	if err := g.server.ReloadOptions(g.options(t, config)); err != nil {
@@ -59,12 +58,12 @@ func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 	opts.NoSigs, opts.NoLog = true, true
 	patience := stopTimeout.Seconds()
 	opts.AuthTimeout, opts.TLSTimeout, opts.Cluster.TLSTimeout = patience, patience, patience
-	// A first PING after 2 s may overtake the PONG of a login that takes as long: nats.Connect fails then.
+	// A first PING after 2 s may overtake the PONG of an equally slow login: then nats.Connect fails.
 	opts.DisableShortFirstPing = true
 	return opts
 }
 
-// Stop ends it.
+// Stop stops the server.
 func (g *GuardedNATS) Stop() {
 	g.server.Shutdown()
 	g.server.WaitForShutdown()
@@ -73,7 +72,7 @@ func (g *GuardedNATS) Stop() {
 // Server returns the server itself.
 func (g *GuardedNATS) Server() *server.Server { return g.server }
 
-// URL returns where the server listens.
+// URL returns the server's address.
 func (g *GuardedNATS) URL() string { return g.server.ClientURL() }
 
 // Conn connects a user whose inbox prefix is inbox, until the test ends.

@@ -9,8 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Keep has f going until it is told to stop, or the test ends, and waits for its end. tell is [testing.T.Errorf], or
-// [testing.T.Logf] where an error of f is no fault.
+// Keep runs f until stop is called, or the test ends. tell is t.Errorf, or t.Logf if f may return errors.
 func Keep(t testing.TB, tell func(format string, args ...any), what string, f func(context.Context) error,
 ) (stop func()) {
 	t.Helper()
@@ -26,13 +25,13 @@ func Keep(t testing.TB, tell func(format string, args ...any), what string, f fu
 	return stop
 }
 
-// Between two polls of [Until]: ever longer, so that they leave the processor to what is waited for.
+// Pauses between polls of [Until], which grow to leave the processor to the work.
 const (
 	firstPause = 3 * time.Millisecond
 	lastPause  = 24 * time.Millisecond
 )
 
-// Until polls for a condition, for so long at most.
+// Until polls until a condition is met, at most until limit.
 func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -45,7 +44,7 @@ func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 	}
 }
 
-// Number runs a query that returns one.
+// Number runs a query that returns a number.
 func Number(t testing.TB, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, sql string, args ...any) (n int) {

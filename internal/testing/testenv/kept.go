@@ -16,12 +16,11 @@ import (
 	"github.com/tranchehq/tranche/migrations"
 )
 
-// keptFor bounds how long a kept cluster is used: the code that made it is no part of its name.
+// keptFor limits the age of a kept cluster, since its name does not cover the code that made it.
 const keptFor = time.Hour
 
-// newCluster puts a cluster with the migrated database [embedded.DefaultDatabase] into dir. No server runs in it. It is
-// a copy of the one that an earlier test binary made and kept, in the user's cache, if there is one of the same
-// migrations and PostgreSQL: that saves initdb and the migrations, a second or more of each binary.
+// newCluster creates a stopped cluster with the migrated database [embedded.DefaultDatabase] in dir. It copies one
+// with the same migrations and PostgreSQL from the user's cache, if any, which saves a second or more.
 func newCluster(ctx context.Context, dir string) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -57,7 +56,7 @@ func newCluster(ctx context.Context, dir string) error {
 	return errors.Join(os.MkdirAll(draft, 0o700), copyCluster(ctx, dir, draft), os.Rename(draft, kept))
 }
 
-// sweepKept removes clusters that are too old, and drafts that a killed binary left. The caller holds the lock.
+// sweepKept removes expired clusters, and drafts that a killed binary left. The caller holds the lock.
 func sweepKept(cache string) error {
 	kept, err := os.ReadDir(cache)
 	for _, entry := range kept {
@@ -70,7 +69,7 @@ func sweepKept(cache string) error {
 	return err
 }
 
-// clusterName tells clusters of other migrations, and of other installations of PostgreSQL, apart.
+// clusterName depends on the migrations and the installation of PostgreSQL.
 func clusterName(ctx context.Context) (string, error) {
 	installs, err := embedded.FindInstalls(ctx)
 	if err != nil {
@@ -101,7 +100,7 @@ func makeCluster(ctx context.Context, dir string) error {
 	return errors.Join(err, server.Stop(ctx))
 }
 
-// copyCluster leaves the directory's own age as it is, by which [sweep] goes.
+// copyCluster does not change the directory's age, which [sweep] uses.
 func copyCluster(ctx context.Context, from, to string) error {
 	out, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(from, "cluster"), filepath.Join(from, "password"), to).
 		CombinedOutput()

@@ -9,15 +9,13 @@ import (
 )
 
 const (
-	memoryDir = "/dev/shm"
-	// directoryVariable names another place.
+	memoryDir         = "/dev/shm"
 	directoryVariable = "TRANCHE_TEST_DIR"
-	// memoryFree is what must be free of it, and of the machine's memory: each test binary that runs has a cluster there.
+	// memoryFree is the minimum free space there, and free memory: each running test binary has a cluster there.
 	memoryFree = 4 << 30
 )
 
-// scratch is where data goes that no one needs after a crash: memory, if there is enough of it. A database is some
-// hundred files, and a test makes one.
+// scratch is the directory for data not needed after a crash, in memory if there is enough.
 func scratch() string {
 	if dir := os.Getenv(directoryVariable); dir != "" {
 		return dir
@@ -29,7 +27,7 @@ func scratch() string {
 	return memoryDir
 }
 
-// available is how much memory programs can have, in bytes; 0: no one says.
+// available returns the memory available to programs, in bytes; 0: unknown.
 func available() uint64 {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {

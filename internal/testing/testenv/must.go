@@ -2,7 +2,7 @@ package testenv
 
 import "testing"
 
-// NoError ends the test with an error, if there is one.
+// NoError ends the test if there is an error.
 func NoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -10,7 +10,7 @@ func NoError(t testing.TB, err error) {
 	}
 }
 
-// Must is the result of a call. What it returns takes the test, which ends with the call's error if there is one, as in
+// Must returns a function that takes the test and returns the result of a call, or ends the test with its error:
 //
 //	text := testenv.Must(os.ReadFile(path))(t)
 func Must[T any](result T, err error) func(testing.TB) T {

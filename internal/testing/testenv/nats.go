@@ -20,18 +20,18 @@ import (
 // Server is a NATS server, or an account on one.
 type Server interface{ URL() string }
 
-// Account is an account on the NATS server of the test binary, with streams and subjects of its own.
+// Account is an account on the test binary's NATS server, with its own streams and subjects.
 type Account struct {
 	*server.Account
 	Of *server.Server
 }
 
-// URL is the address of the server, with the account's user.
+// URL returns the server's address, with the account's user.
 func (a *Account) URL() string {
 	return "nats://" + a.Name + ":x@" + a.Of.Addr().String()
 }
 
-// NATS makes an account on the test binary's server, with JetStream, that lives until the test ends.
+// NATS makes an account with JetStream on the test binary's server, until the test ends.
 func NATS(t testing.TB) *Account {
 	t.Helper()
 	account, err := sharedNATS.account()
@@ -46,7 +46,6 @@ func NATS(t testing.TB) *Account {
 	return &Account{account, sharedNATS.server}
 }
 
-// sharedNATS is the test binary's NATS server.
 var sharedNATS natsServer
 
 type natsServer struct {
@@ -78,9 +77,9 @@ func (n *natsServer) start() (err error) {
 	}
 	n.server, err = server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, CustomClientAuthentication: n,
-		JetStream: true, StoreDir: n.dir, JetStreamMaxStore: 1 << 50, // the streams of many tests ask for room
-		WriteDeadline: stopTimeout, AuthTimeout: stopTimeout.Seconds(), // a client that is stalled is not turned out
-		DisableShortFirstPing: true, // a first PING after 2 s may overtake the PONG of a login that takes as long
+		JetStream: true, StoreDir: n.dir, JetStreamMaxStore: 1 << 50, // for the streams of many tests
+		WriteDeadline: stopTimeout, AuthTimeout: stopTimeout.Seconds(), // do not disconnect a stalled client
+		DisableShortFirstPing: true, // a first PING after 2 s may overtake the PONG of an equally slow login
 	})
 	if err != nil {
 		return err
@@ -92,7 +91,7 @@ func (n *natsServer) start() (err error) {
 	return nil
 }
 
-// Check implements server.Authentication: a user has the name of an account.
+// Check implements server.Authentication: a user has the name of its account.
 func (n *natsServer) Check(c server.ClientAuthentication) bool {
 	account, err := n.server.LookupAccount(c.GetOpts().Username)
 	if err == nil {
@@ -109,8 +108,7 @@ func (n *natsServer) stop() error {
 	return os.RemoveAll(n.dir)
 }
 
-// OwnNATS runs a server with JetStream for the test alone, which may restart and stop it. An empty StoreDir or Listen
-// is filled in.
+// OwnNATS runs a server with JetStream for one test. StoreDir and Listen have defaults.
 func OwnNATS(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 	t.Helper()
 	if config.StoreDir == "" {
@@ -145,8 +143,7 @@ func DialThrough(t testing.TB, ns Server, options ...nats.Option) (*nats.Conn, *
 	return Dial(t, u.String(), options...), proxy
 }
 
-// QuietPort is a port of 127.0.0.1 that is free for the test until it ends, also while its server is down. See
-// [embedded.QuietPort].
+// QuietPort returns a port of 127.0.0.1 that stays free while its server is down. See [embedded.QuietPort].
 func QuietPort(t testing.TB) int {
 	t.Helper()
 	port, release, err := embedded.QuietPort(t.Context())
@@ -157,25 +154,25 @@ func QuietPort(t testing.TB) int {
 	return port
 }
 
-// QuietAddr is 127.0.0.1 with a [QuietPort].
+// QuietAddr returns 127.0.0.1 with a [QuietPort].
 func QuietAddr(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", QuietPort(t))
 }
 
-// Conn connects a client that never gives up on the server, closed when the test ends.
+// Conn connects a client that reconnects indefinitely, closed when the test ends.
 func Conn(t testing.TB, ns Server) *nats.Conn {
 	t.Helper()
 	return Dial(t, ns.URL())
 }
 
-// Dial is Conn for any address, like that of a proxy.
+// Dial is Conn for a URL, such as a proxy's.
 func Dial(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	options = append([]nats.Option{
 		nats.Name(t.Name()), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
 		nats.ReconnectJitter(0, 0), nats.Timeout(stopTimeout),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // else it prints them
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // otherwise it prints them
 	}, options...)
 	nc, err := nats.Connect(url, options...)
 	if err != nil {
@@ -185,7 +182,7 @@ func Dial(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// tempDir is t.TempDir with a path short enough for a socket in it.
+// tempDir is t.TempDir with a path short enough for a socket.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir, err := clusterDir()

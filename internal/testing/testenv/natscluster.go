@@ -8,10 +8,10 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// clusterTimeout bounds the start of a cluster: the election of its leader, and that all know of it.
+// clusterTimeout limits the start of a cluster, until all servers know its leader.
 const clusterTimeout = time.Minute
 
-// NATSCluster runs three servers in this process until the test ends, so that streams may have three replicas.
+// NATSCluster runs three servers in this process until the test ends, for streams with three replicas.
 func NATSCluster(t testing.TB) *embedded.NATSCluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)

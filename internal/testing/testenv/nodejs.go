@@ -13,15 +13,15 @@ import (
 	"testing"
 )
 
-// NodePackage is the package for services in TypeScript, as its users get it.
+// NodePackage is the package for services in TypeScript, as published.
 type NodePackage struct {
-	Sources string // a copy of endpoints/typescript, with what it is built with
-	Tarball string // what npm pack made of it
-	Project string // an empty project, with the tarball installed
+	Sources string // a copy of endpoints/typescript, with its build tools
+	Tarball string // of npm pack
+	Project string // an empty project with the tarball installed
 }
 
-// NodeService returns the path of the service.js of an example, in a directory of the test's own, beside the package
-// that it stands on. from is the directory of the example.
+// NodeService copies the service.js of an example, in directory from, into a directory of the test with the package
+// installed, and returns its path.
 func NodeService(t testing.TB, from string) string {
 	t.Helper()
 	project := NodeProject(t, filepath.Join(from, "..", ".."))
@@ -37,8 +37,7 @@ func NodeService(t testing.TB, from string) string {
 	return filepath.Join(project, "service.js")
 }
 
-// NodeProject returns a directory of the test's own in which the package for services is installed. root is that of the
-// repository.
+// NodeProject returns a directory of the test with the package for services installed. root is the repository's.
 func NodeProject(t testing.TB, root string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,8 +47,8 @@ func NodeProject(t testing.TB, root string) string {
 	return dir
 }
 
-// BuildNodePackage builds and packs endpoints/typescript, once for the sources that are there, below .tools. Without
-// Node.js the test fails and says what to do.
+// BuildNodePackage builds and packs endpoints/typescript below .tools, once per version of the sources. Without
+// Node.js the test fails and names the remedy.
 func BuildNodePackage(t testing.TB, root string) NodePackage {
 	t.Helper()
 	for _, program := range []string{"node", "npm"} {
@@ -76,10 +75,10 @@ func BuildNodePackage(t testing.TB, root string) NodePackage {
 	}
 }
 
-// building is held by the test of a process that builds the package; the others wait for it.
+// building serializes builds of the package within a process.
 var building sync.Mutex
 
-// nodePackage returns where the package is built, and builds it where it is not.
+// nodePackage returns the directory of the built package, and builds it if needed.
 func nodePackage(ctx context.Context, root string) (string, error) {
 	from := filepath.Join(root, "endpoints", "typescript")
 	sources, sum, err := nodeSources(from)
@@ -109,7 +108,7 @@ func nodePackage(ctx context.Context, root string) (string, error) {
 	return dir, nil
 }
 
-// nodeSources lists the files that the package is built of, and sums them up.
+// nodeSources lists the package's source files, with a checksum.
 func nodeSources(from string) (names []string, sum string, err error) {
 	hash := sha256.New()
 	err = fs.WalkDir(os.DirFS(from), ".", func(path string, entry fs.DirEntry, err error) error {

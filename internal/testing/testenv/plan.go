@@ -10,8 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Plan returns the lines of the plan of a statement with such arguments that is prepared now, in a transaction that
-// begins with settings.
+// Plan returns the lines of a prepared statement's plan, in a transaction that begins with settings.
 func Plan(t testing.TB, pool *pgxpool.Pool, statement, arguments string, settings ...string) (lines []string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -36,13 +35,13 @@ func Plan(t testing.TB, pool *pgxpool.Pool, statement, arguments string, setting
 
 var scan = regexp.MustCompile(`(Seq|Index|Index Only|Bitmap Heap) Scan(?: Backward)?(?: using (\w+))? on (\w+)`)
 
-// WholeScans are the lines of a plan that read all there is in a table that grows. The first names of endpoints are
-// read from the beginnings of two indexes.
+// WholeScans returns the lines of a plan that read a whole growing table. Reads of the first endpoint names from the
+// start of two indexes are allowed.
 func WholeScans(plan string) (bad []string) {
 	lines := append(strings.Split(plan, "\n"), "")
 	for i, line := range lines[:len(lines)-1] {
 		found := scan.FindStringSubmatch(line)
-		if len(found) == 0 || found[3] == "node_session" || strings.HasPrefix(found[3], "collector") { // they are few
+		if len(found) == 0 || found[3] == "node_session" || strings.HasPrefix(found[3], "collector") { // they are small
 			continue
 		}
 		first := found[2] == "work_block_turn" || found[2] == "work_slice_waiting"
@@ -53,7 +52,7 @@ func WholeScans(plan string) (bad []string) {
 	return bad
 }
 
-// planNode is a node of a plan that was carried out.
+// planNode is a node of an executed plan.
 type planNode struct {
 	Relation string  `json:"Relation Name"`
 	Rows     float64 `json:"Actual Rows"`
@@ -72,8 +71,7 @@ func (n *planNode) read(of map[string]int) {
 	}
 }
 
-// RowsRead carries out a statement in a transaction that begins with settings. It returns how many rows were read of
-// each table, those included that a filter then left out, and the plan.
+// RowsRead runs a statement, and returns the rows read per table, including filtered ones, and the plan.
 func RowsRead(t testing.TB, conn *pgxpool.Conn, settings, statement string) (of map[string]int, plan string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {

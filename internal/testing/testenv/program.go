@@ -11,15 +11,14 @@ import (
 	"testing"
 )
 
-// program is the real binary, which the tests of a binary share: to link it takes seconds.
+// program is the built command, shared by the tests of a binary: linking takes seconds.
 var program struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// Program returns the path of the real binary, which is built once, and is there until the last test has ended. root is
-// that of the repository; the package's TestMain must be that of [Main].
+// Program builds the command once and returns its path. The package's TestMain must call [Main].
 func Program(t testing.TB, root string) string {
 	t.Helper()
 	program.once.Do(func() {
@@ -27,7 +26,7 @@ func Program(t testing.TB, root string) string {
 		if program.err != nil {
 			return
 		}
-		if program.err = os.Chmod(program.dir, 0o755); program.err != nil { // another user may run it
+		if program.err = os.Chmod(program.dir, 0o755); program.err != nil { // for a test that runs it as another user
 			return
 		}
 		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(program.dir, "tranche"), "./cmd/tranche")
@@ -42,11 +41,10 @@ func Program(t testing.TB, root string) string {
 	return filepath.Join(program.dir, "tranche")
 }
 
-// GoFlags is the environment's GOFLAGS with more. Without those that the tests were compiled with, the go command would
-// compile all there is again.
+// GoFlags returns the environment's GOFLAGS plus more. Without its flags, go would recompile everything.
 func GoFlags(more string) string { return "GOFLAGS=" + os.Getenv("GOFLAGS") + " " + more }
 
-// PlainEnv is the environment without the settings that a person may have made.
+// PlainEnv returns the environment without settings for Tranche and NATS.
 func PlainEnv() (env []string) {
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
@@ -56,27 +54,25 @@ func PlainEnv() (env []string) {
 	return env
 }
 
-// Log is what a process writes, for any goroutine.
+// Log is a process's output. It is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-// Write takes it.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// String returns all of it.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Accounts is a CSV of n items, whose keys are C0, C1 and so on.
+// Accounts returns a CSV of n items with the keys C0, C1, ….
 func Accounts(n int) string {
 	var csv strings.Builder
 	csv.WriteString("id\n")

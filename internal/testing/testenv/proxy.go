@@ -12,7 +12,7 @@ import (
 // Proxy forwards TCP connections to a target and breaks them on demand. It is safe for concurrent use.
 type Proxy struct {
 	listener net.Listener
-	ctx      context.Context // ends with the proxy; a dial obeys it
+	ctx      context.Context // ends with the proxy; dials use it
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 
@@ -21,10 +21,10 @@ type Proxy struct {
 	refuse  bool
 	stalled [2]bool
 	delay   time.Duration
-	long    bool          // connections of now on can be delayed
-	changed chan struct{} // closed and replaced whenever a fault comes or goes
+	long    bool          // new connections can be delayed
+	changed chan struct{} // closed and replaced at each change of faults
 	conns   map[net.Conn]struct{}
-	dropped int // how often all were
+	dropped int // how often all connections were dropped
 }
 
 // Direction is one way through a proxy.
@@ -57,14 +57,14 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Addr returns the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Cut drops every connection and every new one, until Heal.
+// Cut drops every connection, and new ones, until Heal.
 func (p *Proxy) Cut() {
 	p.set(func() { p.refuse = true })
 	p.drop()
 }
 
-// Stall keeps connections open and takes new ones, but lets nothing through in the directions named (none named: in
-// both), until Heal. What was sent meanwhile arrives then: it is a network that lost its way, not the data.
+// Stall keeps connections open and accepts new ones, but delivers nothing in the given directions (default: both)
+// until Heal. Then everything sent meanwhile arrives.
 func (p *Proxy) Stall(ways ...Direction) {
 	if len(ways) == 0 {
 		ways = []Direction{Up, Down}
@@ -76,8 +76,8 @@ func (p *Proxy) Stall(ways ...Direction) {
 	})
 }
 
-// Delay has everything arrive so much later, in each direction, until it is set again: a network that is long, not
-// narrow. It is for connections that are made after its first call.
+// Delay delays everything in each direction, without limiting throughput, until it is set again. It only applies to
+// connections made after the first call.
 func (p *Proxy) Delay(by time.Duration) {
 	p.set(func() { p.delay, p.long = by, true })
 }
@@ -87,13 +87,13 @@ func (p *Proxy) Heal() {
 	p.set(func() { p.refuse, p.stalled = false, [2]bool{} })
 }
 
-// Turn leads all connections from now on to another target, and drops those that there are.
+// Turn directs new connections to another target, and drops the existing ones.
 func (p *Proxy) Turn(target string) {
 	p.set(func() { p.target = target })
 	p.drop()
 }
 
-// Connections returns how many clients are connected, so that a test can tell that its fault had something to hit.
+// Connections returns the number of connected clients, so that a test can check that its fault hits some.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *Proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	to, refuse, dropped := p.target, p.refuse, p.dropped
 	p.mu.Unlock()
-	if refuse { // the target is not troubled: PostgreSQL would start a process for each try
+	if refuse { // the target is not contacted: PostgreSQL would start a process for each attempt
 		return
 	}
 	network := "tcp"
@@ -160,14 +160,14 @@ func (p *Proxy) serve(client net.Conn) {
 	for way, pair := range [][2]net.Conn{Up: {client, target}, Down: {target, client}} {
 		both.Go(func() {
 			p.copy(Direction(way), pair[0], pair[1])
-			// Either end being gone ends both: a half-open connection is a fault of its own.
+			// The end of one side ends both: a half-open connection would be another fault.
 			_, _ = client.Close(), target.Close()
 		})
 	}
 	both.Wait()
 }
 
-// enter counts a connection in, unless all were dropped since its making began.
+// enter registers a connection, unless all were dropped since it began.
 func (p *Proxy) enter(dropped int, conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +212,7 @@ func (p *Proxy) copy(way Direction, from io.Reader, to io.Writer) {
 	}
 }
 
-// late returns a reader of the same that is behind by the delay, however much is on its way.
+// late returns a reader of the same data, later by the delay, regardless of the amount in transit.
 func (p *Proxy) late(from io.Reader) io.Reader {
 	onTheWay := make(chan arrival, 1024)
 	p.running.Go(func() {
@@ -236,7 +236,7 @@ func (p *Proxy) late(from io.Reader) io.Reader {
 	return &lateReader{onTheWay: onTheWay, closed: p.ctx.Done()}
 }
 
-// arrival is what comes out at the other end, and when.
+// arrival is data in transit.
 type arrival struct {
 	data []byte
 	due  time.Time
@@ -248,7 +248,6 @@ type lateReader struct {
 	rest     []byte
 }
 
-// Read waits until what is on its way is due.
 func (r *lateReader) Read(p []byte) (int, error) {
 	if len(r.rest) == 0 {
 		next, open := <-r.onTheWay
@@ -267,7 +266,7 @@ func (r *lateReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// pass waits while the direction is stalled and reports false once connections are refused.
+// pass waits while the direction is stalled. It returns false once connections are refused.
 func (p *Proxy) pass(way Direction) bool {
 	for {
 		p.mu.Lock()

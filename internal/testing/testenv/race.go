@@ -2,5 +2,5 @@
 
 package testenv
 
-// Race says that the race detector is on: what computes takes ten times as long.
+// Race reports whether the race detector is on, which makes computations ten times as slow.
 const Race = true

@@ -12,15 +12,14 @@ import (
 	"github.com/tranchehq/tranche/migrations"
 )
 
-// Serving returns the URL of a database that [Database] made, as the role that serves: one that `tranche migrate
-// --grant` was told of, which owns nothing. What works with it works for people who have two roles.
+// Serving returns the URL of a [Database] for a role with only the rights of `tranche migrate --grant`.
 func Serving(t testing.TB, database string) string {
 	t.Helper()
 	return as(t, database, shared.serving)
 }
 
-// Role makes a role that may log in, and returns its name and the URL of the database as that role. Attributes are like
-// "CREATEROLE"; the database must be of [Database] or [EmptyDatabase]. It goes with what it owns when the test ends.
+// Role creates a login role with attributes, like "CREATEROLE", and returns its name and URL. The database must be
+// from [Database] or [EmptyDatabase]. When the test ends, the role and what it owns are dropped.
 func Role(t testing.TB, database, attributes string) (name, at string) {
 	t.Helper()
 	name = "tranche_role_" + suffix()
@@ -53,7 +52,7 @@ func as(t testing.TB, database, role string) string {
 	return u.String()
 }
 
-// grantServing lets a role serve in a database. That of PostgreSQL 14 lets everybody make tables in it.
+// grantServing grants a role the rights to serve. PostgreSQL 14 also lets every role create tables.
 func grantServing(ctx context.Context, database, role string) (err error) {
 	admin, err := pgx.Connect(ctx, database)
 	if err != nil {

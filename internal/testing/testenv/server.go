@@ -19,19 +19,19 @@ import (
 	"github.com/tranchehq/tranche/migrations"
 )
 
-// shared is the test binary's server. It is the one thing here that tests share, because to start it costs a second.
+// shared is the test binary's server, shared because a start takes a second.
 var shared sharedServer
 
 type sharedServer struct {
 	once     sync.Once
 	err      error
-	cluster  *embedded.Postgres // nil when the server is someone else's
+	cluster  *embedded.Postgres // nil for an external server
 	dir      string
 	admin    *pgxpool.Pool
-	base     string // a URL of the server, of any database
+	base     string // URL of the server, for any database
 	template string
-	copying  string // how a template is copied
-	serving  string // the role that serves in clones of the template, and its password
+	copying  string // strategy of copying a template
+	serving  string // name and password of the role that serves in clones of the template
 }
 
 // open starts the server and makes the template, once.
@@ -91,13 +91,13 @@ func (s *sharedServer) makeTemplate(ctx context.Context) error {
 	return err
 }
 
-// checkVersion refuses a server that is not of the version that was asked for: a test would show nothing of that.
+// checkVersion refuses a server of the wrong version, which no test would notice.
 func (s *sharedServer) checkVersion(ctx context.Context) error {
 	want := os.Getenv(versionVariable)
 	var is string
 	err := s.admin.QueryRow(ctx, `SELECT (current_setting('server_version_num')::integer / 10000)::text`).Scan(&is)
-	if is != "14" { // which knows no other way
-		s.copying = " STRATEGY file_copy" // without durability it is the cheaper one
+	if is != "14" { // it has no strategies
+		s.copying = " STRATEGY file_copy" // without durability it is faster
 	}
 	if err == nil && want != "" && want != is {
 		err = fmt.Errorf("%s is %s, and the server is of version %s; run: make test PG=%s", versionVariable, want, is, want)
@@ -105,21 +105,21 @@ func (s *sharedServer) checkVersion(ctx context.Context) error {
 	return err
 }
 
-// reckless settings are for data that no one needs after a crash.
+// reckless settings are for data not needed after a crash.
 var reckless = map[string]string{
 	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s",
 	"max_connections": "400", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
-	"jit": "off", // as nodes have it: it compiles for longer than what it compiles runs
+	"jit": "off", // as on nodes: compiling takes longer than it saves
 }
 
-// clusterDir is short, because the path of a socket may not be long.
+// clusterDir returns a short path, since a socket's path is limited.
 func clusterDir() (string, error) {
 	sweep()
 	dir, err := os.MkdirTemp(scratch(), dirPattern)
 	if err != nil {
 		return "", err
 	}
-	return dir, os.Chmod(dir, 0o711) // another user runs the server when we are root
+	return dir, os.Chmod(dir, 0o711) // as root, the server runs as another user
 }
 
 func (s *sharedServer) clone(ctx context.Context, template func(*sharedServer) string) (name, url string, err error) {
@@ -147,8 +147,8 @@ func (s *sharedServer) drop(ctx context.Context, name string) error {
 	return s.alone(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
 }
 
-// alone runs a statement that needs a database for itself. PostgreSQL ends who is there, or waits for their end, and
-// gives up after 5 s; a busy machine may need longer.
+// alone runs a statement that needs exclusive use of a database. PostgreSQL waits 5 s for other sessions to end;
+// alone retries, for a busy machine.
 func (s *sharedServer) alone(ctx context.Context, sql string) error {
 	for begun := time.Now(); ; {
 		_, err := s.admin.Exec(ctx, sql)
@@ -169,7 +169,7 @@ func (s *sharedServer) dropRole(ctx context.Context) error {
 	return err
 }
 
-// stop undoes open, as far as that got.
+// stop undoes open, as far as it got.
 func (s *sharedServer) stop(ctx context.Context) error {
 	var err error
 	if s.admin != nil {
@@ -194,11 +194,11 @@ func withDatabase(base, name string) (string, error) {
 	}
 	u.Path = "/" + name
 	if q := u.Query(); !q.Has("connect_timeout") {
-		q.Set("connect_timeout", "60") // where migrations would say 5
+		q.Set("connect_timeout", "60") // the default of migrations is 5
 		u.RawQuery = q.Encode()
 	}
 	return u.String(), nil
 }
 
-// suffix keeps test binaries on one server apart.
+// suffix makes names unique among test binaries on one server.
 func suffix() string { return strings.ToLower(rand.Text()[:12]) }

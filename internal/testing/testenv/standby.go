@@ -16,8 +16,8 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// Standby starts a server that follows the cluster by streaming replication, through a proxy that may be cut, so that
-// it falls behind. With synchronous set the cluster confirms no commit from then on that the standby has not written.
+// Standby starts a standby by streaming replication through a proxy, which may be cut so that it falls behind. With
+// synchronous, the cluster then confirms only commits that the standby has written.
 func (c *Cluster) Standby(t testing.TB, synchronous bool) (standby *Cluster, replication *Proxy) {
 	t.Helper()
 	replication = NewProxy(t, c.Target(t))
@@ -34,7 +34,7 @@ func (c *Cluster) Standby(t testing.TB, synchronous bool) (standby *Cluster, rep
 	if standby.server, err = c.server.StartStandby(ctx, config, conninfo); err != nil {
 		fatal(t, err)
 	}
-	standby.config.Settings["primary_conninfo"] = conninfo // of later starts
+	standby.config.Settings["primary_conninfo"] = conninfo // for later starts
 	standby.url = standby.server.URL()
 	if synchronous {
 		if err := c.server.Synchronous(ctx); err != nil {
@@ -44,7 +44,7 @@ func (c *Cluster) Standby(t testing.TB, synchronous bool) (standby *Cluster, rep
 	return standby, replication
 }
 
-// Promote makes a standby a server of its own, on a new timeline.
+// Promote makes a standby an independent server, on a new timeline.
 func (c *Cluster) Promote(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
@@ -54,7 +54,7 @@ func (c *Cluster) Promote(t testing.TB) {
 	}
 }
 
-// Backup copies the cluster while it runs, and returns what puts the copy in its place. The server must be down then.
+// Backup copies the running cluster. restore replaces the cluster by the copy, while the server is down.
 func (c *Cluster) Backup(t testing.TB) (restore func()) {
 	t.Helper()
 	dir := filepath.Join(tempDir(t), "copy", "cluster")
@@ -69,7 +69,7 @@ func (c *Cluster) Backup(t testing.TB) (restore func()) {
 	}
 }
 
-// Target is where the server listens, as [NewProxy] takes it.
+// Target returns the server's address for [NewProxy].
 func (c *Cluster) Target(t testing.TB) string {
 	t.Helper()
 	config, err := pgconn.ParseConfig(c.server.URL())

@@ -9,13 +9,12 @@ import (
 
 const (
 	dirPattern = "tranche-test-*"
-	// sweepAge keeps a directory safe that another binary has just made and not locked yet, or whose server a test has
-	// stopped for a moment. It is longer than a binary may run.
+	// sweepAge protects directories not locked yet by a new binary, or whose server is stopped for a moment. It exceeds
+	// a binary's longest run.
 	sweepAge = 30 * time.Minute
 )
 
-// sweep removes the clusters of test binaries that were killed, or ended by a test's time-out. What cannot be removed
-// is left to the next one.
+// sweep removes clusters of test binaries that were killed or timed out. The next sweep retries those that remain.
 func sweep() {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPattern))
 	others, _ := filepath.Glob(filepath.Join(scratch(), dirPattern))
@@ -27,7 +26,7 @@ func sweep() {
 	}
 }
 
-// locked reports whether a process works in the directory. That one holds the lock that package embedded takes.
+// locked reports whether a process uses the directory, by the lock of package embedded.
 func locked(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {

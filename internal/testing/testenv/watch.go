@@ -12,11 +12,11 @@ const (
 	watchGap  = 100 * time.Millisecond
 )
 
-// Watch tells for how long this process has run, so that a test can bound what the product may take. A while in which
-// it was stalled, and what it waits for with it, counts as no more than 100 ms.
+// Watch measures for how long this process has run, so that a test can limit the product's time. A longer pause, in
+// which the process and its peers were stalled, counts as 100 ms.
 type Watch struct {
 	mu           sync.Mutex
-	last         time.Time // up to here it is counted
+	last         time.Time // counted up to here
 	ran, longest time.Duration
 	alarms       []alarm
 }
@@ -43,7 +43,7 @@ func NewWatch(t testing.TB) *Watch {
 			w.Ran()
 		}
 	})
-	t.Cleanup(ticking.Wait) // the context has ended by then
+	t.Cleanup(ticking.Wait) // the context is done by then
 	return w
 }
 
@@ -63,8 +63,7 @@ func (w *Watch) Longest() time.Duration {
 	return w.longest
 }
 
-// After returns a channel that is closed when the process has run for so long from now on. After the end of the test it
-// is not closed any more.
+// After returns a channel that is closed once the process has run for d, but not after the end of the test.
 func (w *Watch) After(d time.Duration) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,7 +73,7 @@ func (w *Watch) After(d time.Duration) <-chan struct{} {
 	return over
 }
 
-// count takes in the time since it was called last. The caller holds the lock.
+// count adds the time since its last call. The lock is held.
 func (w *Watch) count() {
 	now := time.Now()
 	gap := now.Sub(w.last)
@@ -90,14 +89,14 @@ func (w *Watch) count() {
 	})
 }
 
-// ReceiveBefore returns what c sends before a limit is over.
+// ReceiveBefore returns a value from c, unless over is closed before.
 func ReceiveBefore[T any](c <-chan T, over <-chan struct{}) (v T, ok bool) {
 	select {
 	case v = <-c:
 		return v, true
 	case <-over:
 	}
-	select { // both may have been there
+	select { // both may have been ready
 	case v = <-c:
 		return v, true
 	default:

@@ -1,5 +1,5 @@
-// Package ledger writes what accompanies a change in its transaction: the audit log, documents on record, events for
-// others, and the check that the leader still leads.
+// Package ledger writes what accompanies a change in its transaction: audit entries, documents, events, and the
+// check that the leader still has its lease.
 package ledger
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Action is an operator's action on its way into the audit log.
+// Action is an operator's action, for the audit log.
 type Action struct {
 	Actor   string
-	Name    string          // what was done: start, pause, endpoint_set, …
-	Run     workqueue.RunID // zero when it is about no single run
-	Subject string          // what it is about instead: an endpoint, a plan
+	Name    string          // the action: start, pause, endpoint_set, …
+	Run     workqueue.RunID // zero if it is not about one run
+	Subject string          // what it is about instead, like an endpoint or a plan
 	Detail  map[string]any
-	Before  map[string]any // what was there, as far as the action changed it; nil: nothing
+	Before  map[string]any // earlier values of what it changes; nil: none
 	After   map[string]any
 }
 
@@ -31,7 +31,7 @@ SELECT u.actor, u.action, nullif(u.run, '00000000-0000-0000-0000-000000000000'::
 FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::jsonb[], $6::jsonb[], $7::jsonb[])
     AS u (actor, action, run, subject, detail, before, after)`
 
-// AuditChange notes an action in the transaction that carries it out, in the audit log and with the request for it.
+// AuditChange records an action in its transaction, in the audit log and with its request.
 func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	docs := make([][]byte, 3)
 	for i, m := range []map[string]any{a.Detail, a.Before, a.After} {
@@ -58,10 +58,10 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	return NoteCarriedOut(ctx, tx, done)
 }
 
-// Difference is what a change made different, for the audit log and for people.
+// Difference is what a change made different, for the audit log and users.
 type Difference struct{ Before, After map[string]any }
 
-// Add notes a setting whose value changes.
+// Add adds a setting if its value changes.
 func (d *Difference) Add(name string, before, after any) {
 	if before == after {
 		return
@@ -72,7 +72,7 @@ func (d *Difference) Add(name string, before, after any) {
 	d.Before[name], d.After[name] = before, after
 }
 
-// Join takes in what is different of one step, under its name where there are several.
+// Join adds the differences of one step, under its name if there are several.
 func (d *Difference) Join(of *Difference, step string, several bool) {
 	for name, before := range of.Before {
 		if several {
@@ -83,7 +83,7 @@ func (d *Difference) Join(of *Difference, step string, several bool) {
 	}
 }
 
-// The row stays locked until the transaction ends, so that no one takes for undone what is about to be done.
+// The row stays locked until the end of the transaction, so that a change about to commit is not taken for undone.
 const carryOut = `
 UPDATE api_request SET committed_action = coalesce(committed_action, $4)
 WHERE user_name = $1 AND key = $2 AND claim = $3`
@@ -91,13 +91,13 @@ WHERE user_name = $1 AND key = $2 AND claim = $3`
 // ClaimKey is the key of a [workqueue.RequestClaim] in a context.
 type ClaimKey struct{}
 
-// Claimed reports whether a change under the context is to be noted with the request that makes it.
+// Claimed reports whether a change under the context will be recorded with its request.
 func Claimed(ctx context.Context) bool {
 	_, ok := ctx.Value(ClaimKey{}).(*workqueue.RequestClaim)
 	return ok
 }
 
-// NoteCarriedOut notes a change with the request that makes it, if it named a key. It comes last in a transaction.
+// NoteCarriedOut records a change with its request, if that has a key. It comes last in a transaction.
 func NoteCarriedOut(ctx context.Context, tx pgx.Tx, done workqueue.CarriedOut) error {
 	claim, ok := ctx.Value(ClaimKey{}).(*workqueue.RequestClaim)
 	if !ok {

@@ -13,27 +13,27 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// database is the store's, which needs this package itself.
+// database is the store's, which itself needs this package.
 type database interface {
 	InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
 }
 
-// Kind is a kind of document, and how the database keeps it.
+// Kind is a kind of document, and how it is stored.
 type Kind struct {
-	Name string // plan: of its actions in the audit log, and for people
+	Name string // plan: in audited actions and messages
 
-	// Hold reads the document named $1 and locks its row: version, state, whether it is deleted, whether it has the spec
-	// $2 and the source $3, spec, next due time, and who changed it when.
+	// Hold reads and locks the document named $1: version, state, whether it is deleted, whether it has the spec $2
+	// and the source $3, spec, next due time, last author and time of change.
 	Hold string
-	// Left counts what waits of the document named $1, and what of it is parked; empty: nothing ever does.
+	// Left counts what waits for the document named $1, and what of it is parked; empty: never anything.
 	Left string
 }
 
-// Held is a document as a change finds it, with its row locked.
+// Held is a document as found by a change, with its row locked.
 type Held struct {
-	Version   int // 0: it was never there
+	Version   int // 0: it never existed
 	State     string
-	Deleted   bool // or it was never there
+	Deleted   bool // or it never existed
 	Same      bool
 	Spec      json.RawMessage
 	NextDue   *time.Time
@@ -41,7 +41,7 @@ type Held struct {
 	ChangedAt time.Time
 }
 
-// Those who apply or delete a document of one name take turns, also when it is not there yet.
+// Serializes changes and deletions of a name, even if it does not exist.
 const holdName = `SELECT pg_advisory_xact_lock(hashtext($1), hashtext($2))`
 
 func (k Kind) hold(ctx context.Context, tx pgx.Tx, doc *workqueue.Document, alone bool) (h Held, err error) {
@@ -62,7 +62,7 @@ func (k Kind) hold(ctx context.Context, tx pgx.Tx, doc *workqueue.Document, alon
 	return h, err
 }
 
-// Find is a document on record, with its row locked. The error wraps ErrNotFound when there is none.
+// Find returns a document with its row locked. The error wraps ErrNotFound if it does not exist.
 func (k Kind) Find(ctx context.Context, tx pgx.Tx, name string) (Held, error) {
 	return k.find(ctx, tx, name, false)
 }
@@ -81,8 +81,8 @@ func (k Kind) find(ctx context.Context, tx pgx.Tx, name string, alone bool) (was
 	return was, fmt.Errorf("%s %q: %w", k.Name, name, workqueue.ErrNotFound)
 }
 
-// Apply puts a document on record, or changes it, with a row in the audit log, which keeps what was there before. What
-// is the same, text and meaning, changes nothing. write stores it, and notes its version and the time.
+// Apply creates or changes a document, with an audit entry of the earlier one. An identical text and meaning changes
+// nothing. write stores it and sets its version and time.
 func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, actor string,
 	write func(ctx context.Context, tx pgx.Tx, was *Held, out *workqueue.AppliedDocument) error,
 ) (out workqueue.AppliedDocument, err error) {
@@ -119,8 +119,8 @@ func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, a
 	return out, nil
 }
 
-// Set pauses a document, resumes or deletes it, with a row in the audit log; one that is so already is left alone.
-// write stores the state, and notes the next due time. The error wraps ErrNotFound when there is none.
+// Set pauses, resumes or deletes a document, with an audit entry; if it already has the state, nothing changes.
+// write stores the state and sets the next due time. The error wraps ErrNotFound if it does not exist.
 func (k Kind) Set(ctx context.Context, db database, name, state, actor string,
 	write func(ctx context.Context, tx pgx.Tx, was *Held, out *workqueue.ControlledDocument) error,
 ) (out workqueue.ControlledDocument, err error) {

@@ -27,7 +27,7 @@ func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue
 	return err
 }
 
-// AddEventAt adds an event of a time that PostgreSQL has told, and returns it. The zero time is that of the insert.
+// AddEventAt adds an event with a time given by PostgreSQL, and returns it. The zero time means that of the insert.
 func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
 	at time.Time,
 	payload map[string]any,
@@ -47,8 +47,8 @@ func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workque
 	return e, nil
 }
 
-// eventID returns the id of an event. That of a completion follows from its run and generation: a database that went
-// back in time completes what it had completed before, and who hears of it again hears the same.
+// eventID returns an event's ID. A completion's is derived from its run and generation: a database that lost recent
+// commits completes runs again, and readers must recognize that event.
 func eventID(run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind) uuid.UUID {
 	if kind != workqueue.EventCompleted {
 		return uuid.Must(uuid.NewV7())

@@ -9,21 +9,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// LeaseName is the name of the one lease there is.
+// LeaseName is the name of the only lease.
 const LeaseName = "tranche"
 
 const (
-	// LeaseHolds finds the lease of a session that is live still.
+	// LeaseHolds finds the unexpired lease of a session.
 	LeaseHolds = `
 SELECT 1 FROM leader
 WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > tranche_now()`
 
-	// HoldLease keeps others from taking the lease over until the commit that follows at once. See
-	// [session.Store.AsLeader].
+	// HoldLease prevents a takeover of the lease until the commit, see [session.Store.AsLeader].
 	HoldLease = LeaseHolds + ` FOR KEY SHARE`
 )
 
-// HoldLeaseIn keeps others from taking the lease over until the transaction ends. It comes last in one.
+// HoldLeaseIn prevents a takeover of the lease until the transaction ends. It comes last in one.
 func HoldLeaseIn(ctx context.Context, tx pgx.Tx, lease workqueue.Lease) error {
 	return CheckLease(ctx, tx, HoldLease, lease)
 }
@@ -40,10 +39,10 @@ func CheckLease(ctx context.Context, tx pgx.Tx, statement string, lease workqueu
 	return nil
 }
 
-// EndSession ends the session of a node.
+// EndSession ends a node's session.
 const EndSession = `
 UPDATE node_session SET ended_at = tranche_now() WHERE id = $1 AND ended_at IS NULL`
 
-// SessionLive is a condition on a session id: it has neither ended nor expired.
+// SessionLive is a condition on a session ID: it has neither ended nor expired.
 const SessionLive = `
 SELECT 1 FROM node_session WHERE id = $1 AND ended_at IS NULL AND expires_at > tranche_now()`

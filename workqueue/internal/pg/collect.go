@@ -1,5 +1,5 @@
-// Package pg is about PostgreSQL and knows nothing of runs: pipelined transactions, COPY, rows read at once, texts as
-// it takes them.
+// Package pg has helpers for PostgreSQL that know nothing of runs: pipelined transactions, COPY, reading rows, and
+// valid text.
 package pg
 
 import (
@@ -24,33 +24,32 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Rows are those of a query, for the functions of pgx that read rows and close them: an error of the query is theirs,
-// too, and those return it.
+// Rows returns the rows of a query, for pgx functions that read rows and close them, and return the query's error.
 func Rows(ctx context.Context, from Querier, sql string, args ...any) pgx.Rows {
 	rows, _ := from.Query(ctx, sql, args...)
 	return rows
 }
 
-// Collect reads all rows of a query: a list, which is not nil without an error. It is for statements that are sent
-// alone, whose rows are read by a function of pgx or one with a name: not for batches and function literals.
+// Collect reads all rows of a query; the list is not nil unless there is an error. Use it for single statements with
+// a pgx or named row function, not for batches and function literals.
 func Collect[T any](
 	ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any,
 ) ([]T, error) {
 	return pgx.CollectRows(Rows(ctx, from, sql, args...), read)
 }
 
-// One reads the row of a query. The error is pgx.ErrNoRows when there is none, pgx.ErrTooManyRows when there are more.
+// One reads the row of a query. The error is pgx.ErrNoRows if there is none, or ErrTooManyRows.
 func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	return pgx.CollectExactlyOneRow(Rows(ctx, from, sql, args...), read)
 }
 
-// Each scans row by row into the same places, calls f after each, and closes the rows.
+// Each scans each row into the same variables, calls f, and closes the rows.
 func Each(rows pgx.Rows, into []any, f func()) error {
 	_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
 	return err
 }
 
-// Limit is how many rows a page has for who asks for so many; 0: as usual.
+// Limit returns the number of rows of a page: asked, at most most, or usual for 0.
 func Limit(asked, usual, most int) int {
 	if asked <= 0 {
 		return usual
@@ -58,14 +57,13 @@ func Limit(asked, usual, most int) int {
 	return min(asked, most)
 }
 
-// Arena keeps copies of bytes in few pieces of memory, which are used again. Most is how large a piece grows, but for
-// one that holds a single larger copy.
+// Arena keeps copies of bytes in a few reused pieces of memory. Most bounds a piece, unless one copy is larger.
 type Arena struct {
 	piece []byte
 	Most  int
 }
 
-// Keep copies bytes. When the piece is full another takes its place, and what is in the old one stays there.
+// Keep copies bytes. A full piece is replaced; copies in the old one stay valid.
 func (a *Arena) Keep(data []byte) []byte {
 	if len(a.piece)+len(data) > cap(a.piece) {
 		a.piece = make([]byte, 0, max(len(data), min(2*cap(a.piece), a.Most), a.Most/64))
@@ -75,15 +73,15 @@ func (a *Arena) Keep(data []byte) []byte {
 	return a.piece[at:len(a.piece):len(a.piece)]
 }
 
-// Empty gives up what was kept: the next copies take its place.
+// Empty discards all copies: the next ones reuse the memory.
 func (a *Arena) Empty() { a.piece = a.piece[:0] }
 
-// Plain makes a string from outside fit for a text column: valid UTF-8 without NUL.
+// Plain makes foreign text valid for a text column: UTF-8 without NUL.
 func Plain(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Sanitized does the same to headers, which end in a jsonb column.
+// Sanitized applies Plain to headers, which are stored as jsonb.
 func Sanitized(h map[string][]string) map[string][]string {
 	clean := make(map[string][]string, len(h))
 	for name, values := range h {
@@ -94,10 +92,10 @@ func Sanitized(h map[string][]string) map[string][]string {
 	return clean
 }
 
-// MaxMatches bounds the ids that an AmbiguousError lists.
+// MaxMatches bounds the IDs in an AmbiguousError.
 const MaxMatches = 10
 
-// PrefixRange returns the least and the greatest id that begin with the digits of ref.
+// PrefixRange returns the least and greatest ID that start with the digits of ref.
 func PrefixRange(ref string) (low, high uuid.UUID, ok bool) {
 	digits := strings.ReplaceAll(ref, "-", "")
 	if len(digits) < workqueue.MinPrefix || len(digits) > 32 {
@@ -108,20 +106,19 @@ func PrefixRange(ref string) (low, high uuid.UUID, ok bool) {
 	return low, high, errors.Join(errLow, errHigh) == nil
 }
 
-// Piece returns the digits of ref, if it can be a piece of an id.
+// Piece returns the digits of ref if it can be part of an ID.
 func Piece(ref string) (digits string, ok bool) {
 	digits = strings.ToLower(strings.ReplaceAll(ref, "-", ""))
 	_, _, ok = PrefixRange(digits)
 	return digits, ok
 }
 
-// ValidText reports whether PostgreSQL can hold s: what it cannot hold, no run is called.
+// ValidText reports whether PostgreSQL can store s. No name can be anything else.
 func ValidText(s string) bool {
 	return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s
 }
 
-// TooFewForCopy reports whether rows of so many bytes are so few that the round trips of a COPY would be most of what
-// they cost.
+// TooFewForCopy reports whether the round trips of a COPY would dominate the cost of so few rows.
 func TooFewForCopy(rows, bytes int) bool { return rows <= 256 && bytes <= 256<<10 }
 
 // IsLockTimeout reports whether a statement waited too long for a lock.
@@ -130,20 +127,20 @@ func IsLockTimeout(err error) bool {
 	return ok && pg.Code == "55P03"
 }
 
-// Storable reports whether s can stand in jsonb.
+// Storable reports whether s can be stored in jsonb.
 func Storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// partition is what a constraint of a partition has in its name beside that of the whole.
+// partition is the additional part in the name of a partition's constraint.
 var partition = regexp.MustCompile(`_\d\d_`)
 
-// IsUniqueViolation reports whether an error is that of a unique constraint, also of one of its partitions.
+// IsUniqueViolation reports whether an error is that of a unique constraint, also in one of its partitions.
 func IsUniqueViolation(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "23505" && partition.ReplaceAllString(pg.ConstraintName, "_") == constraint
 }
 
-// CopyRows is a stream of rows in PostgreSQL's binary COPY format. Encoding by hand costs a tenth of what the generic
-// encoder of the driver does, and these rows are what a run mostly consists of.
+// CopyRows is a stream of rows in PostgreSQL's binary COPY format. Encoding by hand costs a tenth of the driver's
+// generic encoder, and a run consists mostly of these rows.
 type CopyRows struct {
 	Buf  []byte
 	Rows int64
@@ -152,19 +149,19 @@ type CopyRows struct {
 // copyHeader is the signature, no flags and no header extension.
 const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
-// Reset begins again in the same memory.
+// Reset starts again in the same memory.
 func (c *CopyRows) Reset() {
 	c.Buf = append(c.Buf[:0], copyHeader...)
 	c.Rows = 0
 }
 
-// Row begins a row of so many columns.
+// Row starts a row with that many columns.
 func (c *CopyRows) Row(columns int) {
 	c.Buf = binary.BigEndian.AppendUint16(c.Buf, uint16(columns))
 	c.Rows++
 }
 
-// UUID adds a column to the row, as the methods that follow do.
+// UUID adds a column to the row, as do the following methods.
 func (c *CopyRows) UUID(id [16]byte) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 16)
 	c.Buf = append(c.Buf, id[:]...)
@@ -200,15 +197,14 @@ func (c *CopyRows) Bytes(v []byte) {
 	c.Buf = append(c.Buf, v...)
 }
 
-// Null adds a column without a value.
+// Null adds a NULL column.
 func (c *CopyRows) Null() { c.Buf = append(c.Buf, 0xff, 0xff, 0xff, 0xff) }
 
-// Columns are the rows as arrays, a column each, for a statement that takes them apart with unnest. They are made of
-// the rows' memory.
+// Columns returns the rows as arrays, one per column, for unnest. They share the rows' memory.
 func (c *CopyRows) Columns(n int) (columns [][][]byte) {
 	columns = make([][][]byte, n)
 	for rest := c.Buf[len(copyHeader):]; len(rest) > 0; {
-		rest = rest[2:] // how many fields follow
+		rest = rest[2:] // number of fields
 		for i := range columns {
 			size := int32(binary.BigEndian.Uint32(rest))
 			rest = rest[4:]
@@ -230,7 +226,7 @@ func (c *CopyRows) Send(ctx context.Context, tx pgx.Tx, statement string) error 
 	}
 	tag, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(c.Buf), statement)
 	if err != nil {
-		c.Buf = nil // the driver may be reading it still, on its way out of a broken connection: it is not to be used again
+		c.Buf = nil // the driver may still be reading it after a broken connection, so it must not be reused
 		return err
 	}
 	if tag.RowsAffected() != c.Rows {

@@ -9,9 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Later has a statement done in a transaction without waiting for it: it travels with the next one, or with the COMMIT,
-// and comes before it. It is for what needs no look at what came of it, since nothing tells: what PostgreSQL refuses
-// fails the transaction, and a statement that touches no row does not. args must not change any more.
+// Later queues a statement in a transaction: it is sent with the next one, or the COMMIT, and runs before it. Its
+// result is not checked: only an error fails the transaction. args must stay unchanged.
 func Later(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	if p, ok := tx.(*pipelined); ok && !p.closed {
 		p.waiting = append(p.waiting, &pgx.QueuedQuery{SQL: sql, Arguments: args})
@@ -21,7 +20,7 @@ func Later(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	return err
 }
 
-// Leave is [Later] for the statements of a batch, of which no one looks at the results.
+// Leave is [Later] for the statements of a batch whose results are not checked.
 func Leave(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	for _, q := range batch.QueuedQueries {
 		if err := Later(ctx, tx, q.SQL, q.Arguments...); err != nil {
@@ -31,7 +30,7 @@ func Leave(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	return nil
 }
 
-// flush does what waits in a transaction, for what goes past it: a COPY travels alone.
+// flush sends queued statements before something that bypasses the queue, like COPY.
 func flush(ctx context.Context, tx pgx.Tx) error {
 	p, ok := tx.(*pipelined)
 	if !ok || p.closed || len(p.waiting) == 0 {
@@ -42,25 +41,24 @@ func flush(ctx context.Context, tx pgx.Tx) error {
 	return p.conn.SendBatch(ctx, waiting).Close()
 }
 
-// pipelined is a transaction that waits for PostgreSQL only where its user does. BEGIN, and what is left to [Later],
-// travel in one flush with the next statement, and at the end with the COMMIT. PostgreSQL does them in their order and
-// passes over what follows one that failed, the COMMIT among them; so a transaction is committed as a whole or not at
-// all, as ever. Its flushes are whole messages up to a Sync, which a pooler in transaction mode keeps on one connection
-// from BEGIN to COMMIT. When the answer to the COMMIT is lost no one knows how it ended, as ever too.
+// pipelined is a transaction that waits for PostgreSQL only where its user does. BEGIN, and statements queued by
+// [Later], are sent with the next statement, and at the end with the COMMIT. PostgreSQL runs them in order and skips
+// everything after a failed one, including the COMMIT, so a transaction is committed entirely or not at all. Its
+// flushes are whole messages up to a Sync, which a pooler in transaction mode keeps on one connection from BEGIN to
+// COMMIT. If the answer to the COMMIT is lost, the outcome is unknown, as always.
 type pipelined struct {
 	conn    *pgx.Conn
 	waiting []*pgx.QueuedQuery
-	atFirst int // how much of that no one asked for
+	atFirst int // how many of them are not the user's
 	closed  bool
 }
 
 var _ pgx.Tx = (*pipelined)(nil)
 
-// Begin begins a transaction of which each statement sees what others have committed, whatever the database has for a
-// default.
+// Begin starts a transaction in which each statement sees other commits, regardless of the default.
 const Begin = "begin isolation level read committed"
 
-// NewPipelined returns a transaction on a connection that follows each BEGIN by the statement settings, if any.
+// NewPipelined returns a transaction on a connection that sends the statement settings after BEGIN, if not empty.
 func NewPipelined(ctx context.Context, conn *pgx.Conn, settings string) pgx.Tx {
 	p := &pipelined{conn: conn, waiting: []*pgx.QueuedQuery{{SQL: Begin}}}
 	if settings != "" {
@@ -73,7 +71,7 @@ func NewPipelined(ctx context.Context, conn *pgx.Conn, settings string) pgx.Tx {
 // begun reports whether PostgreSQL may be in the transaction.
 func (p *pipelined) begun() bool { return p.conn.PgConn().TxStatus() != 'I' }
 
-// Commit does what waits, and commits. A transaction that has asked nothing of PostgreSQL costs it nothing.
+// Commit sends queued statements and commits. A transaction without statements costs nothing.
 func (p *pipelined) Commit(ctx context.Context) error {
 	if p.closed {
 		return pgx.ErrTxClosed
@@ -85,15 +83,15 @@ func (p *pipelined) Commit(ctx context.Context) error {
 	tag, err := p.Exec(ctx, "commit")
 	p.closed = true
 	switch {
-	case err != nil && p.begun(): // what came before it was refused
+	case err != nil && p.begun(): // an earlier statement failed
 		return errors.Join(err, p.rollback(ctx))
-	case err == nil && tag.String() == "ROLLBACK": // something had failed, and f returned nil anyway
+	case err == nil && tag.String() == "ROLLBACK": // a statement had failed, and f returned nil anyway
 		return pgx.ErrTxCommitRollback
 	}
 	return err
 }
 
-// Rollback takes back what was done, if anything was.
+// Rollback undoes what was done, if anything.
 func (p *pipelined) Rollback(ctx context.Context) error {
 	if p.closed {
 		return pgx.ErrTxClosed
@@ -105,7 +103,7 @@ func (p *pipelined) Rollback(ctx context.Context) error {
 	return p.rollback(ctx)
 }
 
-// rollback closes a connection that cannot be brought to rest.
+// rollback closes a connection that cannot be rolled back.
 func (p *pipelined) rollback(ctx context.Context) error {
 	if _, err := p.conn.Exec(ctx, "rollback"); err != nil {
 		return errors.Join(err, p.conn.Close(ctx))
@@ -113,7 +111,7 @@ func (p *pipelined) rollback(ctx context.Context) error {
 	return nil
 }
 
-// SendBatch sends what waits in front of the batch. An error of it is the batch's.
+// SendBatch sends queued statements before the batch; their errors become the batch's.
 func (p *pipelined) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if p.closed {
 		return pgx.FailedBatchResults(b, pgx.ErrTxClosed)
@@ -127,7 +125,7 @@ func (p *pipelined) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	return results
 }
 
-// behind passes over the results of what was sent in front of a batch.
+// behind skips the results of statements sent before a batch.
 func behind(results pgx.BatchResults, n int) pgx.BatchResults {
 	for range n {
 		if _, err := results.Exec(); err != nil {
@@ -137,7 +135,7 @@ func behind(results pgx.BatchResults, n int) pgx.BatchResults {
 	return results
 }
 
-// Exec runs a statement, behind what waits.
+// Exec runs a statement after the queued ones.
 func (p *pipelined) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	switch {
 	case p.closed:
@@ -157,7 +155,7 @@ func execBehind(results pgx.BatchResults) (pgconn.CommandTag, error) {
 	return tag, cmp.Or(err, results.Close())
 }
 
-// Query runs a statement that returns rows, behind what waits.
+// Query runs a statement that returns rows, after the queued ones.
 func (p *pipelined) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if !p.closed && len(p.waiting) == 0 {
 		return p.conn.Query(ctx, sql, args...)
@@ -174,7 +172,7 @@ func queryBehind(results pgx.BatchResults) (pgx.Rows, error) {
 	return first, err
 }
 
-// QueryRow runs a statement that returns a row, behind what waits.
+// QueryRow runs a statement that returns a row, after the queued ones.
 func (p *pipelined) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if !p.closed && len(p.waiting) == 0 {
 		return p.conn.QueryRow(ctx, sql, args...)
@@ -182,7 +180,7 @@ func (p *pipelined) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	return FirstRow(p.Query(ctx, sql, args...))
 }
 
-// CopyFrom writes rows, after what waits.
+// CopyFrom writes rows, after the queued statements.
 func (p *pipelined) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource,
 ) (int64, error) {
 	if p.closed {
@@ -196,7 +194,7 @@ func (p *pipelined) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 
 var errPlainTx = errors.New("a transaction of the store has no savepoints, large objects and prepared statements")
 
-// Begin is refused: no transaction of the store is nested.
+// Begin is refused: the store nests no transactions.
 func (p *pipelined) Begin(context.Context) (pgx.Tx, error) { return nil, errPlainTx }
 
 // Prepare is refused: a pooler would not know the statement.
@@ -204,20 +202,19 @@ func (p *pipelined) Prepare(context.Context, string, string) (*pgconn.StatementD
 	return nil, errPlainTx
 }
 
-// LargeObjects are not used.
 func (p *pipelined) LargeObjects() pgx.LargeObjects { panic(errPlainTx) }
 
-// Conn is the connection; whoever uses it by itself does so after [flush].
+// Conn returns the connection; direct use must come after [flush].
 func (p *pipelined) Conn() *pgx.Conn { return p.conn }
 
-// firstRows are the rows of a statement that others travelled with.
+// firstRows are the rows of a statement that was sent with others.
 type firstRows struct {
 	pgx.Rows
 	results pgx.BatchResults
 	err     error
 }
 
-// Next goes to the next row, and closes the rows behind the last.
+// Next advances to the next row, and closes the rows after the last.
 func (r *firstRows) Next() bool {
 	if r.Rows.Next() {
 		return true
@@ -226,7 +223,7 @@ func (r *firstRows) Next() bool {
 	return false
 }
 
-// Close makes the connection free for the next statement.
+// Close frees the connection for the next statement.
 func (r *firstRows) Close() {
 	r.Rows.Close()
 	r.err = cmp.Or(r.err, r.results.Close())
@@ -235,7 +232,7 @@ func (r *firstRows) Close() {
 // Err is complete once the rows are closed.
 func (r *firstRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }
 
-// FirstRow is the row that a pool's QueryRow gives of what its Query does.
+// FirstRow converts the result of Query to that of QueryRow.
 func FirstRow(rows pgx.Rows, err error) pgx.Row { return firstRow{rows, err} }
 
 type firstRow struct {
@@ -243,7 +240,7 @@ type firstRow struct {
 	err  error
 }
 
-// Scan reads the row and closes it. Without one it returns pgx.ErrNoRows.
+// Scan reads the row and closes it. Without a row it returns pgx.ErrNoRows.
 func (r firstRow) Scan(dest ...any) error {
 	defer r.rows.Close()
 	switch {

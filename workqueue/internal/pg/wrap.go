@@ -14,20 +14,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Wrapped does each statement, or batch, in one flush with its settings: behind a pooler, which takes a connection away
-// after it, it brings them along. The flush is one transaction, so that settings that last as long as that hold for it.
+// Wrapped sends each statement or batch in one flush with its settings: a pooler may take the connection away
+// afterwards. The flush is one transaction, so transaction-local settings apply to it.
 type Wrapped struct {
 	On interface {
 		SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	}
-	Settings string // as those of [NewPipelined]
-	// Begins says that the transaction has to say how it reads: see [Begin]. A statement that fails costs its connection
-	// then.
+	Settings string // as for [NewPipelined]
+	// Begins: the transaction must set its isolation level, see [Begin]. A failure then costs the connection.
 	Begins bool
 }
 
-// Until is how long a statement may still take by ctx, in milliseconds, and 0 indefinitely: what PostgreSQL is to end
-// by itself once no one waits for it. It takes no more than 24.8 days for a time-out.
+// Until returns the milliseconds until ctx's deadline, or 0 for none, as a statement_timeout: PostgreSQL then ends
+// what nothing waits for. A time-out is at most 24.8 days.
 func Until(ctx context.Context) string {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -36,7 +35,7 @@ func Until(ctx context.Context) string {
 	return strconv.FormatInt(min(max(time.Until(end).Milliseconds(), 1), math.MaxInt32), 10)
 }
 
-// SendBatch is that of a connection.
+// SendBatch is a connection's.
 func (w Wrapped) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	all, before := &pgx.Batch{}, 1
 	if w.Begins {
@@ -51,25 +50,24 @@ func (w Wrapped) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return behind(w.On.SendBatch(ctx, all), before)
 }
 
-// Exec is that of a connection.
+// Exec is a connection's.
 func (w Wrapped) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	return execBehind(w.SendBatch(ctx, one(sql, args)))
 }
 
-// Query is that of a connection. How it is to be planned is left out: behind a pooler no plan is kept.
+// Query is a connection's. It ignores query modes: behind a pooler no plan is kept.
 func (w Wrapped) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	args = slices.DeleteFunc(slices.Clone(args), func(arg any) bool { _, is := arg.(pgx.QueryExecMode); return is })
 	return queryBehind(w.SendBatch(ctx, one(sql, args)))
 }
 
-// QueryRow is that of a connection.
+// QueryRow is a connection's.
 func (w Wrapped) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return FirstRow(w.Query(ctx, sql, args...))
 }
 
-// Join is [Leave] for statements that make rows of what unnest takes apart of their parameters, all of them arrays: one
-// whose text waits already becomes part of that one, and its rows come before what was left in between. So it must need
-// nothing of the transaction but what was joined as well.
+// Join is [Leave] for statements that make rows from arrays by unnest. If a statement with the same text is queued,
+// its rows join that one, before anything queued in between. So it must depend only on joined statements.
 func Join(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	p, ok := tx.(*pipelined)
 	if !ok || p.closed {
@@ -97,7 +95,7 @@ func JoinOne(ctx context.Context, tx pgx.Tx, sql string, arrays ...any) error {
 	return Join(ctx, tx, batch)
 }
 
-// Row is values as the parameters of a statement that makes rows of arrays: each an array of its own.
+// Row converts values to the parameters of a statement that takes arrays, with one element each.
 func Row(values ...any) []any {
 	arrays := make([]any, len(values))
 	for i, value := range values {
@@ -109,7 +107,7 @@ func Row(values ...any) []any {
 	return arrays
 }
 
-// ArrayText is a list as PostgreSQL writes an array, to be cast to one.
+// ArrayText returns a list in PostgreSQL's text form of arrays.
 func ArrayText[T any](list []T) string {
 	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	texts := make([]string, len(list))

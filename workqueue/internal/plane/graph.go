@@ -13,22 +13,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Graph is the steps of a run and what they need of each other. It never changes: a step needs steps with smaller
-// numbers only, so their numbers are a topological order.
+// Graph is the steps of a run and their needs. It never changes. The numbers are a topological order.
 type Graph struct {
 	Steps []GraphStep
 	Lines
-	After  [][]workqueue.Step // of each step, those that need it, directly or through others, in order
-	Before [][]workqueue.Step // and those that it needs, directly or through others, in order
+	After  [][]workqueue.Step // for each step, those that need it, directly or not, in order
+	Before [][]workqueue.Step // and those that it needs, directly or not, in order
 }
 
-// Lines says whether the items of a run are put in lines.
+// Lines says whether a run's items are in lanes.
 type Lines struct {
 	Ordered bool
 	Stops   bool // at a failure
 }
 
-// Numbers are those of the steps.
+// Numbers returns the numbers of the steps.
 func (g *Graph) Numbers() []workqueue.Step {
 	steps := make([]workqueue.Step, len(g.Steps))
 	for i := range steps {
@@ -42,12 +41,12 @@ type GraphStep struct {
 	Name     string
 	Kind     workqueue.Kind
 	Needs    []workqueue.Step // directly
-	inputs   []workqueue.Step // of those, the ones whose parts it sees
-	Optional bool             // what needs it goes on without it
+	inputs   []workqueue.Step // those of them whose parts it sees
+	Optional bool             // steps that need it continue without it
 	barrier  bool
 }
 
-// NewGraph makes the graph of steps that stand in the order of their numbers.
+// NewGraph makes the graph of steps in number order.
 func NewGraph(steps []GraphStep) *Graph {
 	g := &Graph{Steps: steps, After: make([][]workqueue.Step, len(steps)), Before: make([][]workqueue.Step, len(steps))}
 	for i := range steps {
@@ -71,7 +70,7 @@ func NewGraph(steps []GraphStep) *Graph {
 // Single reports whether the run has one step: then nothing is ever unlocked.
 func (g *Graph) Single() bool { return len(g.Steps) == 1 }
 
-// Barriers returns the steps that wait until their needs have ended for all items.
+// Barriers returns the steps that wait until their needed steps have ended for all items.
 func (g *Graph) Barriers() (steps []workqueue.Step) {
 	for i := range g.Steps {
 		if g.Steps[i].barrier {
@@ -81,7 +80,6 @@ func (g *Graph) Barriers() (steps []workqueue.Step) {
 	return steps
 }
 
-// sees returns the steps to which a step's parts are an input.
 func (g *Graph) sees(step workqueue.Step) (seers []workqueue.Step) {
 	for _, s := range g.After[step] {
 		if slices.Contains(g.Steps[s].inputs, step) {
@@ -100,14 +98,13 @@ func (g *Graph) Inputs(step workqueue.Step) []workqueue.StepInput {
 	return all
 }
 
-// GraphCache keeps the graphs of the runs that a store has lately had to do with, so that no commit has to read one.
-// The zero value is ready for use.
+// GraphCache caches the graphs of a store's recent runs, so that commits need not read them. The zero value is ready.
 type GraphCache struct {
 	mu  sync.Mutex
 	all map[workqueue.RunID]*Graph
 }
 
-// graphsKept bounds the runs in the cache. A graph takes a few hundred bytes.
+// graphsKept bounds the cached graphs, of a few hundred bytes each.
 const graphsKept = 10_000
 
 func (c *GraphCache) get(run workqueue.RunID) *Graph {
@@ -116,7 +113,7 @@ func (c *GraphCache) get(run workqueue.RunID) *Graph {
 	return c.all[run]
 }
 
-// Put keeps the graph of a run.
+// Put caches the graph of a run.
 func (c *GraphCache) Put(run workqueue.RunID, g *Graph) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,12 +123,12 @@ func (c *GraphCache) Put(run workqueue.RunID, g *Graph) {
 	c.all[run] = g
 }
 
-// What never changes of the steps of a run: a range of run_step's primary key, and whether it has lines.
+// readGraph reads what never changes: a range of run_step's primary key, and whether the run has lanes.
 const readGraph = `
 SELECT name, kind, needs, inputs, optional, barrier, o.run_id IS NOT NULL, coalesce(o.stop, false)
 FROM run_step st LEFT JOIN run_order o USING (run_id) WHERE st.run_id = $1 ORDER BY step`
 
-// Of returns the graph of a run. It is read once.
+// Of returns the graph of a run, reading it once.
 func (c *GraphCache) Of(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*Graph, error) {
 	if g := c.get(run); g != nil {
 		return g, nil
@@ -153,7 +150,7 @@ func (c *GraphCache) Of(ctx context.Context, db tracker.Querier, run workqueue.R
 	return g, nil
 }
 
-// BarrierNeeds lists the steps with barriers, each beside every step that it needs.
+// BarrierNeeds returns each step with a barrier paired with every step that it needs.
 func (g *Graph) BarrierNeeds() (steps, needs []workqueue.Step) {
 	for _, barrier := range g.Barriers() {
 		for _, n := range g.Before[barrier] {
@@ -163,7 +160,7 @@ func (g *Graph) BarrierNeeds() (steps, needs []workqueue.Step) {
 	return steps, needs
 }
 
-// Mandatory are the steps whose failure is the item's.
+// Mandatory returns the steps whose failure fails the item.
 func (g *Graph) Mandatory() (steps []workqueue.Step) {
 	for i := range g.Steps {
 		if !g.Steps[i].Optional {
@@ -173,7 +170,7 @@ func (g *Graph) Mandatory() (steps []workqueue.Step) {
 	return steps
 }
 
-// Leaf is the step with the name, or without one the only step that no other needs.
+// Leaf returns the step with the name, or without one the only step that no other needs.
 func (g *Graph) Leaf(name string) (workqueue.Step, error) {
 	var all, leaves []string
 	found := NoStep
@@ -193,31 +190,30 @@ func (g *Graph) Leaf(name string) (workqueue.Step, error) {
 }
 
 const (
-	// wordCharacter is what a key that stands as a part of a longer word has beside it, in a regular expression: of
-	// what is not ASCII all, for what a letter is depends on the database; and the mark of another key.
+	// wordCharacter matches a character next to a key that is part of a longer word: any non-ASCII one, since the
+	// database decides what a letter is; and the mark of another key.
 	wordCharacter = `[\w\u0001\u0080-\U0010FFFF]`
 
-	// keyPlace is where the key stands in the message for the first time, and behindKey what stands behind it there.
+	// keyPlace is the first position of the key in the message, and behindKey the text after it.
 	keyPlace  = `strpos(p.error_message, q.item_key COLLATE "default")`
 	behindKey = `substr(p.error_message, ` + keyPlace + ` + char_length(q.item_key))`
 
-	// betweenWords is what most keys have beside them.
+	// betweenWords is the usual neighbours of keys.
 	betweenWords = `' !#$%&()*+,-./:;<=>?@[\]^{|}~'`
 
-	// KeyOfPart joins to a part p of a run its item q, by the primary key whatever the planner believes.
+	// KeyOfPart joins item q to a part p of a run, by the primary key regardless of statistics.
 	KeyOfPart = `LEFT JOIN LATERAL (
     SELECT k.item_key FROM work_queue k WHERE k.run_id = p.run_id AND k.ordinal = p.ordinal OFFSET 0) q ON true`
 
-	// spacedKey replaces the key where it stands between spaces.
+	// spacedKey replaces the key between spaces.
 	spacedKey = `replace(p.error_message, ' ' || q.item_key COLLATE "default" || ' ', ' {key} ')`
 
-	// ErrorKeyed is an SQL expression on a part p that is to be written and its item q: what its work_result.error_keyed
-	// is, the beginning of the error message with {key} for the item's own key, where that is a word of its own or stands
-	// alone in quotes, and NULL where there is none. Keys of one character, and of digits and punctuation only, stay: the
-	// first are words of any message, and the others are numbers, for which there is a # anyway. No key is ever read as a
-	// pattern: it is replaced by a character that messages lose, which one pattern for all finds, and what it does not
-	// find gets its key back. That is dear: a key that stands between spaces only, or once, between others than letters
-	// and quotes, is replaced without.
+	// ErrorKeyed is an SQL expression on a part p to be written and its item q, for work_result.error_keyed: the start of
+	// the error message with {key} in place of the item's key, where that is a separate word or quoted; NULL if it does
+	// not occur. Keys of one character stay, since they are common words, and so do keys of digits and punctuation, which
+	// # replaces. A key is never used as a pattern: it is replaced by a character that messages lose, one general pattern
+	// finds that, and the remaining places get the key back. Since that is slow, a key only between spaces, or once
+	// between neither letters nor quotes, is replaced directly.
 	ErrorKeyed = `nullif(CASE
     WHEN p.error_message IS NULL OR ` + keyPlace + ` = 0 OR char_length(q.item_key) < 2
         OR q.item_key !~ '[^[:digit:][:punct:][:space:]]'
@@ -232,33 +228,28 @@ const (
         '["''\u0060“«]\u0001["''\u0060”»]|(?<!` + wordCharacter + `)\u0001(?!` + wordCharacter + `)', '{key}', 'g'),
         chr(1), q.item_key COLLATE "default") END, left(p.error_message, 1000))`
 
-	// messageKeyed is an SQL expression on work_result p: the beginning of the error message with {key} for the item's
-	// key.
+	// messageKeyed is an SQL expression on work_result p: the start of the message with {key} for the key.
 	messageKeyed = `coalesce(p.error_keyed, left(p.error_message, 1000), '')`
 
-	// MessageAlike is messageKeyed with a 0 for each digit: for shapes all digits are the same, and messages that differ
-	// in them only, of which there are many, are the same before. It is compared byte by byte. replace is a third of the
-	// work of translate.
+	// MessageAlike is messageKeyed with 0 for every digit, so that messages that differ only in digits become equal
+	// early. It is compared byte by byte. replace takes a third of the time of translate.
 	MessageAlike = `replace(replace(replace(replace(replace(replace(replace(replace(replace(` + messageKeyed + `,
     '1', '0'), '2', '0'), '3', '0'), '4', '0'), '5', '0'), '6', '0'), '7', '0'), '8', '0'), '9', '0') COLLATE "C"`
 
-	// shape opens, and shaped closes, an SQL expression: a text with a # for each thing that differs from item to item.
-	// These are, in this order: text in quotes, also when its end is missing, UUIDs, words with a letter after a digit,
-	// words of 7 hexadecimal digits or more, and numbers, dates, times and lists of them.
+	// shape and shaped enclose an SQL expression to replace what differs from item to item with #. In order: quoted text,
+	// UUIDs, words with a letter after a digit or 7 hexadecimal digits, and numbers, dates and times, or lists.
 	shape  = `left(regexp_replace(left(`
 	shaped = `, 1000),
     '"[^"]*(?:"|$)|\u0060[^\u0060]*\u0060|“[^”]*”|«[^»]*»|\Y''[^'']*''\Y' ||
     '|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}' ||
     '|\m\w*[0-9][A-Za-z_]\w*\M|\m[0-9a-fA-F]{7,}\M|[0-9]+(?:(?:[.,:/-]|, )[0-9]+)*', '#', 'g'), 200)`
 
-	// KeyedShape is the shape of a message p.keyed that [MessageAlike] made. Of messages that are longer than any person
-	// reads, the beginning counts.
+	// KeyedShape is the shape of a message p.keyed made by [MessageAlike]. Only the start of a long message counts.
 	KeyedShape = shape + `p.keyed COLLATE "default"` + shaped
 
 	// KeyedGroup is MessageGroup of such a message.
 	KeyedGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + KeyedShape + `), 8)`
 
-	// MessageGroup is the id of a group of errors: of a step, a code and a shape, on work_result p. It is the same for
-	// views, selections and reports.
+	// MessageGroup is the ID of a group of errors on work_result p: of a step, a code and a shape.
 	MessageGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + shape + messageKeyed + shaped + `), 8)`
 )

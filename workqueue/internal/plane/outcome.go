@@ -9,16 +9,15 @@ import (
 )
 
 const (
-	// NoBits is a plane with nothing in it, in SQL.
+	// NoBits is an empty plane in SQL.
 	NoBits = `B'0'::bit(8192)`
 
-	// SettledBits is the items of a block b that its step has an outcome for: a part, or that they are left out.
+	// SettledBits is the items of a block b that are final at its step.
 	SettledBits = `(b.done | b.failed | coalesce(b.skipped, ` + NoBits + `))`
 
-	// OutcomePlanes is, for each block of a run r, the items that every step has an outcome for, those that have failed,
-	// in a step that is not optional, and of them those whose failures are all accepted. An item has failed as soon as
-	// one step has failed it, though others may still be at it; it is done when it is settled and has not failed. parts
-	// of all_parts are settled. It is a range of work_block's primary key.
+	// OutcomePlanes is, for each block of a run r, the items final at every step, the failed ones, and those of them
+	// whose failures are all accepted. An item has failed as soon as a required step failed it, even if other steps
+	// are in progress; it is done when it is settled and has not failed. It is a range of work_block's primary key.
 	OutcomePlanes = `
     SELECT b.block, max(b.size) AS size, bit_and(` + SettledBits + `) AS settled,
         coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional), ` + NoBits + `) AS failed,
@@ -29,8 +28,7 @@ const (
     FROM work_block b JOIN run_step s USING (run_id, step) WHERE b.run_id = r.id GROUP BY b.block`
 )
 
-// ResultSteps are the steps whose parts are the results of a run: those that no other step needs. needs has the needs
-// of each of the steps.
+// ResultSteps returns the steps whose parts are the results of a run: those that no other step needs.
 func ResultSteps(steps []workqueue.Step, needs [][]workqueue.Step) []workqueue.Step {
 	var results []workqueue.Step
 	for _, step := range steps {
@@ -42,7 +40,7 @@ func ResultSteps(steps []workqueue.Step, needs [][]workqueue.Step) []workqueue.S
 	return results
 }
 
-// OutcomeSteps is what must be known of the steps of a run to tell the outcomes of its items.
+// OutcomeSteps is the steps of a run, as needed to determine outcomes.
 type OutcomeSteps struct {
 	All      []workqueue.Step
 	Names    []string
@@ -50,41 +48,39 @@ type OutcomeSteps struct {
 	Results  []workqueue.Step // whose parts are the results
 }
 
-// ReadStepsOfRun reads the steps of a run as outcomes need them.
+// ReadStepsOfRun reads the columns for OutcomeSteps.
 const ReadStepsOfRun = `SELECT step, name, needs, optional FROM run_step WHERE run_id = $1 ORDER BY step`
 
-// isOptional reports whether what a step fails is no failure of the item.
 func (o *OutcomeSteps) isOptional(step workqueue.Step) bool {
 	i := slices.Index(o.All, step)
 	return i >= 0 && o.Optional[i]
 }
 
-// StepPlanes is the outcomes of one block of a step, as it is read.
+// StepPlanes is the outcomes of one block of a step, as read.
 type StepPlanes struct {
 	step                  workqueue.Step
 	size                  int
 	done, failed, skipped bitfield.Set
 }
 
-// Into returns where to scan a row.
+// Into returns the scan targets of a row.
 func (p *StepPlanes) Into() []any {
 	return []any{&p.step, &p.size, pgbits.Into(&p.done), pgbits.Into(&p.failed), pgbits.Into(&p.skipped)}
 }
 
-// BlockOutcomes is what has become of the items of a block over all steps.
+// BlockOutcomes is the outcomes of a block's items over all steps.
 type BlockOutcomes struct {
 	Steps   int
-	settled bitfield.Set // every step has an outcome for them
-	failed  []failedIn   // in the order of the steps
+	settled bitfield.Set // final at every step
+	failed  []failedIn   // in step order
 }
 
-// failedIn is items that a step which is not optional has failed.
 type failedIn struct {
 	step  workqueue.Step
 	items bitfield.Set
 }
 
-// Add takes in the next step.
+// Add adds the next step.
 func (b *BlockOutcomes) Add(of *OutcomeSteps, p *StepPlanes) {
 	settled := p.done.Or(p.failed).Or(p.skipped)
 	if b.Steps == 0 {
@@ -98,7 +94,7 @@ func (b *BlockOutcomes) Add(of *OutcomeSteps, p *StepPlanes) {
 	}
 }
 
-// Of is where an item stands, and the first step that has failed it if it is failed.
+// Of returns an item's outcome, and the first step that failed it.
 func (b *BlockOutcomes) Of(bit int) (outcome workqueue.Outcome, failed workqueue.Step) {
 	for i := range b.failed {
 		if b.failed[i].items.Has(bit) {
@@ -111,36 +107,34 @@ func (b *BlockOutcomes) Of(bit int) (outcome workqueue.Outcome, failed workqueue
 	return workqueue.OutcomeMissing, 0
 }
 
-// What follows is planned once ([PlanOnce]), maybe when hardly anything is there. So each statement leaves the planner
-// no choice that would be slow later: these conditions are, word for word, those of the indexes work_block_turn,
-// work_slice_waiting and work_slice_busy, and no other index has them; and runs and steps are looked up one by one.
+// The following is planned once ([PlanOnce]), perhaps on nearly empty tables. So each statement leaves the planner
+// no choice that would later be slow. These conditions are, word for word, those of the indexes work_block_turn,
+// work_slice_waiting and work_slice_busy, which no other index has; and runs and steps are looked up one at a time.
 const (
 	ReadyThere    = `(b.has_ready AND b.endpoint IS NOT NULL) IS TRUE`
 	WaitsThere    = `(s.state = 'scheduled') IS TRUE`
 	SliceInFlight = `(s.state IN ('claimed', 'sent')) IS TRUE`
 
-	// RunAndStep are the run r and the step st of a t.
+	// RunAndStep is the run r and the step st of a t.
 	RunAndStep = `LATERAL (SELECT * FROM batchrun o WHERE o.id = t.run_id OFFSET 0) r
          CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = t.run_id AND o.step = t.step OFFSET 0) st`
 )
 
-// HasReady is a condition on a run_step st: there is something ready to claim of it. It is a look into a partial index,
-// written so that no plan gathers all there is instead.
+// HasReady is a condition on a run_step st: it has claimable items. No plan collects all index entries.
 const HasReady = `
     coalesce((SELECT true FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready
               LIMIT 1), false)`
 
-// HasDue is a condition as [HasReady] is: a slice is due.
+// HasDue is a condition like [HasReady]: a slice is due.
 const HasDue = `
     coalesce((SELECT true FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
               AND s.not_before <= (SELECT tranche_now()) LIMIT 1), false)`
 
-// ReadyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the
-// pace ; the most urgent first, then the oldest: one at a time by the
-// index work_block_turn, only as many as are asked for, however many blocks each has.
+// ReadyAuto is the steps with ready items at an endpoint e and an automatic limit, the most urgent first, then the
+// oldest. It finds one at a time by the index work_block_turn, only as many as requested.
 const ReadyAuto = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
 
-// ReadyFixed are the steps as in [ReadyAuto] whose limit in flight is fixed.
+// ReadyFixed is [ReadyAuto] for steps with a fixed limit.
 const ReadyFixed = readyHead + `NOT b.auto` + readyNext + `NOT b.auto` + readyTail
 
 const readyHead = `(
@@ -158,8 +152,8 @@ const readyTail = `
             ORDER BY b.turn, b.run_id, b.step LIMIT 1) n)
     SELECT run_id, step FROM turn)`
 
-// DueAt are the steps of which something is due at an endpoint e, by the index work_slice_waiting; while the endpoint
-// is down whatever waits there will do for a probe.
+// DueAt is the steps with due slices at an endpoint e, by the index work_slice_waiting; while it is down, any waiting
+// slice.
 const DueAt = `(
     SELECT run_id, step FROM (
         SELECT s.run_id, s.step FROM work_slice s
@@ -168,23 +162,22 @@ const DueAt = `(
         ORDER BY s.not_before, s.run_id, s.step OFFSET 0) s
     GROUP BY run_id, step)`
 
-// BusyAt counts what is in flight at an endpoint at.endpoint, against its budget: slices, and flushes of collectors.
+// BusyAt counts what is in flight at an endpoint at.endpoint, for its budget: slices, and flushes of collectors.
 const BusyAt = `(SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoint AND ` + SliceInFlight + `)
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
               WHERE o.endpoint = at.endpoint AND k.flush IS NOT NULL)`
 
-// OutAt are the steps that have slices out at an endpoint e.
+// OutAt is the steps with slices in flight at an endpoint e.
 const OutAt = `(
     SELECT DISTINCT s.run_id, s.step FROM work_slice s
     WHERE s.endpoint = e.endpoint AND ` + SliceInFlight + `)`
 
-// Unheld is a condition on a batchrun r and its run_step st: nothing but limits keeps nodes from its work.
+// Unheld is a condition on a batchrun r and its run_step st: only limits keep nodes from its work.
 const Unheld = `
 r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)`
 
-// PlanOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes
-// longer than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that
-// time: they end when they have found enough.
+// PlanOnce applies to the transaction, or batch. Its statements are planned once, since planning takes longer than
+// running them, and step through indexes, regardless of table sizes: they end early.
 const PlanOnce = `
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
        set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),

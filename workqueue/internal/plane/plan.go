@@ -1,5 +1,5 @@
-// Package plane is the arithmetic of items: planes of bits, the graph of steps, what an outcome unlocks, and when to
-// try again.
+// Package plane computes with items: bitmaps, the graph of steps, what an outcome unlocks, and when to retry. It
+// also holds SQL that several packages share.
 package plane
 
 import (
@@ -16,7 +16,7 @@ const planTrace = `
 SELECT coalesce(max(version), 0), coalesce(max(version) FILTER (WHERE deleted_at IS NULL), 0)
 FROM plan WHERE name = $1`
 
-// AbsentPlan says why a plan, or a version of it, is not there.
+// AbsentPlan returns why a plan, or a version of it, does not exist.
 func AbsentPlan(ctx context.Context, q pg.RowQuerier, name string, version int) error {
 	var ever, newest int
 	if err := q.QueryRow(ctx, planTrace, name).Scan(&ever, &newest); err != nil {
@@ -32,20 +32,19 @@ func AbsentPlan(ctx context.Context, q pg.RowQuerier, name string, version int) 
 	}
 }
 
-// LockStepsOfCanary locks the steps of a run. Claims, re-runs and cancels take the same locks: while they are held,
-// nothing becomes ready or claimed.
+// LockStepsOfCanary locks the steps of a run, like claims, re-runs and cancels: nothing becomes ready or claimed.
 const LockStepsOfCanary = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
 
-// View is a step as it is looked at, or all of them.
+// View is one step to be read, or all steps.
 type View struct {
-	Step  workqueue.Step // -1: over all
+	Step  workqueue.Step // -1: all
 	Reads []workqueue.Step
 }
 
-// OverAll stands for all steps together.
+// OverAll means all steps together.
 const OverAll = workqueue.Step(-1)
 
-// View finds what must be read for a step, by its name, or for all of them.
+// View returns what must be read for a step by name, or for all steps.
 func (g *Graph) View(name string) (View, error) {
 	v := View{Step: OverAll}
 	for i := range g.Steps {
@@ -65,5 +64,5 @@ func (g *Graph) View(name string) (View, error) {
 	return v, fmt.Errorf("it has no step %q, but %s: %w", name, strings.Join(names, ", "), workqueue.ErrNotFound)
 }
 
-// NoStep stands for the step of a missing item.
+// NoStep is the step of a missing item.
 const NoStep = -1

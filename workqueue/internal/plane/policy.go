@@ -9,31 +9,29 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Policy is what a step says about tries.
+// Policy is a step's retry policy.
 type Policy struct {
 	MaxAttempts  int
 	Backoff      time.Duration
-	MaxBackoff   time.Duration // the longest pause; 0: maxBackoff
-	RetryCodes   []string      // retried whatever the service says
-	NoRetryCodes []string      // and never; it goes before RetryCodes
+	MaxBackoff   time.Duration // longest pause; 0: maxBackoff
+	RetryCodes   []string      // retried regardless of the service
+	NoRetryCodes []string      // never retried; overrides RetryCodes
 }
 
 const (
-	// maxBackoff bounds the pause between two tries unless the step says otherwise.
+	// maxBackoff is the default longest pause between two attempts.
 	maxBackoff = 5 * time.Minute
-	// breakerPause is how long items rest that failed because their endpoint is down. Its breaker keeps them longer.
+	// breakerPause is the pause of items that failed because their endpoint is down. The breaker holds them longer.
 	breakerPause = 2 * time.Second
-	// CountedIssues is how often items are issued before it counts as a failure of theirs that the service refuses them
-	// because it is too much, or that their replies are lost: nothing goes on indefinitely.
+	// CountedIssues is how often items are issued before overload or lost replies count as their failure.
 	CountedIssues = 50
-	// throttledPause is the least pause after that, for steps that want none between tries.
+	// throttledPause is the shortest pause after a refusal for overload, even if the step's backoff is shorter.
 	throttledPause = 100 * time.Millisecond
-	// exhaustedPieces is into how many slices a chunk is cut that may have killed its services.
+	// exhaustedPieces is how many slices a chunk is cut into that may have crashed its services.
 	exhaustedPieces = 4
 )
 
-// Retries reports whether an error is worth another try: what the step says of its code goes before what the service
-// says.
+// Retries reports whether an error is worth a retry. The step's codes override the service.
 func (p Policy) Retries(e workqueue.SlotError) bool {
 	switch {
 	case slices.Contains(p.NoRetryCodes, e.Code):
@@ -45,11 +43,10 @@ func (p Policy) Retries(e workqueue.SlotError) bool {
 	}
 }
 
-// Pause returns how long to wait before the try that follows the n-th failure: the step's backoff, doubled each time,
-// with up to a fifth taken off at random so that what failed together does not come back together.
+// Pause returns the wait after the n-th failure: the step's backoff, doubled each time, minus up to a fifth at
+// random, so that items that failed together are not retried together.
 func (p Policy) Pause(n int) time.Duration { return jittered(p.longer(n)) }
 
-// longer is the step's backoff after n failures.
 func (p Policy) longer(n int) time.Duration {
 	longest := p.MaxBackoff
 	if longest <= 0 {
@@ -62,21 +59,19 @@ func (p Policy) longer(n int) time.Duration {
 	return min(d, longest)
 }
 
-// NotNow reports whether an error of items in their n-th issue means that they came at a bad time, and no more.
+// NotNow reports whether an error of items in their n-th issue only means bad timing.
 func (p Policy) NotNow(e workqueue.SlotError, n int) bool {
 	return workqueue.Throttled(e.Code) && p.Retries(e) && n < CountedIssues
 }
 
-// Throttled returns how long to wait after the n-th issue was too much for the service: at least the step's backoff,
-// doubled each time like any pause, and up to as much again at random: what was refused together is to come back
-// spread out.
+// Throttled returns the wait after a refusal for overload of the n-th issue: at least the step's backoff, doubled
+// like any pause, plus up to as much at random, to spread the retries.
 func (p Policy) Throttled(n int) time.Duration {
 	p.Backoff = max(p.Backoff, throttledPause)
 	d := max(p.longer(n), throttledPause)
 	return d + time.Duration(rand.Int64N(int64(d)+1))
 }
 
-// jittered takes up to a fifth off d.
 func jittered(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -84,16 +79,16 @@ func jittered(d time.Duration) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/5+1))
 }
 
-// Ending is how an attempt came to an end that brought some of its items no outcome.
+// Ending is the end of an attempt that left some items without an outcome.
 type Ending struct {
-	Attempt  int             // of the slice that ended
-	Failures int             // of it
+	Attempt  int             // of the ended slice
+	Failures int             // of the ended slice
 	Origin   workqueue.Cause // why that slice was made
 	Cause    workqueue.Cause // why it ended
 	Hopeless bool            // the same request would fail again
 }
 
-// Successor is a slice to be made from bits of another.
+// Successor is a slice to be made from items of another.
 type Successor struct {
 	Mask     bitfield.Set
 	Attempt  int
@@ -102,20 +97,20 @@ type Successor struct {
 	Delay    time.Duration
 }
 
-// Succeed decides what becomes of bits without an outcome: the slices to make, or final = true when the items have used
-// up their attempts and stand alone, or when the reply itself singled them out.
+// Succeed decides about items without an outcome: it returns the slices to make, or final = true if the items have
+// no attempts left and are alone, or the reply itself singled them out.
 //
-// A chunk that failed as a whole is retried whole once, if that may help and nothing in it has failed before. Then
-// it is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did
-// nothing. An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉
-// slices beside its own attempts. A chunk that kills its services is not tried whole again, since each try costs
-// services; it is cut in four, which takes as many slices as halving twice and half the rounds. A reply that cannot be
-// read halves its chunk at once.
+// A chunk that failed entirely is retried whole once, if that may help and nothing in it has failed before. Then it
+// is halved until the culprits are alone. Failed pieces do not count against their items, most of which did nothing
+// wrong. An item that is alone has its remaining attempts. So one bad item in n costs at most 2·⌈log2 n⌉ slices
+// beyond its own attempts. A chunk that crashes its services is not retried whole, since each try costs services; it
+// is cut in four, which takes as many slices as halving twice in half the rounds. An unreadable reply halves its
+// chunk immediately.
 //
-// It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
-// items' fault (a lost node or stream, an endpoint that is down, a service that has too much to do) changes neither. Of
-// silences without evidence only the first of a chunk and those of a lone item change nothing, and
-// [settle.Store.Blamed] ends them.
+// It terminates: with each failure the slices get smaller or the items lose an attempt. Only causes that are not the
+// items' fault change neither: a lost node or stream, an endpoint that is down, an overloaded service. Of silences
+// without evidence, only the first of a chunk and those of a lone item change nothing, and [settle.Store.Blamed]
+// ends them.
 func (p Policy) Succeed(was Ending, bits bitfield.Set) (next []Successor, final bool) {
 	again := Successor{bits, was.Attempt + 1, was.Failures, was.Cause, 0}
 	n := bits.Count()
@@ -142,7 +137,7 @@ func (p Policy) Succeed(was Ending, bits bitfield.Set) (next []Successor, final 
 	return next, false
 }
 
-// unblamed is how long items rest that changed neither their chunk nor their attempts.
+// unblamed is the pause of items that keep their chunk and attempts.
 func (p Policy) unblamed(was Ending) time.Duration {
 	switch was.Cause {
 	case workqueue.CauseBreaker:
@@ -156,7 +151,7 @@ func (p Policy) unblamed(was Ending) time.Duration {
 	}
 }
 
-// wholeAgain reports whether a chunk of several items that failed as a whole may be tried whole again.
+// wholeAgain reports whether a chunk of several items that failed entirely may be retried whole.
 func (p Policy) wholeAgain(was Ending) bool {
 	tried := was.Failures > 0 || was.Origin == workqueue.CauseBisect || was.Origin == workqueue.CauseSilence
 	may := was.Cause == workqueue.CauseFailure || was.Cause == workqueue.CauseDeadline ||

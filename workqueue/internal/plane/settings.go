@@ -10,10 +10,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// settingColumn is where run_step keeps a setting.
 type settingColumn struct {
-	name, kind, zero string // as SQL has its type and its 0
-	null             bool   // 0 is kept as NULL
+	name, kind, zero string // SQL's type and zero value
+	null             bool   // 0 is stored as NULL
 }
 
 func settingColumns() (all []settingColumn) {
@@ -46,7 +45,7 @@ func settingColumns() (all []settingColumn) {
 	return all
 }
 
-// SettingsToRead are the expressions on run_step, called by a prefix like "s.", that [SettingTargets] takes.
+// SettingsToRead returns the expressions on run_step, with a prefix like "s.", to be scanned into [SettingTargets].
 func SettingsToRead(prefix string) string {
 	var list []string
 	for _, c := range settingColumns() {
@@ -59,7 +58,7 @@ func SettingsToRead(prefix string) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingColumns are the columns of run_step that settings are written to.
+// SettingColumns returns the columns of run_step to write settings to.
 func SettingColumns() string {
 	var names []string
 	for _, c := range settingColumns() {
@@ -68,7 +67,7 @@ func SettingColumns() string {
 	return strings.Join(names, ", ")
 }
 
-// SettingParameters are the expressions for [SettingColumns], of parameters from $first on, which are [SettingValues].
+// SettingParameters returns expressions for [SettingColumns] from $first on, which are [SettingValues].
 func SettingParameters(first int) string {
 	var list []string
 	for i, c := range settingColumns() {
@@ -81,8 +80,7 @@ func SettingParameters(first int) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingArrays are the parameters from $first on that [SettingRow] fills, for unnest. PostgreSQL has no arrays of
-// arrays: lists are arrays of their text.
+// SettingArrays returns the parameters of [SettingRow] for unnest. Lists are text: there are no arrays of arrays.
 func SettingArrays(first int) string {
 	var list []string
 	for i, c := range settingColumns() {
@@ -94,8 +92,7 @@ func SettingArrays(first int) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingElements are the expressions for [SettingColumns], of what unnest has made of [SettingArrays], called by a
-// prefix like "u." and the names of the columns.
+// SettingElements returns the expressions for [SettingColumns] from an unnest of [SettingArrays], like "u.".
 func SettingElements(prefix string) string {
 	var list []string
 	for _, c := range settingColumns() {
@@ -111,7 +108,7 @@ func SettingElements(prefix string) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingRow is the parameters of [SettingArrays], of one row.
+// SettingRow returns the parameters of [SettingArrays] for one row.
 func SettingRow(s *workqueue.StepSettings) []any {
 	values := SettingValues(s)
 	for i, value := range values {
@@ -122,7 +119,7 @@ func SettingRow(s *workqueue.StepSettings) []any {
 	return pg.Row(values...)
 }
 
-// SettingTargets are where a row of [SettingsToRead] is scanned to.
+// SettingTargets returns the scan targets of [SettingsToRead].
 func SettingTargets(s *workqueue.StepSettings) (targets []any) {
 	for _, value := range reflect.ValueOf(s).Elem().Fields() {
 		targets = append(targets, value.Addr().Interface())
@@ -130,7 +127,7 @@ func SettingTargets(s *workqueue.StepSettings) (targets []any) {
 	return targets
 }
 
-// SettingValues are the parameters of [SettingParameters].
+// SettingValues returns the parameters of [SettingParameters].
 func SettingValues(s *workqueue.StepSettings) (values []any) {
 	for _, value := range reflect.ValueOf(s).Elem().Fields() {
 		if value.Kind() == reflect.Slice && value.IsNil() {

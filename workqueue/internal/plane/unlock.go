@@ -11,24 +11,24 @@ type Planes struct {
 	Done, Failed, Skipped bitfield.Set
 }
 
-// Final is the items that have an outcome at the step, or none because they are left out.
+// Final is the items that are done, failed or skipped at the step.
 func (p *Planes) Final() bitfield.Set { return p.Done.Or(p.Failed).Or(p.Skipped) }
 
-// Leave takes bits out of the final planes.
+// Leave removes bits from the final planes.
 func (p *Planes) Leave(bits bitfield.Set) {
 	p.Done, p.Failed, p.Skipped = p.Done.AndNot(bits), p.Failed.AndNot(bits), p.Skipped.AndNot(bits)
 }
 
-// Eligibility is where the items of a block stand at each step, as far as that follows from the final planes:
+// Eligibility is the state of a block's items at each step, as derived from the final planes:
 //
-//	settled  final, and so at every step that it needs
-//	open     what the step needs is there: done, or, of an optional step, settled
-//	shut     what it needs will never be there: a step that is not optional has failed, or is left out itself
+//	settled  final here and at every step that it needs
+//	open     each needed step is done or, if optional, settled
+//	shut     a needed required step failed or was skipped
 //
-// An item that is neither open nor shut waits, and what it may have of an earlier generation is kept meanwhile.
+// An item that is neither open nor shut waits; its part of an earlier generation is kept meanwhile.
 type Eligibility struct{ Settled, Open, Shut []bitfield.Set }
 
-// Eligibility works it out from the planes of all steps.
+// Eligibility computes it from the planes of all steps.
 func (g *Graph) Eligibility(at []Planes) Eligibility {
 	n := len(g.Steps)
 	st := Eligibility{make([]bitfield.Set, n), make([]bitfield.Set, n), make([]bitfield.Set, n)}
@@ -38,7 +38,7 @@ func (g *Graph) Eligibility(at []Planes) Eligibility {
 	return st
 }
 
-// Stand works out one step, after those that it needs.
+// Stand computes one step, after those that it needs.
 func (g *Graph) Stand(st *Eligibility, at []Planes, s workqueue.Step) {
 	open, settled, shut := bitfield.Full(bitfield.Size), at[s].Final(), bitfield.Set{}
 	for _, n := range g.Steps[s].Needs {
@@ -53,8 +53,8 @@ func (g *Graph) Stand(st *Eligibility, at []Planes, s workqueue.Step) {
 	st.Settled[s], st.Open[s], st.Shut[s] = settled, open, shut
 }
 
-// Provisional returns, for each step that got outcomes, the items of which a step that sees them already has an outcome
-// of an earlier generation: for these it matters whether the part has changed. at is from before the outcomes.
+// Provisional returns, for each step with new outcomes, the items for which a step that sees them has an outcome of
+// an earlier generation: there it matters whether the part changed. at is from before the outcomes.
 func (g *Graph) Provisional(at []Planes, news map[workqueue.Step]*Outcome) map[workqueue.Step]bitfield.Set {
 	var all map[workqueue.Step]bitfield.Set
 	for s, o := range news {
@@ -72,26 +72,25 @@ func (g *Graph) Provisional(at []Planes, news map[workqueue.Step]*Outcome) map[w
 	return all
 }
 
-// Unlock settles outcomes of one block at some of its steps: it returns the planes of all steps after them, and the
-// items that are final now and were not before. Only what became ready is set in the ready planes; held planes are
-// left out. changed says of which items the new part differs from the one before; it is looked at only where
-// [graph.kept] asks for it.
+// Unlock settles outcomes of one block at some of its steps. It returns the planes of all later steps, and the items
+// that have now become final. In the ready planes it sets only what became ready; it does not set held planes.
+// changed is the items whose new part differs from the previous one, as far as [Graph.Provisional] requests it.
 //
-// In the order of the steps, and for the items with outcomes only:
+// In step order, and only for the items with outcomes:
 //
-//  1. What a step has of an earlier generation leaves it when a part that it sees has changed.
-//  2. An item that is shut out leaves the step's planes for skipped.
-//  3. One that is not shut out any more leaves skipped, and waits.
-//  4. One that has become open, and has no outcome that is kept, is ready.
+// 1. A step's result of an earlier generation is dropped if a part that it sees changed.
+// 2. An item that is shut out moves to skipped.
+// 3. An item no longer shut out leaves skipped, and waits.
+// 4. An item that became open, without a kept outcome, is ready.
 //
-// It is right because an outcome at a step means that its dependents were not open for the item before: it was in
-// flight there. So no bit that moves here is ready, held or in flight at a dependent.
+// It is correct because an outcome at a step means that its dependents were not open for the item before, as it was
+// in flight. So no bit that moves here is ready, held or in flight at a dependent.
 func (g *Graph) Unlock(at []Planes, news map[workqueue.Step]*Outcome, changed map[workqueue.Step]bitfield.Set) (
 	now []Planes, final bitfield.Set,
 ) {
 	was := g.Eligibility(at)
 	now = make([]Planes, len(at))
-	altered := make([]bitfield.Set, len(at)) // parts that are not what those who see them have seen
+	altered := make([]bitfield.Set, len(at)) // parts that differ from what later steps have seen
 	st := Eligibility{make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at))}
 	var touched bitfield.Set
 	for s, o := range news {
@@ -111,7 +110,7 @@ func (g *Graph) Unlock(at []Planes, news map[workqueue.Step]*Outcome, changed ma
 			stale = stale.Or(altered[n])
 		}
 		out := st.Shut[s].And(touched).AndNot(p.Skipped)
-		altered[s] = altered[s].Or(out.And(p.Done)) // who went on with the part has none now
+		altered[s] = altered[s].Or(out.And(p.Done)) // steps that used the part now have none
 		p.Leave(stale.And(touched).And(p.Done.Or(p.Failed)))
 		p.Leave(out.Or(p.Skipped.And(touched).AndNot(st.Shut[s])))
 		p.Skipped = p.Skipped.Or(out)

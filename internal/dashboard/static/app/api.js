@@ -1,10 +1,10 @@
-// The API under /api/v1, as every page calls it. Errors are ApiError; a session that ended leads to the login page.
+// The client of the API under /api/v1. Errors are ApiError; an ended session leads to the login page.
 import { session, refresh, wasByProvider, leave } from "./session.js";
 import { go, route } from "./router.js";
 
 export const BASE = "/api/v1";
 
-// ApiError is a problem document, or what stands for one when the server could not be reached (status 0).
+// ApiError is a problem document; status 0 means that the server could not be reached.
 export class ApiError extends Error {
   constructor(status, { title, detail, errors } = {}, retryAfter = 0) {
     super(detail || title || "HTTP " + status);
@@ -17,15 +17,15 @@ export class ApiError extends Error {
   }
 }
 
-// api is what pages use. Paths are relative to /api/v1.
+// Paths are relative to /api/v1.
 export const api = {
   async get(path, { signal, etag } = {}) {
     const answer = await call("GET", path, { signal, headers: etag ? { "If-None-Match": etag } : {} });
     if (answer.status === 304) return undefined;
     return parse(answer);
   },
-  // post sends a JSON body, or a Blob, FormData or string as it is. One Idempotency-Key is kept over the retries after
-  // a lost connection: what was done once is answered, not done again.
+  // post sends JSON, or a Blob, FormData or string unchanged. All retries after a lost connection use one
+  // Idempotency-Key, so nothing is done twice.
   async post(path, body, { key = newKey(), signal, type, headers = {} } = {}) {
     const raw = body instanceof Blob || body instanceof FormData || typeof body === "string";
     const all = { ...headers, ...(key ? { "Idempotency-Key": key } : {}) };
@@ -38,19 +38,19 @@ export const api = {
   async del(path, { key = newKey(), signal } = {}) {
     return parse(await persist("DELETE", path, { signal, headers: key ? { "Idempotency-Key": key } : {} }, key));
   },
-  // raw is the response itself, for bytes and their headers. Statuses that are no success throw as ever, but 304.
+  // raw returns the response itself. It throws for error statuses, but not for 304.
   raw(path, { signal, headers } = {}) {
     return call("GET", path, { signal, headers });
   },
 };
 
-// newKey is for one act of a person. randomUUID is there in secure contexts only: a plain http address of a LAN is none.
+// newKey is for one user action. randomUUID needs a secure context, unlike plain http on a LAN.
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-// query writes parameters; lists repeat them, and what is empty is left out.
+// query encodes parameters: lists are repeated, empty values dropped.
 export function query(params) {
   const q = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
@@ -62,7 +62,7 @@ export function query(params) {
   return text ? "?" + text : "";
 }
 
-// segment is a name as one part of a path.
+// segment escapes a name as one part of a path.
 export const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
 
 async function call(method, path, { body, headers = {}, signal } = {}) {
@@ -79,7 +79,7 @@ async function call(method, path, { body, headers = {}, signal } = {}) {
   throw error;
 }
 
-const retries = [400, 1500]; // ms; a connection that was lost is retried that often
+const retries = [400, 1500]; // ms; the delays of retries after a lost connection
 
 async function persist(method, path, options, key) {
   for (let i = 0; ; i++) {
@@ -103,7 +103,7 @@ async function parse(answer) {
   }
 }
 
-// problem reads a problem document from an answer that is no success.
+// problem reads a problem document from an error response.
 export async function problem(answer) {
   const retryAfter = Number(answer.headers.get("Retry-After")) || 0;
   let body = {};
@@ -115,17 +115,17 @@ export async function problem(answer) {
 
 const RELOGIN = "tranche.relogin";
 
-// relogin reports whether the provider is to be asked again without a word: where someone is logged in there, it sends
-// him back at once. Not twice in a row, which would go round in circles.
+// relogin reports whether to go to the provider automatically: it redirects logged-in users straight back. Not twice
+// in a row, which would loop.
 function relogin() {
   const last = Number(sessionStorage.getItem(RELOGIN)) || 0;
   sessionStorage.setItem(RELOGIN, String(Date.now()));
   return Date.now() - last > 60_000;
 }
 
-let leaving = false; // for the provider: whoever else sees that the session is over has nothing to do
+let leaving = false; // to the provider; later session errors need no action
 
-// toLogin sends people to the login page and remembers where they were. The answer to a wrong token stays on the page.
+// toLogin goes to the login page and remembers the current one. A wrong token is reported on the login page itself.
 export function toLogin(path = "") {
   if (leaving || path.startsWith("/session") || route.value.path === "/login") return;
   const next = encodeURIComponent(location.pathname + location.search);

@@ -1,8 +1,8 @@
-// How values are written. Nothing here makes HTML: what comes out is text.
+// Formats values as text, never HTML.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
-// num writes 1234567 as 1,234,567; fractions below 100 keep what says something.
+// num formats 1234567 as 1,234,567; fractions below 100 keep significant digits.
 export function num(n) {
   if (n === null || n === undefined || Number.isNaN(n)) return "–";
   if (!Number.isFinite(n)) return "∞";
@@ -11,7 +11,7 @@ export function num(n) {
   return String(Number(n.toFixed(size >= 10 ? 1 : 2)));
 }
 
-// short writes 1234567 as 1.23M, for axes and narrow places.
+// short formats 1234567 as 1.23M, for axes and narrow places.
 export function short(n) {
   if (n === null || n === undefined || Number.isNaN(n)) return "–";
   const size = Math.abs(n);
@@ -29,8 +29,8 @@ export function bytes(n) {
   return n + " B";
 }
 
-// percent of a share from 0 to 1, with one decimal near the ends and two within 1 % of them. Short of the end it never
-// says 100 %, and after the start never 0 %. The command line writes shares by the same rule.
+// percent formats a share from 0 to 1, with one decimal near the ends and two within 1 % of them. Only exactly 0 and
+// 1 show as 0 % and 100 %. The command line uses the same rule.
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
   if (share <= 0 || share >= 1) return (share <= 0 ? 0 : 100) + " %";
@@ -40,7 +40,7 @@ export function percent(share) {
   return Math.round(p * by) / by + " %";
 }
 
-// duration of seconds: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
+// duration formats seconds: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   if (seconds < 0) return "0 s";
@@ -53,10 +53,10 @@ export function duration(seconds) {
   return two(Math.floor(s / 86400), "d", Math.floor(s % 86400 / 3600), "h");
 }
 
-// timed says what the time of a run that was run again counts: the run has that of one generation only.
+// timed names the generation that a rerun run's time covers: only one.
 export const timed = (run) => (run.generation > 1 ? (run.finished_at ? "last generation" : "this generation") : "");
 
-// setting writes a duration as the API has it, 24h0m0s, like any other; what is none stays as it is.
+// setting formats a duration of the API, like 24h0m0s; other text stays unchanged.
 export function setting(text) {
   const parts = /^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$/.exec(text ?? "");
   if (!parts || !text) return inert(text);
@@ -64,7 +64,7 @@ export function setting(text) {
   return duration(h * 3600 + m * 60 + s);
 }
 
-// ago says how long a time is past (or ahead), against now.
+// ago formats how long a time is past or ahead.
 export function ago(time, now = Date.now()) {
   if (!time) return "–";
   const s = (now - new Date(time).getTime()) / 1000;
@@ -79,7 +79,7 @@ export function ago(time, now = Date.now()) {
 
 const two = (n) => String(n).padStart(2, "0");
 
-// clock is local time: 14:03:09, with its date when that is not today's.
+// clock formats local time: 14:03:09, with the date unless it is today's.
 export function clock(time, { date = "auto", now = new Date() } = {}) {
   if (!time) return "–";
   const t = new Date(time);
@@ -89,19 +89,19 @@ export function clock(time, { date = "auto", now = new Date() } = {}) {
   return date === true || (date === "auto" && !today) ? day + " " + at : at;
 }
 
-// servedBy is who answered: a service with its version, or a node that asked by itself ("node 1.4 host").
+// servedBy names the service with its version, or the node that made the call itself ("node 1.4 host").
 export function servedBy(text) {
   const [what, version, ...host] = String(text ?? "").split(" ");
   return what === "node" && host.length > 0 ? `a node (${version}) on ${host.join(" ")}` : what;
 }
 
-// shortId is the end of an id: ids made in the same minute begin alike.
+// shortId is the end of an ID: IDs created within a minute begin alike.
 export const shortId = (id) => (id ? String(id).slice(-8) : "–");
 
 export const plural = (n, one, many = one + "s") => num(n) + " " + (n === 1 ? one : many);
 
-// inert makes what would move, hide or turn text visible instead: control characters, line breaks, bidi marks,
-// zero-width and tag characters, and halves of surrogate pairs. What is left can be shown as text anywhere.
+// inert replaces invisible and reordering characters by visible text: control characters, line breaks, bidi marks,
+// zero-width and tag characters, and lone surrogates. The result is safe to show as text.
 export function inert(text, max = 0) {
   if (text === null || text === undefined) return "";
   let s = typeof text === "string" ? text : typeof text === "object" ? JSON.stringify(text) : String(text);
@@ -112,7 +112,7 @@ export function inert(text, max = 0) {
     visible);
 }
 
-// Names, and not the pictures of control characters: few fonts have those.
+// Names instead of control pictures: few fonts have those.
 const names = { 0: "NUL", 7: "BEL", 8: "BS", 11: "VT", 12: "FF", 13: "CR", 27: "ESC", 127: "DEL", 0x202e: "RLO", 0x200b: "ZWSP" };
 
 function visible(c) {

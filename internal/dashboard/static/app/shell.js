@@ -115,7 +115,7 @@ function Connection() {
 
 function User() {
   const { auth, user, role, authenticated } = session.value;
-  if (auth !== "on") return html`<div class="user" title="Whoever reaches this address may do everything">
+  if (auth !== "on") return html`<div class="user" title="Anyone who reaches this address may do everything">
     <${Icon} name="user"/><span class="user-name">No login <small>loopback only</small></span></div>`;
   const out = async () => {
     try {

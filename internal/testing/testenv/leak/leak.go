@@ -1,5 +1,5 @@
-// Package leak finds goroutines that a package's tests left running. It is apart from testenv for the tests of what
-// that imports.
+// Package leak finds goroutines that a package's tests left running. It is separate from testenv for the tests of
+// packages that testenv imports.
 package leak
 
 import (
@@ -12,8 +12,7 @@ import (
 
 const patience = time.Minute
 
-// Check returns the exit code of tests that ended with a code: it is 1 if all passed, but goroutines are left running
-// that do not end soon. A test that failed may well have left something running.
+// Check returns 1 if all tests passed but left goroutines running, else code. A failed test may leave goroutines.
 func Check(code int, ignore ...goleak.Option) int {
 	if code != 0 {
 		return code

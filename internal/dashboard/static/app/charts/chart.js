@@ -1,20 +1,20 @@
-// A chart over time, in the colours of the page.
+// A chart over time in the page's colours.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { seconds, timeLabel, values } from "./ticks.js";
 
 const HEIGHT = 150;
-const EDGE = { top: 8, right: 18, bottom: 26, left: 52 }; // around what is drawn into, as .lanes in style/run.css knows
+const EDGE = { top: 8, right: 18, bottom: 26, left: 52 }; // margins of the plot; .lanes in style/run.css depends on them
 const FLOOR = HEIGHT - EDGE.bottom;
 
 /**
- * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a property of the style
- * sheet), fill}], null where there is none; scale: "linear" or "log"; span: where the axis begins and ends, for charts
- * that share one. name says what it is, for those who do not see it.
+ * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a CSS property), fill}],
+ * null for missing values; scale: "linear" or "log"; span: the ends of the axis, for charts that share one. name is
+ * for screen readers.
  */
 export function Chart({ times, series, span = [times[0], times.at(-1)], name, unit, scale = "linear", test }) {
   const box = useRef(null);
   const [width, setWidth] = useState(600);
-  const [cursor, setCursor] = useState(null); // the number of the time under the pointer
+  const [cursor, setCursor] = useState(null); // index of the time under the pointer
   useEffect(() => {
     const observer = new ResizeObserver(() => setWidth(Math.max(160, box.current.clientWidth)));
     observer.observe(box.current);
@@ -47,7 +47,7 @@ export function Chart({ times, series, span = [times[0], times.at(-1)], name, un
   </figure>`;
 }
 
-// line goes over what is not known.
+// line skips missing values.
 function line(times, all, x, y) {
   const points = times.map((t, i) => [t, all[i]]).filter(([, v]) => v !== null && v !== undefined);
   return points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join("");

@@ -1,15 +1,14 @@
-// What happened to a run, in words.
+// The history of a run in words.
 import { inert } from "../format.js";
 
 const actions = {
-  start: "Started", open: "Opened for items", add: "Items added", seal: "Sealed: no more items come", rerun: "Run again",
+  start: "Started", open: "Opened for items", add: "Items added", seal: "Closed to new items", rerun: "Rerun",
   reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Approved",
   cancel: "Cancelled",
 };
 const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database lost recent commits" };
 const breakers = { open: "Breaker opened", closed: "Breaker closed" };
 
-/** headline says what an entry of a history is about. */
 export function headline(e) {
   switch (e.kind) {
     case "note": return "Note";
@@ -22,8 +21,8 @@ export function headline(e) {
   }
 }
 
-/** by is who did it, where that is a person. */
+/** by is the person who did it. */
 export const by = (e) => (["action", "note"].includes(e.kind) && e.who !== "tranche" ? e.who : "");
 
-/** more is what there is to say beyond the headline. */
+/** more is the text beyond the headline. */
 export const more = (e) => (e.kind === "event" ? "" : e.text ?? "");

@@ -1,13 +1,13 @@
-// What happened to a run, on the axis of its charts: bands for what lasted, marks for the rest.
+// The history of a run on the axis of its charts: bands for periods, marks for events.
 import { html } from "../html.js";
 import { Icon } from "../ui.js";
 import { clock, inert } from "../format.js";
 import { headline } from "./happened.js";
 
-const STEPS = 12;   // that have a lane; more would be a wall
-const NEAR = 0.028; // of the axis: marks as close as that are one
+const STEPS = 12;   // steps with a lane, at most
+const NEAR = 0.028; // of the axis: closer marks are merged
 
-/** axis is the time that a timeline is about, from and to, in seconds since 1970. */
+/** axis is the range of a timeline, in seconds since 1970. */
 export function axis({ from, bucket_seconds: width, steps }) {
   const begin = new Date(from).getTime() / 1000;
   return [begin, begin + width * Math.max(1, ...steps.map((s) => s.done.length))];
@@ -17,7 +17,7 @@ const begins = (e) => (e.kind === "breaker" ? e.what === "open" : e.kind === "ac
 const ends = (e) => (e.kind === "breaker" ? e.what === "closed" : e.kind === "action" && ["resume", "approve", "cancel"].includes(e.what));
 const laneOf = (e) => (e.kind === "breaker" ? `breaker of ${inert(e.who, 40)}` : "paused");
 
-/** bands are pauses and breakers that were open: [{lane, from, to}], in seconds. entries: newest first. */
+/** bands are pauses and open breakers: [{lane, from, to}], in seconds. entries: newest first. */
 export function bands(entries, [, until]) {
   const open = new Map();
   const out = [];
@@ -35,7 +35,7 @@ export function bands(entries, [, until]) {
   return out;
 }
 
-/** marks are what else happened on the axis, those that are close together as one: [{at, entries}]. */
+/** marks are the other events on the axis, close ones merged: [{at, entries}]. */
 export function marks(entries, [from, to]) {
   const out = [];
   for (const e of [...entries].reverse()) {
@@ -48,7 +48,7 @@ export function marks(entries, [from, to]) {
   return out;
 }
 
-/** spans are the steps from their first request that ended to their last: [{lane, from, to}]. */
+/** spans are the steps from their first to their last completed request: [{lane, from, to}]. */
 export function spans({ from, bucket_seconds: width, steps }) {
   const begin = new Date(from).getTime() / 1000;
   return steps.filter((s) => s.requests.some((n) => n > 0)).map((s) => ({
@@ -64,7 +64,7 @@ const icons = {
 
 const iconOf = (e) => icons[e.kind === "action" || e.kind === "event" ? e.what : e.kind] ?? "info";
 
-/** Lanes stands below the chart whose axis it shares. What it draws is said in words by the list of what happened. */
+/** Lanes is drawn below the chart whose axis it shares. The history list has the same content for screen readers. */
 export function Lanes({ timeline, entries }) {
   const span = axis(timeline);
   const at = (t) => `${(100 * Math.min(1, Math.max(0, (t - span[0]) / (span[1] - span[0])))).toFixed(3)}%`;

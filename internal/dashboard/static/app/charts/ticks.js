@@ -1,8 +1,8 @@
-// Where the lines of a chart stand, and what is written beside them.
+// Ticks and labels of a chart's axes.
 
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
-/** seconds are the times of an axis that are round on a clock on the wall, most of them at most: {step, all}. */
+/** seconds returns at most most round times for an axis: {step, all}. */
 export function seconds([from, to], most) {
   const step = STEPS.find((s) => (to - from) / s <= most) ?? STEPS.at(-1) * Math.ceil((to - from) / STEPS.at(-1) / most);
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
@@ -13,7 +13,7 @@ export function seconds([from, to], most) {
 
 const two = (n) => String(n).padStart(2, "0");
 
-/** timeLabel is a time as precisely as its axis needs it. */
+/** timeLabel formats a time with the precision of its axis. */
 export function timeLabel(t, step) {
   const d = new Date(Math.round(t * 1000));
   if (step >= 86400) return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
@@ -21,7 +21,7 @@ export function timeLabel(t, step) {
   return `${two(d.getHours())}:${two(d.getMinutes())}${step < 60 ? ":" + two(d.getSeconds()) : ""}`;
 }
 
-/** values are the lines of the other axis and where a value stands between floor and top: {ticks, y}. */
+/** values returns the ticks of the value axis, and where a value is between floor and top: {ticks, y}. */
 export function values(scale, known, floor, top) {
   const high = known.reduce((a, b) => Math.max(a, b), 0);
   if (scale === "log") {

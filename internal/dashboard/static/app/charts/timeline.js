@@ -1,4 +1,4 @@
-// How a run has gone: throughput and latency over time, and what happened, on one axis.
+// Throughput, latency and events of a run over time, on one axis.
 import { html, useMemo } from "../html.js";
 import { Card, Empty, ErrorBox, Select, Skeleton, useLoad } from "../ui.js";
 import { query, segment } from "../api.js";
@@ -8,18 +8,17 @@ import { Chart } from "./chart.js";
 import { Lanes, axis } from "./lanes.js";
 import { Fan } from "../parts/forecast.js";
 
-const BUCKETS = 120; // at most; each has two seconds or more, or single requests would make it a comb
-const EVERY = 3; // seconds, while the run runs
-const LINES = 6; // steps that have lines of their own
+const BUCKETS = 120; // at most; a bucket has at least 2 s, or single requests would show as spikes
+const EVERY = 3; // seconds, while the run is in progress
+const LINES = 6; // steps with a line each
 
-/** middles are the times of buckets, in the middle of each. */
+/** middles are the middle times of buckets. */
 export function middles({ from, bucket_seconds: width, steps }) {
   const begin = new Date(from).getTime() / 1000;
   const n = Math.max(0, ...steps.map((s) => s.done.length));
   return Array.from({ length: n }, (_, i) => begin + (i + 0.5) * width);
 }
 
-/** sum adds series bucket by bucket. */
 export function sum(all) {
   const n = Math.max(0, ...all.map((v) => v.length));
   return Array.from({ length: n }, (_, i) => all.reduce((total, v) => total + (v[i] ?? 0), 0));
@@ -35,7 +34,7 @@ export function throughput({ steps, bucket_seconds: width }) {
   return [...lines, failed];
 }
 
-/** latency is the lines of the second: half and 99 % of one step, or 99 % of each. */
+/** latency is the lines of the second: p50 and p99 of one step, or p99 of each. */
 export function latency({ steps }) {
   if (steps.length === 1) {
     return [{ label: "p50", colour: "--line-0", values: steps[0].p50_ms }, { label: "p99", colour: "--line-3", values: steps[0].p99_ms }];
@@ -43,13 +42,13 @@ export function latency({ steps }) {
   return steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), colour: `--line-${i}`, values: s.p99_ms }));
 }
 
-// quantum keeps the request alike while a run grows older, so that the chart is not fetched again each second.
+// quantum rounds, so that the request stays the same for a while as the run ages and is not refetched each second.
 const quantum = (n) => (n < 30 ? 10 * Math.ceil(n / 10) : 30 * Math.ceil(n / 30));
 
 const rate = (v) => (v === null || v === undefined ? "–" : `${short(v < 100 ? Math.round(v * 10) / 10 : Math.round(v))}/s`);
 const time = (v) => (v === null || v === undefined ? "–" : duration(v / 1000));
 
-/** Timeline is of the present generation, or (time is "all") from the start of the run. entries: its history. */
+/** Timeline covers the current generation or, if time is "all", the whole run. entries: its history. */
 export function Timeline({ run, step, time: of = "", entries }) {
   const live = run.state === "running" || run.state === "loading";
   const all = of === "all" && run.generation > 1;

@@ -1,12 +1,12 @@
-// The map in bands: items of one group stand together, each group from a line of its own on. Where an item stands on the
-// map is called its slot; what is left of a group's last line are slots without an item.
+// The map in bands: items are grouped, and each group starts on a new line. A slot is a position on the map; the rest
+// of a group's last line is empty slots.
 import { Layout, fit } from "./layout.js";
 import { css } from "./palette.js";
 import { UNLOADED } from "./store.js";
 
-const ROUNDS = 8; // until a layout fits with what its lines leave empty
+const ROUNDS = 8; // of laying out, until it includes the slots left empty
 
-/** order sorts ordinals by their group, and within a group as they are. Returns {order, first}: first has where each group begins. */
+/** order sorts ordinals by group. Returns {order, first}: first has the index where each group begins. */
 export function order(groups, items, count) {
   const first = new Uint32Array(count + 1);
   const of = (i) => Math.min(groups[i] ?? count - 1, count - 1);
@@ -18,9 +18,9 @@ export function order(groups, items, count) {
   return { order: sorted, first };
 }
 
-/** Bands is a layout by ordinals, as Layout is, over another of slots (base), and the plane by slots (shown). */
+/** Bands is a layout by ordinals, like Layout, on top of one by slots (base), with the plane by slots (shown). */
 export class Bands {
-  /** groups: the group of each ordinal; names: of the groups. The layout fills width × height. */
+  /** groups: the group of each ordinal; names: their names. The layout fills width × height. */
   constructor(plane, groups, names, width, height) {
     const count = Math.max(1, names.length);
     Object.assign(this, { plane, names, items: plane.items, count }, order(groups, plane.items, count));
@@ -52,14 +52,14 @@ export class Bands {
     return Math.max(1, slots);
   }
 
-  /** update takes the values of the ordinals from..to again, and returns [first, last] slot of what changed of each group. */
+  /** update rereads the values of the ordinals from..to and returns the changed [first, last] slot per group. */
   update(from, to) {
     const { plane, place, shown } = this;
     for (let i = from; i <= to; i++) shown.data[place[i]] = plane.data[i];
     return this.spans(from, to);
   }
 
-  /** spans is where the ordinals from..to are: of each group that has some, its first and last slot. */
+  /** spans returns the first and last slot of the ordinals from..to in each group. */
   spans(from, to) {
     const out = [];
     for (let g = 0; g < this.count; g++) {
@@ -70,7 +70,7 @@ export class Bands {
     return out;
   }
 
-  // search is the first place of a group in the order whose ordinal is at least so much.
+  // search returns the first index of a group whose ordinal is at least the given one.
   #search(g, ordinal) {
     let lo = this.first[g];
     let hi = this.first[g + 1];
@@ -93,7 +93,7 @@ export class Bands {
 
   nearest(x, y) { return this.#ordinal(this.base.nearest(x, y), true); }
 
-  // ordinal is the item of a slot; of an empty one -1, or the last of its group.
+  // ordinal is the item in a slot; for an empty slot -1, or with nearest the group's last item.
   #ordinal(slot, nearest) {
     let g = 0;
     while (g + 1 < this.count && this.starts[g + 1] <= slot) g++;
@@ -104,7 +104,7 @@ export class Bands {
 
   rects(from, to) { return this.spans(from, to).flatMap(([a, b]) => this.base.rects(a, b)); }
 
-  /** rectOf is the lines of a group. */
+  /** rectOf is the rectangle of a group. */
   rectOf(g) {
     const { base, starts } = this;
     const y = (starts[g] / base.perBand) * base.band;
@@ -112,7 +112,7 @@ export class Bands {
   }
 }
 
-/** drawBands draws a line above each band, and its name where there is room for it. */
+/** drawBands draws a line above each band, and its name if it fits. */
 export function drawBands(ctx, view, bands, theme, ratio) {
   ctx.font = `${Math.round(11 * ratio)}px system-ui, sans-serif`;
   ctx.textBaseline = "middle";

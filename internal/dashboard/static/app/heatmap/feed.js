@@ -1,13 +1,12 @@
-// Where planes come from: fetched in pieces, then kept true by the changes that the server streams. Changes that come
-// while pieces are on their way are kept, and laid over each piece when it is there: every change says what an item is
-// now, so doing it again and in order ends at the truth.
+// Loads planes in pieces and keeps them current by streamed changes. Changes that arrive while pieces are loading are
+// kept and applied to each piece: they carry absolute states, so applying them again in order gives the true state.
 import { api, query, segment } from "../api.js";
 import { BLOCK, Plane } from "./store.js";
 
-const PIECE = 128;      // blocks in a request, as many as the server gives at once
-const AT_ONCE = 3;      // requests
-const AGING = 30_000;   // ms until ages are fetched again: they change by themselves
-const REFRESH = 4000;   // ms between two looks at other layers than state, which have no stream of their own
+const PIECE = 128;      // blocks per request, the server's maximum
+const AT_ONCE = 3;      // concurrent requests
+const AGING = 30_000;   // ms between reloads of ages, which change constantly
+const REFRESH = 4000;   // ms between reloads of layers other than state, which have no stream
 
 export class Feed {
   /** on: {plane(plane), loaded(), error(err)}. raw(path, {signal}) answers a request; for tests. */
@@ -15,13 +14,13 @@ export class Feed {
     Object.assign(this, { run, step, layer, on, raw });
     this.plane = null;
     this.journal = null;
-    this.dirty = new Set(); // blocks of another layer that changed
+    this.dirty = new Set(); // changed blocks of another layer
     this.abort = new AbortController();
     this.timer = 0;
     this.loading = 0;
   }
 
-  /** load fetches everything, or from a block on. The stream should be open by now. */
+  /** load fetches everything, or starting with a block. The stream should be open. */
   async load(from = 0) {
     const mine = ++this.loading;
     clearTimeout(this.aging);
@@ -48,7 +47,7 @@ export class Feed {
     }
   }
 
-  /** delta takes changes of a step as they are streamed. */
+  /** delta applies streamed changes of a step. */
   delta({ step, changes }) {
     if ((step ?? "") !== this.step) return;
     if (this.layer !== "state") {
@@ -59,7 +58,7 @@ export class Feed {
     this.plane?.apply(changes);
   }
 
-  /** grown says that the run has more items now. */
+  /** grown sets the increased number of items. */
   grown(items) {
     if (!this.plane || items <= this.plane.items) return;
     this.load(Math.floor(this.plane.items / BLOCK));
@@ -108,7 +107,7 @@ export class Feed {
     if (!this.timer && this.plane) this.timer = setTimeout(() => this.#refresh(), REFRESH);
   }
 
-  // What changed is fetched again, in as few requests as it takes.
+  // Refetches what changed, in as few requests as possible.
   async #refresh() {
     const blocks = [...this.dirty].sort((a, b) => a - b);
     this.dirty.clear();
@@ -122,7 +121,7 @@ export class Feed {
   }
 }
 
-/** runs joins numbers that follow each other, with gaps of a few, to [first, count], PIECE at most. */
+/** runs joins consecutive numbers, across small gaps, to [first, count], PIECE at most. */
 export function runs(numbers, gap = 4) {
   const out = [];
   for (const n of numbers) {

@@ -1,9 +1,12 @@
-// Mouse, pen and fingers on the map. A drag selects a range; with the space bar, the middle button or in the mode
-// "move" it moves the map, as two fingers do, which also zoom. The wheel zooms around the pointer.
+// Mouse, pen and touch on the map. A drag selects a range. With the space bar, the middle button or in mode "move" it
+// moves the map, as do two fingers, which also zoom. The wheel zooms around the pointer.
 
-const CLICK = 4; // pixels that a pointer may move and still click
+const CLICK = 4; // pixels that a pointer may move during a click
 
-/** attach listens on an element for a surface. on: {inspect(ordinal), mode() "select" or "move"}. Returns detach. */
+/**
+ * attach adds listeners for a surface to an element. on: {inspect(ordinal), mode() "select" or "move"}. Returns
+ * detach.
+ */
 export function attach(element, surface, on) {
   const gesture = new Gesture(element, surface, on);
   const end = new AbortController();
@@ -60,7 +63,7 @@ class Gesture {
     this.anchor = e.shiftKey && this.surface.selection ? this.far(at) : this.surface.ordinalAt(at.x, at.y, true);
   }
 
-  // With shift a selection grows or shrinks at the end that is nearer.
+  // With shift a selection is resized at the nearer end.
   far(at) {
     const [from, to] = this.surface.selection;
     const here = this.surface.ordinalAt(at.x, at.y, true);
@@ -88,7 +91,7 @@ class Gesture {
     this.surface.hoverAt(here, e.clientX, e.clientY, Math.abs(here - this.anchor) + 1);
   }
 
-  // hover says what is under the pointer. A finger does not hover: it would hide what it points at.
+  // hover reports the item under the pointer, but not under a finger, which would hide it.
   hover(e) {
     if (e.pointerType === "touch") return;
     const at = this.at(e);
@@ -119,7 +122,7 @@ class Gesture {
     this.element.classList.remove("grabbing");
     if (this.pointers.size > 0) {
       this.kind = this.kind === "pinch" ? "pan" : this.kind;
-      this.moved = true; // the finger that is left does not click
+      this.moved = true; // the remaining finger does not click
       return;
     }
     if (this.kind === "select" && this.moved) {
@@ -140,7 +143,7 @@ class Gesture {
     else this.on.inspect(ordinal);
   }
 
-  // The browser took over, to scroll the page: what was begun is dropped.
+  // The browser took over to scroll the page, so the gesture is dropped.
   cancel(e) {
     this.pointers.delete(e.pointerId);
     this.element.classList.remove("grabbing");
@@ -163,7 +166,7 @@ class Gesture {
       this.surface.moved();
       return;
     }
-    // Zoomed out to the whole, the wheel scrolls the page on.
+    // When fully zoomed out, the wheel scrolls the page.
     if (e.deltaY > 0 && !this.surface.view.zoomed && !e.ctrlKey) return;
     e.preventDefault();
     const lines = e.deltaMode === 1 ? 16 : 1;

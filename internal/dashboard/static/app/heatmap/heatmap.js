@@ -1,5 +1,5 @@
-// The heat-map of a run: every item is a pixel. This is the component around the surface: it feeds it, says in words
-// what the pointer or the cursor is on, and has the legend, the tools and the same counts as a table.
+// The heat-map of a run: every item is a pixel. This component feeds the surface, describes the item under pointer or
+// cursor, and has the legend, the tools and the counts as a table.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
 import { ErrorBox, Empty } from "../ui.js";
 import { num, percent } from "../format.js";
@@ -16,15 +16,15 @@ import { onTheme, readTheme } from "./theme.js";
 import { Spoken, Tip } from "./tip.js";
 import { Tools } from "./tools.js";
 
-const COUNTS = 300;  // ms between two counts that the legend shows
-const BELOW = 130;   // pixels that the legend takes
-const NARROW = 860;  // pixels; a page that is narrower is one column
-const SETTLED = 500; // ms without a move, and one is somewhere
+const COUNTS = 300;  // ms between updates of the legend's counts
+const BELOW = 130;   // pixels of the legend
+const NARROW = 860;  // pixels; a narrower page has one column
+const SETTLED = 500; // ms without a move until the place is saved
 
 /**
  * HeatMap shows a plane of a run. live: the run's stream (see run/live.js). onInspect(ordinal, item) is for a click,
- * onSelect(range) for a drag; place is where to begin,
- * groups: {of, names}, when items stand in bands (see Surface); onPlace({view, cursor}) is told where one is then (see Surface); handle.current gets {surface, plane()} for whoever stands beside it.
+ * onSelect(range) for a drag; place is where to begin, and onPlace({view, cursor}) reports where the view settled.
+ * groups: {of, names} shows items in bands; handle.current gets the surface (see Surface).
  */
 export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, onRange, handle, selection, place, onPlace, groups = null }) {
   const frame = useRef(null);
@@ -88,7 +88,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
     };
   }, []);
 
-  // A plane is fetched when the stream is open: see Feed.
+  // A plane is fetched once the stream is open, see Feed.
   useEffect(() => {
     setError(null);
     const feed = new Feed(run.id, { step, layer: spec.name }, {
@@ -148,7 +148,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
   </div>`;
 }
 
-// counter reads what the legend shows, now and then.
+// counter updates the legend's counts at intervals.
 function counter(surfaceOf, setSeen) {
   let timer = 0;
   const read = () => {
@@ -198,7 +198,7 @@ function hover(lookup, setTip, ordinal, x, y, selecting) {
   lookup.want(ordinal, (item, error) => setTip((tip) => (tip?.ordinal === ordinal ? { ...tip, item, error } : tip)));
 }
 
-// findNext moves the cursor to the next item of what is highlighted; of the failed ones when nothing is.
+// findNext moves the cursor to the next highlighted item, or without a highlight to the next failed one.
 function findNext(surface, backwards, setSpoken) {
   const values = wanted(surface);
   const from = surface.cursor < 0 ? (backwards ? 0 : -1) : surface.cursor;
@@ -230,7 +230,7 @@ function wander(e, surface) {
   surface.moved();
 }
 
-// shape gives the frame the height that there is below it, and no more than its items fill.
+// shape makes the frame as high as the window permits and its items need.
 function shape(frame, items) {
   const least = parseFloat(getComputedStyle(frame).getPropertyValue("--map-height")) || 480;
   const room = innerHeight - (frame.getBoundingClientRect().top + scrollY) - BELOW;

@@ -1,6 +1,6 @@
-// The keyboard on the map. Arrows move a cursor, and the map with it; what it stands on is said by the page.
+// The keyboard on the map: arrows move a cursor and the map with it; the page reads out the item.
 
-/** HELP lists the keys for people. */
+/** HELP lists the keys. */
 export const HELP = [
   ["← ↑ → ↓", "move the cursor; with Alt, by one item"],
   ["Shift + arrows", "select a range"],
@@ -14,13 +14,13 @@ export const HELP = [
 ];
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const STEP = 8; // pixels of the page that the cursor moves at least: from afar a cell is too little
+const STEP = 8; // minimum pixels per move: when zoomed out a cell is too small
 
-/** attachKeys listens on an element. on: {inspect(ordinal), range(range), find(backwards)}. Returns detach. */
+/** attachKeys adds listeners to an element. on: {inspect(ordinal), range(range), find(backwards)}. Returns detach. */
 export function attachKeys(element, surface, on) {
   const end = new AbortController();
   let anchor = -1;
-  let leaving = 0; // until when a key after g is not ours: it leads to another page
+  let leaving = 0; // until when a key after g leads to another page
   element.addEventListener("keydown", (e) => {
     if (e.metaKey || !surface.layout) return;
     if (performance.now() < leaving) return;

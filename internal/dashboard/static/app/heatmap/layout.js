@@ -1,8 +1,8 @@
-// Where an item stands on the map. Ordinals run down a column of a band, then to the next column on the right, and at
-// the end of a band to the next one below, like text whose lines are a few cells high. A chunk, which is a run of
-// ordinals, so becomes a small rectangle that can be seen from afar, where a line of single cells would be a hair.
+// The position of items on the map. Ordinals run down a column of a band, then to the next column, and at the end of
+// a band to the band below, like text with lines a few cells high. So a chunk, a range of ordinals, becomes a small
+// rectangle that is visible from afar, unlike a line of single cells.
 
-// A small run has lines one cell high, as people read; in a large one the lines are higher.
+// Small runs have lines one cell high, like text; larger ones have higher lines.
 const BANDS = [
   { upTo: 20_000, height: 1 },
   { upTo: 4_000_000, height: 8 },
@@ -12,7 +12,7 @@ const BANDS = [
 /** MAX_CELL is the largest side of a cell that fit() chooses, in pixels. */
 export const MAX_CELL = 36;
 
-/** bandHeight is how many cells high a line of so many items is. */
+/** bandHeight is the height of a line in cells. */
 export function bandHeight(items) {
   return BANDS.find((b) => items <= b.upTo).height;
 }
@@ -22,42 +22,40 @@ export class Layout {
     this.items = items;
     this.band = bandHeight(items);
     this.cols = Math.max(1, Math.floor(cols));
-    this.perBand = this.cols * this.band; // ordinals in a line
+    this.perBand = this.cols * this.band; // ordinals per line
     this.bands = Math.max(1, Math.ceil(items / this.perBand));
     this.rows = this.bands * this.band;
     if (this.bands === 1) this.rows = Math.max(1, Math.min(this.band, items));
   }
 
-  /** x of the column of an ordinal. */
   x(ordinal) {
     return Math.floor((ordinal % this.perBand) / this.band);
   }
 
-  /** y of the row of an ordinal. */
   y(ordinal) {
     return Math.floor(ordinal / this.perBand) * this.band + (ordinal % this.band);
   }
 
-  /** at is the ordinal of a cell, or -1 where there is no item. */
+  /** at is the ordinal of a cell, or -1 without an item. */
   at(x, y) {
     if (x < 0 || y < 0 || x >= this.cols || y >= this.rows) return -1;
     const ordinal = this.first(x, y);
     return ordinal < this.items ? ordinal : -1;
   }
 
-  /** first is the ordinal that a cell would have, were there items enough. */
+  /** first is the ordinal that a cell would have with enough items. */
   first(x, y) {
     return Math.floor(y / this.band) * this.perBand + x * this.band + (y % this.band);
   }
 
-  /** nearest is the ordinal of the cell that is nearest to a place on the map, or before it. */
+  /** nearest is the ordinal of the cell nearest to a position, or before it. */
   nearest(x, y) {
     const cx = Math.min(this.cols - 1, Math.max(0, Math.floor(x)));
     const cy = Math.min(this.rows - 1, Math.max(0, Math.floor(y)));
     return Math.max(0, Math.min(this.items - 1, this.first(cx, cy)));
   }
 
-  /** rects covers exactly the cells of the ordinals from..to, both included, by at most nine rectangles. */
+  /** rects covers exactly the cells of the ordinals from..to, inclusive, with at most nine rectangles. */
   rects(from, to) {
     if (to < from) return [];
     const first = Math.floor(from / this.perBand);
@@ -70,7 +68,7 @@ export class Layout {
     return out.concat(this.#inBand(last, 0, to % this.perBand));
   }
 
-  // Within a band: a column that begins in its middle, whole columns, and one that ends in its middle.
+  // Within a band: a partial first column, whole columns, and a partial last one.
   #inBand(band, from, to) {
     const h = this.band;
     const top = band * h;
@@ -88,8 +86,8 @@ export class Layout {
 }
 
 /**
- * fit chooses the layout that fills a canvas of width × height pixels best, and the side of a cell then. Cells of two
- * pixels and more get whole ones, so that they are all alike.
+ * fit chooses the layout that best fills a canvas of width × height pixels, and the side of a cell. From two pixels
+ * on the side is a whole number, so that all cells are alike.
  */
 export function fit(items, width, height) {
   const n = Math.max(1, items);
@@ -107,7 +105,7 @@ function fitWhole(n, width, height, largest) {
   return fitFine(n, width, height);
 }
 
-// As few lines as there may be, for their cells are the largest then; and the canvas is filled to its last line.
+// As few lines as possible, because then cells are largest, and the canvas is filled to its last line.
 function fitFine(n, width, height) {
   const band = bandHeight(n);
   for (let bands = Math.max(1, Math.floor(Math.sqrt((n * height) / width) / band) - 2); ; bands++) {

@@ -1,11 +1,10 @@
-// The legend: what colours mean and how many items have each. A press lets some stand out. The same as a table is there
-// for those who do not see the map.
+// The legend: the meaning and count of colours. A press highlights some. A table has the same for screen readers.
 import { html } from "../html.js";
 import { Icon } from "../ui.js";
 import { num, percent } from "../format.js";
 import { STATES, bandColours, css } from "./palette.js";
 
-/** entries are what a layer's legend lists: [{id, text, why, values, items}]. */
+/** entries are the legend's entries of a layer: [{id, text, why, values, items}]. */
 export function entries(layer, counts) {
   const sum = (from, to) => {
     let n = 0;
@@ -18,7 +17,7 @@ export function entries(layer, counts) {
   return layer.bands.map((b, i) => ({ id: i, text: b.text, from: b.from, to: b.to, items: sum(b.from, b.to) }));
 }
 
-// States that a run never has are not listed, but the four of every run always are.
+// States without items are hidden, except the four that every run has.
 const always = new Set([2, 4, 5, 6]);
 
 export function Legend({ layer, seen, only, onOnly, surface }) {
@@ -50,7 +49,6 @@ function Swatch({ entry, colour }) {
   return html`<i class="swatch" style=${{ background: css(colour) }}></i>`;
 }
 
-/** CountTable is the map in numbers. */
 export function CountTable({ layer, seen, onShow }) {
   const all = entries(layer, seen.counts).filter((e) => e.items > 0);
   return html`<details class="map-table" data-test="map-table"><summary>The map as a table</summary>

@@ -1,11 +1,11 @@
-// The names of items: a pointer that rests on one asks for its key, state and error. What was asked once is kept for a
-// while; items beside it come along, for the pointer goes there next.
+// Looks up an item's key, state and error for a resting pointer. Answers are cached for a while and include adjacent
+// items, where the pointer probably goes next.
 import { api, query, segment } from "../api.js";
 
-const REST = 70;      // ms a pointer has to rest
+const REST = 70;      // ms that a pointer must rest
 const KEEP = 4000;    // items
-const FRESH = 5000;   // ms until an item is asked for again
-const ALONG = 16;     // items that come in one answer
+const FRESH = 5000;   // ms until an item is looked up again
+const ALONG = 16;     // items per answer
 
 export class Lookup {
   constructor(run, step, get = api.get) {
@@ -16,7 +16,7 @@ export class Lookup {
     this.wanted = -1;
   }
 
-  /** want calls back with an item, at once if it is known, or when it has come: (item, error). */
+  /** want calls back with an item (item, error), immediately if known. */
   want(ordinal, callback) {
     this.wanted = ordinal;
     this.callback = callback;
@@ -28,7 +28,7 @@ export class Lookup {
     this.timer = setTimeout(() => this.#ask(ordinal), REST);
   }
 
-  /** forget drops what is known: another step is looked at, or much has changed. */
+  /** forget clears the cache, for another step or after many changes. */
   forget() {
     this.known.clear();
   }

@@ -1,8 +1,8 @@
-// What lies over the map: the range that is selected, the item under the pointer, the cursor of the keyboard, and
-// numbers in cells that are large enough for them.
+// Draws over the map: the selected range, the hovered item, the keyboard cursor, and ordinals in cells that are large
+// enough.
 import { css, mix } from "./palette.js";
 
-const LABELS_FROM = 40; // side of a cell, in pixels of the page, from which on it has its ordinal in it
+const LABELS_FROM = 40; // minimum side of a cell that shows its ordinal, in CSS pixels
 
 /** drawOverlay draws on a cleared canvas. marks: {selection: [from, to] or null, hover, cursor (-1: none), focused}. */
 export function drawOverlay(ctx, view, layout, theme, marks, ratio) {
@@ -14,7 +14,7 @@ export function drawOverlay(ctx, view, layout, theme, marks, ratio) {
   if (marks.cursor >= 0 && marks.focused) drawCursor(ctx, view, layout, theme, marks.cursor, ratio);
 }
 
-// The range is a shape of up to seven rectangles. Its border is what is left when the shape is cut out of a larger one.
+// A range is a shape of up to seven rectangles. Its border remains when the shape is cut out of a larger one.
 function drawRange(ctx, view, layout, theme, [from, to], ratio) {
   const border = 1.5 * ratio;
   const rects = layout.rects(from, to).map((r) => onScreen(view, r));
@@ -26,7 +26,7 @@ function drawRange(ctx, view, layout, theme, [from, to], ratio) {
   for (const r of rects) ctx.fillRect(r.x, r.y, r.w, r.h);
 }
 
-// Even far away a cell's outline is large enough to be found.
+// The outline of a cell has a minimum size, to be found from afar.
 function outline(ctx, view, layout, ordinal, colour, ratio, line) {
   const least = 5 * ratio;
   const r = onScreen(view, { x: layout.x(ordinal), y: layout.y(ordinal), w: 1, h: 1 });
@@ -41,7 +41,7 @@ function drawCursor(ctx, view, layout, theme, ordinal, ratio) {
   outline(ctx, view, layout, ordinal, css(theme.panel), ratio, 5);
   outline(ctx, view, layout, ordinal, css(theme.accent), ratio, 2.5);
   if (view.scale > 12 * ratio) return;
-  // From afar a small square is lost among thousands: a cross leads to it.
+  // From afar a small square is lost among thousands, so a cross marks it.
   const x = view.ox + (layout.x(ordinal) + 0.5) * view.scale;
   const y = view.oy + (layout.y(ordinal) + 0.5) * view.scale;
   ctx.beginPath();
@@ -79,7 +79,7 @@ function contrast([r, g, b]) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "rgb(0 0 0 / 0.75)" : "rgb(255 255 255 / 0.85)";
 }
 
-/** drawFrame draws the part that is seen into a small picture of the whole. */
+/** drawFrame marks the visible part in the small picture. */
 export function drawFrame(ctx, view, theme) {
   const { width, height } = ctx.canvas;
   const sx = width / (view.cols * view.scale);

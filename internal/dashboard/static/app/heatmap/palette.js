@@ -1,27 +1,27 @@
-// Colours of values. States have the colours of the style sheet; attempts, latency and age have scales of their own,
-// from calm to glaring, which keep their order for eyes that see no red or green.
+// Colours of values. States have the style sheet's colours; attempts, latency and age have scales from calm to
+// glaring that remain ordered for colour-blind users.
 import { State, UNLOADED } from "./store.js";
 
-/** STATES in the order of the legend: what needs someone first, then on the way of an item. */
+/** STATES in the order of the legend: those that need attention first, then the stages of an item. */
 export const STATES = [
   { value: State.FAILED, name: "failed", text: "Failed", why: "An error that is final." },
   { value: State.SKIPPED, name: "skipped", text: "Left out", why: "A step that it needs has failed for it." },
   { value: State.SCHEDULED, name: "scheduled", text: "To be retried", why: "Waits for its next attempt." },
   { value: State.IN_FLIGHT, name: "in_flight", text: "In flight", why: "A service has been asked." },
-  { value: State.STALE, name: "stale", text: "Being redone", why: "Done, and being made again." },
+  { value: State.STALE, name: "stale", text: "Being redone", why: "Done, and being recomputed." },
   { value: State.READY, name: "ready", text: "Ready", why: "May be asked for now." },
   { value: State.HELD, name: "held", text: "Held", why: "Waits for the canary, or in line behind another item." },
   { value: State.WAITING, name: "waiting", text: "Waiting", why: "Waits for a step before." },
   { value: State.DONE, name: "done", text: "Done", why: "Has its result." },
 ];
 
-// What shows when several items share a pixel: the failed before all, then what is in progress.
+// Priority of states that share a pixel: failed first, then those in progress.
 const ORDER = [
   State.DONE, State.WAITING, State.READY, State.HELD, State.STALE, State.IN_FLIGHT, State.SCHEDULED, State.SKIPPED,
   State.FAILED,
 ];
 
-/** stateName is the word of the API for a state's value. */
+/** stateName is the API's name of a state's value. */
 export function stateName(value) {
   return STATES.find((s) => s.value === value)?.name ?? "unknown";
 }
@@ -30,21 +30,21 @@ export function stateText(value) {
   return STATES.find((s) => s.value === value)?.text ?? "Not loaded";
 }
 
-/** stateRank ranks states for the pyramid; those of only (if not empty) rank above all others. */
+/** stateRank ranks states for the pyramid; those in only, if not empty, rank highest. */
 export function stateRank(only = new Set()) {
   const rank = new Uint8Array(256);
   ORDER.forEach((value, i) => (rank[value] = i + 1 + (only.has(value) ? 20 : 0)));
   return rank;
 }
 
-/** valueRank ranks the values of other layers: the greater wins. inBand says which are highlighted. */
+/** valueRank ranks the values of other layers by size; those for which inBand is true rank highest. */
 export function valueRank(inBand = null) {
   const rank = new Uint16Array(256);
   for (let v = 0; v < UNLOADED; v++) rank[v] = v + 1 + (inBand && inBand(v) ? 300 : 0);
   return rank;
 }
 
-// Anchors of the scale of times and attempts (a shortened inferno, without its black and its white).
+// Anchors of the scale of times and attempts: a shortened inferno, without black and white.
 const LIGHT = ["#d9e2f2", "#a9c3ea", "#8a93e0", "#9a5fc9", "#c23d8f", "#dd3f54", "#c81e1e"];
 const DARK = ["#1d2b44", "#27457a", "#4a4bb0", "#8446b8", "#c2468f", "#ee6a5a", "#ffc24d"];
 
@@ -53,7 +53,7 @@ export function unpack(code) {
   return code <= 0 ? 0 : 2 ** ((code - 1) / 12) - 1;
 }
 
-/** pack is the code of a time, the opposite of unpack. */
+/** pack is the inverse of unpack. */
 export function pack(t) {
   return Math.min(UNLOADED - 1, 1 + Math.round(12 * Math.log2(1 + Math.max(0, t))));
 }
@@ -61,7 +61,7 @@ export function pack(t) {
 const span = (from, to, text) => ({ from, to, text });
 
 /**
- * LAYERS say how a plane is read. A band is a range of values that the legend names and filters by; the scale runs over
+ * LAYERS say how to read a plane. A band is a range of values with a name in the legend; the colour scale runs over
  * the bands, from the first after "none" to the last.
  */
 export const LAYERS = {
@@ -100,20 +100,18 @@ function times(limits, texts) {
   });
 }
 
-/** bandOf is the band of a layer that a value is in. */
 export function bandOf(layer, value) {
   return layer.bands.findIndex((b) => value >= b.from && value <= b.to);
 }
 
-/** bandColours are the colours of a layer's bands. */
 export function bandColours(layer, dark, none) {
   const n = layer.bands.length - 1;
   return layer.bands.map((_, i) => (i === 0 ? none : scaleAt(dark ? DARK : LIGHT, n === 1 ? 0 : (i - 1) / (n - 1))));
 }
 
 /**
- * colours of all 256 values of a layer as pixels. theme: {dark, states: [[r, g, b]…], none, ground}; only: what is
- * highlighted (values of states, or indexes of bands); the rest fades.
+ * colours returns the pixels of all 256 values of a layer. theme: {dark, states: [[r, g, b]…], none, ground}; only:
+ * the highlighted state values or band indexes; the rest fades.
  */
 export function colours(layer, theme, only = new Set()) {
   const out = new Uint32Array(256).fill(pixel(theme.unloaded));
@@ -134,12 +132,12 @@ export function colours(layer, theme, only = new Set()) {
   return out;
 }
 
-// What is worst of many that share a pixel is seen however few they are, and the more the more.
+// The minimum weight of the worst value of a pixel, so that it is visible even if rare.
 const LEAST_SEEN = 0.25;
 
 /**
- * blends are the colours of pixels that many items share, by blendAt: what most of them are, toned by the worst as far as
- * its share goes. colours are those of states.
+ * blends are the colours of shared pixels, by blendAt: the commonest value's, tinted by the worst one's according to
+ * its share. colours are those of states.
  */
 export function blends(colours) {
   const out = new Uint32Array(1 << 12);
@@ -164,7 +162,7 @@ function scaleAt(scale, share) {
   return mix(rgbOf(scale[i]), rgbOf(scale[i + 1]), at - i);
 }
 
-/** rgbOf reads #rgb, #rrggbb and rgb(…) as computed styles have them; anything else is grey. */
+/** rgbOf parses #rgb, #rrggbb and rgb(…) of computed styles; anything else is grey. */
 export function rgbOf(text) {
   const t = text.trim();
   const hex = /^#([0-9a-f]{3}|[0-9a-f]{6})$/i.exec(t)?.[1];
@@ -178,7 +176,7 @@ export function mix(a, b, share) {
   return a.map((v, i) => Math.round(v + (b[i] - v) * share));
 }
 
-/** pixel is a colour as ImageData has it in a Uint32Array (little-endian, as everywhere browsers run). */
+/** pixel is a colour for ImageData's Uint32Array (little-endian, as on all browsers). */
 export function pixel([r, g, b]) {
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }

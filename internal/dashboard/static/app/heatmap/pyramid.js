@@ -1,10 +1,10 @@
-// Summaries of a plane for views from afar: a cell of level 1 stands for 2 × 2 cells of the map, one of level 2 for
-// 4 × 4, and so on. It has the value that ranks highest among its items, so that one failed item in thousands is
-// still a pixel, how large their share is, and the value that most of them have. Only what changed is summed up again.
+// Summaries of a plane for zoomed-out views: a cell of level 1 covers 2 × 2 cells of the map, one of level 2 4 × 4,
+// and so on. It has the highest-ranking value among its items, so that one failed item in thousands still shows, that
+// value's share, and the commonest value. Only changed parts are recomputed.
 import { UNLOADED } from "./store.js";
 
 export class Pyramid {
-  /** rank says for each value how much it matters; the highest wins. */
+  /** rank returns how much a value matters; the highest wins. */
   constructor(layout, plane, rank) {
     this.layout = layout;
     this.plane = plane;
@@ -15,7 +15,7 @@ export class Pyramid {
     while (w > 1 || h > 1) {
       w = (w + 1) >> 1;
       h = (h + 1) >> 1;
-      // data: the highest by rank; share: of the items that have it, 255 is all; most: what most have
+      // data: highest by rank; share: of items with that value, 255 is all; most: the commonest
       this.levels.push({
         w, h, data: new Uint8Array(w * h).fill(UNLOADED), share: new Uint8Array(w * h), most: new Uint8Array(w * h).fill(UNLOADED),
       });
@@ -23,10 +23,10 @@ export class Pyramid {
     this.low = new Int32Array(layout.bands);
     this.high = new Int32Array(layout.bands);
     this.#clean();
-    if (plane.loaded > 0) this.touch(0, layout.items - 1); // else all is as it stands already
+    if (plane.loaded > 0) this.touch(0, layout.items - 1); // otherwise everything is initial
   }
 
-  /** touch says that the ordinals from..to, both included, may have changed. */
+  /** touch marks the ordinals from..to, inclusive, as changed. */
   touch(from, to) {
     const { layout, low, high } = this;
     const last = Math.min(layout.bands - 1, Math.floor(to / layout.perBand));
@@ -40,7 +40,7 @@ export class Pyramid {
     this.dirty = true;
   }
 
-  /** flush sums up again what was touched. */
+  /** flush recomputes the marked parts. */
   flush() {
     if (!this.dirty) return;
     const { layout, low, high } = this;
@@ -126,7 +126,7 @@ export class Pyramid {
   }
 }
 
-// commonest is what most of the first n values are; of several, the first.
+// commonest is the commonest of the first n values; ties go to the first.
 function commonest(values, n) {
   let best = n > 0 ? values[0] : UNLOADED;
   let most = 0;

@@ -1,16 +1,13 @@
-// Draws the part of a map that is seen into pixels, from the level of summaries whose cells are at least a pixel. The
-// cost is that of the canvas's pixels, however many items there are.
+// Draws the visible part of a map, from the level of summaries whose cells are at least a pixel. The cost depends on
+// the canvas's pixels only, not on the number of items.
 
 import { blendAt } from "./palette.js";
 import { UNLOADED } from "./store.js";
 
-/** GRID_FROM is the side of a cell, in pixels, from which on cells stand apart. */
+/** GRID_FROM is the minimum side of a cell, in pixels, for gaps between cells. */
 export const GRID_FROM = 5;
 
-/**
- * levelFor is the lowest level whose cells have a side of a pixel or more (or of another least). Every cell of it gets a
- * pixel, then.
- */
+/** levelFor is the lowest level whose cells have a side of at least least pixels, so that each is drawn. */
 export function levelFor(scale, levels, least = 1) {
   let level = 0;
   for (let side = scale; side < least * 0.999 && level < levels; level++) side *= 2;
@@ -18,9 +15,9 @@ export function levelFor(scale, levels, least = 1) {
 }
 
 /**
- * draw fills pixels (a Uint32Array of width × height) by colours (a Uint32Array of 256, for values). Where there is no
- * item, and between cells, it is ground. least is the side that a cell has at least: more makes single items stand out.
- * blend, if there is one, has the colours of pixels that several items share (see blends); else the worst of them shows.
+ * draw fills pixels (a Uint32Array of width × height) by colours (a Uint32Array of 256, for values); ground is for
+ * gaps and missing items. least is the minimum side of a cell, to make single items stand out. blend has the colours
+ * of shared pixels (see blends); without it the worst value shows.
  */
 export function draw(pixels, width, height, view, pyramid, colours, ground, { least = 1, blend = null } = {}) {
   const { layout, plane } = pyramid;
@@ -33,7 +30,7 @@ export function draw(pixels, width, height, view, pyramid, colours, ground, { le
   const xs = columns(width, view.ox, side, gap, cols, stride);
   const source = level === 0 ? plane : pyramid.levels[level - 1];
   const shared = level > 0 && blend;
-  let above = -2; // the row of cells that the line of pixels before shows
+  let above = -2; // the row of cells of the previous line of pixels
   for (let py = 0; py < height; py++) {
     const line = py * width;
     const y = cellAt(py, view.oy, side, gap, rows);
@@ -69,7 +66,7 @@ function drawShared(pixels, line, width, xs, { data, most, share }, base, inside
   }
 }
 
-// inhabited is how many cells of a row of a level have items; they are its first ones.
+// inhabited is the number of cells with items in a row of a level; they are its first ones.
 function inhabited(layout, level, y) {
   const size = 2 ** level;
   const left = layout.items - layout.first(0, Math.min(y * size, layout.rows - 1));
@@ -86,7 +83,7 @@ function columns(width, offset, side, gap, cols, stride) {
   return xs;
 }
 
-// cellAt is the cell that the middle of a pixel is in; -1 outside, and between cells.
+// cellAt is the cell under the centre of a pixel; -1 outside, and in gaps.
 function cellAt(pixel, offset, side, gap, cells) {
   const at = (pixel + 0.5 - offset) / side;
   const cell = Math.floor(at);

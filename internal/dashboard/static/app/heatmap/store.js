@@ -1,17 +1,17 @@
-// One plane of a run: a byte for each item, in the order of ordinals, with how many items have each value.
+// A plane of a run: a byte per item, by ordinal, with counts per value.
 
-/** UNLOADED is the value of items that have not come yet. What the server says is at most 254. */
+/** UNLOADED is the value of items not loaded yet. The server's values are at most 254. */
 export const UNLOADED = 255;
 
 export const State = Object.freeze({
   WAITING: 0, HELD: 1, READY: 2, SCHEDULED: 3, IN_FLIGHT: 4, DONE: 5, FAILED: 6, SKIPPED: 7, STALE: 8,
 });
 
-/** BLOCK is how many items a block of the server has: planes are fetched in blocks. */
+/** BLOCK is the number of items in a block of the server; planes are fetched in blocks. */
 export const BLOCK = 8192;
 
 export class Plane {
-  /** onChange is told (from, to), both included, of ordinals whose values may have changed. */
+  /** onChange(from, to), inclusive, is called for ordinals that may have changed. */
   constructor(items, onChange = () => {}) {
     this.items = items;
     this.data = new Uint8Array(items).fill(UNLOADED);
@@ -21,7 +21,7 @@ export class Plane {
     this.onChange = onChange;
   }
 
-  /** grow makes room for items that a run took in meanwhile. */
+  /** grow extends the plane for items added to the run. */
   grow(items) {
     if (items <= this.items) return;
     const data = new Uint8Array(items).fill(UNLOADED);
@@ -32,7 +32,7 @@ export class Plane {
     this.version++;
   }
 
-  /** load puts bytes of the server at an ordinal. Those past the end are left out. */
+  /** load stores the server's bytes at an ordinal, ignoring those beyond the end. */
   load(from, bytes) {
     const n = Math.max(0, Math.min(bytes.length, this.items - from));
     const { data, counts } = this;
@@ -45,7 +45,7 @@ export class Plane {
     if (n > 0) this.#changed(from, from + n - 1);
   }
 
-  /** set gives count items from an ordinal on a value. */
+  /** set sets a value for count items starting at from. */
   set(from, count, value) {
     const begin = Math.max(0, from);
     const end = Math.min(this.items, from + count);
@@ -57,7 +57,7 @@ export class Plane {
     this.#changed(begin, end - 1);
   }
 
-  /** apply takes changes as the server sends them: ordinal, count, value, over and over; clipped to from..to. */
+  /** apply applies the server's flat list of changes (ordinal, count, value), clipped to from..to. */
   apply(changes, from = 0, to = this.items - 1) {
     for (let i = 0; i + 2 < changes.length; i += 3) {
       const begin = Math.max(from, changes[i]);
@@ -66,19 +66,18 @@ export class Plane {
     }
   }
 
-  /** loaded says how many items have come. */
   get loaded() {
     return this.items - this.counts[UNLOADED];
   }
 
-  /** countIn counts the values of the ordinals from..to, both included. */
+  /** countIn counts the values of the ordinals from..to, inclusive. */
   countIn(from, to) {
     const counts = new Float64Array(256);
     for (let i = Math.max(0, from); i <= Math.min(to, this.items - 1); i++) counts[this.data[i]]++;
     return counts;
   }
 
-  /** find is the next ordinal after (or, backwards, before) one whose value is among values, around the end; or -1. */
+  /** find returns the next ordinal after (or, backwards, before) one with one of values, wrapping around; or -1. */
   find(values, ordinal, backwards = false) {
     const wanted = new Uint8Array(256);
     for (const v of values) wanted[v] = 1;

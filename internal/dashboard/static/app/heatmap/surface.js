@@ -1,5 +1,5 @@
-// The map as it is on the page: its canvases, what part is seen, what is marked. It draws once a frame at most, and
-// only when something changed. It knows no API and no components: those tell it what to show, and hear what happens.
+// The map on the page: its canvases, the visible part, the marks. It draws at most once per frame, only after
+// changes. It knows no API and no components: these tell it what to show, and get its events.
 import { Bands, drawBands } from "./bands.js";
 import { fit } from "./layout.js";
 import { drawFrame, drawOverlay } from "./overlay.js";
@@ -11,7 +11,7 @@ import { Viewport } from "./viewport.js";
 
 const SMALL = { width: 168, height: 112 }; // of the small picture, at most
 
-// The side, in pixels of the page, that what is highlighted has at least.
+// The minimum side of highlighted items, in CSS pixels.
 const STANDS_OUT = 2;
 
 export class Surface {
@@ -33,10 +33,10 @@ export class Surface {
     this.focused = false;
     this.ratio = 1;
     this.frame = 0;
-    this.frames = []; // how long each of the last frames took, for whoever measures
+    this.frames = []; // durations of the last frames, for measurements
   }
 
-  /** show takes a plane and how it is read. */
+  /** show sets the plane and its layer. */
   show(plane, layer) {
     if (this.plane) this.plane.onChange = () => {};
     const other = this.plane?.items !== plane.items;
@@ -51,14 +51,14 @@ export class Surface {
     else this.#summarise();
   }
 
-  /** group shows items by groups, {of, names}: the group of each ordinal, and what the groups are called. null: in their order. */
+  /** group shows items in groups, {of, names}: each ordinal's group, and the groups' names. null: ungrouped. */
   group(groups) {
     if (groups === this.groups) return;
     this.groups = groups;
     if (this.plane && this.layout) this.#arrange();
   }
 
-  /** zoomToGroup shows a band as high as it gets, from its beginning on: a band is as wide as the map. */
+  /** zoomToGroup shows a band as high as possible, from its beginning; it is as wide as the map. */
   zoomToGroup(g) {
     if (!this.bands) return;
     const { x, y, w, h } = this.bands.rectOf(g);
@@ -66,7 +66,7 @@ export class Surface {
     this.moved();
   }
 
-  /** resized takes the size of the canvas, in pixels of the page. */
+  /** resized sets the size of the canvas, in CSS pixels. */
   resized(width, height, ratio) {
     const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
     if (w === this.view.width && h === this.view.height && this.layout) return;
@@ -86,13 +86,16 @@ export class Surface {
     this.#colour();
   }
 
-  /** highlight lets some states or bands stand out. They also win where several items share a pixel. */
+  /** highlight emphasises some states or bands. They also win where items share a pixel. */
   highlight(only) {
     this.only = only;
     if (this.plane && this.layout) this.#summarise();
   }
 
-  /** select marks ordinals, both included; null marks none. In bands a range that is seen is none of ordinals: no one selects one. */
+  /**
+   * select marks ordinals, inclusive; null marks none. In bands a visible range is not a range of ordinals, so
+   * nothing can be selected.
+   */
   select(range, tell = true) {
     if (tell && range && this.bands) return;
     this.selection = range && [Math.min(range[0], range[1]), Math.max(range[0], range[1])];
@@ -100,7 +103,7 @@ export class Surface {
     if (tell) this.on.select(this.selection);
   }
 
-  /** hoverAt says what the pointer is on; selecting: how many items a drag has selected so far. */
+  /** hoverAt reports the item under the pointer; selecting: the number of items in a drag's selection. */
   hoverAt(ordinal, x, y, selecting = 0) {
     if (ordinal < 0 && this.hover < 0) return;
     if (ordinal !== this.hover) this.#schedule("over");
@@ -121,24 +124,24 @@ export class Surface {
     this.#schedule("over");
   }
 
-  /** place is where one is: what part is seen, and the item that the cursor is on (-1: none). */
+  /** place is the visible part and the cursor's item (-1: none). */
   get place() {
     return { view: this.view.place, cursor: this.cursor };
   }
 
-  /** open shows a place, as soon as there is a map. */
+  /** open shows a place as soon as there is a map. */
   open(place) {
     this.opening = place;
     if (this.layout) this.#arrive();
   }
 
-  /** moved says that the view has changed. */
+  /** moved must be called after the view changed. */
   moved() {
     this.#schedule("map");
     this.on.view();
   }
 
-  /** ordinalAt is the item at a place of the canvas, in its pixels; with nearest always one. */
+  /** ordinalAt is the item at a position of the canvas, in its pixels; with nearest always one. */
   ordinalAt(px, py, nearest = false) {
     if (!this.layout) return -1;
     const { x, y } = this.view.toMap(px, py);
@@ -154,7 +157,7 @@ export class Surface {
     this.moved();
   }
 
-  /** zoomToRange shows a range as large as it gets. */
+  /** zoomToRange shows a range as large as possible. */
   zoomToRange([from, to]) {
     const rects = this.layout.rects(from, to);
     const x = Math.min(...rects.map((r) => r.x));
@@ -202,7 +205,7 @@ export class Surface {
   #colour() {
     if (!this.theme) return;
     this.colours = colours(this.layer, this.theme, this.only);
-    if (this.bands) this.colours[UNLOADED] = pixel(this.theme.ground); // no item, most often
+    if (this.bands) this.colours[UNLOADED] = pixel(this.theme.ground); // mostly positions without an item
     this.blend = this.layer.name === "state" && this.only.size === 0 ? blends(this.colours) : null;
     this.#schedule("map");
   }
@@ -244,7 +247,7 @@ export class Surface {
     this.map.putImageData(this.image, 0, 0);
   }
 
-  // All of the map in a corner, with a frame around what is seen: while it is zoomed in.
+  // While zoomed in, a corner shows the whole map with a frame around the visible part.
   #drawSmall() {
     const { small } = this.canvases;
     const scale = Math.min(SMALL.width / this.layout.cols, SMALL.height / this.layout.rows);

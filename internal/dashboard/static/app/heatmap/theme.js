@@ -1,10 +1,9 @@
-// The colours that the style sheet has for the map, read as red, green and blue, and when they change.
+// The style sheet's colours for the map as RGB, and when they change.
 
-/** readTheme reads them as they are now. */
 export function readTheme(element) {
   const style = getComputedStyle(element);
   const reader = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  // By way of a pixel: whatever notation a style sheet uses, this understands it.
+  // Via a pixel, which works for any CSS notation.
   const read = (name, fallback) => {
     reader.clearRect(0, 0, 1, 1);
     reader.fillStyle = fallback;
@@ -29,7 +28,7 @@ function luminance([r, g, b]) {
   return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
 }
 
-/** onTheme calls back when light and dark change. Returns what ends it. */
+/** onTheme calls back when light and dark change. Returns an unsubscribe function. */
 export function onTheme(callback) {
   const media = matchMedia("(prefers-color-scheme: dark)");
   media.addEventListener("change", callback);

@@ -1,4 +1,4 @@
-// What an item is, in words: beside the pointer, and for those who hear the page.
+// Describes an item next to the pointer, and for screen readers.
 import { html, useLayoutEffect, useRef } from "../html.js";
 import { Text } from "../ui.js";
 import { duration, inert, num, plural } from "../format.js";
@@ -7,12 +7,11 @@ import { UNLOADED } from "./store.js";
 
 const words = { in_flight: "in flight", scheduled: "to be retried", skipped: "left out", stale: "being redone" };
 
-/** stateWord is a state of the API in words. */
 export function stateWord(state) {
   return words[state] ?? state ?? "";
 }
 
-/** valueText says what a value of a layer means for one item. */
+/** valueText explains a value of a layer for one item. */
 export function valueText(layer, value) {
   if (value === undefined || value === UNLOADED) return "not loaded";
   switch (layer.name) {
@@ -23,7 +22,7 @@ export function valueText(layer, value) {
   }
 }
 
-/** Tip follows the pointer and stays on the page. */
+/** Tip follows the pointer within the page. */
 export function Tip({ ordinal, x, y, item, error, selecting, plane, layer }) {
   const box = useRef(null);
   useLayoutEffect(() => {
@@ -75,7 +74,7 @@ function said({ text, ordinal, item, err }, layer, plane) {
   return html`Item ${num(ordinal)}, <bdi>${inert(item.key, 80)}</bdi>: ${stateWord(item.state)}, ${plural(item.attempts, "attempt")}${more}${error}`;
 }
 
-/** bandText names the band of a value, or its state. */
+/** bandText names a value's band, or its state. */
 export function bandText(layer, value) {
   return layer.name === "state" ? stateText(value) : layer.bands[bandOf(layer, value)]?.text;
 }

@@ -1,4 +1,4 @@
-// The tools above the map: what it shows, how a drag is meant, zoom, and a way to an item by its key.
+// The tools above the map: layer, drag mode, zoom, and finding an item by key.
 import { html, useState } from "../html.js";
 import { Button, toast } from "../ui.js";
 import { api, segment } from "../api.js";
@@ -59,7 +59,7 @@ function radioKeys(e, choose, current) {
   e.currentTarget.parentElement.children[names.indexOf(next)].focus();
 }
 
-// Find leads to an item: by its key, or #ordinal.
+// Find goes to an item by its key, or by #ordinal.
 function Find({ run, surface }) {
   const [text, setText] = useState("");
   const find = async (e) => {

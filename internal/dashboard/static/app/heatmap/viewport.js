@@ -1,7 +1,7 @@
-// What part of the map is seen: a cell has the side `scale`, in pixels of the canvas, and the map's left upper corner is
-// at (ox, oy). Pure arithmetic; gestures and keys call it.
+// The visible part of the map: a cell's side is `scale`, in canvas pixels, and the map's upper left corner is at (ox,
+// oy). Pure arithmetic, used by gestures and keys.
 
-/** MAX_SCALE is the largest side of a cell, in pixels of the page. */
+/** MAX_SCALE is the largest side of a cell, in CSS pixels. */
 export const MAX_SCALE = 64;
 
 export class Viewport {
@@ -17,7 +17,7 @@ export class Viewport {
     this.oy = 0;
   }
 
-  /** resize takes the size of the canvas and the map that fits it. What was seen is kept by its share of the map. */
+  /** resize sets the size of the canvas and the fitting map, keeping the visible part. */
   resize(width, height, layout, fitScale, ratio = 1) {
     const zoomed = this.scale > this.fitScale * 1.001;
     const at = zoomed ? this.toMap(this.width / 2, this.height / 2) : null;
@@ -33,7 +33,6 @@ export class Viewport {
     this.#clamp();
   }
 
-  /** fit shows all of the map. */
   fit() {
     this.scale = this.fitScale;
     this.ox = 0;
@@ -45,7 +44,7 @@ export class Viewport {
     return this.scale > this.fitScale * 1.001;
   }
 
-  /** zoomAt makes cells larger (factor above 1) or smaller; what is under the point (px, py) stays there. */
+  /** zoomAt scales by factor and keeps the point (px, py) in place. */
   zoomAt(factor, px, py) {
     const scale = Math.min(this.maxScale, Math.max(this.fitScale, this.scale * factor));
     if (scale === this.scale) return false;
@@ -65,7 +64,7 @@ export class Viewport {
     return ox !== this.ox || oy !== this.oy;
   }
 
-  /** reveal moves no further than needed for a cell to be seen, with some cells around it. */
+  /** reveal moves as little as needed to show a cell with some cells around it. */
   reveal(x, y) {
     const margin = Math.min(this.width, this.height) * 0.1;
     const left = this.ox + x * this.scale;
@@ -79,28 +78,28 @@ export class Viewport {
     return this.pan(dx, dy);
   }
 
-  /** centre shows a place of the map in the middle. */
+  /** centre shows a position of the map in the middle. */
   centre(x, y) {
     this.ox = this.width / 2 - x * this.scale;
     this.oy = this.height / 2 - y * this.scale;
     this.#clamp();
   }
 
-  /** zoomTo shows a rectangle of cells as large as it gets, and no larger than cells may be. */
+  /** zoomTo shows a rectangle of cells as large as possible, up to MAX_SCALE. */
   zoomTo(rect) {
     const scale = Math.min(this.width / (rect.w * 1.15 + 2), this.height / (rect.h * 1.15 + 2));
     this.scale = Math.min(this.maxScale, Math.max(this.fitScale, scale));
     this.centre(rect.x + rect.w / 2, rect.y + rect.h / 2);
   }
 
-  /** place is what part is seen, in a text that holds for canvases of other sizes; empty: all of it. */
+  /** place is the visible part as text, independent of the canvas's size; empty: everything. */
   get place() {
     if (!this.zoomed) return "";
     const { x, y } = this.toMap(this.width / 2, this.height / 2);
     return [(this.scale / this.fitScale).toFixed(2), (x / this.cols).toFixed(5), (y / this.rows).toFixed(5)].join("_");
   }
 
-  /** place = text shows that part, if it is one. */
+  /** place = text shows that part, if valid. */
   set place(text) {
     const [zoom, x, y] = text.split("_").map(Number);
     if (!(zoom > 1 && x >= 0 && x <= 1 && y >= 0 && y <= 1)) return;
@@ -112,7 +111,7 @@ export class Viewport {
     return { x: (px - this.ox) / this.scale, y: (py - this.oy) / this.scale };
   }
 
-  // The map leaves no gap at a side while it is larger than the canvas, and is in the middle while it is smaller.
+  // A map larger than the canvas leaves no gap at the sides; a smaller one is centred.
   #clamp() {
     this.ox = clampSide(this.ox, this.width, this.cols * this.scale);
     this.oy = clampSide(this.oy, this.height, this.rows * this.scale);

@@ -6,7 +6,7 @@ import { segment } from "../api.js";
 import { num, plural } from "../format.js";
 import { Document, Documents, SourceCard, at, posting } from "../parts/documents.js";
 
-const template = `# Who is told of what.
+const template = `# Who is notified of what.
 name: my-alert
 when:
   runs: [paused, waits_for_approval, overdue]   # and completed, deadline_at_risk
@@ -31,7 +31,7 @@ const by = (spec) => Object.keys(spec.to || {})[0] || "";
 
 const columns = [
   { key: "name", title: "Alert", class: "runs-name", render: (a) => html`<${Link} to=${at("alert")(a)}><${Text} max=${60}>${a.name}<//><//>` },
-  { key: "when", title: "Tells of", render: (a) => html`<${Text} max=${120}>${tells(a.spec)}<//>` },
+  { key: "when", title: "Reports", render: (a) => html`<${Text} max=${120}>${tells(a.spec)}<//>` },
   { key: "to", title: "By", hide: "narrow", render: (a) => html`<${Text} max=${20}>${by(a.spec)}<//>` },
   { key: "state", title: "State", render: (a) => html`<${State} of=${a}/>` },
   { key: "holding", title: "Holding", align: "right", hide: "narrow", render: (a) => html`<span class="num">${num(a.holding)}</span>` },
@@ -51,12 +51,12 @@ function Alert({ name, editing, onApplied, reload }) {
   const a = one.data;
   const act = posting("alert", name, () => [one, told, { reload }].forEach((load) => load.reload()));
   return html`<${Document} kind="alert" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="What was told stays told." act=${act}
-      subtitle=${a && html`<${State} of=${a}/> tells of <${Text} max=${200}>${tells(a.spec)}<//>, by <${Text} max=${20}>${by(a.spec)}<//>, version ${num(a.version)}`}
-      pauses="It tells nothing until it is resumed" resumes="It goes on, with what holds now"
+      subtitle=${a && html`<${State} of=${a}/> reports <${Text} max=${200}>${tells(a.spec)}<//>, by <${Text} max=${20}>${by(a.spec)}<//>, version ${num(a.version)}`}
+      pauses="It sends nothing until it is resumed" resumes="It resumes with what is active now"
       deletes="It tells nothing more, and messages that were not delivered are dropped."
       more=${{ what: "test", icon: "bell", label: "Test", says: "A test is on its way; it appears in the list" }}>
     ${a?.failing_since && html`<${Card} title="Its receiver cannot be told" test="alert-trouble"><p><${Text} max=${500}>${a.error}<//></p>
-        <p class="muted">${plural(a.failures, "attempt")} failed, the first <${Time} at=${a.failing_since}/>. The next is made by itself; a test is made at once.</p><//>`}
+        <p class="muted">${plural(a.failures, "attempt")} failed, the first <${Time} at=${a.failing_since}/>. The next is automatic; a test is immediate.</p><//>`}
     <${Messages} load=${told}/><${SourceCard} kind="alert" text=${a?.source}/><//>`;
 }
 

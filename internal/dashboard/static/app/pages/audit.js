@@ -36,7 +36,7 @@ export default function Audit({ query }) {
   const pathOf = (before) => `/audit${params({ run: query.run, actor: query.actor, action: query.action, since, before, limit: 50 })}`;
   const pages = usePages(pathOf, (d) => d.entries ?? [], (e) => e.id, [], { every: 5 });
   const any = filters.some((f) => query[f]);
-  return html`<${Page} title="Audit" subtitle="Every change: who made it, when, and what was there before" test="audit-page">
+  return html`<${Page} title="Audit" subtitle="Every change: who made it, when, and the previous value" test="audit-page">
     <div class="filterbar" role="group" aria-label="Filters">
       <${Typed} label="Run" placeholder="Run: id, name or last" value=${query.run} onChange=${(run) => setQuery({ run })} search test="filter-run" />
       <${Typed} label="Who" placeholder="Who" value=${query.actor} onChange=${(actor) => setQuery({ actor })} test="filter-actor" />
@@ -79,7 +79,7 @@ function Entry({ entry: e }) {
   const extra = Object.keys(detail).length > 0;
   return html`<li class="audit-entry" data-row=${e.id} data-test="entry" tabindex="-1" onKeyDown=${onEnter(() => setOpen(!open))}>
     <span class="audit-time" title=${`entry ${e.id}`}><${Time} at=${e.at} mode="clock" /></span>
-    <span class="audit-who">${e.actor === "tranche" ? html`<span class="muted" title="what a node did by itself">tranche</span>` : html`<button type="button" class="link" title="Only what this one did" onClick=${() => setQuery({ actor: e.actor })}><${Text} max=${40}>${e.actor}<//></button>`}</span>
+    <span class="audit-who">${e.actor === "tranche" ? html`<span class="muted" title="done by a node automatically">tranche</span>` : html`<button type="button" class="link" title="Only what this one did" onClick=${() => setQuery({ actor: e.actor })}><${Text} max=${40}>${e.actor}<//></button>`}</span>
     <span class="audit-what"><${Badge} tone=${tones[e.action] ?? "plain"}>${inert(e.action.replaceAll("_", " "), 40)}<//></span>
     <span class="audit-on"><${Subject} entry=${e} /></span>
     <div class="audit-change">

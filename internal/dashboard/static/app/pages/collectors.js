@@ -12,7 +12,7 @@ import { Document, Documents, SourceCard, at, posting } from "../parts/documents
 const template = `# Operations wait here and go out in batches, one key at a time.
 name: my-collector
 endpoint: NAME        # of a service; see the Endpoints page
-min_size: 50          # a key is flushed when so many of its operations wait,
+min_size: 50          # a key is flushed when this many of its operations wait,
 max_age: 30s          # or when the oldest has waited so long
 max_size: 500
 rate: 50/m            # calls, over all keys
@@ -65,7 +65,7 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
   };
   return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes hold from the next flush on." act=${act}
       subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${num(c.version)}`}
-      pauses="Nothing is flushed until it is resumed" resumes="It goes on" deletes="One that has operations is not deleted: drain it, or give them up."
+      pauses="Nothing is flushed until it is resumed" resumes="It continues" deletes="One with operations is not deleted: drain it, or drop them."
       more=${{ what: "drain", icon: "upload", label: "Drain", says: "All that waits is flushed now" }}>
     ${c && html`<${Tiles} of=${c}/>
       ${c.why?.length > 0 && html`<${Card} title="What keeps operations waiting" test="why"><ul class="reasons">${c.why.map((w) => html`<li key=${w.code}><${Text} max=${500}>${w.text}<//></li>`)}</ul><//>`}
@@ -76,7 +76,7 @@ function Tiles({ of: c }) {
   const tile = (title, n, note) => html`<div class="tile"><dt>${title}</dt><dd class="num">${num(n)}</dd>${note && html`<dd class="tile-note">${note}</dd>`}</div>`;
   return html`<dl class="tiles">${tile("Waiting", c.waiting, c.oldest_at && html`oldest <${Time} at=${c.oldest_at}/>`)}
     ${tile("Trying again", c.backoff)}${tile("Parked", c.parked)}
-    ${tile("Keys", c.keys, `${num(c.due)} due`)}${tile("Flushing", c.flushing, `of ${num(c.spec.in_flight)} at once`)}</dl>`;
+    ${tile("Keys", c.keys, `${num(c.due)} due`)}${tile("Flushing", c.flushing, `of ${num(c.spec.in_flight)} in flight`)}</dl>`;
 }
 
 function Ops({ load, state, parked, choose }) {

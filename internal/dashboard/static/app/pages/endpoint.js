@@ -29,7 +29,7 @@ export default function EndpointPage({ query: { name = "" } }) {
   return html`<${Page} title=${name || "Endpoint"} crumbs=${[["Endpoints", "/endpoints"]]} actions=${e && html`<${EndpointState} endpoint=${e} />`}
     subtitle=${e && html`${e.kind === "endpoint" ? "" : `${e.kind}, `}${e.runs === 0 ? "no run uses it" : plural(e.runs, "run") + (e.runs === 1 ? " uses it" : " use it")}${services(e.listeners).map(([s, v, n]) => html`, ${n > 1 && `${n}× `}<${Text} max=${40}>${s}<//> <${Text} max=${30}>${v}<//>`)}`} test="endpoint-page">
     <${ErrorBox} error=${found.error} retry=${found.reload} />
-    ${found.error?.status === 404 && html`<${Card}><${Empty} icon="endpoints" title="No one listens here, and no running run uses it"><p>As soon as a service or a run does, this page fills by itself.</p><//><//>`}
+    ${found.error?.status === 404 && html`<${Card}><${Empty} icon="endpoints" title="No service listens here, and no running run uses it"><p>This page fills when one does.</p><//><//>`}
     ${!name && html`<${Card}><${Empty} title="Which endpoint?" /><//>`}
     ${name && !e && !found.error && html`<${Card}><${Skeleton} lines=${6} /><//>`}
     ${e &&
@@ -51,7 +51,7 @@ function Breaker({ endpoint: { name, pace: p }, set }) {
   const close = () =>
     confirm({
       title: "Close the breaker?",
-      body: html`<p>Requests to <strong><${Text} max=${60}>${name}<//></strong> go out again at once, and for ten minutes the breaker stays closed whatever fails. Items that fail in that time use up their attempts.</p>`,
+      body: html`<p>Requests to <strong><${Text} max=${60}>${name}<//></strong> are sent again immediately, and for ten minutes the breaker stays closed despite failures. Items that fail in that time use up their attempts.</p>`,
       action: "Close it for 10 minutes",
       act: () => set({ breaker: "closed" }, "The breaker is closed for ten minutes"),
       test: "close-breaker",
@@ -60,7 +60,7 @@ function Breaker({ endpoint: { name, pace: p }, set }) {
     <div>
       <h2>The breaker is open${p.breaker_since && html`, <${Time} at=${p.breaker_since} mode="for" />`}</h2>
       <p><bdi>${inert(p.breaker_reason, 600)}</bdi></p>
-      <p class="muted">Nothing is sent but a probe now and then: ${plural(p.probes ?? 0, "probe")} so far${p.probe_at && html`, the next <${Time} at=${p.probe_at} />`}. When one is answered, everything goes on by itself.</p>
+      <p class="muted">Only occasional probes are sent: ${plural(p.probes ?? 0, "probe")} so far${p.probe_at && html`, the next <${Time} at=${p.probe_at} />`}. When one is answered, requests resume.</p>
     </div>
     <${Button} role="operator" icon="play" onClick=${close} test="close-breaker-button">Close for 10 min<//>
   </section>`;
@@ -105,7 +105,7 @@ function Instances({ endpoint: e }) {
     { key: "errors", title: "Errors", align: "right", render: (l) => html`<span class=${"num" + (l.errors > 0 ? " bad-text" : "")}>${errorShare(l)}</span>` },
   ];
   return html`<${Card} title="Instances" flush class="cells" test="instances">
-    <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="No one listens"><p>Requests wait until a service does.</p><//>`} />
+    <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="No service listens"><p>Requests wait until a service does.</p><//>`} />
   <//>`;
 }
 

@@ -39,7 +39,7 @@ function headline(all) {
   const alone = all.filter((e) => isEndpoint(e) && e.listeners.length === 0).length;
   const parts = [plural(all.length, "endpoint"), plural(all.reduce((n, e) => n + e.listeners.length, 0), "instance")];
   if (open) parts.push(`${num(open)} with an open breaker`);
-  if (alone) parts.push(`${num(alone)} that no one listens on`);
+  if (alone) parts.push(`${num(alone)} that no service listens on`);
   return parts.join(", ");
 }
 

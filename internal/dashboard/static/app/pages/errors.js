@@ -39,7 +39,7 @@ export default function Errors({ params, query }) {
       setAccepting({ select: { failed: true }, items: total - (run.data.accepted ?? 0), what: "all that failed" })}>Accept all…<//>`}
     <${Button} kind="primary" icon="repeat" role="operator" disabled=${!run.data || total === 0 || others.length === 0} test="rerun-failed"
       title=${others.length < groups.length ? "Leaves out what fails for a bad part: reset the step that made it" : ""}
-      onClick=${() => setAgain(all)}>Run ${others.length < groups.length ? "the others" : "all failed"} again<//>`;
+      onClick=${() => setAgain(all)}>Rerun ${others.length < groups.length ? "the rest" : "all failed"}<//>`;
   return html`<${Page}
     title=${`Errors of ${name}`}
     heading=${html`Errors <span class="muted">of</span> <${Text} max=${60}>${name}<//>`}
@@ -220,7 +220,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
 function Nothing({ run, id }) {
   const ended = run?.state === "completed";
   return html`<${Card}><${Empty} icon="check" title="No failed items" test="no-errors">
-    <p>${ended ? "Every item of the run is done." : "Nothing has failed so far. What fails shows up here by itself."}</p>
+    <p>${ended ? "Every item of the run is done." : "Nothing has failed so far. Failures appear here automatically."}</p>
     <p><${ButtonLink} small to=${`/runs/${segment(id)}`}>Back to the run<//></p>
   <//><//>`;
 }

@@ -6,13 +6,13 @@ import { go } from "../router.js";
 import { health } from "../live.js";
 import { inert, num, plural } from "../format.js";
 import { Command } from "../parts/explain.js";
-import { Acts, MuteDialog, back, take } from "../parts/conditions.js";
+import { Acts, MuteDialog, back, risky, take } from "../parts/conditions.js";
 import { onEnter } from "../parts/enter.js";
 
 const words = {
   critical: ["Critical", "bad", "work is stalled, or is about to"],
-  warning: ["Warnings", "warn", "someone has to see to it, and it can wait"],
-  info: ["Good to know", "info", "someone may have wanted it so"],
+  warning: ["Warnings", "warn", "needs an operator, but can wait"],
+  info: ["Good to know", "info", "may be intended"],
 };
 const few = 5; // conditions of a kind that are shown at first
 
@@ -48,7 +48,7 @@ function Verdict({ report: r }) {
   const { critical, warning } = r.counts;
   const tone = critical ? "bad" : warning ? "warn" : "ok";
   const title = critical
-    ? `${plural(critical, "thing needs", "things need")} someone now`
+    ? `${plural(critical, "condition needs", "conditions need")} action now`
     : warning ? `${plural(warning, "thing wants", "things want")} to be seen to` : "All is well";
   const more = critical && warning ? `, and ${plural(warning, "warning")}` : "";
   const muted = r.muted?.length ? ` ${plural(r.muted.length, "condition")} muted.` : "";
@@ -73,7 +73,7 @@ function Kind({ kind: k, conditions, tone, onMuted, onDone }) {
     <div class="condition-head">
       <h3><bdi>${inert(title, 300)}</bdi></h3>
       <${Badge} tone=${tone}>${inert(k.kind.replaceAll("_", " "), 40)}<//>
-      <span class="muted" data-test="turn">turn: ${c.owner}</span>
+      <span class="muted" data-test="turn">waits on: ${c.owner}</span>
       <span class="condition-since"><${Time} at=${k.since} mode="for" /></span>
     </div>
     <${Mark} mark=${mark} />
@@ -84,7 +84,7 @@ function Kind({ kind: k, conditions, tone, onMuted, onDone }) {
     <div class="condition-foot">
       <${Acts} conditions=${conditions} onDone=${onDone} />
       <${Words} name=${name} title=${title} mark=${mark} onMuted=${onMuted} onDone=${onDone} />
-      ${!several && inside(c) && html`<${ButtonLink} icon="right" to=${c.link} test="condition-link">Look<//>`}
+      ${!several && inside(c) && html`<${ButtonLink} kind=${risky(c.kind) ? "primary" : ""} icon="right" to=${c.link} test="condition-link">Details<//>`}
     </div>
     <${Remedy} text=${c.remedy} more=${several} />
   </li>`;
@@ -96,13 +96,14 @@ function Line({ condition: c, marked, onMuted, onDone }) {
   const name = { kind: c.kind, subject: c.subject };
   return html`<li data-test="condition-line" data-subject=${c.subject}>
     <span class="condition-line"><bdi>${inert(c.title, 200)}</bdi> <span class="muted"><${Time} at=${c.since} mode="for" /></span>
-      ${marked && html`<${Mark} mark=${c.mark} />`}</span>
+      ${marked && html`<${Mark} mark=${c.mark} />`}
+      ${risky(c.kind) && html`<span class="muted" data-test="evidence"><bdi>${inert(c.detail, 300)}</bdi></span>`}</span>
     <span class="condition-acts"><${Acts} conditions=${[c]} onDone=${onDone} small />
-      ${inside(c) && html`<${ButtonLink} small to=${c.link} label=${`Look at ${inert(c.title, 80)}`}>Look<//>`}
+      ${inside(c) && html`<${ButtonLink} small to=${c.link} label=${`Details of ${inert(c.title, 80)}`}>Details<//>`}
       <${Menu} small label=${`More about ${inert(c.title, 80)}`} test="line-more" items=${[
         { label: "Mute…", icon: "pause", role: "operator", test: "mute-one", onClick: () => onMuted(name, c.title) },
-        { label: "I see to it", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
-        c.mark && { label: "Take that back", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
+        { label: "Acknowledge", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
+        c.mark && { label: "Clear", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
       ].filter(Boolean)} /></span>
   </li>`;
 }
@@ -111,8 +112,8 @@ function Line({ condition: c, marked, onMuted, onDone }) {
 function Words({ name, title, mark, onMuted, onDone }) {
   return html`<${Button} role="operator" test="muted" onClick=${() => onMuted(name, title)}>Mute…<//>
     ${mark?.state === "acknowledged"
-      ? html`<${Button} role="operator" test="back" onClick=${() => back(name, onDone)}>Give back<//>`
-      : html`<${Button} role="operator" test="take" onClick=${() => take(name, onDone)}>I see to it<//>`}`;
+      ? html`<${Button} role="operator" test="back" onClick=${() => back(name, onDone)}>Clear<//>`
+      : html`<${Button} role="operator" test="take" onClick=${() => take(name, onDone)}>Acknowledge<//>`}`;
 }
 
 function Mark({ mark: m }) {
@@ -120,8 +121,8 @@ function Mark({ mark: m }) {
   const by = html`<bdi>${inert(m.by, 60)}</bdi>`;
   const why = m.reason && html`: <bdi>${inert(m.reason, 500)}</bdi>`;
   const text = {
-    acknowledged: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
-    worse: html`It has got worse since ${by} muted it <${Time} at=${m.at} />${why}`,
+    acknowledged: html`${by} acknowledged it <${Time} at=${m.at} />`,
+    worse: html`It got worse since ${by} muted it <${Time} at=${m.at} />${why}`,
     muted: html`Muted by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "until it gets worse"}${why}`,
   }[m.state];
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
@@ -135,13 +136,13 @@ function MuteCondition({ conditions, onDone }) {
     groups.set(key, [...(groups.get(key) ?? []), c]);
   }
   return html`<section class="health-group" aria-label="Muted" data-test="mute-list">
-    <h2 class="health-head">Muted <span class="muted">comes back when it gets worse, or its time is up</span></h2>
+    <h2 class="health-head">Muted <span class="muted">until it gets worse, or the time is up</span></h2>
     <ul class="conditions">${[...groups].map(([key, of]) => html`<li class="condition tone-plain" key=${key} data-kind=${of[0].kind}>
       <div class="condition-head"><h3><bdi>${inert(of[0].title, 300)}</bdi>${of.length > 1 && ` and ${num(of.length - 1)} more`}</h3>
         <${Badge}>${inert(of[0].kind.replaceAll("_", " "), 40)}<//></div>
       <${Mark} mark=${of[0].mark} />
       <div class="condition-foot"><${Button} small role="operator" test="back" onClick=${() =>
-        back(of.map((c) => ({ kind: c.kind, subject: c.subject })), onDone)}>Bring back<//></div>
+        back(of.map((c) => ({ kind: c.kind, subject: c.subject })), onDone)}>Unmute<//></div>
     </li>`)}</ul>
   </section>`;
 }
@@ -155,5 +156,5 @@ function Remedy({ text, more }) {
     return plain && html`<span key=${i}><bdi>${inert(i > 0 ? plain[0].toUpperCase() + plain.slice(1) : plain, 1000)}</bdi></span>`;
   })}</div>`;
   if (parts.length === 1) return said;
-  return html`<details class="terminal"><summary>In a terminal${more ? ", of the first" : ""}</summary>${said}</details>`;
+  return html`<details class="terminal"><summary>${more ? "CLI command (for the first)" : "CLI command"}</summary>${said}</details>`;
 }

@@ -12,7 +12,7 @@ const tabs = [{ id: "letters", label: "Dead letters" }, { id: "quarantine", labe
 export default function Letters({ query }) {
   const tab = query.tab === "quarantine" ? "quarantine" : "letters";
   return html`<${Page} title="Dead letters" test="letters-page"
-    subtitle=${tab === "letters" ? "Requests that no service could deal with, and that nothing tries again by itself" : "Messages that could not be taken, with the reason; nothing of them counts"}>
+    subtitle=${tab === "letters" ? "Requests that no service could handle; they are not retried automatically" : "Rejected messages, with the reason; they count for nothing"}>
     <${Tabs} tabs=${tabs} value=${tab} label="What" name="letters" onChange=${(id) => setQuery({ tab: id === "letters" ? "" : id, letter: "", message: "", endpoint: "", state: "", run: "" })} />
     <div role="tabpanel" id="letters-panel" class="column" aria-label=${tabs.find((t) => t.id === tab).label}>
       ${tab === "letters" ? html`<${DeadLetters} query=${query} />` : html`<${Quarantine} query=${query} />`}

@@ -61,7 +61,7 @@ function Node({ node: n, leader }) {
       ? html`<h3 class="list-head">What it holds</h3><ul class="holds">${n.runs.map(
           (r) => html`<li key=${r.id}><${Link} to=${`/runs/${r.id}`}><${Text} max=${60}>${r.name || r.id}<//><//><span class="num muted">${plural(r.slices, "request")}</span></li>`,
         )}</ul>`
-      : html`<p class="muted">It holds nothing at the moment.</p>`}
+      : html`<p class="muted">It holds nothing.</p>`}
     <${Stats} stats=${n.stats} />
   <//>`;
 }

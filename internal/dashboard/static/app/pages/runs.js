@@ -53,7 +53,7 @@ export default function Runs({ query }) {
         aria-pressed=${String(state === s)} data-test=${"state-" + (s || "all")} onClick=${() => change({ state: s })}>${
           s ? html`<i class=${"dot " + s}></i>${s[0].toUpperCase() + s.slice(1)}` : "All"}</button>`)}</div>
       <${Search} value=${q} onChange=${(text) => change({ q: text })} label="Search runs"
-        placeholder="Name, plan, source, id, who"/>
+        placeholder="Name, plan, source, ID, user"/>
     </div>`}
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!runs && !error && html`<${Card}><${Skeleton} lines=${6}/><//>`}
@@ -147,7 +147,7 @@ function List({ runs, reset, chosen, onChoose }) {
 function Reason({ run }) {
   if (run.hold) {
     const what = { operator: run.hold.by ? `by ${run.hold.by}` : "by an operator", threshold: "too many failed",
-      fail_fast: "its first outcomes plainly failed", canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
+      fail_fast: "stopped: first results failed", canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
     return html`<span class="under" title=${run.hold.detail}><${Text} max=${70}>${what}${
       run.hold.kind === "operator" && run.hold.detail ? ": " + run.hold.detail : ""}<//></span>`;
   }

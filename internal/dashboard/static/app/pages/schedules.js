@@ -23,7 +23,7 @@ const tones = {
 
 /** Schedules is the page /schedules; with ?name= it is about one. */
 export default function Schedules({ query }) {
-  return html`<${Documents} kind="schedule" icon="clock" query=${query} every=${3} template=${template} note="Runs that are in progress go on." columns=${columns} One=${Schedule}
+  return html`<${Documents} kind="schedule" icon="clock" query=${query} every=${3} template=${template} note="Running runs continue." columns=${columns} One=${Schedule}
     what="A schedule starts a run by the clock: which plan, over which items, and what to do when the run before is not done."/>`;
 }
 
@@ -54,17 +54,17 @@ function Schedule({ name, editing, onApplied, reload }) {
   const next = useLoad(path + "/next?count=20", [s?.version, s?.state, s?.last_due]);
   const fires = useLoad(path + "/fires", [], { every: 3 });
   const act = posting("schedule", name, () => [one, fires, { reload }].forEach((load) => load.reload()));
-  return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Runs that are in progress go on." act=${act}
+  return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Running runs continue." act=${act}
       subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}
-      pauses="It starts nothing until it is resumed" resumes="It goes on"
-      deletes="It starts nothing more. Runs that are in progress go on, and what it did stays on record."
+      pauses="It starts nothing until it is resumed" resumes="It continues"
+      deletes="It starts nothing more. Running runs continue, and its history is kept."
       more=${{ what: "run-now", icon: "play", label: "Run now", says: "The leader starts a run" }}>
     <div class="plan"><div class="column"><${Fires} load=${fires}/><${SourceCard} kind="schedule" text=${s?.source}/></div>
       <${Times} load=${next} paused=${s?.state === "paused"}/></div><//>`;
 }
 
 function Fires({ load }) {
-  return html`<${Card} flush title="What became of its times"><${ErrorBox} error=${load.error} retry=${load.reload}/>
+  return html`<${Card} flush title="History"><${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${load.data && html`<${Table} caption="Due times, newest first" test="fires" rows=${load.data.fires || []} rowKey=${(f) => f.due_at + f.kind}
       columns=${fireColumns} empty=${html`<${Empty} title="None has come yet"/>`}/>`}<//>`;
 }

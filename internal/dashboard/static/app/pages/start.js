@@ -92,7 +92,7 @@ export default function Start({ query }) {
   return html`<${Page} title="Start a run" crumbs=${[["Runs", "/runs"]]} test="start-page"><div class="start">
     <div class="column">
       <${Card} title="1. What to run"><div class="column">
-        <div class="segments" role="group" aria-label="What to run">${[["plan", "A plan on record"], ["endpoint", "One endpoint"]].map(
+        <div class="segments" role="group" aria-label="What to run">${[["plan", "A saved plan"], ["endpoint", "One endpoint"]].map(
           ([id, label]) => html`<button type="button" key=${id} aria-pressed=${String(form.what === id)} data-test=${"what-" + id}
             onClick=${() => set({ what: id })}>${label}</button>`)}</div>
         ${form.what === "plan" ? html`<${PlanChoice} plans=${plans} value=${form.plan} onChange=${(plan) => set({ plan })}
@@ -114,7 +114,7 @@ export default function Start({ query }) {
             onChange=${(v) => set({ on_duplicate: v })} options=${[["", "is an error"], ["skip", "is left out"], ["allow", "is allowed"]]}/><//>
         </div>
         ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto_approve} onChange=${(v) => set({ canary_auto_approve: v })}
-          test="canary_auto_approve">Go on by itself when no more of the canary failed than is allowed<//>`}
+          test="canary_auto_approve">Approve automatically when no more of the canary failed than allowed<//>`}
         <${Params} params=${form.params} onChange=${(params) => set({ params })} error=${wrong("params")}/>
         <details class="start-more" open=${more.some(([n]) => at === n) || undefined}><summary>Retries, time and priority</summary>
           <div class="fields">${more.map(input)}</div></details>
@@ -146,7 +146,7 @@ function PlanChoice({ plans, value, onChange, error }) {
   if (plans.error) return html`<${ErrorBox} error=${plans.error} retry=${plans.reload}/>`;
   const list = plans.data?.plans || [];
   if (plans.data && list.length === 0 && !value) {
-    return html`<p class="muted">There is no plan on record. <${Link} to="/plans">Put one on record<//>, or run one endpoint.</p>`;
+    return html`<p class="muted">There is no saved plan. <${Link} to="/plans">Save one<//>, or run one endpoint.</p>`;
   }
   const options = list.map((p) => [p.name, `${p.name} (version ${p.version})`]);
   if (value && !list.some((p) => p.name === value)) options.unshift([value, value]);

@@ -50,7 +50,7 @@ const columns = (reload) => [
 async function revoke(token, reload) {
   const done = await confirm({
     title: `Revoke ${inert(token.name, 60)}?`, action: "Revoke", danger: true, test: "revoke-dialog",
-    body: "Whoever uses it is shut out within seconds, pages and streams that are open too. A revoked token stays revoked.",
+    body: "Its users are refused within seconds, in open pages and streams too. This cannot be undone.",
     act: () => api.post(`/tokens/${token.id}/revoke`, {}),
   });
   if (!done) return;
@@ -89,7 +89,7 @@ function Create({ onClose }) {
   return html`<${Dialog} title="New token" onClose=${onClose} test="token-dialog" footer=${html`<${Button} onClick=${onClose}>Cancel<//>
       <${Button} kind="primary" disabled=${!form.name.trim()} onClick=${create} test="create">Make it<//>`}>
     <form class="column" onSubmit=${create}>
-      <${Field} label="Name" hint="who or what uses it; it stands in the audit log" error=${wrong("name")}><input value=${form.name} maxlength="100" autofocus
+      <${Field} label="Name" hint="who or what uses it, for the audit log" error=${wrong("name")}><input value=${form.name} maxlength="100" autofocus
         autocomplete="off" data-test="token-name" onInput=${(e) => set({ name: e.currentTarget.value })}/><//>
       <${Field} label="Role"><${Select} value=${form.role} onChange=${(role) => set({ role })} options=${roles} test="token-role"/><//>
       <${Field} label="Good for" error=${wrong("expires_in")}><${Select} value=${form.expires_in} onChange=${(expires_in) => set({ expires_in })}

@@ -57,7 +57,7 @@ function Batch({ id }) {
   const seal = async () => {
     const done = await confirm({
       title: "Seal the batch?", action: "Seal", test: "seal-dialog", act: () => api.post(path + "/seal", {}),
-      body: "It takes no more items from then on, and completes with the last acknowledgement.",
+      body: "It takes no more items, and completes with the last acknowledgement.",
     });
     if (!done) return;
     toast(done.completed ? "It was sealed, and is complete" : "It is sealed");
@@ -66,7 +66,7 @@ function Batch({ id }) {
   const remove = async () => {
     const done = await confirm({
       title: "Delete the batch?", action: "Delete", danger: true, test: "delete-dialog", act: () => api.del(path),
-      body: "Whoever waits for its completion is told nothing: no event, no webhook.",
+      body: "Its completion is not reported: no event, no webhook.",
     });
     if (!done) return;
     toast("It is deleted");

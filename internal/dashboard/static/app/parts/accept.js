@@ -24,7 +24,7 @@ export function AcceptDialog({ run, select, items, what, withdraw = false, onClo
       const body = { ...select, dry_run: dry, ...(withdraw ? { withdraw } : {}), ...(reason ? { reason } : {}) };
       const answer = await api.post(`/runs/${segment(run.id)}/accept`, body);
       if (dry) return setTried(answer);
-      toast(`${plural(answer.items, "item")} accepted${withdraw ? " no more" : ""}`);
+      toast(`${plural(answer.items, "item")} ${withdraw ? "no longer accepted" : "accepted"}`);
       return onClose();
     } catch (err) {
       return setError(err);
@@ -35,18 +35,18 @@ export function AcceptDialog({ run, select, items, what, withdraw = false, onClo
   const footer = html`<${Button} onClick=${onClose}>Cancel<//>
     <${Button} type="submit" form=${id} value="dry" busy=${busy === "dry"} test="dry-run">Dry run<//>
     <${Button} kind="primary" icon="check" role="operator" type="submit" form=${id} value="accept" busy=${busy === "accept"} test="accept-go">${withdraw ? "Withdraw" : "Accept"}<//>`;
-  return html`<${Dialog} title=${withdraw ? "Accept failures no more" : "Accept failures"} onClose=${onClose} footer=${footer} test="accept-dialog">
+  return html`<${Dialog} title=${withdraw ? "Withdraw acceptance" : "Accept failures"} onClose=${onClose} footer=${footer} test="accept-dialog">
     <form class="rerun" id=${id} onSubmit=${submit}>
       <p class="rerun-what"><strong>${plural(items, "item")}</strong> of <${Text} max=${60}>${run.name || run.plan}<//>: ${what}</p>
       <p>${withdraw
-        ? "They count again as failures that someone must see to."
-        : "They stay failed and are shown as accepted, and the health is quiet about them. What is run again is accepted no more."}</p>
+        ? "They count as open failures again."
+        : "They stay failed, are shown as accepted, and no longer count in health. A rerun withdraws the acceptance."}</p>
       <${Field} label="Reason" hint=${withdraw ? "for the audit log" : "shown with each of them"}>
         <input value=${reason} required=${!withdraw} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} />
       <//>
       <${ErrorBox} error=${error} />
       <div aria-live="polite">
-        ${tried && html`<div class="tried" data-test="tried"><p>Dry run: ${plural(tried.items, "item")} would be accepted${withdraw && " no more"}; then ${num(tried.accepted)} of the ${num(tried.failed)} failed ones are. Nothing was changed.</p></div>`}
+        ${tried && html`<div class="tried" data-test="tried"><p>Dry run: ${plural(tried.items, "item")} would ${withdraw ? "no longer " : ""}be accepted; then ${num(tried.accepted)} of the ${num(tried.failed)} failed ones are. Nothing was changed.</p></div>`}
       </div>
     </form>
   <//>`;

@@ -13,28 +13,32 @@ const isRun = (c) => /^[0-9a-f-]{36}$/.test(c.subject);
  * leaves out conditions that it cannot be done about.
  */
 const acts = {
-  failed_items: [{ label: "Run again", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: (c) => isRun(c) && !c.resets, did: "runs again",
-    says: "All items that failed are retried. To try a sample first, look at the run." }],
-  run_held: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on", says: "Its items are sent again." }],
-  run_over_limit: [{ label: "Go on", icon: "play", path: run("resume"), body: () => ({ max_failed: "none" }), did: "goes on",
-    says: "Too many of its items failed; going on lifts the limit." }],
-  run_fail_fast: [{ label: "Go on", icon: "play", path: run("resume"), did: "goes on",
-    says: "Its first outcomes failed, and the others are tried anyway. It is not asked again." }],
-  run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "is approved", says: "All items that were held back are sent." }],
-  run_overdue: [{ label: "Seal", icon: "check", path: run("seal"), did: "is sealed", says: "No more items can be added then, and it can complete." }],
+  failed_items: [{ label: "Rerun", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: (c) => isRun(c) && !c.resets, did: "is rerun",
+    says: "All failed items are rerun. To try a sample first, open the run." }],
+  run_held: [{ label: "Resume", icon: "play", path: run("resume"), did: "resumed", says: "Its items are sent again." }],
+  run_over_limit: [{ label: "Resume", icon: "play", path: run("resume"), body: () => ({ max_failed: "none" }), did: "resumed", risky: true,
+    says: "This lifts the limit of failed items for this run." }],
+  run_fail_fast: [{ label: "Resume", icon: "play", path: run("resume"), did: "resumed", risky: true,
+    says: "The rest is sent although the first results failed. The fail-fast check does not apply to this step again." }],
+  run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "approved", risky: true, says: "All items held back are sent." }],
+  run_overdue: [{ label: "Seal", icon: "check", path: run("seal"), did: "sealed", says: "It takes no more items, and can complete." }],
   dead_letters: [{ label: "Requeue", icon: "repeat", path: () => "/dead-letters/requeue", body: (c) => ({ endpoint: c.subject }), did: "is requeued",
-    says: "The letters go to their endpoints again, as new requests. Should they die again, those are other letters." }],
-  collector_parked: [{ label: "Try again", icon: "repeat", path: (c) => `/collectors/${segment(c.subject)}/requeue`, body: () => ({ all: true }),
-    did: "is retried", says: "All operations that are parked are flushed again." }],
+    says: "The letters are sent to their endpoints as new requests." }],
+  collector_parked: [{ label: "Retry", icon: "repeat", path: (c) => `/collectors/${segment(c.subject)}/requeue`, body: () => ({ all: true }),
+    did: "is retried", says: "All parked operations are flushed again." }],
   schedule_failing: [{ label: "Start now", icon: "play", path: (c) => `/schedules/${segment(c.subject)}/run-now`, did: "is started",
-    says: "A run is started as at a due time." }],
+    says: "Starts a run as at a due time." }],
 };
+
+/** risky kinds are decided one at a time, with their evidence. */
+export const risky = (kind) => Boolean(acts[kind]?.some((act) => act.risky));
 
 /** Acts are the buttons for some conditions of a kind. */
 export function Acts({ conditions, onDone, small = false }) {
   return (acts[conditions[0].kind] ?? []).map((act) => {
     const about = conditions.filter(act.can ?? (() => true));
-    return about.length > 0 && html`<${Button} key=${act.label} small=${small} kind=${small ? "" : "primary"} icon=${act.icon} role="operator"
+    if (act.risky && about.length > 1) return null;
+    return about.length > 0 && html`<${Button} key=${act.label} small=${small} kind=${small || act.risky ? "" : "primary"} icon=${act.icon} role="operator"
       test=${small ? "act" : "act-all"} onClick=${() => perform(act, about, onDone)}>${act.label}${about.length > 1 && ` all ${num(about.length)}`}<//>`;
   });
 }
@@ -42,8 +46,8 @@ export function Acts({ conditions, onDone, small = false }) {
 async function perform(act, about, onDone) {
   const wrong = [];
   const done = await confirm({
-    title: `${act.label}${about.length > 1 ? ` all ${num(about.length)}` : ""}?`, action: act.label, test: "act-dialog",
-    body: html`<p><bdi>${inert(about.length > 1 ? plural(about.length, "condition") : about[0].title, 200)}</bdi></p><p>${act.says}</p>`,
+    title: `${act.label}${about.length > 1 ? ` all ${num(about.length)}` : ""}?`, action: act.label, danger: act.risky, test: "act-dialog",
+    body: html`<p><bdi>${inert(about.length > 1 ? plural(about.length, "condition") : about[0].title, 200)}</bdi></p>${act.risky && html`<p><bdi>${inert(about[0].detail, 500)}</bdi></p>`}<p>${act.says}</p>`,
     act: async () => {
       for (const c of about) {
         try {

@@ -13,12 +13,12 @@ export function Controls({ endpoint: e, set, audit = [] }) {
     <div class="controls">
       ${isEndpoint(e) &&
       html`<${Control}
-        name="Concurrency" field="concurrency" value=${e.concurrency} most=${1024} unit="at once in each instance"
+        name="Concurrency" field="concurrency" value=${e.concurrency} most=${1024} unit="in each instance"
         now=${e.concurrency > 0 ? `${num(e.concurrency)} in each instance` : ownConcurrency(e)}
         why=${e.concurrency > 0 ? html`<${Author} entry=${by("concurrency")} />` : "left to the services"}
         none="0 leaves it to the services" set=${set} />`}
       <${Control}
-        name="Requests at once" field="max_in_flight" value=${e.max_in_flight} most=${10000} unit="over all runs"
+        name="Requests in flight" field="max_in_flight" value=${e.max_in_flight} most=${10000} unit="over all runs"
         now=${e.max_in_flight > 0 ? `at most ${num(e.max_in_flight)}` : "no limit"}
         why=${html`${e.max_in_flight > 0 && html`<${Author} entry=${by("max_in_flight")} />; `}${learned(e.pace)}`}
         none="0 is no limit" set=${set} />
@@ -31,7 +31,7 @@ export function Controls({ endpoint: e, set, audit = [] }) {
         <h3>Size of requests</h3>
         <p class="control-now">${e.pace?.chunk_cap ? `at most ${num(e.pace.chunk_cap)} items` : "by each run"}</p>
         <p class="control-why">${e.pace?.chunk_cap
-          ? html`larger requests failed as a whole; that counts until <${Time} at=${e.pace.chunk_cap_until} mode="clock" />`
+          ? html`larger requests failed entirely; this applies until <${Time} at=${e.pace.chunk_cap_until} mode="clock" />`
           : e.pace?.chunk ? `for automatic steps ${num(e.pace.chunk)} items do best` : "nodes have not had to find one"}</p>
         ${e.pace?.chunk_cap > 0 && html`<div class="control-set"><${Button} small role="operator" test="forget-cap" onClick=${() => forget(e, set)}>Forget the cap<//></div>`}
       </div>
@@ -42,7 +42,7 @@ export function Controls({ endpoint: e, set, audit = [] }) {
 const forget = (e, set) =>
   confirm({
     title: "Forget the cap?",
-    body: `Requests may have more than ${num(e.pace.chunk_cap)} items again. If they fail as a whole still, they are cut in halves and the cap is found again.`,
+    body: `Requests may have more than ${num(e.pace.chunk_cap)} items again. If they still fail entirely, they are halved and the cap is found again.`,
     action: "Forget it",
     act: () => set({ chunk_cap: 0 }, "The cap is forgotten"),
   });

@@ -57,7 +57,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
     <${Button} kind="primary" icon="file" role="operator" type="submit" form=${id} value="correct" disabled=${Boolean(wrong)} busy=${busy === "correct"} test="correct-go">Correct<//>`;
   return html`<${Dialog} title=${html`Correct the data of <${Text} max=${40}>${itemKey}<//>`} onClose=${onClose} footer=${footer} test="correct-dialog">
     <form id=${id} class="rerun" onSubmit=${submit}>
-      <p>The item is done again with this data, in the run's next generation. What was made of the former is taken back; the data stays known.</p>
+      <p>The item is rerun with this data, in the run's next generation. Its previous results are discarded; the data stays known.</p>
       <${Field} label="Payload" error=${wrong}><textarea class="code" rows="12" spellcheck="false" aria-invalid=${wrong ? "true" : undefined} data-test="correct-payload" value=${text} onInput=${(e) => {
         setText(e.currentTarget.value);
         setTried(null);
@@ -67,7 +67,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
         setTried(null);
       }}>Redo the steps after in any case, not only where a part changes<//>
       <${Check} checked=${incomplete} test="incomplete" onChange=${setIncomplete}>Correct even if a field is missing that a service requires<//>
-      <${Field} label="Reason" hint="for the audit log, and for who looks at the item"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
+      <${Field} label="Reason" hint="shown with the item and in the audit log"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
       <${ErrorBox} error=${error} />
       <div aria-live="polite">
         ${tried && html`<div class="tried" data-test="tried">

@@ -34,7 +34,7 @@ export function Documents({ kind, icon, what, template, note, every, columns, On
     <${ErrorBox} error=${list.error} retry=${list.reload}/>
     ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
     ${list.data && html`<${Card} flush label=${title}><${Table} caption=${title} test=${kind + "s"} rows=${list.data[kind + "s"] || []}
-      rowKey=${(d) => d.name} href=${at(kind)} columns=${columns} empty=${html`<${Empty} icon=${icon} title=${`No ${kind}s on record`} test=${`no-${kind}s`}>
+      rowKey=${(d) => d.name} href=${at(kind)} columns=${columns} empty=${html`<${Empty} icon=${icon} title=${`No saved ${kind}s`} test=${`no-${kind}s`}>
         <p>${what}</p><div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`}/><//>`}
   <//>`;
 }

@@ -36,7 +36,7 @@ function Group({ group: g, several }) {
     </h3>
     <dl class="facts">
       ${steps && html`<div><dt>steps</dt><dd><bdi>${steps}</bdi></dd></div>`}
-      <div><dt>turn</dt><dd>${g.owner}: <bdi>${inert(g.who)}</bdi></dd></div>
+      <div><dt>waits on</dt><dd>${g.owner}: <bdi>${inert(g.who)}</bdi></dd></div>
       <div><dt>why</dt><dd><bdi>${inert(g.why)}</bdi></dd></div>
       ${g.since && html`<div><dt>since</dt><dd><${Time} at=${g.since} /></dd></div>`}
       ${g.last && html`<div><dt>last</dt><dd><${Time} at=${g.last.at} />: <bdi>${inert(g.last.what)}</bdi></dd></div>`}

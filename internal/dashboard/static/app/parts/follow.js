@@ -3,9 +3,9 @@
 import { html, useState, useEffect } from "../html.js";
 import { api, segment } from "../api.js";
 import { stream } from "../stream.js";
-import { Button, ButtonLink, ErrorBox, Progress, StateBadge, toast } from "../ui.js";
+import { Button, ButtonLink, ErrorBox, Progress, StateBadge } from "../ui.js";
 import { inert, num, plural } from "../format.js";
-import { outcome } from "../run/canary.js";
+import { approveRest, outcome } from "../run/canary.js";
 import { causes, verdict } from "./verdict.js";
 
 /** Follow shows a run since it was started again, and lets the rest of it go when its sample waits for that. */
@@ -26,14 +26,8 @@ export function Follow({ run: id, started, select, before, onClose }) {
   }, [id]);
   const approve = async () => {
     setBusy(true);
-    try {
-      await api.post(`/runs/${segment(id)}/approve`, {});
-      toast("The others follow");
-    } catch (err) {
-      setError(err);
-    } finally {
-      setBusy(false);
-    }
+    await approveRest(id, sample);
+    setBusy(false);
   };
   const waits = run?.canary?.state === "waiting";
   useEffect(() => {
@@ -52,16 +46,16 @@ export function Follow({ run: id, started, select, before, onClose }) {
       <dl class="facts">
         <div><dt>done</dt><dd>${num(run.done)} of ${num(run.items)}</dd></div>
         <div><dt>failed</dt><dd>${num(run.failed)}</dd></div>
-        <div><dt>still at it</dt><dd>${num(Math.max(run.items - run.done - run.failed, run.settling ?? 0))}</dd></div>
+        <div><dt>remaining</dt><dd>${num(Math.max(run.items - run.done - run.failed, run.settling ?? 0))}</dd></div>
       </dl>
       ${waits && html`<p class=${bad ? "bad-text" : ""} data-test="verdict">${sample
-        ? verdict(sample, sample.why) : "The canary has ended."} The others wait for you.</p>`}
+        ? verdict(sample, sample.why) : "The canary ended."} The rest waits for your approval.</p>`}
     </div>`}
     <${ErrorBox} error=${error} />
     <div class="dialog-buttons">
       ${waits && bad && html`<${ButtonLink} kind="primary" to=${`/runs/${id}/errors`} icon="warn" test="see-errors">See what failed<//>`}
-      ${waits && html`<${Button} kind=${bad ? "" : "primary"} busy=${busy} onClick=${approve} role="operator" test="approve">${
-        bad ? "Let the others go anyway" : "Let the others go"}<//>`}
+      ${waits && html`<${Button} kind=${bad || !sample ? "" : "primary"} busy=${busy} disabled=${!sample} onClick=${approve} role="operator" test="approve">${
+        bad ? "Approve anyway" : "Approve remaining items"}<//>`}
       <${ButtonLink} to=${`/runs/${id}`}>Open the run<//>
       <${Button} onClick=${onClose}>Close<//>
     </div>

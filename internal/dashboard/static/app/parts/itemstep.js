@@ -23,7 +23,7 @@ export function ItemStep({ run, item, step, node, onReset, onAccept }) {
     test=${`step-${step.name}`}
     class="item-step"
     actions=${html`${step.state === "failed" && html`<${Button} small icon=${step.accepted ? "" : "check"} role="operator" test="accept-part" onClick=${onAccept}>${step.accepted ? "Withdraw…" : "Accept…"}<//>`}
-      <${Button} small icon="reload" role="operator" disabled=${!resettable} title=${resettable ? "Take this part back, to be made again" : "There is no part yet"} test="reset-part" onClick=${onReset}>Reset…<//>`}
+      <${Button} small icon="reload" role="operator" disabled=${!resettable} title=${resettable ? "Discard this result and recompute it" : "There is no result yet"} test="reset-part" onClick=${onReset}>Reset…<//>`}
   >
     <p class="step-target" id=${`step-${step.step}`}>${targetText(step)}${step.needs?.length > 0 && html`; needs ${names(step.needs)}`}</p>
     <${Standing} step=${step} />
@@ -70,7 +70,7 @@ function Standing({ step: s }) {
   if (s.state === "waiting" && s.waits_for?.length) return html`<p class="standing">Waits for ${steps(s.waits_for)}.</p>`;
   if (s.waits_for?.length) return html`<p class="standing">At the barrier: ${steps(s.waits_for)} has to end for all items.</p>`;
   if (s.state === "held") return html`<p class="standing">Held back until the canary of the run has passed.</p>`;
-  if (s.stale) return html`<p class="standing">What it was made from is being made again.</p>`;
+  if (s.stale) return html`<p class="standing">Its inputs are being recomputed.</p>`;
   return null;
 }
 

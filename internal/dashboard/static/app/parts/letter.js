@@ -33,7 +33,7 @@ export function LetterDialog({ id, requeue, drop, onChanged, onClose }) {
 function LetterFacts({ letter: l }) {
   return html`<div class="letter-head"><code>${inert(l.cause, 100)}</code> <${Badge} tone=${{ waiting: "bad", requeued: "info", reissued: "ok" }[l.state] ?? "plain"}>${l.state}<//></div>
     ${l.message && html`<p class="letter-message"><${Long} text=${l.message} most=${1000} /></p>`}
-    ${l.state === "reissued" && html`<p class="muted">Its items went on by themselves, in smaller requests: nothing is to be done for it.</p>`}
+    ${l.state === "reissued" && html`<p class="muted">Its items were retried automatically, in smaller requests: no action is needed.</p>`}
     <dl class="facts">
       <div><dt>endpoint</dt><dd><${Link} to=${endpointPath(l.endpoint)}><${Text} max=${60}>${l.endpoint}<//><//></dd></div>
       <div><dt>died</dt><dd><${Time} at=${l.at} /> (<${Time} at=${l.at} mode="clock" />)</dd></div>

@@ -33,7 +33,7 @@ export function EndpointState({ endpoint: e }) {
   if (e.pace?.breaker === "open") return html`<${Badge} tone="bad" icon="warn" title=${inert(e.pace.breaker_reason, 400)} test="breaker">breaker open<//>`;
   if (!isEndpoint(e)) return e.nodes?.length ? html`<${Badge} tone="ok" icon="check">${plural(e.nodes.length, "node")}<//>` : html`<${Badge}>no node<//>`;
   const waits = e.ready + e.in_flight + e.scheduled + e.backlog + e.calls_backlog > 0;
-  if (e.listeners.length === 0) return html`<${Badge} tone=${waits ? "bad" : "plain"} icon=${waits ? "warn" : undefined} test="nobody">no one listens<//>`;
+  if (e.listeners.length === 0) return html`<${Badge} tone=${waits ? "bad" : "plain"} icon=${waits ? "warn" : undefined} test="nobody">no listeners<//>`;
   const idle = e.listeners.filter((l) => l.state && l.state !== "listening").length;
   if (idle === e.listeners.length) return html`<${Badge} tone="warn" icon="pause">${inert(e.listeners[0].state, 20)}<//>`;
   return html`<${Badge} tone="ok" icon="check">listening<//>`;

@@ -71,18 +71,18 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
       <${BadParts} groups=${before} select=${select} />
       <fieldset class="rerun-canary">
         <legend class="sr">Canary</legend>
-        <${Check} checked=${form.canaryOn} onChange=${(on) => put("canaryOn", on)} test="canary">A canary first: a few items go before the others<//>
+        <${Check} checked=${form.canaryOn} onChange=${(on) => put("canaryOn", on)} test="canary">Run a canary of a few items first<//>
         ${form.canaryOn &&
         html`<div class="rerun-sub">
-          <label class="inline">of <input type="number" min="1" max=${items} required value=${form.canary} onInput=${typed("canary")} aria-label="items of the canary" data-test="canary-items" /> items; the others wait until you approve</label>
-          <${Check} checked=${form.auto} onChange=${(on) => put("auto", on)}>or they follow by themselves, when no more of the canary fail than ${run.max_failed ? html`<${Text} max=${20}>${run.max_failed}<//>` : "the run"} allows<//>
+          <label class="inline">of <input type="number" min="1" max=${items} required value=${form.canary} onInput=${typed("canary")} aria-label="items of the canary" data-test="canary-items" /> items; the rest waits for your approval</label>
+          <${Check} checked=${form.auto} onChange=${(on) => put("auto", on)}>or is released when no more of the canary fail than ${run.max_failed ? html`<${Text} max=${20}>${run.max_failed}<//>` : "the run"} allows<//>
         </div>`}
       </fieldset>
       <div class="rerun-grid">
         <${Field} label="Items in a request" hint=${chunkHint(step, hint, form.chunk, put)}>
           <input value=${form.chunk} onInput=${typed("chunk")} pattern="[1-9][0-9]{0,3}|auto" title="1 to 8192, or auto" placeholder="as before" autocomplete="off" data-test="chunk" />
         <//>
-        <${Field} label="Requests at once" hint=${step && `now ${sizing(step.settings, "in_flight")}`}>
+        <${Field} label="Requests in flight" hint=${step && `now ${sizing(step.settings, "in_flight")}`}>
           <input value=${form.inFlight} onInput=${typed("inFlight")} pattern="[1-9][0-9]{0,4}|auto" title="1 to 10000, or auto" placeholder="as before" autocomplete="off" data-test="in-flight" />
         <//>
         <${Field} label="Endpoint" hint=${step ? html`now <${Text} max=${40}>${step.endpoint}<//>` : "of every step that this is about"}>

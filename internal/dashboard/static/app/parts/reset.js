@@ -46,8 +46,8 @@ export function ResetDialog({ run, step, select, what, twins = 1, onClose }) {
     <${Button} kind="primary" icon="reload" role="operator" type="submit" form=${id} value="reset" busy=${busy === "reset"} test="reset-go">Reset<//>`;
   return html`<${Dialog} title=${html`Reset step <${Text} max=${40}>${step}<//>`} onClose=${onClose} footer=${footer} test="reset-dialog">
     <form id=${id} class="rerun" onSubmit=${submit}>
-      <p>The part of <strong>${what}</strong>, which is what this step made of it, is taken back and made again, in the run's next generation: the next time that some of it runs. What was there stays as history.
-      Steps after it wait, and are done again where the part changes.${twins > 1 && html` The key stands ${twins} times: all of these items are meant.`}</p>
+      <p>This step's result for <strong>${what}</strong> is discarded and recomputed in the run's next generation. The old one stays in its history.
+      Dependent steps wait, and are rerun where the result changes.${twins > 1 && html` The key occurs ${twins} times: all of these items are reset.`}</p>
       <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
         setCascade(on);
         setTried(null);

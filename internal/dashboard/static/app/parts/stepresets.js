@@ -4,7 +4,7 @@ import { html } from "../html.js";
 import { inert, num } from "../format.js";
 
 const words = [
-  ["reset", "to be done again"],
+  ["reset", "to be recomputed"],
   ["withdrawn", "withdrawn from requests that were out"],
   ["redone", "to be redone in any case"],
   ["kept", "kept unless a part changes"],

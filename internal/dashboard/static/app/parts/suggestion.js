@@ -18,7 +18,7 @@ const sizeCodes = /time.?out|deadline|memory|too_(large|big|many)|exhausted|deli
 export function suggestion(group, step, pace) {
   const { chunk = 0, chunk_auto: auto = false } = step?.settings ?? {};
   if (pace?.chunk_cap && pace.chunk_cap < (chunk || Infinity)) {
-    return { chunk: pace.chunk_cap, why: `requests of more than ${num(pace.chunk_cap)} items fail as a whole` };
+    return { chunk: pace.chunk_cap, why: `requests of more than ${num(pace.chunk_cap)} items fail entirely` };
   }
   if (!auto && chunk > 1 && sizeCodes.test(group?.code ?? "")) {
     return { chunk: Math.floor(chunk / 2), why: `half of the ${num(chunk)} with which it failed` };

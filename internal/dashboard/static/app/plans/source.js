@@ -80,9 +80,9 @@ export function Editor({ kind = "plan", note = "Runs that are in progress keep t
     </div>
     <div id="plan-errors" aria-live="polite">${error && (wrong.size > 0 ? html`<ul class="editor-errors" data-test="plan-errors">${[...wrong].map(
       ([line, message]) => html`<li key=${line}><${Icon} name="warn"/><b>Line ${line}</b> <bdi>${inert(message)}</bdi></li>`)}</ul>`
-      : html`<div class="editor-box"><${ErrorBox} error=${error} title="Not put on record" test="plan-errors"/></div>`)}</div>
+      : html`<div class="editor-box"><${ErrorBox} error=${error} title="Not saved" test="plan-errors"/></div>`)}</div>
     <div class="editor-foot"><span class="muted">Nothing changes when it is the same as before. ${note}</span>
       <div class="row"><${Button} onClick=${onCancel} test="cancel-edit">Cancel<//>
-      <${Button} kind="primary" icon="check" role="operator" onClick=${apply} title="Ctrl-Enter" test="apply">Put on record<//></div></div>
+      <${Button} kind="primary" icon="check" role="operator" onClick=${apply} title="Ctrl-Enter" test="apply">Save<//></div></div>
   </div>`;
 }

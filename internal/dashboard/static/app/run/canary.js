@@ -1,6 +1,6 @@
-// The sample of a run that goes first: what became of it, and the word that lets the others go.
+// The canary of a run: its outcome, and the approval of the rest.
 import { html } from "../html.js";
-import { Button, ButtonLink, Card, ErrorBox, Progress, toast, useLoad } from "../ui.js";
+import { Button, ButtonLink, Card, ErrorBox, Progress, confirm, toast, useLoad } from "../ui.js";
 import { api, segment } from "../api.js";
 import { num, percent, plural } from "../format.js";
 import { verdict } from "../parts/verdict.js";
@@ -14,6 +14,20 @@ export function outcome(run, report) {
   return null;
 }
 
+/** approveRest releases the rest of a run; after a failed sample it asks first. It returns whether it did. */
+export async function approveRest(id, sample) {
+  let answer;
+  const act = async () => (answer = await api.post(`/runs/${segment(id)}/approve`, {}));
+  if (sample.failed > 0) {
+    await confirm({ title: "Approve although items of the canary failed?", danger: true, action: "Approve anyway", test: "approve-anyway-dialog", act,
+      body: `${num(sample.failed)} of ${num(sample.done + sample.failed)} failed. The rest may fail in the same way.` });
+  } else {
+    await act().catch((err) => toast(err, { tone: "bad" }));
+  }
+  if (answer) toast(`${plural(answer.items, "item")} released`);
+  return Boolean(answer);
+}
+
 export function Canary({ run }) {
   const waits = run.canary?.state === "waiting";
   const again = waits && run.generation > 1;
@@ -21,19 +35,11 @@ export function Canary({ run }) {
   if (!run.canary || run.canary.state === "passed" || ended(run)) return null;
   const found = outcome(run, report.data);
   const held = run.steps.reduce((n, s) => Math.max(n, s.held ?? 0), 0);
-  const approve = async () => {
-    try {
-      const answer = await api.post(`/runs/${segment(run.id)}/approve`, {});
-      toast(`${plural(answer.items, "item goes", "items go")} on`);
-    } catch (err) {
-      toast(err, { tone: "bad" });
-    }
-  };
   const bad = found?.failed > 0;
   return html`<${Card} title="Canary" class=${"canary " + (waits ? "waits" : "")} test="canary">
     <p>${waits
-      ? html`<strong>${found && verdict(found, null, again) || `The canary of ${plural(run.canary.items, "item")} has ended.`}</strong> ${plural(held, "item waits", "items wait")} for your word.`
-      : html`A canary of ${plural(run.canary.items, "item")}, spread over all, goes first; the others ${run.canary.auto ? "follow by themselves when it goes well" : "wait until you approve"}.`}</p>
+      ? html`<strong>${found && verdict(found, null, again) || `The canary of ${plural(run.canary.items, "item")} ended.`}</strong> ${plural(held, "item waits", "items wait")} for your approval.`
+      : html`A canary of ${plural(run.canary.items, "item")}, spread over all items, runs first; the rest ${run.canary.auto ? "follows automatically if it goes well" : "waits for your approval"}.`}</p>
     ${found && html`<div class="canary-result">
       <${Progress} done=${found.done} failed=${found.failed}
           total=${Math.max(run.canary.items, found.done + found.failed)} label="The canary" />
@@ -45,8 +51,8 @@ export function Canary({ run }) {
     <div class="card-buttons">
       ${bad && html`<${ButtonLink} kind=${waits ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`}
           icon="warn">What failed<//>`}
-      ${waits && html`<${Button} kind=${bad ? "" : "primary"} icon="play" role="operator" onClick=${approve}
-          test="approve">${bad ? "Let the others go anyway" : "Let the others go"}<//>`}
+      ${waits && html`<${Button} kind=${bad || !found ? "" : "primary"} icon="play" role="operator" disabled=${!found}
+          onClick=${() => approveRest(run.id, found)} test="approve">${bad ? "Approve anyway" : "Approve remaining items"}<//>`}
     </div>
   <//>`;
 }

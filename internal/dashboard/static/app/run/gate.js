@@ -29,7 +29,7 @@ function Gate({ run, step }) {
     <${ErrorBox} error=${gate.error} retry=${gate.reload} />
     ${!g && !gate.error && html`<${Skeleton} lines=${5} />`}
     ${g?.state === "approved" && html`<p>By <${Text} max=${60}>${g.approved_by}<//>, <${Time} at=${g.approved_at} />. There is nothing more to do here.</p>`}
-    ${g?.state === "shut" && html`<p>Steps before it are done again. When they have ended it asks again.</p>`}
+    ${g?.state === "shut" && html`<p>Earlier steps are being rerun. Then it waits for approval again.</p>`}
     ${g?.state === "waiting" && html`<${Waiting} run=${run} gate=${g} news=${news} reload=${gate.reload}
         onApprove=${() => approve(run, g, news, path, gate.reload)} />`}
   <//>`;
@@ -42,7 +42,7 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
   return html`
     ${news && html`<div class="run-reason warn gate-news" role="status" data-test="gate-news"><${Icon} name="warn"/><div><strong>Not as you
       have seen it:</strong> steps before were done again.<${News} news=${news} /></div></div>`}
-    <p><strong>${plural(g.items, "item goes", "items go")} on</strong> when someone has looked${g.left_out > 0 && html`; <b
+    <p><strong>${plural(g.items, "item continues", "items continue")}</strong> after approval${g.left_out > 0 && html`; <b
         class="bad-text">${num(g.left_out)}</b> are left out`}.${g.since && html` It has waited <${Time} at=${g.since} mode="for" />.`}</p>
     ${g.refused && html`<p class="run-reason warn" data-test="gate-refused"><span><${Text} max=${300}>${g.refused}<//></span></p>`}
     <ul class="gate-steps" data-test="gate-acts">${g.acts.map((a) => html`<li key=${a.actor + a.action}><b>${inert(a.actor, 60)}</b> ${a.action} <${Time} at=${a.at}/></li>`)}</ul>
@@ -61,7 +61,7 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
 // changed says what of a gate is other than when it was looked at; nothing where it has waited ever since.
 function changed(looked, g) {
   if (g.state !== "waiting" || looked.since === g.since) return null;
-  const counts = (of) => [["items that go on", of.items], ["items left out", of.left_out],
+  const counts = (of) => [["items that continue", of.items], ["items left out", of.left_out],
     ...of.before.flatMap((b) => [["done", b.done, b.step], ["failed", b.failed, b.step]])]
     .map(([what, n, step]) => ({ key: `${step ?? ""}: ${what}`, what: step ? `${inert(step, 40)}: ${what}` : what, n }));
   const before = new Map(counts(looked).map((c) => [c.key, c.n]));
@@ -88,7 +88,7 @@ function Differences({ run, gate, compared }) {
 
 function Sample({ run, items }) {
   if (items.length === 0) return null;
-  return html`<table class="plain gate-sample" data-test="gate-sample"><caption class="muted">Some of the items that go on, by chance</caption>
+  return html`<table class="plain gate-sample" data-test="gate-sample"><caption class="muted">A random sample of the items that continue</caption>
     <tbody>${items.map((item) => html`<tr key=${item.ordinal}>
       <td><${Link} to=${itemPath(run.id, item.key, item.ordinal)}><${Text} max=${40}>${item.key}<//><//></td>
       <td>${item.results.map((r) => html`<a key=${r.step} class="gate-result" download

@@ -11,7 +11,7 @@ import { clock, duration, inert, num, percent, plural, short, timed } from "../f
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
 const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
-  fail_fast: "Paused: its first outcomes plainly failed", canary: "Waits until its canary is approved" };
+  fail_fast: "Stopped: first results failed", canary: "Canary waits for approval" };
 
 /** Reason says in a sentence why a run is in its state, where that is not plain. */
 export function Reason({ run }) {
@@ -50,7 +50,7 @@ export function Actions({ run, onRerun, onReport }) {
   const act = (name) => async () => {
     try {
       await api.post(`/runs/${segment(run.id)}/${name}`, {});
-      toast({ pause: "Paused: nothing more is sent", approve: "The others follow", seal: "Sealed" }[name]);
+      toast({ pause: "Paused: nothing more is sent", approve: "The rest is released", seal: "Sealed" }[name]);
     } catch (err) {
       toast(err, { tone: "bad" });
     }
@@ -63,13 +63,13 @@ export function Actions({ run, onRerun, onReport }) {
   return html`
     ${failFast && errors}
     ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal"
-        title="Say that no more items come">Seal<//>`}
+        title="Close the run to new items">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
     ${mayResume(run) && !failFast && html`<${Button} kind="primary" icon="play" role="operator"
         onClick=${() => resume(run)} test="resume">Resume<//>`}
     ${run.failed > 0 && run.state !== "cancelled" && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
-        test="rerun" title="Run what failed again">Re-run failed<//>`}
-    ${failFast ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Go on…<//>` : errors}
+        test="rerun" title="Rerun the failed items">Rerun failed<//>`}
+    ${failFast ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Resume…<//>` : errors}
     <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
 }
 
@@ -82,7 +82,7 @@ function menu(run, over, onReport) {
       label: `Export as ${format.toUpperCase()}`, icon: "download", onClick: () => download(run, { format }), test: `export-${format}`,
     })),
     { label: "Export what failed", icon: "download", onClick: () => download(run, { format: "csv", state: "failed" }), disabled: run.failed === 0, test: "export-failed" },
-    !over && possible() && { label: awaited.value.has(run.id) ? "You are told when it ends" : "Tell me when it ends", icon: "bell",
+    !over && possible() && { label: awaited.value.has(run.id) ? "You will be notified" : "Notify me when it ends", icon: "bell",
       disabled: awaited.value.has(run.id), onClick: () => tell(run), test: "notify" },
     !over && null,
     !over && { label: "Cancel the run…", icon: "stop", danger: true, role: "operator", onClick: () => cancel(run), test: "cancel" },
@@ -90,8 +90,8 @@ function menu(run, over, onReport) {
 }
 
 async function tell(run) {
-  if (await notify(run)) toast("You are told when it ends or waits for someone, while this tab is open");
-  else toast("The browser does not let this page tell you", { tone: "warn" });
+  if (await notify(run)) toast("You will be notified when it ends or waits for approval, while this tab is open");
+  else toast("The browser does not allow notifications", { tone: "warn" });
 }
 
 // download has the browser fetch an export: it streams to a file, and nothing of it is held by the page.
@@ -108,9 +108,9 @@ function download(run, params) {
 function goOn(run) {
   const left = run.items - run.done - run.failed;
   return confirm({
-    title: "Go on although the first items failed?", danger: true, action: "Go on", test: "fail-fast-dialog",
-    body: html`<p>${plural(left, "more item is", "more items are")} tried next. They may fail as the
-      ${num(run.failed)} before them did. The fail-fast limit does not ask again for this step.</p>`,
+    title: "Resume although the first items failed?", danger: true, action: "Resume", test: "fail-fast-dialog",
+    body: html`<p>${plural(left, "more item is", "more items are")} sent next. They may fail like the
+      ${num(run.failed)} before them. The fail-fast check does not apply to this step again.</p>`,
     act: async () => {
       await api.post(`/runs/${segment(run.id)}/resume`, {});
       toast("Resumed");
@@ -122,8 +122,8 @@ function cancel(run) {
   const left = run.items - run.done - run.failed;
   return confirm({
     title: "Cancel this run?", danger: true, action: "Cancel the run",
-    body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends at once"}; what is done stays done.
-      Resume has it go on with the rest later.</p>`,
+    body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends immediately"}; done items stay done.
+      To continue it later: Resume.</p>`,
     act: async () => {
       const answer = await api.post(`/runs/${segment(run.id)}/cancel`, {});
       toast(`Cancelled: ${plural(answer.items, "item")} without an outcome`);

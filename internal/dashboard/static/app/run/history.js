@@ -40,7 +40,7 @@ function NoteForm({ run, onWritten }) {
     }
   };
   return html`<form class="note-form" onSubmit=${write}>
-    <input type="text" maxlength="2000" aria-label="A note for all who look at this run" placeholder="A note for all who look at this run" value=${text}
+    <input type="text" maxlength="2000" aria-label="A note on this run" placeholder="A note on this run" value=${text}
       autocomplete="off" data-test="note" onInput=${(e) => setText(e.currentTarget.value)} />
     <${Button} icon="file" disabled=${!text.trim()} onClick=${write} test="write-note">Write<//>
   </form>`;

@@ -9,7 +9,7 @@ import { Supposed } from "../parts/forecast.js";
 /** fields are the settings of a step, as the API has them. */
 const fields = [
   { name: "chunk", text: "Items in a request", unit: "items", auto: true, least: 1, most: 8192, steps: [0.5, 2] },
-  { name: "in_flight", text: "Requests at once", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2] },
+  { name: "in_flight", text: "Requests in flight", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2] },
   { name: "rate", text: "Rate limit", unit: "items/s", auto: false, least: 0, most: 1e9, zero: "no limit", steps: [0.5, 2] },
 ];
 

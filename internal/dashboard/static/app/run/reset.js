@@ -35,7 +35,7 @@ export function ResetDialog({ run, step, range, onClose }) {
     <${Button} kind="danger" icon="reload" role="operator" disabled=${!tried || tried.items === 0} onClick=${go}
         test="reset-go">${tried ? `Reset ${plural(tried.items, "part")}` : "Reset"}<//>`;
   return html`<${Dialog} title="Reset a part" onClose=${onClose} footer=${footer} test="reset-dialog">
-    <p>A part is what one step made of one item. Those of a step are taken back for ${plural(range[1] - range[0] + 1, "item")} (#${num(range[0])} to #${num(range[1])}), and made again. Steps after it follow where a part changes.</p>
+    <p>The step's results are discarded for ${plural(range[1] - range[0] + 1, "item")} (#${num(range[0])} to #${num(range[1])}), and recomputed. Dependent steps are rerun where a result changes.</p>
     ${several && html`<${Field} label="Step"><${Select} value=${chosen} options=${run.steps.map((s) => s.name)}
         onChange=${setChosen} test="reset-step" /><//>
       <${Check} checked=${cascade} onChange=${setCascade}
@@ -46,7 +46,7 @@ export function ResetDialog({ run, step, range, onClose }) {
     <div class=${error ? "" : "tried"} aria-live="polite" data-test="reset-tried">
       ${!tried && !error && html`<${Skeleton} lines=${2} />`}
       ${tried && html`<p>Tried without changing anything: ${tried.items > 0 ? html`<strong>${plural(tried.items, "part")}</strong> of <${Text}
-          max=${40}>${tried.step}<//> would be made again, as generation ${tried.generation}.` : "there is nothing to take back."}</p>
+          max=${40}>${tried.step}<//> would be recomputed, as generation ${tried.generation}.` : "there is nothing to discard."}</p>
         <${StepResets} steps=${tried.steps} />
         ${[...(tried.notes ?? []), ...(tried.warnings ?? [])].map((n) => html`<p class="muted"
             key=${n}>${inert(n, 300)}</p>`)}`}

@@ -34,9 +34,9 @@ export function Slices({ run, step, onShow }) {
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} lines=${3} />`}
     ${data && listed.length === 0 && html`<${Empty}
-        title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run has ended" : "No request is in progress"}>
+        title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run ended" : "No request is in flight"}>
       ${run.state === "paused" && html`<p>The run is paused.</p>`}
-      ${kind === "out" && countOf(counts, "later") > 0 && html`<p>${plural(countOf(counts, "later"), "request")} will be made again when the time has come.</p>`}<//>`}
+      ${kind === "out" && countOf(counts, "later") > 0 && html`<p>${plural(countOf(counts, "later"), "request")} will be sent again when their time comes.</p>`}<//>`}
     ${listed.length > 0 && html`<${Table} caption="Requests" rows=${listed} rowKey=${(s) => s.id}
         columns=${cells(run, onShow)} test="slices-table" />`}
     ${(pages.length > 1 || data?.next) && html`<div class="pager">

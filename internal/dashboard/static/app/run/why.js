@@ -58,7 +58,7 @@ export function Why({ run, why: { over, still, open, explain, toggle } }) {
       title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle}
       data-test="why-toggle">
       Why it is not done</button>`} actions=${html`${still && html`<${Badge} tone="warn" test="still">not moving<//>`}
-      ${!open && html`<span class="muted why-hint">who holds what is missing, and what would help</span>`}`}>
+      ${!open && html`<span class="muted why-hint">what items wait for, and what to do</span>`}`}>
     ${open && html`<${ErrorBox} error=${explain.error} retry=${explain.reload} />
       ${!explain.data && !explain.error && html`<${Skeleton} lines=${3} />`}
       ${explain.data && html`<${Explanation} explanation=${explain.data} several=${run.steps.length > 1} />`}`}

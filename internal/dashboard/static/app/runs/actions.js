@@ -16,32 +16,32 @@ async function act(run, verb, said, body) {
   }
 }
 
-export const pause = (run) => act(run, "pause", "paused; what is out comes back", { reason: "paused on the dashboard" });
+export const pause = (run) => act(run, "pause", "paused; requests in flight still finish", { reason: "paused on the dashboard" });
 
 /** mayResume says whether a run can be told to go on: one that is paused, or that was cancelled before its end. */
 export const mayResume = (run) => (run.state === "paused" && run.hold?.kind !== "canary") ||
   (run.state === "cancelled" && run.done + run.failed < run.items);
 
 export function resume(run) {
-  if (run.hold?.kind !== "threshold") return act(run, "resume", "goes on", {});
+  if (run.hold?.kind !== "threshold") return act(run, "resume", "resumed", {});
   return confirm({
-    title: "Too many items failed", action: "Go on", test: "resume-dialog",
+    title: "Too many items failed", action: "Resume", test: "resume-dialog",
     body: html`<p><bdi>${inert(run.hold.detail)}</bdi></p>
-      <p>It goes on with the same limit counted again only if that is raised. Going on lifts the limit for this run.</p>`,
+      <p>Resuming lifts the limit of failed items for this run.</p>`,
     act: () => api.post(`/runs/${run.id}/resume`, { max_failed: "none" }),
   });
 }
 
 export const approve = (run) => confirm({
-  title: "Let the other items go?", action: "Approve", test: "approve-dialog",
-  body: `The canary of ${nameOf(run)} is through. All items that were held back are sent.`,
+  title: "Approve the remaining items?", action: "Approve", test: "approve-dialog",
+  body: `The canary of ${nameOf(run)} ended. All items held back are sent.`,
   act: () => api.post(`/runs/${run.id}/approve`, {}),
 });
 
 export const cancel = (run) => confirm({
   title: `Cancel ${nameOf(run)}?`, action: "Cancel the run", danger: true, test: "cancel-dialog",
-  body: `${plural(run.items - run.done - run.failed, "item")} would stay without an outcome; results stay. Resume has ` +
-    "it go on with them.",
+  body: `${plural(run.items - run.done - run.failed, "item")} would stay without an outcome; results stay. To continue it ` +
+    "later: Resume.",
   act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
 });
 
@@ -63,7 +63,7 @@ export async function several(verb, runs) {
 export const cancelSeveral = (runs) => confirm({
   title: `Cancel ${plural(runs.length, "run")}?`, action: "Cancel them", danger: true, test: "cancel-several-dialog",
   body: `${plural(runs.reduce((n, r) => n + r.items - r.done - r.failed, 0), "item")} would stay without an outcome; results stay. ` +
-    "Resume has a run go on with them.",
+    "To continue a run later: Resume.",
   act: () => several("cancel", runs),
 });
 
@@ -72,11 +72,11 @@ export const all = (verb, count) => confirm({
   title: verb === "pause" ? "Pause all runs?" : "Resume all runs?", test: verb + "-all-dialog",
   action: verb === "pause" ? "Pause all" : "Resume all",
   body: verb === "pause"
-    ? `Nothing more is sent of ${plural(count, "run")}. What services have in hand comes back and is recorded.`
-    : "Every run that someone paused goes on. Runs that a canary or their failures stopped stay as they are.",
+    ? `Nothing more is sent of ${plural(count, "run")}. Requests in flight still finish and are recorded.`
+    : "Every run paused by an operator resumes. Runs stopped by a canary or by failures stay stopped.",
   act: async () => {
     const done = await api.post(`/runs/${verb}`, { all: true, reason: "for all runs, on the dashboard" });
-    const left = done.skipped?.length ? `; ${num(done.skipped.length)} others stay as they are` : "";
+    const left = done.skipped?.length ? `; ${num(done.skipped.length)} others stay unchanged` : "";
     toast(`${plural(done.runs?.length || 0, "run")} ${verb === "pause" ? "paused" : "resumed"}${left}`,
       { tone: done.runs?.length ? "ok" : "info" });
     return true;

@@ -9,7 +9,7 @@ export const blank = {
 // Fields that are one text each: [name, label, placeholder, hint].
 export const pacing = [
   ["chunk", "Chunk", "as the plan says", "items in a request, or auto"],
-  ["in_flight", "In flight", "auto", "requests at once, or auto"],
+  ["in_flight", "In flight", "auto", "requests in flight, or auto"],
   ["rate", "Rate", "no limit", "items a second"],
 ];
 
