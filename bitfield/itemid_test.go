@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/tranchehq/tranche/bitfield"
 )
 
@@ -119,20 +117,6 @@ func TestItemIDOutOfRangeIsNotWritten(t *testing.T) {
 			t.Errorf("%+v: got %s, %v", id, text, err)
 		}
 	}
-}
-
-func TestItemIDRoundTrip(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		id := bitfield.ItemID{
-			Batch: [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "batch")),
-			Group: rapid.IntRange(0, bitfield.MaxGroup).Draw(t, "group"),
-			Index: rapid.IntRange(0, bitfield.Size-1).Draw(t, "index"),
-		}
-		if back, err := bitfield.ParseItemID(id.String()); err != nil || back != id {
-			t.Fatalf("%s came back as %v, %v", id, back, err)
-		}
-	})
 }
 
 func FuzzParseItemID(f *testing.F) {

@@ -23,35 +23,6 @@ func ints(lo, hi int) []int {
 	return out
 }
 
-func TestRangeAtEveryEdge(t *testing.T) {
-	t.Parallel()
-	bounds := append(slices.Clone(edges), bitfield.Size)
-	for _, lo := range bounds {
-		for _, hi := range bounds {
-			if lo > hi {
-				continue
-			}
-			s := bitfield.Range(lo, hi)
-			if got := members(s); !slices.Equal(got, ints(lo, hi)) {
-				t.Errorf("Range(%d,%d) has %d members", lo, hi, len(got))
-			}
-			wantLo, wantHi := lo, hi
-			if lo == hi {
-				wantLo, wantHi = 0, 0
-			}
-			if gotLo, gotHi := s.Bounds(); gotLo != wantLo || gotHi != wantHi {
-				t.Errorf("Range(%d,%d).Bounds() = %d, %d", lo, hi, gotLo, gotHi)
-			}
-			if s.Count() != hi-lo || s.Empty() != (lo == hi) {
-				t.Errorf("Range(%d,%d): Count %d, Empty %v", lo, hi, s.Count(), s.Empty())
-			}
-		}
-	}
-	if bitfield.Full(100) != bitfield.Range(0, 100) || bitfield.Full(0) != (bitfield.Set{}) {
-		t.Error("Full(n) is not Range(0, n)")
-	}
-}
-
 func TestPanicsOutsideTheSet(t *testing.T) {
 	t.Parallel()
 	var s bitfield.Set

@@ -25,7 +25,6 @@ type answerBox struct {
 	parts    map[uuid.UUID]*callPart
 }
 
-// callPart is one request of a call.
 type callPart struct {
 	first, end int // ordinals [first, end), without those at the end that did not fit
 	left       int // unanswered ordinals
@@ -44,7 +43,6 @@ func newAnswerBox(endpoint string, items int, take func(int, wire.Slot)) *answer
 	return b
 }
 
-// begin sets the function that ends the call.
 func (b *answerBox) begin(stop func(error)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +95,6 @@ func (b *answerBox) receive(msg *nats.Msg) {
 	}
 }
 
-// complete answers the items that the reply omitted.
 func (b *answerBox) complete(slice uuid.UUID, p *callPart) {
 	delete(b.parts, slice)
 	failure := p.failure

@@ -129,7 +129,6 @@ func callAll[In, Out any](
 	return results, err
 }
 
-// take decodes the answer.
 func (r *CallResult[Out]) take(endpoint string, slot wire.Slot) {
 	if slot.Err != nil {
 		r.Err = slot.Err

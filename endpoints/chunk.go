@@ -235,8 +235,7 @@ func (i ItemInfo) IdempotencyKey() string {
 	return key + "/" + string(i.Stack)
 }
 
-// ItemOf returns the item of a HandleEach handler, given its context or one derived from it. For any other context it
-// returns the zero ItemInfo.
+// ItemOf returns the item of a HandleEach handler from its context or one derived from it, else the zero ItemInfo.
 func ItemOf(ctx context.Context) ItemInfo {
 	info, _ := ctx.Value(itemKey{}).(ItemInfo)
 	return info

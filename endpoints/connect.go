@@ -210,7 +210,6 @@ func localServer() *url.URL {
 	return at
 }
 
-// defaultURL is the server used when none is set.
 func defaultURL() string {
 	if at := localServer(); at != nil {
 		return at.Scheme + "://" + at.Host

@@ -32,10 +32,7 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 		}()
 	}
 	for range many - serve.LeastDirect {
-		var busy *wire.SlotError
-		if err := await(t, "refusal", failures); !errors.As(err, &busy) || busy.Code != wire.CodeOverloaded || !busy.Retry {
-			t.Fatalf("%v", err)
-		}
+		fails(t, await(t, "refusal", failures), wire.CodeOverloaded, true)
 	}
 	close(end)
 	for range serve.LeastDirect {
@@ -76,10 +73,7 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	for range waiting {
-		var slot *wire.SlotError
-		if err := await(t, "refusal", refused); !errors.As(err, &slot) || slot.Code != wire.CodeShutdown || !slot.Retry {
-			t.Errorf("%v", err)
-		}
+		fails(t, await(t, "refusal", refused), wire.CodeShutdown, true)
 	}
 	close(end)
 	if err := await(t, "answer", answered); err != nil {

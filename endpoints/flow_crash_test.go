@@ -251,8 +251,6 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 	<-dying
 	b.Run(<-dying)
 	for _, w := range b.collect(1) {
-		if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
-			t.Errorf("answered %d, failure %v", w.answered, w.failure)
-		}
+		w.fails(t, wire.CodeDeliveries, true, 0)
 	}
 }

@@ -178,9 +178,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	two.endpoints[0].flow.Rest = rest
 	b.Run(two)
 	w := b.collect(1)[meta.Slice]
-	if w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
-		t.Errorf("with the new version only: answered %d, failure %v", w.answered, w.failure)
-	}
+	w.fails(t, wire.CodeFlowChanged, true, 0)
 	if took := time.Since(began); took < flow.MaxChanged*rest {
 		t.Errorf("it was given up after %s", took)
 	}

@@ -61,7 +61,6 @@ func endpointOf(name string, o options, contract wire.Contract, begin func(*serv
 	return endpoint{Server: &serve.Server{Name: name, Settings: o.Settings, Contract: contract, Begin: begin}}
 }
 
-// listWork calls a HandleList handler in one slot.
 type listWork[In, Out any] struct {
 	job     *serve.Job
 	chunk   *Chunk[In, Out]

@@ -123,7 +123,6 @@ func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error
 	}
 }
 
-// ask sends a message once.
 func (p *Producer) ask(ctx context.Context, body []byte) (wire.Collected, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTry)
 	defer cancel()

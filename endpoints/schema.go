@@ -92,7 +92,6 @@ func scalar(kind reflect.Kind) string {
 	return ""
 }
 
-// member is a JSON field of a struct.
 type member struct {
 	name     string
 	level    int // of embedding
@@ -131,8 +130,7 @@ func (m *member) rank() int {
 	return 2*m.level + 1
 }
 
-// members returns the fields of a struct and of its embedded structs. It opens the schema if unknown members are
-// kept.
+// members returns the fields of a struct and its embedded structs. It opens the schema if unknown members are kept.
 func (s *schema) members(t reflect.Type, depth, level int, required bool, within []reflect.Type) (all []member) {
 	if slices.Contains(within, t) {
 		return nil

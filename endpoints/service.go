@@ -82,6 +82,7 @@ type Service struct {
 	host     *serve.Host
 	instance string
 	machine  string
+	grace    time.Duration // sendGrace
 
 	mu        sync.Mutex
 	endpoints []*endpoint
@@ -105,7 +106,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	}
 	machine, _ := os.Hostname() // informational; may be empty
 	instance := nuid.Next()
-	return &Service{config: config, instance: instance, machine: machine, host: &serve.Host{
+	return &Service{config: config, instance: instance, machine: machine, grace: sendGrace, host: &serve.Host{
 		NC: nc, Outbox: serve.NewOutbox(nc, js), Limits: config.Limits, Suspects: serve.NewSuspects(), Log: config.Log,
 		Identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
 	}}, nil
@@ -215,7 +216,7 @@ func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 	for _, step := range []struct {
 		patience time.Duration
 		then     func()
-	}{{s.config.DrainTimeout, stopWork}, {sendGrace, stopSend}, {sendGrace, func() {}}} {
+	}{{s.config.DrainTimeout, stopWork}, {s.grace, stopSend}, {s.grace, func() {}}} {
 		timer := time.NewTimer(step.patience)
 		select {
 		case err := <-done:
@@ -225,7 +226,7 @@ func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 			step.then()
 		}
 	}
-	left := &DrainError{After: s.config.DrainTimeout + 2*sendGrace, Left: map[string]int{}}
+	left := &DrainError{After: s.config.DrainTimeout + 2*s.grace, Left: map[string]int{}}
 	for _, e := range s.endpoints {
 		if n := e.Held(); n > 0 {
 			left.Left[e.Name] = n

@@ -190,9 +190,7 @@ func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
 	if e := w.slots[1].Err; e == nil || e.Code != wire.CodeShutdown || !e.Retry {
 		t.Errorf("slot 1: %v", e)
 	}
-	if w.answered != 2 || w.failure == nil || w.failure.Code != wire.CodeShutdown || !w.failure.Retry {
-		t.Errorf("answered %d, failure %v", w.answered, w.failure)
-	}
+	w.fails(t, wire.CodeShutdown, true, 2)
 }
 
 // listed waits for the one listener of endpoint square to be as it should.

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -304,6 +305,23 @@ func (w *whole) holds(t testing.TB, what, failure string, want map[int]string) {
 	if !maps.Equal(got, want) || w.answered != len(want) || code != failure {
 		t.Errorf("%s: answered %d, failure %v, slots %v; want failure %q, slots %v", what, w.answered, w.failure, got,
 			failure, want)
+	}
+}
+
+// fails fails the test unless a reply has this failure, and answers so many items, where that is said.
+func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
+	t.Helper()
+	if w == nil || w.failure == nil || w.failure.Code != code || w.failure.Retry != retry ||
+		len(answered) > 0 && w.answered != answered[0] {
+		t.Errorf("got %+v; want failure %s, to be tried again: %t, and %v answered", w, code, retry, answered)
+	}
+}
+
+// fails fails the test unless an error is of an item, with this code.
+func fails(t testing.TB, err error, code string, retry bool) {
+	t.Helper()
+	if slot, ok := errors.AsType[*wire.SlotError](err); !ok || slot.Code != code || slot.Retry != retry {
+		t.Errorf("got %v; want %s, to be tried again: %t", err, code, retry)
 	}
 }
 

@@ -63,9 +63,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 		stop := b.Run(svc)
 		if n == serve.MaxBegun {
 			w := b.collect(1)[meta.Slice]
-			if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
-				t.Errorf("answered %d, failure %v", w.answered, w.failure)
-			}
+			w.fails(t, wire.CodeDeliveries, true, 0)
 			if s := svc.Stats()[0]; s.GivenUp != 1 || s.Redelivered != 1 {
 				t.Errorf("stats %+v", s)
 			}
@@ -309,10 +307,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 		return square{}, Retry("locked", "row 7")
 	})
 	err := await(t, "answer", answer)
-	var slot *wire.SlotError
-	if !errors.As(err, &slot) || slot.Code != "locked" {
-		t.Errorf("%v", err)
-	}
+	fails(t, err, "locked", true)
 }
 
 func TestUnreadableRequestsAreBuried(t *testing.T) {
@@ -330,9 +325,7 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 		b.publish(&nats.Msg{Subject: wire.WorkSubject("work"), Header: h, Data: []byte(`{"items":[`)})
 	}
 	for _, w := range b.collect(2) {
-		if w.failure == nil || w.failure.Code != wire.CodeBadRequest {
-			t.Errorf("%+v", w.failure)
-		}
+		w.fails(t, wire.CodeBadRequest, false)
 	}
 	b.settled("work")
 	ids := map[string]bool{}
@@ -386,9 +379,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 		t.Error("it was begun again")
 		return square{}, nil
 	})
-	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != wire.CodeDeliveries {
-		t.Errorf("%+v", w)
-	}
+	b.collect(1)[meta.Slice].fails(t, wire.CodeDeliveries, true)
 	letter := b.letters(1)[0]
 	if letter.Cause != wire.CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
 		t.Errorf("%+v", letter)

@@ -27,8 +27,7 @@ type Stage[In, Out, State, Shared any] struct {
 	out      Out // buffer for the result being encoded; guarded by job.Answers.Mu
 }
 
-// newStage decodes a request's payloads. An item whose payload does not fit In is answered with an error and left
-// out.
+// newStage decodes payloads. An item whose payload does not fit In is answered with an error and left out.
 func newStage[In, Out, State, Shared any](
 	w *flow.Work, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
 ) *staged[In, Out, State, Shared] {

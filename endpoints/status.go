@@ -64,8 +64,7 @@ func (e *endpoint) snapshot() EndpointStats {
 	return all
 }
 
-// announce registers the service with NATS discovery ($SRV.PING, INFO, STATS), so that nodes and the nats CLI find
-// it. unlist removes it.
+// announce registers the service with NATS discovery ($SRV.PING, INFO, STATS) for nodes and the nats CLI.
 func (s *Service) announce() (unlist func(), err error) {
 	byName := map[string]*endpoint{}
 	for _, e := range s.endpoints {

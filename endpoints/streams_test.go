@@ -103,6 +103,7 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service(func(c *Config) { c.DrainTimeout = 10 * time.Millisecond })
+	svc.grace = 10 * time.Millisecond
 	begun, finish := make(chan struct{}), make(chan struct{})
 	check(t, HandleEach(svc, "stuck", func(context.Context, number) (int, error) {
 		close(begun)
@@ -199,31 +200,6 @@ func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
 	})
 }
 
-// setupByEnvironment is setup with a server that wants a password, which the environment says, as it does the address.
-func setupByEnvironment(t *testing.T) *bundle {
-	t.Helper()
-	b := setup(t, own)
-	b.stop()
-	b.opts.Username, b.opts.Password = "u", "p"
-	b.start()
-	t.Setenv("NATS_URL", "nats://"+b.server.Addr().String())
-	t.Setenv("NATS_USER", "u")
-	t.Setenv("NATS_PASSWORD", "p")
-	return b
-}
-
-func TestConnectHonoursTheEnvironment(t *testing.T) { // t.Setenv forbids t.Parallel
-	setupByEnvironment(t)
-	nc, err := Connect()
-	check(t, err)
-	defer nc.Close()
-	eventually(t, "it is connected", nc.IsConnected)
-	t.Setenv("NATS_NKEY", filepath.Join(t.TempDir(), "no.seed"))
-	if _, err := Connect(); err == nil || !strings.Contains(err.Error(), "no.seed") {
-		t.Errorf("a missing file: %v", err)
-	}
-}
-
 func TestConnectByContext(t *testing.T) {
 	b := setup(t)
 	home := t.TempDir()
@@ -258,8 +234,15 @@ func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 }
 
 // A server that starts may refuse users for a while: the service that says who they are is not up yet.
-func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
-	b := setupByEnvironment(t)
+// The environment says who they are.
+func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Parallel
+	b := setup(t, own)
+	b.stop()
+	b.opts.Username, b.opts.Password = "u", "p"
+	b.start()
+	t.Setenv("NATS_URL", "nats://"+b.server.Addr().String())
+	t.Setenv("NATS_USER", "u")
+	t.Setenv("NATS_PASSWORD", "p")
 	var refused atomic.Int64
 	core, logged := observer.New(zap.DebugLevel)
 	nc, err := Connect(LogTo(zap.New(core)), func(o *nats.Options) error {
@@ -290,6 +273,10 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
 	eventually(t, "it is connected again", nc.IsConnected)
 	if n := logged.FilterMessageSnippet("refuses this user").Len(); n != 1 {
 		t.Errorf("%d refusals were logged; want the first only", n)
+	}
+	t.Setenv("NATS_NKEY", filepath.Join(t.TempDir(), "no.seed"))
+	if _, err := Connect(); err == nil || !strings.Contains(err.Error(), "no.seed") {
+		t.Errorf("a missing file: %v", err)
 	}
 }
 

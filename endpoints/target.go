@@ -110,8 +110,7 @@ func decodeAnswer(slot wire.Slot, answer any) error {
 
 type traceKey struct{}
 
-// ContextWithTrace returns a context in which Call continues trace t. A handler's context continues its request's
-// trace.
+// ContextWithTrace returns a context in which Call continues trace t. Handlers' contexts continue the request's.
 func ContextWithTrace(ctx context.Context, t wire.Trace) context.Context {
 	return ContextWithTracer(ctx, func(context.Context) wire.Trace { return t })
 }

@@ -141,7 +141,6 @@ func (w *Work) Answer(slot wire.Slot) error {
 	return nil
 }
 
-// checkAnswer checks that a slot has the form that Work.Answers returns.
 func checkAnswer(slot wire.Slot) error {
 	switch {
 	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):
@@ -171,8 +170,7 @@ func (w *Work) Answers() ([]wire.Slot, error) {
 	return slots, nil
 }
 
-// Errors returns the number of items answered with an error so far, including those whose payload did not fit the
-// input.
+// Errors returns how many items were answered with an error so far, including payloads that did not fit.
 func (w *Work) Errors() int {
 	a := &w.job.Answers
 	a.Mu.Lock()

@@ -19,25 +19,15 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-type wrapChunk = Chunk[numberIn, numberOut]
-
-type numberIn struct {
-	N int `json:"n"`
-}
-
-type numberOut struct {
-	Twice int `json:"twice"`
-}
+type wrapChunk = Chunk[number, square]
 
 // double answers each item.
 func double(_ context.Context, chunk *wrapChunk) error {
 	for _, item := range chunk.Items() {
-		item.Reply(numberOut{2 * item.In.N})
+		item.Reply(square{2 * item.In.N})
 	}
 	return nil
 }
-
-func pass(ctx context.Context, _ *Work, next func(context.Context) error) error { return next(ctx) }
 
 func TestWrappersNest(t *testing.T) {
 	t.Parallel()
@@ -75,7 +65,7 @@ func TestWrapperSeesTheWork(t *testing.T) {
 	}
 	sights := make(chan sight, 1)
 	serveList(b, "some", func(_ context.Context, chunk *wrapChunk) error {
-		chunk.Items()[0].Reply(numberOut{})
+		chunk.Items()[0].Reply(square{})
 		return nil
 	}, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		before := w.Items()
@@ -114,7 +104,7 @@ func TestWrapperSeesTheWork(t *testing.T) {
 // remember answers item 1 and a binary item 2 in the handler's place.
 func remember(ctx context.Context, w *Work, next func(context.Context) error) error {
 	for _, slot := range []wire.Slot{
-		{Ordinal: 1, Data: []byte(`{"twice":42}`)}, {Ordinal: 2, Data: []byte("%PDF"), ContentType: "application/pdf"},
+		{Ordinal: 1, Data: []byte(`{"square":42}`)}, {Ordinal: 2, Data: []byte("%PDF"), ContentType: "application/pdf"},
 	} {
 		if err := w.Answer(slot); err != nil {
 			return err
@@ -128,67 +118,128 @@ func remember(ctx context.Context, w *Work, next func(context.Context) error) er
 	return next(ctx)
 }
 
-func TestWrapperAnswers(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleList(svc, "list", double, Wrap(remember)))
-	check(t, HandleEach(svc, "each", func(_ context.Context, in numberIn) (numberOut, error) {
-		return numberOut{2 * in.N}, nil
-	}, Wrap(remember)))
-	b.Run(svc)
-	for _, endpoint := range []string{"list", "each"} {
-		got := b.reply(endpoint, numbers(4))
-		if got.failure != nil || len(got.slots) != 4 || string(got.slots[1].Data) != `{"twice":42}` ||
-			string(got.slots[2].Data) != "%PDF" || got.slots[2].ContentType != "application/pdf" ||
-			string(got.slots[3].Data) != `{"twice":6}` {
-			t.Errorf("%s: got %+v", endpoint, got)
-		}
-	}
+func refuse(context.Context, *Work, func(context.Context) error) error {
+	return Retry("busy", "not now")
 }
 
-func TestWrapperAnswersAll(t *testing.T) {
+// holding has a wrapper hold the answers, and end so once the handler has.
+func holding(end func() error) Option {
+	return Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		w.Hold()
+		if err := next(ctx); err != nil {
+			return err
+		}
+		return end()
+	})
+}
+
+// answersAll answers in the handler's place.
+func answersAll(ctx context.Context, w *Work, next func(context.Context) error) error {
+	for _, item := range w.Items() {
+		slot := wire.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{Code: "known", Message: "by heart"}}
+		if err := w.Answer(slot); err != nil {
+			return err
+		}
+	}
+	return next(ctx)
+}
+
+// keepsItsOwn answers before it holds and after, and outlives the failure of the wrapper within.
+func keepsItsOwn(ctx context.Context, w *Work, next func(context.Context) error) error {
+	if err := w.Answer(wire.Slot{Ordinal: 0, Data: []byte(`0`)}); err != nil {
+		return err
+	}
+	w.Hold()
+	if err := w.Answer(wire.Slot{Ordinal: 1, Data: []byte(`1`)}); err != nil {
+		return err
+	}
+	if err := next(ctx); err == nil {
+		return errors.New("the inner wrapper did not fail")
+	}
+	if kept, err := w.Answers(); err != nil || len(kept) != 1 {
+		return errors.New("the outer wrapper's answer is gone")
+	}
+	return nil
+}
+
+// What wrappers answer, hold, refuse and end with, and what they see of the handler's end. Each endpoint is asked twice
+// and has one slot, which is given back each time.
+func TestWrappersDecideWhatIsAnswered(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	plain := errors.New("no")
+	ends := make(chan error, 100)
+	watch := Wrap(func(ctx context.Context, _ *Work, next func(context.Context) error) error {
+		err := next(ctx)
+		ends <- err
+		return err
+	})
+	panics := func(context.Context, *wrapChunk) error { panic("called") }
+	twice := map[int]string{0: `{"square":0}`, 1: `{"square":2}`, 2: `{"square":4}`, 3: `{"square":6}`}
 	svc := b.service()
-	answer := func(ctx context.Context, w *Work, next func(context.Context) error) error {
-		for _, item := range w.Items() {
-			slot := wire.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{Code: "known", Message: "by heart"}}
-			if err := w.Answer(slot); err != nil {
-				return err
+	cases := map[string]struct {
+		handler func(context.Context, *wrapChunk) error
+		opts    []Option
+		slots   map[int]string
+		failure string
+		final   bool // it is not to be tried again
+	}{
+		"answers": {double, []Option{Wrap(remember)}, map[int]string{0: `{"square":0}`, 1: `{"square":42}`, 2: "%PDF",
+			3: `{"square":6}`}, "", false},
+		"all": {panics, []Option{Wrap(answersAll)}, map[int]string{0: "known", 1: "known", 2: "known", 3: "known"}, "",
+			false},
+		"refuse": {panics, []Option{holding(nil), Wrap(refuse)}, nil, "busy", false},
+		"inner": {double, []Option{Wrap(keepsItsOwn), holding(func() error { return plain })},
+			map[int]string{0: "0", 1: "1"}, "", false},
+		"fails":  {double, []Option{holding(func() error { return Fail("rolled_back", "no") })}, nil, "rolled_back", true},
+		"errs":   {double, []Option{holding(func() error { return plain })}, nil, wire.CodeHandlerError, false},
+		"breaks": {double, []Option{holding(func() error { panic("no") })}, nil, wire.CodePanic, false},
+		"twice": {double, []Option{Wrap(func(ctx context.Context, _ *Work, next func(context.Context) error) error {
+			return errors.Join(next(ctx), next(ctx))
+		})}, twice, "", false}, // the answers stand
+		"plain": {func(context.Context, *wrapChunk) error { return plain }, []Option{watch}, nil, wire.CodeHandlerError,
+			false},
+		"panics": {panics, []Option{watch}, nil, wire.CodePanic, false},
+		"late": {func(ctx context.Context, _ *wrapChunk) error { <-ctx.Done(); return nil },
+			[]Option{watch, Timeout(20 * time.Millisecond)}, nil, wire.CodeTimeout, false},
+	}
+	for name, tc := range cases {
+		check(t, HandleList(svc, name, tc.handler, append(tc.opts, FlushBytes(1), Concurrency(1))...))
+	}
+	for name, opt := range map[string]Option{"each-answers": Wrap(remember), "each-all": Wrap(answersAll),
+		"each-refuse": Wrap(refuse)} {
+		check(t, HandleEach(svc, name, func(_ context.Context, in number) (square, error) {
+			if name != "each-answers" {
+				panic("called")
+			}
+			return square{2 * in.N}, nil
+		}, opt, Concurrency(1)))
+		cases[name] = cases[strings.TrimPrefix(name, "each-")]
+	}
+	b.Run(svc)
+	for name, tc := range cases {
+		for range 2 {
+			got := b.reply(name, numbers(4))
+			if got.holds(t, name, tc.failure, tc.slots); got.failure != nil && got.failure.Retry == tc.final {
+				t.Errorf("%s: the failure is %v", name, got.failure)
+			}
+			if name != "plain" && name != "panics" && name != "late" {
+				continue
+			}
+			var slot *wire.SlotError
+			if err := await(t, "end", ends); name == "plain" && err != plain || //nolint:errorlint // the very same
+				name != "plain" && (!errors.As(err, &slot) || slot.Code != tc.failure) {
+				t.Errorf("%s: the wrapper saw %v", name, err)
 			}
 		}
-		return next(ctx)
-	}
-	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("called") }, Wrap(answer)))
-	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") }, Wrap(answer)))
-	b.Run(svc)
-	for _, endpoint := range []string{"list", "each"} {
-		for range 2 * DefaultEachConcurrency { // no slot may be lost
-			got := b.reply(endpoint, numbers(2))
-			if got.failure != nil || len(got.slots) != 2 || got.slots[0].Err == nil || got.slots[0].Err.Code != "known" {
-				t.Fatalf("%s: got %+v", endpoint, got)
-			}
-		}
 	}
 }
 
-func TestWrapperDoesNotCallNext(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	refuse := func(context.Context, *Work, func(context.Context) error) error { return Retry("busy", "not now") }
-	serveEach(b, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
-		Wrap(refuse), Concurrency(1))
-	for range 3 { // the slot is given back each time
-		if got := b.reply("each", numbers(2)); got.failure == nil || got.failure.Code != "busy" || !got.failure.Retry {
-			t.Fatalf("got %+v", got)
-		}
-	}
-}
-
+// While answers are held, none but those that are not the handler's are sent, and the wrapper sees them in their order;
+// then they are sent as it saw them, those in pieces among them, or taken back.
 func TestHold(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	held, released := make(chan []wire.Slot, 1), make(chan struct{})
 	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		w.Hold()
@@ -204,35 +255,42 @@ func TestHold(t *testing.T) {
 		}
 		held <- answers
 		<-released
+		if w.Endpoint() == "dropped" {
+			return Fail("rolled_back", "it was")
+		}
 		return nil
 	}
-	handler := func(_ context.Context, chunk *wrapChunk) error {
+	handler := func(_ context.Context, chunk *Chunk[number, string]) error {
 		for _, item := range chunk.Items() {
 			if item.Ordinal%10 == 9 {
 				item.Retry("busy", "later")
 				continue
 			}
-			item.Reply(numberOut{2 * item.In.N})
+			item.Reply(strings.Repeat("x", 10+item.Ordinal/99*200_000))
 			chunk.Flush()
 		}
 		return nil
 	}
-	serveList(b, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200))
-	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
+	svc := b.service()
+	for _, name := range []string{"hold", "dropped"} {
+		check(t, HandleList(svc, name, handler, Wrap(hold), FlushBytes(200)))
+	}
+	b.Run(svc)
+	meta := b.ask("hold", append(numbers(101), payload{101, `""`}))
 	recorder := b.recorder()
 	early := b.next(recorder) // the payload that does not fit is not the handler's to answer
 	reply := testenv.Must(wire.ParseReply(early.Subject(), early.Headers(), early.Data(), wire.Limits{}))(t)
-	if len(reply.Slots) != 1 || reply.Slots[0].Ordinal != 100 {
+	if len(reply.Slots) != 1 || reply.Slots[0].Ordinal != 101 {
 		t.Errorf("while the answers are held, there came %+v", reply)
 	}
 	check(t, early.Nak())
 	close(released)
 	got := b.collect(1)[meta.Slice]
-	if len(got.slots) != 101 || got.answered != 101 || got.failure != nil {
+	if len(got.slots) != 102 || got.answered != 102 || got.failure != nil {
 		t.Errorf("got %d slots of %d, failure %v", len(got.slots), got.answered, got.failure)
 	}
 	answers := await(t, "answers", held)
-	if len(answers) != 100 {
+	if len(answers) != 101 || len(answers[100].Data) != 200_012 {
 		t.Fatalf("the wrapper saw %d answers", len(answers))
 	}
 	for i, slot := range answers {
@@ -241,53 +299,9 @@ func TestHold(t *testing.T) {
 			t.Fatalf("answer %d is %+v for the wrapper and %+v in the reply", i, slot, sent)
 		}
 	}
-}
-
-func TestHoldDrops(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	with := func(end func() error) Option {
-		return Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
-			w.Hold()
-			if err := next(ctx); err != nil {
-				return err
-			}
-			return end()
-		})
-	}
-	check(t, HandleList(svc, "fails", double, FlushBytes(1), with(func() error { return Fail("rolled_back", "no") })))
-	check(t, HandleList(svc, "plain", double, FlushBytes(1), with(func() error { return errors.New("no") })))
-	check(t, HandleList(svc, "panics", double, with(func() error { panic("no") })))
-	check(t, HandleList(svc, "inner", double, FlushBytes(1),
-		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
-			if err := w.Answer(wire.Slot{Ordinal: 0, Data: []byte(`0`)}); err != nil {
-				return err
-			}
-			w.Hold()
-			if err := w.Answer(wire.Slot{Ordinal: 1, Data: []byte(`1`)}); err != nil {
-				return err
-			}
-			if err := next(ctx); err == nil {
-				return errors.New("the inner wrapper did not fail")
-			}
-			if kept, err := w.Answers(); err != nil || len(kept) != 1 {
-				return errors.New("the outer wrapper's answer is gone")
-			}
-			return nil
-		}), with(func() error { return errors.New("no") })))
-	b.Run(svc)
-	for endpoint, code := range map[string]string{
-		"fails": "rolled_back", "plain": wire.CodeHandlerError, "panics": wire.CodePanic,
-	} {
-		got := b.reply(endpoint, numbers(20))
-		retry := endpoint != "fails"
-		if len(got.slots) != 0 || got.failure == nil || got.failure.Code != code || got.failure.Retry != retry {
-			t.Errorf("%s: got %+v", endpoint, got)
-		}
-	}
-	if got := b.reply("inner", numbers(20)); len(got.slots) != 2 || got.failure != nil {
-		t.Errorf("inner: got %+v", got)
+	dropped := b.reply("dropped", append(numbers(2), payload{100, `{}`}))
+	if dropped.holds(t, "dropped", "rolled_back", nil); dropped.messages != 1 {
+		t.Errorf("of what was taken back %d messages came", dropped.messages)
 	}
 }
 
@@ -295,7 +309,7 @@ func TestHoldIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	text := strings.Repeat("x", 512<<10)
-	handler := func(ctx context.Context, chunk *Chunk[numberIn, string]) error {
+	handler := func(ctx context.Context, chunk *Chunk[number, string]) error {
 		for _, item := range chunk.Items() {
 			item.Reply(text)
 		}
@@ -304,55 +318,14 @@ func TestHoldIsBounded(t *testing.T) {
 		}
 		return nil
 	}
-	serveList(b, "huge", handler,
-		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
-			w.Hold()
-			_ = next(ctx) // even so, nothing may be sent
-			return nil
-		}))
-	got := b.reply("huge", numbers(150))
-	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != wire.CodeHeldTooLarge || got.failure.Retry {
-		t.Errorf("got %d slots, failure %v", len(got.slots), got.failure)
-	}
-}
-
-func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	plain := errors.New("plain")
-	ends := make(chan error, 1)
-	watch := func(ctx context.Context, _ *Work, next func(context.Context) error) error {
-		err := next(ctx)
-		ends <- err
-		return err
-	}
-	check(t, HandleList(svc, "plain", func(context.Context, *wrapChunk) error { return plain }, Wrap(watch)))
-	check(t, HandleList(svc, "panics", func(context.Context, *wrapChunk) error { panic("no") }, Wrap(watch)))
-	check(t, HandleList(svc, "late", func(ctx context.Context, _ *wrapChunk) error {
-		<-ctx.Done()
+	serveList(b, "huge", handler, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		w.Hold()
+		_ = next(ctx) // even so, nothing may be sent
 		return nil
-	}, Wrap(watch), Timeout(20*time.Millisecond)))
-	twice := func(ctx context.Context, _ *Work, next func(context.Context) error) error {
-		return errors.Join(next(ctx), next(ctx))
-	}
-	check(t, HandleList(svc, "twice", double, Wrap(twice)))
-	b.Run(svc)
-	for endpoint, code := range map[string]string{
-		"plain": wire.CodeHandlerError, "panics": wire.CodePanic, "late": wire.CodeTimeout,
-	} {
-		got := b.reply(endpoint, numbers(2))
-		if got.failure == nil || got.failure.Code != code || !got.failure.Retry {
-			t.Errorf("%s: got %+v", endpoint, got)
-		}
-		var slot *wire.SlotError
-		if err := await(t, "end", ends); endpoint == "plain" && err != plain || //nolint:errorlint // the very same
-			endpoint != "plain" && (!errors.As(err, &slot) || slot.Code != code) {
-			t.Errorf("%s: the wrapper saw %v", endpoint, err)
-		}
-	}
-	if got := b.reply("twice", numbers(2)); len(got.slots) != 2 { // the answers stand
-		t.Errorf("twice: got %+v", got)
+	}))
+	got := b.reply("huge", numbers(130))
+	if got.holds(t, "huge", wire.CodeHeldTooLarge, nil); got.failure.Retry {
+		t.Errorf("the failure is %v", got.failure)
 	}
 }
 
@@ -386,8 +359,8 @@ func TestSetTrace(t *testing.T) {
 // TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
 func TestNoWrapperCostsNothing(t *testing.T) {
 	j := &serve.Job{Request: &wire.Request{}, Header: nats.Header{}}
-	chunk := &wrapChunk{job: j, items: []*Item[numberIn, numberOut]{{}}}
-	w := &listWork[numberIn, numberOut]{job: j, chunk: chunk,
+	chunk := &wrapChunk{job: j, items: []*Item[number, square]{{}}}
+	w := &listWork[number, square]{job: j, chunk: chunk,
 		handler: func(context.Context, *wrapChunk) error { return nil }}
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(100, func() { _ = serve.RunWrapped(ctx, j, 0, w) }); n != 0 {
@@ -420,46 +393,6 @@ func TestTheLargestResultThatFits(t *testing.T) {
 		if got := w.messages - 1; got != pieces {
 			t.Errorf("%d came in %d messages beside the final one, want %d pieces", n, got, pieces)
 		}
-	}
-}
-
-// Results in pieces are held like others: a transaction that fails takes them back, and one that succeeds sends them in
-// their order among the others.
-func TestLargeResultsAreHeld(t *testing.T) {
-	t.Parallel()
-	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
-	svc := b.service()
-	text := func(n int) string { return strings.Repeat("x", 10+n%2*200_000) }
-	seen := make(chan []wire.Slot, 2)
-	for endpoint, outcome := range map[string]error{"kept": nil, "dropped": Fail("rolled_back", "it was")} {
-		hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
-			w.Hold()
-			if err := next(ctx); err != nil {
-				return err
-			}
-			slots := testenv.Must(w.Answers())(t)
-			seen <- slots
-			return outcome
-		}
-		reply := each(func(item *Item[number, string]) { item.Reply(text(item.In.N)) })
-		check(t, HandleList(svc, endpoint, reply, Wrap(hold)))
-	}
-	b.Run(svc)
-	kept := b.reply("kept", numbers(4))
-	for n := range 4 {
-		if got := len(kept.slots[n].Data); got != len(text(n))+2 || kept.slots[n].Err != nil {
-			t.Errorf("item %d has %d bytes, %v", n, got, kept.slots[n].Err)
-		}
-	}
-	for n, slot := range await(t, "the held answers", seen) {
-		if slot.Ordinal != n || len(slot.Data) != len(text(n))+2 || slot.ContentType != "" {
-			t.Errorf("held answer %d is that of item %d, with %d bytes of %q", n, slot.Ordinal, len(slot.Data),
-				slot.ContentType)
-		}
-	}
-	dropped := b.reply("dropped", numbers(4))
-	if len(dropped.slots) != 0 || dropped.failure == nil || dropped.messages != 1 {
-		t.Errorf("of what was taken back %d messages came, with %d slots", dropped.messages, len(dropped.slots))
 	}
 }
 

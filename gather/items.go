@@ -57,7 +57,6 @@ func canonicalHeader(header *bool) *bool {
 	return header
 }
 
-// given reports whether anything is set.
 func (i *Items) given() bool {
 	return len(i.Schema) > 0 || i.OnInvalid != "" || i.Contract != "" || i.Encoding != "" || i.Header != nil ||
 		i.Delimiter != "" || len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
@@ -80,7 +79,6 @@ const maxColumns = 10_000
 
 var errOnInvalid = fmt.Errorf("want %s or %s", InvalidReject, InvalidFail)
 
-// parseOnInvalid returns the stored form of on_invalid.
 func parseOnInvalid(text string) (string, error) {
 	switch text {
 	case "", InvalidReject:
@@ -93,7 +91,6 @@ func parseOnInvalid(text string) (string, error) {
 
 var errContract = fmt.Errorf("want %s, %s or %s", ContractReject, ContractWarn, ContractOff)
 
-// parseContract returns the stored form of contract.
 func parseContract(text string) (string, error) {
 	switch text {
 	case "", ContractReject:
@@ -104,7 +101,6 @@ func parseContract(text string) (string, error) {
 	return "", errContract
 }
 
-// parseEncoding returns the stored form of an encoding's name.
 func parseEncoding(name string) (string, error) {
 	word := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	for also, is := range map[string]string{"utf8": "utf-8", "latin1": "latin-1", "iso-8859-1": "latin-1",
@@ -180,7 +176,6 @@ func (i *Items) checkReading(prefix string) error {
 	return nil
 }
 
-// checkNames rejects two columns with the same name.
 func (i *Items) checkNames(prefix string) error {
 	called := map[string]bool{}
 	for _, old := range slices.Sorted(maps.Keys(i.Rename)) {
@@ -233,7 +228,6 @@ func (i *Items) check(prefix string) error {
 	return nil
 }
 
-// checkItems validates the item settings against the rest of the plan.
 func (p *Plan) checkItems() error {
 	if err := p.Items.check("items."); err != nil {
 		return err
@@ -260,7 +254,6 @@ func (p *Plan) checkItems() error {
 	return nil
 }
 
-// byName parses NAME=VALUE pairs. checkPairs finds other forms.
 func byName(texts []string) map[string]string {
 	all := map[string]string{}
 	for _, text := range texts {

@@ -96,8 +96,7 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// barrier is how a step starts for all items at once: automatically or on approval. In JSON and YAML it is true or
-// "approve".
+// barrier is how a step starts for all items at once: automatically (true) or on approval ("approve").
 type barrier string
 
 const (

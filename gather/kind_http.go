@@ -74,7 +74,6 @@ func (j *JSON) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// host returns the URL's host and port in lower case.
 func (h *HTTP) host() string {
 	fixed, _, _ := strings.Cut(h.URL, "{")
 	u, err := url.Parse(fixed)
@@ -93,7 +92,6 @@ func (h *HTTP) clone() *HTTP {
 	return &out
 }
 
-// defaultHTTP returns the settings that YAML overrides.
 func defaultHTTP() *HTTP {
 	return &HTTP{
 		Concurrency: DefaultHTTPConcurrency, Timeout: workqueue.Duration(DefaultHTTPTimeout), MaxBytes: DefaultHTTPMaxBytes,
@@ -127,8 +125,7 @@ type Templates struct {
 	Body    *template.Body // nil without a body
 }
 
-// Parse parses the templates, which may use the given variables. The error is a *FieldError with a field such as
-// headers.Accept.
+// Parse parses the templates with these variables. The error is a *FieldError, of a field such as headers.Accept.
 func (h *HTTP) Parse(variables template.Variables) (*Templates, error) {
 	variables.Many = h.WholeChunk
 	t := &Templates{Headers: map[string]*template.Text{}}
@@ -163,7 +160,6 @@ func (t *Templates) Secrets() []string {
 	return slices.Compact(names)
 }
 
-// variables returns what the step's templates may use.
 func (s *Step) variables() template.Variables {
 	return template.Variables{Item: s.SeesItem(), Parts: s.InputParts()}
 }

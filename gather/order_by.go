@@ -30,7 +30,6 @@ func ParseOnFailure(text string) (string, error) {
 // Stops reports whether items after a failed one end.
 func (p *Plan) Stops() bool { return p.OnFailure == FailureStop }
 
-// checkOrder validates the order of items and its combination with other settings.
 func (p *Plan) checkOrder() error {
 	if p.OnFailure != "" && p.OnFailure != FailureStop {
 		return fieldError("on_failure", "%v; this is %.40q", errOnFailure, p.OnFailure)
@@ -72,8 +71,7 @@ func (p *Plan) checkOrder() error {
 	return nil
 }
 
-// Ordered returns the plan with each step after those it needs, and otherwise in the given order. The plan must be
-// valid.
+// Ordered returns a valid plan with each step after those it needs, and otherwise in the given order.
 func (p *Plan) Ordered() *Plan {
 	out := p.clone()
 	rest, placed := out.Steps, map[string]bool{}

@@ -108,8 +108,7 @@ func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	return out, nil
 }
 
-// byName converts a field's name from plans to overrides, with the step's name unless it is the only step, and
-// without items.
+// byName converts a field's name from plans to overrides: with the step's name unless it is the only one.
 func (p *Plan) byName(field string) string {
 	if name, of := strings.CutPrefix(field, "items."); of {
 		return name
@@ -127,8 +126,7 @@ func (p *Plan) byName(field string) string {
 	return field
 }
 
-// lay applies checked overrides to a plan. Another order replaces all of the plan's, and other partitions remove its
-// values.
+// lay applies checked overrides to a plan. A new order replaces the plan's; new partitions remove its values.
 func (o *Overrides) lay(plan *Plan) {
 	if o.Canary != nil && *o.Canary == 0 {
 		plan.CanaryAutoApprove = false
@@ -155,8 +153,7 @@ func (o *Overrides) lay(plan *Plan) {
 	}
 }
 
-// Set sets one setting from text, by its name in plans. Codes are added one by one; other settings can be set once.
-// The error is a *FieldError.
+// Set sets a setting from text, by its name in plans. Codes add up, others are set once. The error is a *FieldError.
 func (o *Overrides) Set(field, text string) error {
 	return read(o.settings(), "", field, text)
 }
@@ -175,8 +172,7 @@ func read(settings []setting, prefix, field, text string) error {
 	return fieldError(prefix+field, "there is no such setting; there are %s", strings.Join(names, ", "))
 }
 
-// SetStep sets a setting of a single step from STEP.SETTING=VALUE, such as compose.chunk=50. Otherwise it is like
-// Set.
+// SetStep is Set for a single step: STEP.SETTING=VALUE, such as compose.chunk=50.
 func (o *Overrides) SetStep(text string) error {
 	path, value, found := strings.Cut(text, "=")
 	name, field, named := strings.Cut(path, ".")
@@ -205,7 +201,6 @@ func OverrideFields() []string {
 	return names
 }
 
-// setting is a setting and its parser.
 type setting struct {
 	field string
 	read  func(text string) error
@@ -217,7 +212,6 @@ func (o *Overrides) settings() []setting {
 	return append(o.ofPlan(&Plan{}), stepSettings(&o.StepOverrides)...)
 }
 
-// ofPlan returns the settings of the whole plan.
 func (o *Overrides) ofPlan(p *Plan) []setting {
 	return []setting{
 		laid("priority", &o.Priority, &p.Priority, workqueue.WholeNumber),
@@ -282,7 +276,6 @@ func worded(field string, value **string, kept *string, parse func(string) (stri
 	}}
 }
 
-// listed is a setting with several values.
 func listed(field string, values *[]string, lay func([]string)) setting {
 	return setting{field: field, read: adding(values), lay: func() {
 		if len(*values) > 0 {
@@ -291,7 +284,6 @@ func listed(field string, values *[]string, lay func([]string)) setting {
 	}}
 }
 
-// stepSettings returns the step settings, parsed by field type.
 func stepSettings(o *workqueue.StepOverrides) (all []setting) {
 	for name, field := range o.Fields() {
 		all = append(all, setting{field: name, read: readField(field)})

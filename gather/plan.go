@@ -121,7 +121,6 @@ func (p *Plan) WithDefaults() *Plan {
 	return out
 }
 
-// defaultChunk returns the default chunk size: smaller for steps that process items one by one.
 func (s *Step) defaultChunk() int {
 	switch {
 	case s.HTTP != nil && !s.HTTP.WholeChunk:
@@ -133,7 +132,6 @@ func (s *Step) defaultChunk() int {
 	}
 }
 
-// ownName returns the default name of a step, from its worker.
 func (s *Step) ownName() string {
 	switch s.Kind() {
 	case KindHTTP, KindSQL:
@@ -262,7 +260,6 @@ func (s *Step) Kind() Kind {
 	}
 }
 
-// target returns the step's endpoint, host, source or function.
 func (s *Step) target() string {
 	switch s.Kind() {
 	case KindDirect:

@@ -39,7 +39,6 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 	}...)
 }
 
-// word reads a value that has several forms, and stores one of them.
 func word(into *string, parse func(string) (string, error), want error) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) (err error) {
 		said, ok := v.Plain()
@@ -111,8 +110,7 @@ func readBarrier(step *Step) func(strictyaml.Value) error {
 	}
 }
 
-// together combines a number that may be auto with the field of the same name plus _auto, which makes the number an
-// upper bound. It is nil if neither is set.
+// together combines a number or auto with the field plus _auto, which makes the number an upper bound; nil if unset.
 func together(doc *strictyaml.Document, path string, number **workqueue.Adaptive, auto *bool) error {
 	is := *number
 	switch {

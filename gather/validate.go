@@ -198,7 +198,6 @@ func (s *Step) validate(prefix string) error {
 	return s.validateTogether(prefix)
 }
 
-// validateKind checks that exactly one kind is set, and its settings.
 func (s *Step) validateKind(prefix string) error {
 	var kinds []Kind
 	for _, k := range []struct {
@@ -214,7 +213,7 @@ func (s *Step) validateKind(prefix string) error {
 	}
 	switch {
 	case len(kinds) == 0:
-		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of request, http, sql and local")
+		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of direct, http, sql and local")
 	case len(kinds) > 1:
 		return fieldError(prefix+string(kinds[1]), "%s is set, too; a step has one of endpoint, direct, http, sql "+
 			"and local: make two steps of it", kinds[0])
@@ -243,7 +242,6 @@ func (s *Step) validateTarget(prefix string) error {
 	return nil
 }
 
-// checkInputs checks that inputs exist and are not repeated, and that a barrier has needs.
 func (s *Step) checkInputs(prefix string) error {
 	for n, input := range s.Inputs {
 		field := fmt.Sprintf("%sinputs[%d]", prefix, n)
@@ -288,7 +286,6 @@ func checkAllCodes(prefix string, s workqueue.StepSettings) error {
 	return checkCodes(prefix+"no_retry_codes", s.NoRetryCodes)
 }
 
-// validateTogether checks combinations of settings.
 func (s *Step) validateTogether(prefix string) error {
 	switch {
 	case s.ChunkAuto && s.ChunkTime == 0:
@@ -309,7 +306,6 @@ func (s *Step) validateTogether(prefix string) error {
 	return nil
 }
 
-// checkCodes allows valid error codes, without repetitions.
 func checkCodes(field string, codes []string) error {
 	if len(codes) > maxCodes {
 		return fieldError(field, "%d codes; at most %d are allowed", len(codes), maxCodes)

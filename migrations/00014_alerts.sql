@@ -13,7 +13,7 @@ CREATE TABLE alert (
     failures      integer     NOT NULL DEFAULT 0 CHECK (failures >= 0),
     failing_since timestamptz,
     error         text        NOT NULL DEFAULT '',
-    told_at       timestamptz,
+    notified_at   timestamptz,
     created_by    text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT tranche_now(),
     changed_by    text        NOT NULL,
@@ -33,7 +33,7 @@ COMMENT ON COLUMN alert.next_at IS 'Its receiver is not told anything before: a 
 COMMENT ON COLUMN alert.failures IS 'Attempts that failed since its receiver was last told something.';
 COMMENT ON COLUMN alert.failing_since IS 'When the first of them failed; null: none did.';
 COMMENT ON COLUMN alert.error IS 'Why the last attempt failed, or whom it did not reach; empty: neither.';
-COMMENT ON COLUMN alert.told_at IS 'When its receiver was last told something; null: never.';
+COMMENT ON COLUMN alert.notified_at IS 'When its receiver was last notified; null: never.';
 COMMENT ON COLUMN alert.created_by IS 'Who made it.';
 COMMENT ON COLUMN alert.created_at IS 'When.';
 COMMENT ON COLUMN alert.changed_by IS 'Who changed it last.';
@@ -49,14 +49,14 @@ CREATE TABLE alert_condition (
     grp       text        NOT NULL,
     severity  text        NOT NULL CHECK (severity IN ('info', 'warning', 'critical')),
     said      jsonb       NOT NULL,
-    happened  boolean     NOT NULL,
+    one_shot  boolean     NOT NULL,
     noted_at  timestamptz NOT NULL DEFAULT tranche_now(),
     ended_at  timestamptz,
-    told      text        CHECK (told IN ('info', 'warning', 'critical')),
+    notified_severity text CHECK (notified_severity IN ('info', 'warning', 'critical')),
     before    text        CHECK (before IN ('info', 'warning', 'critical')),
     message   uuid,
     PRIMARY KEY (alert, kind, subject),
-    CHECK (ended_at IS NULL OR (told IS NOT NULL AND NOT happened))
+    CHECK (ended_at IS NULL OR (notified_severity IS NOT NULL AND NOT one_shot))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE alert_condition IS 'What a rule has seen, and what of it was told.';
 COMMENT ON COLUMN alert_condition.alert IS 'The rule (alert.name).';
@@ -66,11 +66,11 @@ COMMENT ON COLUMN alert_condition.version IS 'The version of the rule that saw i
 COMMENT ON COLUMN alert_condition.grp IS 'What it is told together with.';
 COMMENT ON COLUMN alert_condition.severity IS 'How much it matters: info, warning or critical.';
 COMMENT ON COLUMN alert_condition.said IS 'What was said of it when it was first seen.';
-COMMENT ON COLUMN alert_condition.happened IS 'It happened, like a completion, and never ends.';
+COMMENT ON COLUMN alert_condition.one_shot IS 'It happened, like a completion, and never ends.';
 COMMENT ON COLUMN alert_condition.noted_at IS 'When it was first seen.';
 COMMENT ON COLUMN alert_condition.ended_at IS 'When it was seen to be over, which is still to be told; null: it is not over.';
-COMMENT ON COLUMN alert_condition.told IS 'The severity with which it was put into a message; null: it was not yet.';
-COMMENT ON COLUMN alert_condition.before IS 'What told was before that message; null: it was the first.';
+COMMENT ON COLUMN alert_condition.notified_severity IS 'The severity with which it was put into a message; null: it was not yet.';
+COMMENT ON COLUMN alert_condition.before IS 'notified_severity before that message; null: it was the first.';
 COMMENT ON COLUMN alert_condition.message IS 'That message (alert_message.id, which goes earlier); null: none.';
 
 -- attempts and the leader''s epoch together fence those who send.

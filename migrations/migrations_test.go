@@ -113,8 +113,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.EmptyDatabase(t)
-			tx, err := testenv.Connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-			testenv.NoError(t, err)
+			tx := testenv.Must(testenv.Connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 			testenv.Must(tx.Exec(t.Context(), c.hold))(t)
 			core, logs := observer.New(zap.WarnLevel)
@@ -218,8 +217,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn := testenv.Connect(t, url)
-	files, err := filepath.Glob("*.sql")
-	testenv.NoError(t, err)
+	files := testenv.Must(filepath.Glob("*.sql"))(t)
 	for _, file := range slices.Backward(files) {
 		down := strings.ReplaceAll(wayBack(t, file), "CONCURRENTLY", "") // several statements are one transaction
 		if _, err := conn.Exec(t.Context(), down); err != nil {
@@ -227,7 +225,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 		}
 	}
 	var left int
-	err = conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
+	err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
 		AND relkind IN ('r', 'v') AND relname <> 'tranche_migration')
 		+ (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)`).Scan(&left)
 	if err != nil || left != 0 {
@@ -333,8 +331,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 // backTo takes back every migration after the given one, the newest first, and returns how many these were.
 func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 	t.Helper()
-	files, err := filepath.Glob("*.sql")
-	testenv.NoError(t, err)
+	files := testenv.Must(filepath.Glob("*.sql"))(t)
 	slices.Sort(files)
 	for _, file := range slices.Backward(files) {
 		if n, err := strconv.ParseInt(file[:5], 10, 64); err != nil || n <= version {

@@ -46,9 +46,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
 	testenv.Must(b.Node.Runs().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil))(t)
-	if done, failed := b.Outcome(t, id, 1); done != 600 || failed != 0 {
-		t.Errorf("%d done, %d failed", done, failed)
-	}
+	b.Want(t, id, 1, 600, 0)
 	b.Check(t)
 }
 
@@ -90,9 +88,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
 	testenv.Must(b.Node.Runs().Rerun(t.Context(), again))(t)
 	testenv.Must(b.Node.Runs().Resume(t.Context(), wish, nil))(t)
-	if done, failed := b.Outcome(t, id, 2); done != 4_000 || failed != 0 {
-		t.Errorf("%d done, %d failed", done, failed)
-	}
+	b.Want(t, id, 2, 4_000, 0)
 	b.Check(t)
 }
 

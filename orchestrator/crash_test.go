@@ -142,9 +142,7 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 					t.Fatal("the run was complete before the crash")
 				}
 				b.succeed(t, l)
-				if done, failed := b.Outcome(t, run, 1); done != items || failed != 0 {
-					t.Errorf("done %d, failed %d; want all %d done", done, failed, items)
-				}
+				b.Want(t, run, 1, items, 0)
 				b.WantRight(t, run, items*len(steps))
 				if n := b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`); n != 1 {
 					t.Errorf("completion was told %d times", n)
@@ -262,9 +260,7 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 		}
 	}
 	b.StartNode(t)
-	if done, failed := b.Outcome(t, run, 1); done != items || failed != 0 {
-		t.Errorf("done %d, failed %d; want all %d done", done, failed, items)
-	}
+	b.Want(t, run, 1, items, 0)
 	kept := export.New(b.Store)
 	for i := range items {
 		key := fmt.Sprint("C", i)

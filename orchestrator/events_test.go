@@ -27,6 +27,15 @@ func (b *bundle) addEvents(t *testing.T, kind string, n, size int) {
 
 const waiting = `SELECT count(*) FROM run_event WHERE kind = $1 AND published_at IS NULL`
 
+// published waits until the events of a kind are, without waiting for the leader.
+func (b *bundle) published(t *testing.T, kind string) {
+	t.Helper()
+	nodetest.Until(t, "events "+kind+" are published", func() bool {
+		b.Node.PublishEvents()
+		return b.Number(t, waiting, kind) == 0
+	})
+}
+
 // NATS takes no events of one kind, and others are larger than a message may be. However many these are, and although
 // they are the older ones, those of other kinds are published; once the permission is granted, these are as well.
 func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
@@ -39,15 +48,14 @@ func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 	b.addEvents(t, "schedule.missed", refused, 0)
 	server := testenv.NATSByConfig(t, allButSchedules)
 	b.Node = b.Join(t, b.Store, server.Conn(t, "node", "p", "_INBOX"), nodetest.Config(t)).Node
-	b.Node.PublishEvents()
-	nodetest.Until(t, "what may be published is", func() bool { return b.Number(t, waiting, "completed") == 0 })
+	b.published(t, "completed")
 	if n, m := b.Number(t, waiting, "schedule.missed"), b.Number(t, waiting, "paused"); n != refused || m != large {
 		t.Errorf("%d refused and %d large events wait; want %d and %d", n, m, refused, large)
 	}
 	b.addEvents(t, "completed", 1, 0) // older than the others
-	nodetest.Until(t, "one more is published", func() bool { return b.Number(t, waiting, "completed") == 0 })
+	b.published(t, "completed")
 	server.Reload(t, strings.Replace(allButSchedules, "schedule.>", "nothing.>", 1))
-	nodetest.Until(t, "the permission is noticed", func() bool { return b.Number(t, waiting, "schedule.missed") == 0 })
+	b.published(t, "schedule.missed")
 	if n := b.Number(t, waiting, "paused"); n != large {
 		t.Errorf("%d large events wait; want %d", n, large)
 	}

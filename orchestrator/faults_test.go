@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,20 +19,26 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Without faults every item is executed exactly once, by three nodes and two services.
+// Without faults every item is executed exactly once, with the run's parameters, by three nodes and two services.
 func TestEveryItemIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	b.StartNode(t)
 	l := nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	b.Serve(t, "statement", l.Handle)
-	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	req := nodetest.Patient()
+	req.Params = map[string]string{"year": "2026", "title": `<é "quoted">`}
+	for range 2 {
+		b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+			if !maps.Equal(chunk.Params(), req.Params) {
+				t.Errorf("the parameters are %v", chunk.Params())
+			}
+			return l.Handle(ctx, chunk)
+		})
+	}
+	run := b.Start(t, req, nodetest.Size)
 	b.WantSound(t, l, run, nodetest.Size)
 	l.WantOnce(t, run, nodetest.Size)
 }
@@ -171,62 +178,6 @@ func bare(t *testing.T) *bundle {
 	return &bundle{nodetest.ServersOnly(t)}
 }
 
-// PostgreSQL is unavailable in the middle of an upload, for longer than the load tries to take back what it wrote. The
-// node and its session live on; once PostgreSQL is back the node clears away what was left, and the key is free.
-func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
-	t.Parallel()
-	b := bare(t)
-	store, toDatabase := b.Through(t, time.Minute)
-	cfg := nodetest.Config(t)
-	// The session outlives the cut, which lasts for as long as the load tries, and a slow machine.
-	cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 10*time.Minute, time.Second, 2*time.Second
-	node := b.Join(t, store, testenv.Conn(t, b.NS), cfg)
-	session := node.Session()
-	req := nodetest.Patient()
-	req.IdempotencyKey = "k"
-	const count, last = 20, 19
-	gate, n := make(chan struct{}), 0
-	source, payload := nodetest.Items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
-			if n++; n == last {
-				<-gate
-			}
-			err := source(item)
-			item.Payload = payload
-			return err
-		})
-		ended <- err
-	}()
-	rows := func(table string) int { return b.Number(t, `SELECT count(*) FROM `+table) }
-	nodetest.Until(t, "a batch is written", func() bool { return rows("work_queue") > 0 })
-	toDatabase.Cut()
-	close(gate)
-	err := <-ended
-	if left, ok := errors.AsType[*workqueue.CleanupPendingError](err); !ok {
-		t.Fatalf("%v, %v; want an CleanupPendingError", left, err)
-	}
-	if rows("batchrun") != 1 || rows("work_queue") == 0 {
-		t.Fatal("nothing is left to be cleared")
-	}
-	toDatabase.Heal()
-	nodetest.Until(t, "the half-made load is gone", func() bool { return rows("batchrun")+rows("work_queue") == 0 })
-	if node.Session() != session {
-		t.Error("the node lost its session: the leader may have cleared the load")
-	}
-	l := nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	loaded, err := node.Runs().Start(t.Context(), req, nodetest.Items(nodetest.Size))
-	if err != nil || loaded.Existing {
-		t.Fatalf("the same key again: %+v, %v; want a new run", loaded, err)
-	}
-	b.WantSound(t, l, loaded.Run, nodetest.Size)
-	if err := node.Stop(); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-}
-
 // givenBack returns what counts the replies that nodes give back from now on, to be delivered again sooner than they
 // would be by themselves, and what counts all that they have done with: these, and probes of the stream.
 func (b *bundle) givenBack(t *testing.T) (count, done func() uint64) {
@@ -278,9 +229,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 		return given() > 0 && info.NumWaiting == 0 && doneWith() == info.Delivered.Consumer
 	})
 	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
-	if done, failed := b.Outcome(t, f.Run, 1); done != 10*count || failed != 0 {
-		t.Errorf("done %d, failed %d; want all %d done", done, failed, 10*count)
-	}
+	b.Want(t, f.Run, 1, 10*count, 0)
 	nodetest.Until(t, "the other node has recorded all replies", func() bool { return other.Stats().Replies >= count })
 	if n := cut.Stats().Replies; n != 0 {
 		t.Errorf("the node without a database recorded %d replies", n)

@@ -26,6 +26,7 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Node claims, publishes and records until it is stopped.
@@ -102,7 +103,7 @@ func (n *Node) newComponents() {
 		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals()})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
-	n.runs = &Runs{node: k, events: n.events}
+	n.runs = &Runs{node: k, loads: start.New(k.Store), events: n.events}
 }
 
 // Session returns the current session, or the zero id. See [core.Core.Session].

@@ -21,8 +21,14 @@ import (
 // Runs starts, changes and reruns runs in the store, and notifies the nodes.
 type Runs struct {
 	node      *core.Core
+	loads     loads
 	events    core.Announcer
 	uncleared runSet // failed loads that may have left data
+}
+
+// loads removes what failed loads have left. See [start.Store].
+type loads interface {
+	ClearLoad(ctx context.Context, run workqueue.RunID) (sealed bool, err error)
 }
 
 // Start loads a run and wakes the nodes. See [start.Store.Load].
@@ -240,7 +246,7 @@ func (r *Runs) keepClear(ctx context.Context, pause time.Duration) {
 // clearUncleared removes what failed loads of this node have left, until none of their commits can succeed.
 func (r *Runs) clearUncleared(ctx context.Context) {
 	for run, since := range r.uncleared.all() {
-		sealed, err := start.New(r.node.Store).ClearLoad(ctx, run)
+		sealed, err := r.loads.ClearLoad(ctx, run)
 		switch {
 		case err != nil:
 			r.node.Log.Warn("clear a failed load; trying again", zap.Stringer("run", run), zap.Error(err))

@@ -1,15 +1,20 @@
 package orchestrator
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -97,4 +102,39 @@ func TestAlarms(t *testing.T) {
 	if a.next(now) != 0 || len(a.at) != 0 {
 		t.Errorf("%v are kept that have passed", a.at)
 	}
+}
+
+// failedLoads are loads of which something is left, until PostgreSQL takes it back or says that it is a run.
+type failedLoads struct {
+	away   bool
+	sealed workqueue.RunID
+	asked  map[workqueue.RunID]int
+}
+
+func (f *failedLoads) ClearLoad(_ context.Context, run workqueue.RunID) (bool, error) {
+	if f.asked[run]++; f.away {
+		return false, errors.New("no connection")
+	}
+	return run == f.sealed, nil
+}
+
+// What a failed load has left is taken back by the node whose session lives on, until nothing more of it can appear.
+func TestFailedLoadsAreCleared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		left := workqueue.NewRunID()
+		store := &failedLoads{away: true, sealed: workqueue.NewRunID(), asked: map[workqueue.RunID]int{}}
+		r := &Runs{node: &core.Core{Log: zaptest.NewLogger(t)}, loads: store}
+		for _, run := range []workqueue.RunID{left, store.sealed} {
+			r.noteUncleared(fmt.Errorf("start: %w", &workqueue.CleanupPendingError{Run: run}))
+		}
+		r.noteUncleared(errors.New("refused"))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*settled)
+		defer cancel()
+		time.AfterFunc(settled*3/2+1, func() { store.away = false })
+		r.keepClear(ctx, settled/2)
+		if store.asked[left] != 4 || store.asked[store.sealed] != 4 || len(r.uncleared.all()) != 0 {
+			t.Errorf("they were cleared %v times, and %v are left", store.asked, r.uncleared.all())
+		}
+	})
 }

@@ -1,19 +1,12 @@
 package workqueue_test
 
 import (
-	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/tranchehq/tranche/internal/testing/storetest"
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
 	startstore "github.com/tranchehq/tranche/workqueue/start"
 )
@@ -34,7 +27,6 @@ func (b *bench) goLoad(req startstore.LoadRequest, next func(*startstore.LoadIte
 	return l
 }
 
-// wait returns when the load has ended.
 func (l *loading) wait() (startstore.Loaded, error) {
 	<-l.done
 	return l.run, l.err
@@ -152,71 +144,6 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	b.WantNothing()
 	loaded, err := b.TryLoad(req, few(4))
 	if err != nil || loaded.Existing {
-		t.Errorf("afterwards: %+v, %v; want a new run", loaded, err)
-	}
-	b.Check()
-}
-
-// onLookup calls f before the n-th look for an idempotency key.
-type onLookup struct {
-	n int
-	f func()
-}
-
-func (o *onLookup) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(q.SQL, "WHERE idempotency_key = $1") {
-		if o.n--; o.n == 0 {
-			o.f()
-		}
-	}
-	return ctx
-}
-
-func (o *onLookup) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-// Another load with the key is faster, and then fails: there is no run to tell of.
-func TestKeyOfALoadThatWasFasterAndFailed(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	config := testenv.Must(pgxpool.ParseConfig(url))(t)
-	trace := &onLookup{n: 2}
-	config.ConnConfig.Tracer = trace
-	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
-	t.Cleanup(pool.Close)
-	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(pool)}}
-	b.Session = b.Open()
-	req := storetest.Request()
-	req.IdempotencyKey = "k"
-
-	broken := errors.New("the upload broke")
-	rival := &bench{&storetest.Bench{T: t, Pool: b.Pool, Store: database.New(b.Pool), Session: b.Session}}
-	gate := make(chan error)
-	var faster *loading
-	trace.f = func() {
-		gate <- broken
-		if _, err := faster.wait(); !errors.Is(err, broken) {
-			t.Errorf("the faster load ended with %v", err)
-		}
-	}
-	source, begun := few(4), false
-	loaded, err := b.TryLoad(req, func(item *startstore.LoadItem) error {
-		if !begun { // between the look for the key and the insert
-			begun = true
-			fast := req
-			fast.Session = b.Session
-			faster = rival.goLoad(fast, gated(heavy(20), 19, gate))
-			b.Until("the faster load has the key", func() bool { return b.Number(`SELECT count(*) FROM batchrun`) == 1 })
-		}
-		return source(item)
-	})
-	if trace.n > 0 {
-		t.Fatal("the key was not looked for again")
-	}
-	if err == nil || loaded.Existing {
-		t.Errorf("%+v, %v; want an error", loaded, err)
-	}
-	b.WantNothing()
-	if loaded, err := b.TryLoad(req, few(4)); err != nil || loaded.Existing {
 		t.Errorf("afterwards: %+v, %v; want a new run", loaded, err)
 	}
 	b.Check()

@@ -46,7 +46,6 @@ type mishapConn struct {
 	held   []byte // a commit on its way
 }
 
-// befell reports whether the mishap has happened.
 func (m *mishap) befell() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,7 +217,6 @@ func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
 	}
 }
 
-// few is heavy with small items.
 func few(n int) func(*start.LoadItem) error { return storetest.Keys(storetest.Names(n)...) }
 
 // A commit in the middle of a load, or one that never arrived: the load fails and leaves nothing. It says that some of

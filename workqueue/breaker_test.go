@@ -19,7 +19,6 @@ type service func(workqueue.Slice) settle.Answer
 
 var crash = workqueue.SlotError{Code: "crash", Message: "it crashed", Retry: true}
 
-// down is a service that is not there.
 func down(s workqueue.Slice) settle.Answer {
 	a := storetest.Answer(s)
 	a.Failure = &crash

@@ -123,27 +123,9 @@ func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Reque
 	return out
 }
 
-// unsent returns what the outbox holds.
 func (b *bench) unsent() []deadletter.UnsentLetter {
 	b.Helper()
-	letters := testenv.Must(deadletter.New(b.Store).UnsentLetters(b.Context(), 1000))(b)
-	return letters
-}
-
-// TestRequeueByForceOfOneThatWasSent is for an operator whose stream was lost.
-func TestRequeueByForceOfOneThatWasSent(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	ids := b.bury(letter("0", "a"))
-	b.requeue(refs(ids[0]), 1)
-	testenv.NoError(t, deadletter.New(b.Store).LettersSent(t.Context(), ids))
-	b.requeue(refs(ids[0]), 0)
-	sel := refs(ids[0])
-	sel.Force = true
-	b.requeue(sel, 1)
-	if unsent := b.unsent(); len(unsent) != 1 || unsent[0].Requeued != 2 {
-		t.Errorf("to be sent: %+v", unsent)
-	}
+	return testenv.Must(deadletter.New(b.Store).UnsentLetters(b.Context(), 1000))(b)
 }
 
 func TestReissuedLettersAreNotRequeued(t *testing.T) {

@@ -239,8 +239,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 		return id
 	}
 	diagnose := func() doctor.Report {
-		report := testenv.Must(doctor.New(b.Store).Doctor(ctx))(t)
-		return report
+		return testenv.Must(doctor.New(b.Store).Doctor(ctx))(t)
 	}
 	ways := map[string]string{
 		"groups that the batch":     `UPDATE tracker_batch SET groups = groups + 1 WHERE id = $1`,

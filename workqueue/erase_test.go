@@ -37,8 +37,7 @@ const (
 func (b *bench) erase(req erasure.Request) erasure.Outcome {
 	b.Helper()
 	req.Key, req.Actor = person, "ann"
-	out := testenv.Must(erasure.New(b.Store).Erase(b.Context(), req))(b)
-	return out
+	return testenv.Must(erasure.New(b.Store).Erase(b.Context(), req))(b)
 }
 
 // personal is a run of which one item of four is the person's: with a payload, an error that was retried, a failure
@@ -396,7 +395,7 @@ collector.failure_code collector_key.failed_code collector_op.error_code dead_le
 run_fail_fast.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.code work_error.error_code
 work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
-alert.state alert_condition.kind alert_condition.severity alert_condition.told alert_condition.before
+alert.state alert_condition.kind alert_condition.severity alert_condition.notified_severity alert_condition.before
 alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role
 audit_log.action batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
 batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode

@@ -493,7 +493,6 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// everything is all the text of an explanation.
 func everything(e *health.Explanation) string {
 	text := e.Summary
 	for i := range e.Groups {

@@ -25,8 +25,7 @@ func (id RunID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText
 // UnmarshalText reads what MarshalText writes.
 func (id *RunID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
 
-// SliceID names one attempt at one chunk and fences every write about it. It is random, since a lagging standby could
-// repeat a counter.
+// SliceID names one attempt at one chunk and fences its writes. It is random: a standby could repeat a counter.
 type SliceID uuid.UUID
 
 // NewSliceID returns a fresh id.
@@ -132,8 +131,7 @@ type Lease struct {
 // RequestKey names a user's request.
 type RequestKey struct{ User, Key string }
 
-// RequestClaim is the right to execute a request with a key. Without it, changes are rolled back: see
-// [session.WithClaim].
+// RequestClaim is the right to execute a request with a key; no change commits without it: [session.WithClaim].
 type RequestClaim struct {
 	RequestKey
 	ID uuid.UUID

@@ -335,8 +335,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
 	b.Helper()
 	req.Session = b.Session
-	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, next))(b)
-	return loaded
+	return testenv.Must(start.New(b.Store).Load(b.Context(), req, next))(b)
 }
 
 // A run of several batches of which nothing fits has ended with its seal.

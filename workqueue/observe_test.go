@@ -28,8 +28,7 @@ func (b *bench) observe() pacestore.Observation {
 	b.Helper()
 	b.Exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 s', created_at = ended_at - interval '3 s'
 		WHERE ended_at IS NOT NULL`)
-	o := testenv.Must(pacestore.New(b.Store).Observe(b.Context(), time.Unix(1, 0), []string{"throttled"}))(b)
-	return o
+	return testenv.Must(pacestore.New(b.Store).Observe(b.Context(), time.Unix(1, 0), []string{"throttled"}))(b)
 }
 
 func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {

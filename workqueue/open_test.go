@@ -321,7 +321,6 @@ func TestOpenRunRaces(t *testing.T) {
 	}
 }
 
-// endRun seals or cancels a run, or both at once.
 func (b *bench) endRun(ctx context.Context, run workqueue.RunID, how string) {
 	var ends sync.WaitGroup
 	if how != "cancel" {
@@ -345,7 +344,6 @@ func (b *bench) mayBeOver(what string, err error) {
 	}
 }
 
-// workOn answers whatever can be claimed.
 func (b *bench) workOn(ctx context.Context, run workqueue.RunID) {
 	for ctx.Err() == nil {
 		claimed, err := dispatch.New(b.Store).Claim(ctx, b.ClaimRequest(run, 4))

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -65,54 +64,6 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	if due := b.Record(broken).Due; len(due) != 0 {
 		t.Errorf("halves are due in %v; want at once", due)
 	}
-}
-
-// More slices than one transaction takes were lost with the streams: all of them are reissued, in several.
-func TestLostStreamsOfManySlices(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	lease := b.Lead()
-	made := time.Now()
-	if _, _, err := session.New(b.Store).ObserveStreams(t.Context(),
-		session.Created{Work: made, Reply: made}); err != nil {
-		t.Fatal(err)
-	}
-	const many = 2500
-	req := storetest.Chunked(1)
-	req.Steps[0].InFlight = many
-	run := b.Load(req, many)
-	all := func() (claimed []workqueue.Slice) { // a claim of all would take longer than it may on a busy machine
-		for range many / 500 {
-			claimed = append(claimed, b.Claim(run, 500)...)
-		}
-		return claimed
-	}
-	claimed := all()
-	if len(claimed) != many {
-		t.Fatalf("claimed %d slices of %d", len(claimed), many)
-	}
-	b.Send(claimed...)
-	testenv.NoError(t, session.New(b.Store).AdvanceStreams(t.Context(), 1))
-	if n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {
-		t.Errorf("released %d slices, %v; want %d", n, err, many)
-	}
-	transactions := b.Number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
-	largest := b.Number(`SELECT max(n) FROM (SELECT count(*) n FROM work_slice WHERE state = 'expired'
-		GROUP BY xmin::text) AS sizes`)
-	if transactions < 2 || largest > 2000 {
-		t.Errorf("%d transactions, the largest of %d slices; want none of more than 2000", transactions, largest)
-	}
-	b.WantTally(run, storetest.Tally{Live: many})
-	again := all()
-	if n := b.Disjoint(again); n != many {
-		t.Errorf("%d items came again of %d", n, many)
-	}
-	for _, s := range again {
-		if s.Failures != 0 {
-			t.Fatalf("%+v counts as a failure", s)
-		}
-	}
-	b.Check()
 }
 
 // What commits is counted once, by endpoint: outcomes by replies, and what failed since its time was over.

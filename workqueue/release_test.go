@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// ids lists the ids of slices.
 func ids(slices ...workqueue.Slice) []workqueue.SliceID {
 	var all []workqueue.SliceID
 	for _, s := range slices {
@@ -178,8 +177,7 @@ func (b *bench) hand(claimed ...workqueue.Slice) {
 func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.Slice) map[workqueue.SliceID]bool {
 	b.Helper()
 	b.Pass(ids(claimed...)...)
-	blamed := testenv.Must(settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted))(b)
-	return blamed
+	return testenv.Must(settle.New(b.Store).Blamed(b.Context(), ids(claimed...), doubted))(b)
 }
 
 // What is sent along with others that are answered is to blame for its silence; what no one else was answered beside,
@@ -290,14 +288,12 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 
 func (b *bench) readMark() session.Mark {
 	b.Helper()
-	m := testenv.Must(session.New(b.Store).ReadMark(b.Context()))(b)
-	return m
+	return testenv.Must(session.New(b.Store).ReadMark(b.Context()))(b)
 }
 
 func (b *bench) raise(known session.Mark) session.Mark {
 	b.Helper()
-	m := testenv.Must(session.New(b.Store).RaiseMark(b.Context(), known))(b)
-	return m
+	return testenv.Must(session.New(b.Store).RaiseMark(b.Context(), known))(b)
 }
 
 // A mark of another database says nothing of this one; a timeline that has changed says that another server took over.

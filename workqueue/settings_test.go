@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -130,38 +129,6 @@ func TestOverridesLieOverSettings(t *testing.T) {
 	if !slices.Contains(told, "chunk=auto, at most 8192") || !slices.Contains(told, "retry_backoff=1h0m0s") {
 		t.Errorf("people read %q", told)
 	}
-}
-
-// Steps of one run that go on side by side keep each to its own chunk, limit in flight, rate, attempts and retry codes.
-func TestStepsKeepToTheirOwnSettings(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	small, large, slow := storetest.Need("small"), storetest.Need("large"), storetest.Need("slow")
-	small.Chunk, small.InFlight, small.NoRetryCodes = 2, 1, []string{"soft"}
-	large.Chunk, large.InFlight, large.MaxAttempts, large.RetryBackoff = 5, 2, 3, time.Hour
-	small.MaxAttempts, slow.Rate = 3, 0.01
-	run := b.Load(storetest.Planned(small, large, slow), 20)
-	for step, want := range map[workqueue.Step][]int{0: {2}, 1: {5, 5}, 2: {1}} {
-		claimed := b.ClaimStep(run, step, storetest.Plenty).Slices
-		var sizes []int
-		var answers []settle.Answer
-		for _, s := range claimed {
-			sizes = append(sizes, s.Mask.Count())
-			answers = append(answers, storetest.Faulty(s, workqueue.SlotError{Code: "soft", Retry: true}))
-		}
-		if len(sizes) != len(want) || sizes[0] != want[0] {
-			t.Errorf("step %d is claimed in chunks of %v; want %v", step, sizes, want)
-		}
-		b.Record(answers...)
-	}
-	b.WantAt(run, 0, storetest.StepTally{Ready: 18, Failed: 2})  // never retried
-	b.WantAt(run, 1, storetest.StepTally{Ready: 10, Flying: 10}) // again in an hour
-	b.WantAt(run, 2, storetest.StepTally{Ready: 19, Failed: 1})  // tried once
-	b.ClaimStep(run, 2, storetest.Plenty)                        // whatever has come in, it is in debt then
-	if more := b.ClaimStep(run, 2, storetest.Plenty).Slices; len(more) > 0 {
-		t.Errorf("the slow step is claimed at once again: %d slices", len(more))
-	}
-	b.Check()
 }
 
 // The first of all says what the streams are like; later ones, and no one's change of nothing, leave no trace.
@@ -288,19 +255,6 @@ func TestParseMaxFailed(t *testing.T) {
 	}
 }
 
-func TestDuration(t *testing.T) {
-	t.Parallel()
-	var d workqueue.Duration
-	if err := json.Unmarshal([]byte(`"1m30s"`), &d); err != nil || time.Duration(d) != 90*time.Second {
-		t.Errorf("got %v, %v", d, err)
-	}
-	for _, text := range []string{`90`, `"soon"`, `"5"`} {
-		if err := json.Unmarshal([]byte(text), &d); err == nil {
-			t.Errorf("%s is taken", text)
-		}
-	}
-}
-
 func FuzzValues(f *testing.F) {
 	for _, text := range []string{"auto", "500", "512KiB", "1%", "0.5%", "none", "1h"} {
 		f.Add(text)
@@ -322,7 +276,6 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// planOf is a plan with a text of its own.
 func planOf(name, text string) workqueue.Document {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
 	return workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
@@ -330,8 +283,7 @@ func planOf(name, text string) workqueue.Document {
 
 func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 	b.Helper()
-	applied := testenv.Must(start.New(b.Store).ApplyPlan(b.Context(), plan, "ann"))(b)
-	return applied
+	return testenv.Must(start.New(b.Store).ApplyPlan(b.Context(), plan, "ann"))(b)
 }
 
 func TestADeletedPlanKeepsItsNumbers(t *testing.T) {

@@ -31,8 +31,7 @@ const (
 	CauseProbe      Cause = "probe"      // one item, sent to test whether an endpoint is up again
 )
 
-// CodeDeliveries is the error code of a chunk abandoned after too many deliveries. The services' SDK replies with
-// it; a node records it for a request that JetStream no longer delivers.
+// CodeDeliveries is the error code of a chunk abandoned after too many deliveries, by the services' SDK or a node.
 const CodeDeliveries = "too_many_deliveries"
 
 // CodeResultTooLarge is the error code of an item whose result exceeds its step's limit. Services use it, too.
@@ -160,8 +159,8 @@ func ParseFailFast(text string) (FailFast, error) {
 	return FailFast{Failures: n, Within: m}, nil
 }
 
-// Trips reports whether the rule holds the run, given the failures of one code among the first outcomes. Beyond
-// Within outcomes, recorded together, the ratio decides.
+// Trips reports whether the rule holds the run, given the failures of one code among the first outcomes. Beyond Within
+// outcomes, recorded together, the ratio decides.
 func (g FailFast) Trips(failures, outcomes int) bool {
 	return g.Failures > 0 && failures >= g.Failures && failures*g.Within >= g.Failures*outcomes
 }

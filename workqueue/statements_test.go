@@ -128,7 +128,6 @@ func (s *source) text(pkg string, e ast.Expr) (text string, ok bool) {
 	return s.text(c.pkg, c.value)
 }
 
-// statements returns every statement by its name.
 func (s *source) statements() map[string]string {
 	all := map[string]string{}
 	for name, value := range s.values {

@@ -18,8 +18,7 @@ import (
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	b.Helper()
-	page := testenv.Must(inspect.New(b.Store).Audit(b.Context(), f))(b)
-	return page
+	return testenv.Must(inspect.New(b.Store).Audit(b.Context(), f))(b)
 }
 
 // What a run starts with is on record, although it may be set otherwise later.
@@ -55,8 +54,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	b.pause(held)
 	states := func(want ...string) []inspect.RunSummary {
 		t.Helper()
-		runs := testenv.Must(inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want}))(t)
-		return runs
+		return testenv.Must(inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want}))(t)
 	}
 	runs := states("paused")
 	if len(runs) != 1 || runs[0].ID != held || runs[0].State != "paused" || runs[0].Version != 3 {

@@ -23,8 +23,7 @@ func Of(s bitfield.Set) pgtype.Bits {
 	return wrap(s.AppendTo(make([]byte, 0, bitfield.Bytes)))
 }
 
-// Slice returns the sets as one parameter of type bit[] or varbit[]: `unnest($1::bit(8192)[])`. Without sets it is an
-// empty array, not NULL.
+// Slice returns sets as one parameter of type bit[] or varbit[], never NULL: `unnest($1::bit(8192)[])`.
 func Slice(sets []bitfield.Set) []pgtype.Bits {
 	all := make([]byte, 0, len(sets)*bitfield.Bytes)
 	out := make([]pgtype.Bits, len(sets))

@@ -83,8 +83,7 @@ UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// ackNewSQL is ackSQL for one batch and also returns the cleared bits. They cost a kilobyte per group, so ackSQL
-// omits them.
+// ackNewSQL is ackSQL for one batch, and returns the cleared bits: a kilobyte per group, so ackSQL omits them.
 const ackNewSQL = ackMovedSQL + `g.grp, l.pending & l.mask AS cleared
 ), total AS MATERIALIZED (
     SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
@@ -97,8 +96,7 @@ UNION ALL
 SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
 FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// closeSQL continues from total, the number of emptied groups per batch. It locks batch rows in ascending order, as
-// described at ackSQL.
+// closeSQL continues from total, the emptied groups per batch. It locks batch rows in ascending order; see ackSQL.
 const closeSQL = `, batch AS MATERIALIZED (
     SELECT b.*
     FROM (SELECT * FROM total WHERE emptied > 0 ORDER BY batch_id) t CROSS JOIN LATERAL (
@@ -229,7 +227,6 @@ func (f misfit) err(batch uuid.UUID) error {
 	return e
 }
 
-// scanAcks reads the rows of ackSQL, or of ackNewSQL with more columns.
 func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) error {
 	var (
 		batch      uuid.UUID
@@ -323,12 +320,12 @@ LEFT JOIN batch l ON l.completed`
 // queueAckWhole acknowledges all pending items of whole groups, like QueueAck but without masks: a billion items need
 // one small message. A span beyond the batch's groups is a *GroupError when the results are read; then roll the
 // transaction back.
-func queueAckWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, code string, into *Acked) error {
+func queueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, code string, into *Acked) error {
 	m, err := mergeSpans(id, spans)
 	if err != nil {
 		return err
 	}
-	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
+	b.Queue(ackWholeSQL, []pgtype.UUID{{Bytes: id, Valid: true}}, m.first, m.last, m.lo(), m.hi(), code).
 		QueryRow(func(row pgx.Row) error {
 			var (
 				generation *int

@@ -155,11 +155,9 @@ func (w *work) add(ctx context.Context, tx pgx.Tx, i int) error {
 	return nil
 }
 
-// code returns the code of a step whose acks share one.
 func (w *work) code(s *step) string { return w.acks[s.of[0]].Code }
 
-// bits reports whether the newly acknowledged items must be known: if several acks share the statement, or items
-// failed.
+// bits reports whether the new items must be known: several acks share the statement, or items failed.
 func (w *work) bits(s *step) bool { return s.whole == nil && (len(s.of) > 1 || w.code(s) != "") }
 
 func (w *work) items(s *step) (all []Ack) {
@@ -172,7 +170,6 @@ func (w *work) items(s *step) (all []Ack) {
 	return all
 }
 
-// attribute computes each ack's effect.
 func (w *work) attribute(out []Acked) {
 	for _, s := range w.steps {
 		if w.bits(s) {
@@ -267,7 +264,7 @@ func (w *work) queue(b *pgx.Batch) error {
 func (w *work) queueStep(b *pgx.Batch, s *step) error {
 	switch {
 	case s.whole != nil:
-		return queueAckWhole(b, ackWholeSQL, w.batch, s.whole, w.code(s), &s.acked)
+		return queueAckWhole(b, w.batch, s.whole, w.code(s), &s.acked)
 	case w.bits(s):
 		return queueAckNew(b, w.batch, w.items(s), &s.acked, &s.fresh)
 	}

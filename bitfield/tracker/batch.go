@@ -286,8 +286,7 @@ func (m *masks) empty() bool {
 
 const stateSQL = `SELECT state FROM tracker_batch WHERE id = $1`
 
-// checkState explains why a conditional update matched no row. It returns nil in the harmless states, in which there
-// is nothing to do.
+// checkState explains why a conditional update matched no row. It returns nil in the harmless states.
 func checkState(ctx context.Context, q Querier, op string, id uuid.UUID, want string, harmless ...State) error {
 	var state State
 	if err := q.QueryRow(ctx, stateSQL, id).Scan(&state); err != nil {

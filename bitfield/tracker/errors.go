@@ -100,7 +100,6 @@ func wrap(op string, batch uuid.UUID, err error) error {
 	return fmt.Errorf("%s tracker batch %s: %w", op, batch, err)
 }
 
-// notFound is wrap for the error of a one-row query.
 func notFound(op string, batch uuid.UUID, err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return &NotFoundError{batch}

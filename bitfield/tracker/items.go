@@ -37,10 +37,6 @@ INSERT INTO tracker_add (batch_id, key, first_group, groups, items) VALUES ($1, 
 // AddItems appends n pending items. With a key it does so once, and may be repeated, even after the seal; the same
 // key with another n is a *ConflictError. The tracker must be open, or it is a *StateError.
 func AddItems(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
-	return addBehind(ctx, tx, lockTrackerSQL, batch, n, key)
-}
-
-func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int64, key string) (Added, error) {
 	const op = "add items to"
 	if n < 1 || n > MaxAdd {
 		return Added{}, &RequestError{
@@ -54,7 +50,7 @@ func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n i
 		state State
 		items int64
 	)
-	if err := tx.QueryRow(ctx, lock, batch).Scan(&state, &items); err != nil {
+	if err := tx.QueryRow(ctx, lockTrackerSQL, batch).Scan(&state, &items); err != nil {
 		return Added{}, notFound(op, batch, err)
 	}
 	if before, err := addedBefore(ctx, tx, batch, n, key); err != nil || before.Existing {
@@ -94,8 +90,7 @@ func addedBefore(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key s
 	return before, nil
 }
 
-// EventKind is how a batch ended. Events are rows of run_event with the batch as run, published on
-// tranche.event.<kind>.
+// EventKind is how a batch ended. Events are rows of run_event (run = batch), published on tranche.event.<kind>.
 type EventKind string
 
 // Kinds of events. A batch has one of them, once.
@@ -182,8 +177,7 @@ SET deleted_at = tranche_now(), key = NULL,
     webhook_state = CASE webhook_state WHEN 'due' THEN 'given_up' ELSE webhook_state END
 WHERE batch_id = ANY ($1) AND deleted_at IS NULL`
 
-// DeleteTracker deletes a tracker in any state, immediately. It will not complete and sends no event. Purge removes
-// its rows.
+// DeleteTracker deletes a tracker in any state. It will not complete and sends no event. Purge removes its rows.
 func DeleteTracker(ctx context.Context, tx pgx.Tx, batch uuid.UUID) error {
 	var (
 		state State

@@ -16,8 +16,8 @@ import (
 func TestGroupsAreFoundByKey(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
-	keyless := mutate(t, "ack", "AND g.grp = w.grp", "AND g.grp + 0 = w.grp") // no index has the sum
-	if plan := keptPlan(t, pool, keyless); !goesThroughGroups(plan) {
+	keyless := strings.Replace(tracker.Statements["ack"], "AND g.grp = w.grp", "AND g.grp + 0 = w.grp", 1)
+	if plan := keptPlan(t, pool, keyless); !goesThroughGroups(plan) { // no index has the sum
 		t.Errorf("nothing is found in a plan that is bad:\n%s", strings.Join(plan, "\n"))
 	}
 	for _, first := range []string{`SELECT`, `
@@ -25,8 +25,7 @@ func TestGroupsAreFoundByKey(t *testing.T) {
 		INSERT INTO tracker_group (batch_id, grp, size, pending)
 		SELECT id, g, 9, B'0'::bit(8192) FROM tracker_batch, generate_series(0, 9) g`, `ANALYZE`} {
 		testenv.Must(pool.Exec(t.Context(), first))(t)
-		for _, name := range []string{"ack", "ackNew"} {
-			statement := tracker.Statements[name]
+		for name, statement := range tracker.Statements {
 			if plan := keptPlan(t, pool, statement); goesThroughGroups(plan) {
 				t.Errorf("after %s, %s goes through groups:\n%s", first, name, strings.Join(plan, "\n"))
 			}

@@ -216,7 +216,6 @@ func (n *naive) draw(t *rapid.T) (a tracker.ItemsAck, fit bool) {
 	return a, fit
 }
 
-// check compares what acks did.
 func check(t *rapid.T, of []*naive, acks []tracker.ItemsAck, got []tracker.Acked, err error, fit bool) {
 	if _, misfit := errors.AsType[*tracker.GroupError](err); misfit == fit || (err == nil) != fit {
 		t.Fatalf("the masks fit: %v, and the error is %v", fit, err)

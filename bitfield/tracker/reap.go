@@ -80,10 +80,10 @@ type verdict struct {
 // Reap ends at most limit batches, fewer if they are large. Open and sealed ones idle for their age expire, with an
 // event; ended ones are deleted after Keep. Only the leader calls it, in a transaction that holds the lease.
 func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
-	return reapBy(ctx, tx, reapVerdictSQL, limit, reapGroups)
+	return reapOf(ctx, tx, limit, reapGroups)
 }
 
-func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit, groups int) (Reaped, error) {
+func reapOf(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) {
 	rows, err := tx.Query(ctx, reapCandidatesSQL, limit, groups)
 	if err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
@@ -96,7 +96,7 @@ func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit, groups int) (Re
 	for i := range due {
 		ids[i] = due[i].Batch
 	}
-	if rows, err = tx.Query(ctx, judge, ids); err != nil {
+	if rows, err = tx.Query(ctx, reapVerdictSQL, ids); err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
 	verdicts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[verdict])
@@ -153,8 +153,7 @@ type Webhook struct {
 type WebhookRoom struct {
 	UnderWay        []Webhook // not returned again
 	AtOnce, PerHost int
-	// Kept of AtOnce is reserved for hosts without calls in progress, so that hanging hosts with many calls do not block
-	// others.
+	// Kept of AtOnce is reserved for hosts without calls in progress, so that hanging hosts do not block others.
 	Kept int
 }
 

@@ -202,53 +202,6 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 	})
 }
 
-func TestWebhooksThatAreOwed(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: "https://h/x", Secret: "s"}})
-	due := func() []tracker.Webhook {
-		list, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{AtOnce: 10, PerHost: 10})
-		testenv.NoError(t, err)
-		return list
-	}
-	if len(due()) != 0 {
-		t.Error("a webhook is owed before the end")
-	}
-	b.seal(id)
-	list := due()
-	if len(list) != 1 || list[0].Batch != id || list[0].URL != "https://h/x" || list[0].Secret != "s" ||
-		list[0].Attempts != 0 || b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2`,
-		list[0].EventID, list[0].Event) != 1 {
-		t.Fatalf("due: %+v", list)
-	}
-	note := func(w tracker.Webhook, state tracker.WebhookState, reason string) bool {
-		return in(b, func(ctx context.Context, tx pgx.Tx) (bool, error) {
-			return tracker.NoteWebhook(ctx, tx, w, state, reason, time.Hour)
-		})
-	}
-	if !note(list[0], tracker.WebhookDue, "refused") || note(list[0], tracker.WebhookDue, "refused") {
-		t.Error("an attempt is noted once")
-	}
-	later := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due'
-		AND webhook_next_at - tranche_now() BETWEEN interval '59 minutes' AND interval '1 hour'`)
-	if later != 1 || len(due()) != 0 {
-		t.Error("it is not retried in an hour")
-	}
-	if got := b.get(id); got.WebhookState != "due" || got.WebhookAttempts != 1 || got.WebhookError != "refused" ||
-		got.WebhookNextAt == nil {
-		t.Errorf("after a failure: %+v", got)
-	}
-	b.exec(`UPDATE tracker_service SET webhook_next_at = tranche_now()`)
-	list = due()
-	if !note(list[0], tracker.WebhookDelivered, "") {
-		t.Error("the delivery was not noted")
-	}
-	if got := b.get(id); got.WebhookState != "delivered" || got.WebhookAttempts != 2 || got.WebhookError != "" ||
-		note(list[0], tracker.WebhookGivenUp, "x") {
-		t.Errorf("after the delivery: %+v", got)
-	}
-}
-
 // Calls are handed out host by host: of each no more than there is room for, the longest due first, and none that is
 // in progress. Who has the fewest in progress comes first.
 func TestWebhooksAreHandedOutByHost(t *testing.T) {

@@ -54,7 +54,6 @@ func (b *bench) begin() pgx.Tx {
 	return tx
 }
 
-// exec changes what only time changes.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
 	testenv.Must(b.pool.Exec(b.Context(), sql, args...))(b)
@@ -220,7 +219,6 @@ func (b *bench) events(id uuid.UUID) (events []event) {
 // first is an ack of the first n items of a group.
 func first(group, n int) tracker.Ack { return tracker.Ack{Group: group, Mask: bitfield.Full(n)} }
 
-// some is an ack of single items of a group.
 func some(group int, items ...int) tracker.Ack {
 	return tracker.Ack{Group: group, Mask: bitfield.Of(items...)}
 }

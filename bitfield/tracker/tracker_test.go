@@ -51,16 +51,6 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 	if want := []tracker.GroupState{{1, 100, 99, 0, 1}, {2, 8192, 0, 0, 8192}}; err != nil || !slices.Equal(states, want) {
 		t.Errorf("groups %+v, %v", states, err)
 	}
-	missing, next, err := tracker.Missing(t.Context(), b.pool, id, tracker.Position{}, 2)
-	if want := []tracker.Range{{Group: 0, Lo: 1, Hi: 5}, {Group: 0, Lo: 6, Hi: 8191}}; err != nil || next == nil ||
-		*next != (tracker.Position{Group: 1}) || !slices.Equal(missing, want) {
-		t.Errorf("missing %v, next %v, %v", missing, next, err)
-	}
-	missing, next, err = tracker.Missing(t.Context(), b.pool, id, tracker.Position{Group: 1, Index: 50}, 2)
-	if want := []tracker.Range{{Group: 1, Lo: 50, Hi: 99}, {Group: 4, Lo: 0, Hi: 8192}}; err != nil || next != nil ||
-		!slices.Equal(missing, want) {
-		t.Errorf("missing %v, next %v, %v", missing, next, err)
-	}
 	ended := tracker.Acked{Newly: int(info.Pending), Completed: true}
 	if got := b.ack(all(id), all(id)); !slices.Equal(got, []tracker.Acked{ended, {}}) {
 		t.Errorf("the last ack: %+v", got)
@@ -90,6 +80,23 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 	b.openAs(tracker.OpenRequest{ID: id, Owner: "billing"}) // another batch, whose end is another event
 	if completed := b.seal(id); !completed || len(b.events(id)) != 2 {
 		t.Errorf("completed %t, with the events %+v", completed, b.events(id))
+	}
+}
+
+// An end is noted once, and not of what was deleted.
+func TestAnEndIsNotedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	sealed, deleted := b.open(), b.open()
+	b.seal(sealed)
+	testenv.NoError(t, b.tryDelete(deleted))
+	for id, want := range map[uuid.UUID]int{sealed: 1, deleted: 0} {
+		_, err := try(b, func(ctx context.Context, tx pgx.Tx) (nothing, error) {
+			return nothing{}, tracker.NoteEnd(ctx, tx, id)
+		})
+		if n := len(b.events(id)); err != nil || n != want {
+			t.Errorf("%d events, %v; want %d", n, err, want)
+		}
 	}
 }
 
@@ -131,7 +138,8 @@ func (b *bench) touchAll(id uuid.UUID) map[string]error {
 func TestBatchesOfRunsAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.sealedRun(10)
+	run := b.run(10)
+	b.inTurn(sealing(run))
 	b.gone(run)
 	_, err := b.tryOpen(tracker.OpenRequest{ID: run, Owner: "thief"})
 	if !errors.Is(err, tracker.ErrExists) {

@@ -436,7 +436,6 @@ steps:
     in_flight: 8
 `
 
-// written is a file with a text.
 func written(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

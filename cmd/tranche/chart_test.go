@@ -76,8 +76,7 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil))(t)
 		req.Host, req.Close = host, true
 		req.Header.Set("User-Agent", "kube-probe/1.31")
-		answer, err := http.DefaultClient.Do(req)
-		testenv.NoError(t, err)
+		answer := testenv.Must(http.DefaultClient.Do(req))(t)
 		defer func() { _ = answer.Body.Close() }()
 		if text, err := io.ReadAll(answer.Body); err == nil && answer.StatusCode >= http.StatusMultipleChoices {
 			t.Logf("%s%s for %s: %s", where, path, host, text)

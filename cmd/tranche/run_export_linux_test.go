@@ -39,7 +39,7 @@ func page(key string) (result *wire.Binary, file string) {
 // them: neither the command nor the server has them all.
 func TestLargeResultsAreExportedToFiles(t *testing.T) {
 	t.Parallel()
-	const items, bound = 50, 120 << 20
+	const items, bound = 36, 100 << 20
 	b := setup(t)
 	svc, err := endpoints.New(testenv.Dial(t, b.nats, nats.Name("pages")), endpoints.Config{Name: "pages",
 		Version: "1.0.0"})

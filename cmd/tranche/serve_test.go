@@ -46,7 +46,6 @@ type server struct {
 	log   *testenv.Log
 }
 
-// ready waits until it says where everything is.
 func (s *server) ready(t *testing.T) {
 	t.Helper()
 	if err := json.NewDecoder(s.out).Decode(&s.where); err != nil {
@@ -180,8 +179,7 @@ func TestServeWithoutNATS(t *testing.T) {
 		"/healthz": 200, "/readyz": 503, "/api/v1/runs": 200, "/api/v1/endpoints": 503,
 	} {
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil))(t)
-		answer, err := http.DefaultClient.Do(req)
-		testenv.NoError(t, err)
+		answer := testenv.Must(http.DefaultClient.Do(req))(t)
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		if err != nil || answer.StatusCode != want || want == 503 && !strings.Contains(string(text), "NATS") {
@@ -359,8 +357,7 @@ func readyz(t *testing.T, where string) (int, string) {
 func answerOf(t *testing.T, where string) (int, string) {
 	t.Helper()
 	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where, nil))(t)
-	answer, err := http.DefaultClient.Do(req)
-	testenv.NoError(t, err)
+	answer := testenv.Must(http.DefaultClient.Do(req))(t)
 	defer func() { _ = answer.Body.Close() }()
 	text := testenv.Must(io.ReadAll(answer.Body))(t)
 	return answer.StatusCode, string(text)

@@ -150,7 +150,6 @@ func (k *Kit) Conn() *nats.Conn {
 	return nc
 }
 
-// ownTimeout bounds the kit's own actions.
 func (k *Kit) ownTimeout() time.Duration { return max(k.patience, DefaultTimeout) }
 
 func (k *Kit) own() (context.Context, context.CancelFunc) {
@@ -190,6 +189,7 @@ const handBackTimeout = 2 * time.Second
 
 var errKilled = errors.New("the instance was killed")
 
+// Instance is a running instance of a service.
 type Instance struct {
 	kit      *Kit
 	config   endpoints.Config
@@ -333,7 +333,6 @@ func (i *Instance) nak() {
 	_ = i.kit.nc.FlushTimeout(handBackTimeout) // likewise
 }
 
-// delivered records a message from the server.
 func (i *Instance) delivered(subject, ack string) {
 	point, ok := pointOf(subject)
 	if !ok {
@@ -367,7 +366,6 @@ func (i *Instance) acknowledges(subject string, body []byte) (delivery, bool) {
 	return d, ok && string(body) == "+ACK"
 }
 
-// settled removes a delivery, unless the message is a heartbeat.
 func (i *Instance) settled(subject string, body []byte) {
 	if string(body) == "+WPI" {
 		return
@@ -395,7 +393,6 @@ const (
 	callSubjects  = "tranche.call."
 )
 
-// pointOf returns the stage that a delivered message starts.
 func pointOf(subject string) (Point, bool) {
 	if endpoint, ok := strings.CutPrefix(subject, workSubjects); ok {
 		return Point{Endpoint: endpoint}, true
@@ -429,8 +426,7 @@ func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
 		})
 }
 
-// KillBeforeReply kills the next instance that is about to send a message of the endpoint's reply. Effects of its
-// handler remain.
+// KillBeforeReply kills the next instance about to send a message of the endpoint's reply. Handler effects remain.
 func (k *Kit) KillBeforeReply(endpoint string) *Kill {
 	return k.arm("replies as endpoint "+endpoint, func(_ *Instance, subject string, _ []byte) bool {
 		if subject == replySubjects+endpoint {

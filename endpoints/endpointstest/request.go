@@ -31,8 +31,7 @@ type item struct {
 	parts   map[string]any
 }
 
-// Item adds an item with a payload that can be written as JSON. Its ordinal follows that of the previous item,
-// starting at 0.
+// Item adds an item with a payload that can be written as JSON. Ordinals count from 0.
 func Item(key string, payload any) Part {
 	return func(d *draft) {
 		next := 0
@@ -48,8 +47,7 @@ func ItemAt(ordinal int, key string, payload any) Part {
 	return func(d *draft) { d.items = append(d.items, item{ordinal: ordinal, key: key, payload: payload}) }
 }
 
-// InputPart adds the named step's result to the previous item: any value that can be written as JSON, or an
-// endpoints.Binary.
+// InputPart adds the named step's result to the previous item: JSON, or an endpoints.Binary.
 func InputPart(name string, value any) Part {
 	return func(d *draft) {
 		if len(d.items) == 0 {
@@ -160,8 +158,7 @@ func (k *Kit) Post(endpoint string, parts ...Part) *Pending {
 	return k.post(k.request(endpoint, parts))
 }
 
-// Redeliver delivers a request again, as JetStream does without an acknowledgement, and returns the reply to this
-// delivery.
+// Redeliver delivers a request again, as JetStream does without an acknowledgement, and returns the new reply.
 func (k *Kit) Redeliver(r *Request) *Reply {
 	k.t.Helper()
 	return k.PostAgain(r).Wait()
@@ -227,7 +224,6 @@ func (p *Pending) Wait() *Reply {
 	return reply
 }
 
-// explain says why there is no reply.
 func (k *Kit) explain(r *Request) string {
 	text := fmt.Sprintf("endpointstest: in %s no reply of endpoint %s to a request with %d items",
 		k.patience, r.Endpoint, len(r.Keys))
@@ -281,8 +277,7 @@ func (r *Reply) Err(key string) *wire.SlotError {
 	return slot.Err
 }
 
-// LeftOut returns the keys of items without a slot, by ordinal. Failure applies to them; if it is nil they will be
-// retried.
+// LeftOut returns the keys of items without a slot, by ordinal. Failure applies to them; nil means a retry.
 func (r *Reply) LeftOut() []string {
 	answered := map[int]bool{}
 	for _, slot := range r.Slots {
@@ -297,8 +292,7 @@ func (r *Reply) LeftOut() []string {
 	return keys
 }
 
-// Result returns an item's result as T; endpoints.Binary accepts binary results. It fails the test if there is none
-// or it does not fit T.
+// Result returns an item's result as T (endpoints.Binary for bytes), or fails the test.
 func Result[T any](t testing.TB, r *Reply, key string) T {
 	t.Helper()
 	var result T

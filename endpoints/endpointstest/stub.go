@@ -107,7 +107,6 @@ func (s *Stub) answer(
 	return err
 }
 
-// inbox receives replies and assembles them.
 type inbox struct {
 	kit *Kit
 
@@ -241,7 +240,6 @@ func (b *inbox) pop(slice uuid.UUID) (*Reply, <-chan struct{}) {
 	return replies[0], nil
 }
 
-// forget drops a slice's replies.
 func (b *inbox) forget(slice uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -191,7 +191,6 @@ const selectOldRuns = `SELECT DISTINCT run FROM tranche_inbox WHERE at < now() -
 // deleteOld finds rows by primary key. It does not see uncommitted claims.
 const deleteOld = `DELETE FROM tranche_inbox WHERE run = ANY($1::uuid[]) AND at < now() - $2::interval`
 
-// statements are the constants with the table's name.
 type statements struct {
 	create, claim, recall, remember, forget, selectOldRuns, deleteOld string
 }

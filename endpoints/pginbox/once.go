@@ -85,7 +85,6 @@ func answer(ctx context.Context, w *endpoints.Work, slots []wire.Slot) error {
 	return nil
 }
 
-// broken returns the error for a chunk, or the context's if it ended.
 func broken(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, ctx.Err())
@@ -93,7 +92,6 @@ func broken(ctx context.Context, doing string, err error) error {
 	return endpoints.Retry(CodeInbox, "the inbox of the service cannot %s: %v", doing, err)
 }
 
-// rollback ends a transaction even if ctx ended.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
@@ -152,7 +150,6 @@ type chunk struct {
 	done     map[int]bool   // items that an earlier transaction sent on
 }
 
-// claim claims new items and returns the stored answers.
 func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
 	open := c.ordinals
 	for range claimRounds {
@@ -187,7 +184,6 @@ func (c *chunk) insert(ctx context.Context, ordinals []int32) ([]int32, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int32])
 }
 
-// missing returns the ordinals not claimed.
 func (c *chunk) missing(ordinals []int32) []int32 {
 	rest := make([]int32, 0, len(ordinals))
 	for _, ordinal := range ordinals {
@@ -198,7 +194,6 @@ func (c *chunk) missing(ordinals []int32) []int32 {
 	return rest
 }
 
-// unknown returns the ordinals neither claimed nor stored.
 func (c *chunk) unknown(ordinals []int32, known []wire.Slot) []int32 {
 	have := make(map[int32]bool, len(known))
 	for _, slot := range known {
@@ -266,7 +261,6 @@ func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) 
 	return err
 }
 
-// row is an item's row.
 type row struct {
 	Ordinal                    int32
 	Result                     []byte
@@ -286,7 +280,6 @@ func (r row) slot() wire.Slot {
 	return slot
 }
 
-// answers are rows as columns.
 type answers struct {
 	ordinals               []int32
 	results                [][]byte

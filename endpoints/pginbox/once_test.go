@@ -154,7 +154,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 		for _, end := range ends {
 			timeout := time.Minute
 			if end.name == "late" {
-				timeout = 12 * time.Second // in which it succeeds the next time, also where the machine is stalled
+				timeout = time.Second
 			}
 			err := endpoints.HandleList(svc, end.name, func(ctx context.Context, c *chunk) error {
 				if err := book(ctx, c); err != nil || fine.Load() {
@@ -182,9 +182,9 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 	fine.Store(true)
 	for name, reply := range replies {
-		if again := b.kit.Reissue(reply.Request); len(again.Slots) != 3 {
-			t.Errorf("%s, again: %+v", name, again)
-		}
+		b.await(name+" succeeds", func() bool { // on a machine that is stalled it may be late again
+			return len(b.kit.Reissue(reply.Request).Slots) == 3
+		})
 	}
 	if n := b.written(); n != 3*len(ends) {
 		t.Errorf("%d effects", n)

@@ -16,12 +16,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// AckWait is how long a delivered message may go without a heartbeat before redelivery. Readers send heartbeats at a
-// third of it.
+// AckWait is after how long without a heartbeat a message is redelivered. Readers send one at a third of it.
 const AckWait = 15 * time.Second
 
-// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds, and messages fetched by a
-// dead node should not wait long.
+// RecorderAckWait is AckWait for replies and dead letters: recording is fast; a dead node's messages should not wait.
 const RecorderAckWait = 5 * time.Second
 
 // maxAckPending bounds a consumer's messages in flight, over all readers; maxWaiting its waiting pulls.
@@ -108,8 +106,7 @@ func ensureReader(
 	return consumer, nil
 }
 
-// EnsureDurable creates or updates a consumer. It tolerates settings that JetStream cannot change, such as the limit
-// of waiting pulls.
+// EnsureDurable creates or updates a consumer. It tolerates settings that JetStream cannot change.
 func EnsureDurable(
 	ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {
@@ -185,7 +182,6 @@ func SetConsumer(
 	return nil
 }
 
-// subjectOf returns the subject that a consumer must read.
 func subjectOf(info *jetstream.ConsumerInfo) string {
 	switch info.Stream {
 	case wire.StreamReply:

@@ -31,8 +31,7 @@ const (
 	longestElsewhere = 5 * time.Second
 	// dialTimeout bounds connecting to another server, and its answer.
 	dialTimeout = time.Second
-	// quorumTimeout is how long a leader may be without contact to its followers. A server notices only after ten
-	// seconds; heartbeats come every second.
+	// quorumTimeout is how long a leader may lack contact with its followers. Servers themselves take ten seconds.
 	quorumTimeout = 4 * time.Second
 )
 
@@ -113,8 +112,7 @@ func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
 	}
 }
 
-// look asks the other servers and moves to them if one answers while the query is still unanswered here. It takes at
-// most seconds.
+// look asks the other servers, for some seconds, and moves to one that answers if the query is still unanswered here.
 func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	found := false
 	here := nc.ConnectedAddr()
@@ -132,7 +130,6 @@ func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	_ = nc.ForceReconnect() // fails only if the connection is closed
 }
 
-// looked ends a round and reports whether to move.
 func (e *elsewhere) looked(silent string, found bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -175,7 +172,6 @@ func answersAt(nc *nats.Conn, server, question string) bool {
 		Leads(said.Cluster) == nil
 }
 
-// fromURLs returns the user or token in the connection's addresses.
 func fromURLs(servers []string) (user, password, token string) {
 	for _, server := range servers {
 		at, err := url.Parse(strings.TrimSpace(server))
@@ -229,8 +225,7 @@ func LoginRefused(err error) bool {
 	}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
-// UserRefused returns the refusal that stops all sending: login, creating a stream, or publishing to one. It returns
-// "" if none is known.
+// UserRefused returns the refusal that stops all sending (login, or creating or publishing to a stream), or "".
 func UserRefused(nc *nats.Conn) string {
 	if !nc.IsConnected() {
 		if err := nc.LastError(); LoginRefused(err) {

@@ -193,7 +193,6 @@ func (p *Permissions) Explain(err error, subjects ...string) error {
 	return err
 }
 
-// granted removes denials that were disproved.
 func (p *Permissions) granted(subjects []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -336,7 +335,6 @@ func ReadViolation(text, inboxPrefix string) (found *PermissionError, subject st
 	return found, subject, found.Subject != ""
 }
 
-// callerOf returns the caller's name in a subject for answers.
 func callerOf(subject string) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, wire.CallPrefix)
 	name, _, _ = strings.Cut(rest, ".")

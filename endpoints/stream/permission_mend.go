@@ -19,8 +19,7 @@ const (
 	violationDelay = 20 * time.Millisecond
 )
 
-// Run logs new denials until ctx ends, and restores denied subscriptions once they are granted. A server that reloads
-// permissions does not.
+// Run logs new denials until ctx ends, and restores denied subscriptions once granted; servers do not.
 func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 	for backoff.Sleep(ctx, mendInterval) == nil {
 		p.logNew(log)
@@ -85,8 +84,7 @@ func (p *Permissions) mend(ctx context.Context, subject string) bool {
 	}
 }
 
-// hears returns an error while the user may not read its inbox. That subscription is made once, so each request would
-// otherwise time out.
+// hears returns an error while the user may not read its inbox, subscribed once: requests would time out.
 func (p *Permissions) hears(ctx context.Context) error {
 	p.mu.Lock()
 	var deaf *PermissionError

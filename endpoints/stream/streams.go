@@ -72,13 +72,11 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// States holds the streams' creation times. A later time than before means that the stream was recreated and its
-// messages are lost.
+// States holds the streams' creation times. A later time means that the stream was recreated without its messages.
 type States struct {
 	WorkCreated, ReplyCreated, StageCreated, FlowCreated time.Time
 }
 
-// all returns the settings of all streams.
 func (c Config) all() []jetstream.StreamConfig {
 	c = c.WithDefaults()
 	return []jetstream.StreamConfig{c.work(), c.reply(), c.stage(), c.flow(), c.event(), c.dead()}
@@ -283,8 +281,7 @@ func SuspendedOf(ctx context.Context, js jetstream.JetStream, endpoint string) (
 // Empty reports whether no chunk is suspended.
 func (s Suspended) Empty() bool { return len(s.ids) == 0 }
 
-// Of returns the subject of the state of a node's chunk, or "" if it is not suspended. For a chunk between two stages
-// it is the later one.
+// Of returns the state's subject of a node's chunk, of the later stage if it is between two, or "" if not suspended.
 func (s Suspended) Of(slice uuid.UUID) string {
 	if s.Empty() {
 		return ""

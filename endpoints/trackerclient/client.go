@@ -204,8 +204,7 @@ type AddRequest struct {
 	GroupSettings
 }
 
-// AckRequest is the message on AckSubject. With a batch, IDs and ranges must be of that batch, and ranges may omit
-// it.
+// AckRequest is the message on AckSubject. Batch, if set, applies to ranges without one; all must be of that batch.
 type AckRequest struct {
 	Batch string `json:"batch,omitempty"`
 	Acknowledgement

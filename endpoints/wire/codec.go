@@ -253,8 +253,7 @@ func decompress(body []byte, limit int) ([]byte, error) {
 	}
 }
 
-// Claimed returns the size claimed by the first frame, or an estimate within limit, and whether body starts with a
-// frame.
+// Claimed returns the size claimed by the first frame, or an estimate within limit, and whether body is a frame.
 func Claimed(body []byte, limit int) (room int, isFrame bool, err error) {
 	var h zstd.Header
 	isFrame = h.Decode(body) == nil

@@ -144,8 +144,7 @@ type FailureDetails struct {
 	ID         string // used if the request has no ID
 }
 
-// NewDeadLetter returns a request's dead letter, at most maxPayload bytes. A body that does not fit is compressed, or
-// else omitted.
+// NewDeadLetter returns a dead letter of at most maxPayload bytes. A body that is too large is compressed or omitted.
 func NewDeadLetter(endpoint string, request nats.Header, body []byte, o FailureDetails, maxPayload int) *nats.Msg {
 	msg := &nats.Msg{Subject: DeadSubject(endpoint), Header: askedWith(request), Data: body}
 	own := nats.Header{

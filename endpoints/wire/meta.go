@@ -127,7 +127,6 @@ func ParseMeta(h nats.Header) (Meta, error) {
 	return m, nil
 }
 
-// readAsker parses the optional headers.
 func (m *Meta) readAsker(read *headerReader) {
 	m.Root, m.Deliveries = m.Slice, DefaultDeliveries
 	h := read.header
@@ -195,8 +194,7 @@ func HeaderSize(h nats.Header) int {
 	return n
 }
 
-// ReadMeta parses the headers of a request or reply. The error is always a *MalformedError; the readable IDs are
-// returned with it.
+// ReadMeta parses the headers of a request or reply. It returns readable IDs even with an error, a *MalformedError.
 func ReadMeta(h nats.Header) (Meta, error) {
 	meta, err := ParseMeta(h)
 	if err != nil {

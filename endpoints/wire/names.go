@@ -116,6 +116,7 @@ const (
 	HeaderTTL         = "Nats-TTL"
 )
 
+// Values of headers.
 const (
 	EncodingZstd    = "zstd"
 	ContentTypeJSON = "application/json"
@@ -194,7 +195,6 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("endpoint name %q: use 1 to %d of A-Z a-z 0-9 _ -", e.Name, MaxNameLength)
 }
 
-// endpointOf returns the endpoint named by a subject.
 func endpointOf(subject, prefix string) (string, error) {
 	name, found := strings.CutPrefix(subject, prefix)
 	if !found {

@@ -76,8 +76,7 @@ func appendPart(b []byte, p *NamedPart) []byte {
 	return append(b, '}')
 }
 
-// scanParts parses {"accounts":{"d":…},"logo":{"t":"image/png","b":"…"}}. names interns the few names, which every
-// item repeats.
+// scanParts parses {"accounts":{"d":…},"logo":{"t":"image/png","b":"…"}}. names interns the names.
 func scanParts(in *BodyReader, names map[string]string) Parts {
 	found := Parts{}
 	in.Open('{')
@@ -177,8 +176,7 @@ type Whole struct {
 	ContentType string // application/json for JSON
 }
 
-// Piece is a message with part of a large result. Pieces may arrive in any order; the last to arrive completes the
-// item.
+// Piece is a message with part of a large result. Pieces arrive in any order; the last one completes the item.
 type Piece struct {
 	Meta
 	Whole
@@ -370,7 +368,6 @@ func (e *UnstoredError) Error() string {
 
 func (e *UnstoredError) Unwrap() error { return e.Err }
 
-// wireOperation is an Operation in a message.
 type wireOperation struct {
 	ID       string          `json:"id,omitempty"`
 	Key      string          `json:"key,omitempty"`

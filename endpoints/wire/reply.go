@@ -199,7 +199,6 @@ func (r *Reply) scanSlots(in *BodyReader, maxSlots int) {
 	}
 }
 
-// slotFields records which members of a slot were seen.
 type slotFields struct{ i, d, t, b, e bool }
 
 // Once records a member and fails if it was seen before.

@@ -204,6 +204,7 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
+// MaxConcurrency is the largest value of the option Concurrency.
 const MaxConcurrency = 1024
 
 // Limits of unanswered deliveries.

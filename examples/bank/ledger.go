@@ -15,8 +15,7 @@ const CreateLedger = `CREATE UNLOGGED TABLE asked (
 
 const insertAsked = `INSERT INTO asked (account) SELECT unnest($1::int[])`
 
-// Ledger records in a service's database which accounts were requested. It commits in groups: writes that arrive
-// during a statement go with the next one.
+// Ledger records which accounts were requested. Writes that arrive during a statement share the next one.
 type Ledger struct {
 	db *pgxpool.Pool
 
@@ -25,7 +24,6 @@ type Ledger struct {
 	going bool // a writer is running
 }
 
-// page is the content of one statement.
 type page struct {
 	accounts []int32
 	done     chan struct{}

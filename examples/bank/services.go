@@ -101,7 +101,6 @@ func (s accounts) answer(ctx context.Context, chunk *endpoints.Chunk[Customer, A
 	return nil
 }
 
-// ids returns a chunk's accounts, in order.
 func ids[Out any](chunk *endpoints.Chunk[Customer, Out]) []int32 {
 	var ids []int32
 	for _, item := range chunk.Items() {
@@ -269,7 +268,6 @@ func (s *branches) branch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// gapError is missing data of the bank.
 type gapError string
 
 func (e gapError) Error() string { return string(e) }
@@ -293,7 +291,6 @@ func (s *branches) find(ctx context.Context, account int32) (Branch, error) {
 	return b, nil
 }
 
-// refusals returns the number of requests refused by the rate limit.
 func (s *branches) refusals(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]int64{"refused": s.refused.Load()})
 }
@@ -312,8 +309,7 @@ type Letter struct {
 	ContentType string `json:"content_type"`
 }
 
-// ServeMail posts the statements of accounts, which are the parts of the named step, until ctx ends. The caller
-// closes the connections.
+// ServeMail posts the statements of accounts, the parts of the named step, until ctx ends.
 func ServeMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, statement string, log *zap.Logger) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "mail", Version: "1.0.0", Log: log})
 	if err != nil {
@@ -349,7 +345,6 @@ type limit struct {
 
 func newLimit(rate float64) *limit { return &limit{rate: rate, tokens: max(1, rate)} }
 
-// allow takes a token, if there is one.
 func (l *limit) allow(now time.Time) bool {
 	if l.rate == 0 {
 		return true

@@ -8,7 +8,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 )
 
-// serve registers all three services as one.
 func serve(svc *endpoints.Service) error {
 	if err := handleAccounts(svc, map[string]float64{"A-1": 100, "A-2": 80}); err != nil {
 		return err

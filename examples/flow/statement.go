@@ -6,6 +6,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
+// Names of the endpoints.
 const (
 	StatementEndpoint = "customer-statement"
 	AccountEndpoint   = "customer-account"

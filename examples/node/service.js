@@ -1,5 +1,5 @@
-// Serves three endpoints until SIGTERM or Ctrl-C: node-interest, a year's interest of accounts that come in chunks;
-// node-statement, a flow that asks it; and the one that `tranche conformance` asks for. CONFORMANCE_ENDPOINT names it.
+// Serves three endpoints until SIGTERM or Ctrl-C: node-interest, a year's interest of accounts, in chunks;
+// node-statement, a flow that queries it; and the conformance endpoint, named by CONFORMANCE_ENDPOINT.
 
 import { setTimeout as pause } from 'node:timers/promises';
 
@@ -15,7 +15,7 @@ function interest(chunk) {
   }
 }
 
-// statement asks for the interest, of the balance and of twice as much, and goes on, on any instance, when both are there.
+// statement queries the interest of the balance and of twice as much, and continues on any instance when both arrived.
 const year = target('node-interest');
 const doubled = year.as('doubled');
 const statement = [
@@ -33,7 +33,7 @@ const statement = [
   },
 ];
 
-// conformance does what each payload asks for: the contract in docs/protocol.md, section Conformance.
+// conformance implements the contract in docs/protocol.md, section Conformance.
 async function conformance(chunk) {
   for (const item of chunk.items) await obey(chunk, item, item.in ?? {});
 }
@@ -61,7 +61,7 @@ const stop = new AbortController();
 for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stop.abort());
 const nc = await connect();
 const service = new Service(nc, { name: 'node-interest', version: '1.0.0' });
-handleList(service, 'node-interest', interest, { concurrency: 4, reserve: 1 }); // a place is kept for who waits
+handleList(service, 'node-interest', interest, { concurrency: 4, reserve: 1 }); // one slot is reserved for calls
 handleFlow(service, 'node-statement', statement);
 handleList(service, process.env.CONFORMANCE_ENDPOINT ?? 'node-conformance', conformance, { concurrency: 4 });
 await service.run(stop.signal);

@@ -103,14 +103,12 @@ func (s sheet) text(x, y float64, f font, text string) {
 	s.Text(x, y, latin(text))
 }
 
-// textRight writes text ending at x.
 func (s sheet) textRight(x, y float64, f font, text string) {
 	s.set(f)
 	text = latin(text)
 	s.Text(x-s.GetStringWidth(text), y, text)
 }
 
-// textMiddle writes text centred on x.
 func (s sheet) textMiddle(x, y float64, f font, text string) {
 	s.set(f)
 	text = latin(text)
@@ -133,8 +131,7 @@ func (s sheet) rule(x1, y1, x2, y2, thick float64, c colour) {
 	s.Line(x1, y1, x2, y2)
 }
 
-// latin converts text to Windows-1252, the encoding of PDF's standard fonts. Missing characters become question
-// marks.
+// latin converts text to Windows-1252, the encoding of PDF's standard fonts; others become question marks.
 func latin(text string) string {
 	text, _ = encoding.ReplaceUnsupported(charmap.Windows1252.NewEncoder()).String(text) // it never fails
 	return strings.ReplaceAll(text, "\x1a", "?")
@@ -179,7 +176,6 @@ func floorTo(n, step int64) int64 {
 	return n - rest
 }
 
-// chart draws money in and out as bars, and the balance as a line over them.
 func (s sheet) chart(p *Parts, top float64) {
 	s.text(left, top-8, font{"B", 10, navy}, "Month by month")
 	s.legend(top - 8)
@@ -253,7 +249,6 @@ func (s sheet) path(points []fpdf.PointType, thick float64, c colour) {
 	s.DrawPath("D")
 }
 
-// legend names the three, aligned to the right edge.
 func (s sheet) legend(y float64) {
 	f := font{"", 8, grey}
 	s.box(121, y-2.2, 2.6, 2.6, teal)
@@ -396,7 +391,6 @@ const (
 	rowHigh                                         = 5.05
 )
 
-// table draws the year by month, with totals.
 func (s sheet) table(p *Parts, st Statement, top float64) {
 	head := font{"B", 7.5, white}
 	s.rounded(left, top, width, 6, 1, navy)

@@ -70,7 +70,6 @@ func (p *Parts) Statement() (Statement, error) {
 	return s, nil
 }
 
-// balances returns the balance at the end of each month.
 func (p *Parts) balances() [12]int64 {
 	var all [12]int64
 	balance := p.Account.Opening

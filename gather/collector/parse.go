@@ -88,7 +88,6 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	return &whole, nil
 }
 
-// document is a collector as written in YAML.
 type document struct {
 	collector.CollectorSpec
 
@@ -117,12 +116,10 @@ func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 	return nil
 }
 
-// isCode reports whether code has only the characters of names, and dots.
 func isCode(code string) bool {
 	return wire.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
 }
 
-// check validates names and combinations of fields.
 func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.Rule) error {
 	if s.Endpoint == "" {
 		return doc.Fail("endpoint", "it is missing; a collector needs the endpoint that its flushes ask")
@@ -148,8 +145,7 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))
 }
 
-// checkFold requires strict processing in insertion order for folds: otherwise a failed update would follow a later
-// one.
+// checkFold requires strict insertion order for folds: a failed update would otherwise follow a later one.
 func checkFold(doc *strictyaml.Document, s *collector.CollectorSpec) error {
 	switch {
 	case s.Fold == "" && s.FoldBy != "":

@@ -185,8 +185,7 @@ func cut(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// Sink receives slots while their chunk is being processed, so that they use no memory and are not lost if the rest
-// fails. Nodes implement it.
+// Sink receives slots early, so that they use no memory and are not lost if the rest fails. Nodes implement it.
 type Sink interface {
 	// Begin reports the item that is started, in case the fetcher never returns.
 	Begin(ordinal int)

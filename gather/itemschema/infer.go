@@ -18,7 +18,6 @@ type Guess struct {
 	fields map[string]*column
 }
 
-// column is the common shape of a field's values.
 type column struct {
 	seen  int
 	kinds []string // JSON Schema types
@@ -27,7 +26,6 @@ type column struct {
 	forms []form
 }
 
-// form is a recognized form of texts.
 type form struct {
 	is    func(string) bool
 	write func(map[string]any)

@@ -85,8 +85,7 @@ const (
 var errTooManySteps = errors.New("checking an item against the schema takes too many steps; " +
 	"use fewer $refs in allOf, anyOf and oneOf")
 
-// meter makes a schema and its subschemas count their steps and stop a check that takes too many. Each kind of schema
-// checks its format first.
+// meter makes a schema and its subschemas count steps and stop a check that takes too many. Formats come first.
 func (s *Schema) meter(v reflect.Value, seen map[*jsonschema.Schema]bool) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -140,7 +139,6 @@ var errElsewhere = errors.New("a $ref may not leave the schema; put what it refe
 // Load implements jsonschema.URLLoader.
 func (nothingElse) Load(string) (any, error) { return nil, errElsewhere }
 
-// explain returns what is wrong with a schema, without its placeholder address.
 func explain(err error) string {
 	if errors.Is(err, errElsewhere) {
 		return errElsewhere.Error()
@@ -171,8 +169,7 @@ func size(v any) int {
 	return 0
 }
 
-// Check returns an item's faults by field, or nil if it is valid. It returns an error if the check takes too many
-// steps.
+// Check returns an item's faults by field, or nil if it is valid; an error if the check takes too many steps.
 func (s *Schema) Check(item []byte) ([]Fault, error) {
 	value, err := decode(item)
 	if err != nil {
@@ -252,7 +249,6 @@ const (
 	maxProblem = 200
 )
 
-// faultsOf lists the causes of an error by field.
 func faultsOf(err *jsonschema.ValidationError) []Fault {
 	var all []Fault
 	collect(err, &all)

@@ -71,7 +71,6 @@ func (v Value) decode(into reflect.Value, tag reflect.StructTag) error {
 	}
 }
 
-// fieldsOf returns the fields of a struct, including promoted ones.
 func fieldsOf(of reflect.Value) (fields []Field) {
 	own := map[string]bool{}
 	named := func(i int) (name string, embedded bool) {
@@ -135,7 +134,6 @@ func (v Value) unmarshal(to encoding.TextUnmarshaler, into reflect.Value, tag re
 	return nil
 }
 
-// bounds returns the bounds in a tag, for a number or a size.
 func bounds(tag reflect.StructTag) (least, most int, bounded bool) {
 	least, _ = strconv.Atoi(tag.Get("min"))
 	most, err := strconv.Atoi(tag.Get("max"))
@@ -162,7 +160,6 @@ func (v Value) number(into reflect.Value, tag reflect.StructTag) error {
 	return nil
 }
 
-// text reads a text, which must not be empty.
 func (v Value) text(into reflect.Value, tag reflect.StructTag) error {
 	if words, limited := tag.Lookup("enum"); limited {
 		said, _ := v.Plain()

@@ -97,7 +97,6 @@ func (d *Document) Fail(path, format string, args ...any) error {
 	return d.whole("%s", problem)
 }
 
-// checkText rejects characters that YAML does not allow.
 func (d *Document) checkText() error {
 	for i, line := range d.lines {
 		column := 0
@@ -115,7 +114,6 @@ func (d *Document) checkText() error {
 	return nil
 }
 
-// parse returns the document's node, or nil if it is empty.
 func (d *Document) parse(text string) (ast.Node, error) {
 	tokens := lexer.Tokenize(text)
 	if err := d.checkTokens(tokens); err != nil {
@@ -190,7 +188,6 @@ func (d *Document) fail(at *token.Position, format string, args ...any) error {
 	return e
 }
 
-// syntax converts the parser's error to one with our source line.
 func (d *Document) syntax(err error) error {
 	const unquoted = "this is not YAML; look for a wrong indent or a missing quote"
 	var positioned yaml.Error
@@ -243,8 +240,7 @@ func (e *Error) Error() string {
 // sourceWidth bounds the part of a source line that is shown.
 const sourceWidth = 100
 
-// window returns the part of the source line around the column, and the number of characters before the column. It
-// replaces terminal control characters.
+// window returns the source line around the column, without control characters, and the offset of the column in it.
 func (e *Error) window() (before int, shown string) {
 	line := []rune(e.Source)
 	column := min(max(e.Column-1, 0), len(line))

@@ -31,7 +31,6 @@ func (v Value) Path() string { return v.path }
 // Given reports whether the value has a field of this name.
 func (v Value) Given(name string) bool { return v.of.Given(v.under(name)) }
 
-// under returns the path of a field of the value.
 func (v Value) under(name string) string {
 	if v.path == "" {
 		return name
@@ -239,7 +238,6 @@ func (v Value) Kind() string {
 	return v.kind()
 }
 
-// kind is Kind without the value.
 func (v Value) kind() string {
 	switch v.node.(type) {
 	case *ast.NullNode:

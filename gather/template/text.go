@@ -94,8 +94,7 @@ func (t *Text) Expand(in *Values) (string, error) {
 	return b.String(), nil
 }
 
-// json returns the text as a JSON string, or the value of any type if the text is just one variable. A missing part,
-// of an optional step, is null.
+// json returns the text as a JSON string, or the value if it is just one variable; null for a missing optional part.
 func (t *Text) json(in *Values) (json.RawMessage, error) {
 	if len(t.pieces) != 1 || t.pieces[0].variable == nil {
 		text, err := t.Expand(in)

@@ -95,7 +95,6 @@ func (u *URL) parseBase(text string) error {
 	return nil
 }
 
-// hostName is a DNS name.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
 
 func checkHost(u *url.URL) error {
@@ -160,7 +159,6 @@ func operatorOf(sign byte) (op operator, signed bool) {
 	return operator{separator: ","}, false
 }
 
-// parseExpression parses an expression. query reports whether a ? precedes it.
 func parseExpression(text string, variables Variables, query bool) (urlPiece, error) {
 	var piece urlPiece
 	if text == "" {

@@ -39,7 +39,6 @@ type Variables struct {
 	Any   bool     // already checked: payloads and any step's parts may exist
 }
 
-// variable is a parsed name in a template.
 type variable struct {
 	name string   // as written
 	root string   // key, ordinal, item, parts, params, run, step, generation, secret, keys, items
@@ -47,7 +46,6 @@ type variable struct {
 	path []string // in a payload or part
 }
 
-// place is where a variable occurs.
 type place int
 
 const (
@@ -57,7 +55,6 @@ const (
 	inText
 )
 
-// parse parses a name and checks that the variable exists.
 func (v Variables) parse(name string, at place) (variable, error) {
 	root, rest, dotted := strings.Cut(name, ".")
 	out := variable{name: name, root: root}
@@ -76,7 +73,6 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	return out, nil
 }
 
-// fielded parses a variable's fields and reports whether it exists.
 func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (known bool) {
 	switch out.root {
 	case "params", "secret":
@@ -94,7 +90,6 @@ func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (k
 	return at == inNamed && !dotted
 }
 
-// plain reports whether name is a variable without fields.
 func (v Variables) plain(name string, at place) bool {
 	switch name {
 	case "run", "step", "generation":
@@ -124,7 +119,6 @@ func fields(path string) []string {
 	return strings.Split(path, ".")
 }
 
-// known lists the variables allowed at a place.
 func (v Variables) known(at place) string {
 	var names []string
 	if v.Many {
@@ -200,8 +194,7 @@ func (v variable) fails(format string, args ...any) error {
 	return &Error{v.name, fmt.Sprintf(format, args...)}
 }
 
-// value returns a variable's value as JSON types, or there = false without one. An unset parameter is always an
-// error, as it is missing for all items.
+// value returns a variable's value as JSON types; there is false without one. An unset parameter is always an error.
 func (v variable) value(in *Values) (value any, there bool, err error) {
 	switch v.root {
 	case "run":
@@ -326,7 +319,6 @@ func (v variable) null(in *Values) bool {
 	return ok && there && value == nil
 }
 
-// scalar formats a text, number or boolean; ok is false for other values.
 func scalar(value any) (text string, ok bool) {
 	switch v := value.(type) {
 	case string:

@@ -18,26 +18,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-func TestRolesIncludeOneAnother(t *testing.T) {
-	t.Parallel()
-	order := append([]access.Role{access.None}, access.Roles()...)
-	for i, has := range order {
-		for j, needed := range order {
-			if has.Allows(needed) != (i >= j) {
-				t.Errorf("%s may do what needs %s: %v", has, needed, has.Allows(needed))
-			}
-		}
-	}
-	for _, odd := range []access.Role{"", "root", "Admin"} {
-		if access.Admin.Allows(odd) || odd.Allows(access.Viewer) {
-			t.Errorf("the role %q means something", odd)
-		}
-		if _, err := access.ParseRole(string(odd)); err == nil {
-			t.Errorf("%q was read as a role", odd)
-		}
-	}
-}
-
 // PROOF: who may do what, 4.
 func TestSecrets(t *testing.T) {
 	t.Parallel()

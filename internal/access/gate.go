@@ -41,7 +41,6 @@ const (
 	maxTurns = 64          // concurrent waiters
 )
 
-// maxTrusted limits the cache of recent lookups.
 const maxTrusted = 4096
 
 // Defaults of Config.
@@ -180,7 +179,6 @@ func (g *Gate) isKnown(hash [sha256.Size]byte) bool {
 	return known
 }
 
-// takeTurn waits for a turn and reports whether it got one in time.
 func (g *Gate) takeTurn(ctx context.Context) bool {
 	select {
 	case g.turns <- struct{}{}:

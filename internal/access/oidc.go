@@ -114,7 +114,6 @@ func (o *OIDC) LoginURL(ctx context.Context, a *Attempt) (string, error) {
 	return o.oauth(provider).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), nil
 }
 
-// find discovers the provider once.
 func (o *OIDC) find(ctx context.Context) (*oidc.Provider, error) {
 	o.finding.Lock()
 	defer o.finding.Unlock()
@@ -215,7 +214,6 @@ func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (
 	return checked, nil
 }
 
-// verified is check with failures as a refused login.
 func (o *OIDC) verified(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
 	checked, err := o.check(ctx, provider, raw)
 	if err != nil {
@@ -241,7 +239,7 @@ const maxAttempt = 4096
 // maxNext limits the target page, as JSON: browsers keep no cookie above 4096 bytes.
 const maxNext = 1024
 
-// Attempt is a login in progress, kept sealed by the browser. It can end only in the browser where it began, in time.
+// Attempt is a login in progress, kept sealed by the browser. It can end only in its own browser, within AttemptTime.
 type Attempt struct {
 	State, Nonce, Verifier string
 
@@ -328,7 +326,6 @@ func (u *usedStates) use(state string) bool {
 // subjectPrefix separates names made of a subject from names of tokens.
 const subjectPrefix = "oidc:"
 
-// identityOf determines name and role from the claims.
 func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity, error) {
 	name, err := c.nameOf(subject, claims)
 	if err != nil {
@@ -381,7 +378,6 @@ func claim(claims map[string]any, path string) any {
 	return claim(inner, rest)
 }
 
-// texts returns a claim that is a text or a list of texts.
 func texts(value any) (all []string) {
 	switch v := value.(type) {
 	case string:

@@ -35,7 +35,7 @@ const (
 	// renewTime limits the work after the provider's answer. It continues when the turn is interrupted, because the
 	// refresh token may be used up.
 	renewTime = 2 * providerTime
-	// renewWriteTime limits storing the answer, whatever else ends; after that it is kept in memory for the next turn.
+	// renewWriteTime limits storing the answer, also at shutdown; after that it is kept in memory for the next turn.
 	renewWriteTime = 5 * time.Second
 )
 
@@ -57,7 +57,6 @@ type Renewer struct {
 	missed map[string]missedRenewal // by session hash
 }
 
-// missedRenewal is a session that could not be confirmed, or whose renewal could not be stored.
 type missedRenewal struct {
 	at  time.Time
 	due []byte // its renewal in the database at that time
@@ -128,7 +127,6 @@ func (r *Renewer) inOrder(due []identity.DueSession) []*identity.DueSession {
 	return append(order, later...)
 }
 
-// forgetOld drops sessions that have ended and returns the number remaining.
 func (r *Renewer) forgetOld() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,7 +239,6 @@ func renewalError(err error) error {
 	return &ProviderError{err}
 }
 
-// exchangeError distinguishes a refusal by the provider from its unavailability.
 func exchangeError(err error, why string) error {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if ok && refused.Response.StatusCode < http.StatusInternalServerError &&

@@ -221,7 +221,6 @@ func wellFormedCookie(text string) bool {
 // HashOf returns the stored hash of a secret. 160 random bits need neither salt nor stretching.
 func HashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
-// leastRedacted is the minimum length of a redacted part of a token.
 const leastRedacted = 12
 
 // Redact removes tokens, also truncated ones, from text to show or log.
@@ -273,7 +272,6 @@ func (s sealer) seal(purpose string, plain []byte) []byte {
 	return s.aead.Seal(nil, nil, plain, []byte(purpose)) //nolint:gosec // nonces are random, made by the cipher
 }
 
-// open returns the plain data; false if it was not sealed with this key for this purpose.
 func (s sealer) open(purpose string, sealed []byte) ([]byte, bool) {
 	plain, err := s.aead.Open(nil, nil, sealed, []byte(purpose))
 	return plain, err == nil

@@ -20,7 +20,7 @@ import (
 
 // ThrottleConfig limits login attempts. A zero field means its default.
 type ThrottleConfig struct {
-	Burst, TotalBurst int           // initial attempts, per address and in total
+	Burst, TotalBurst int           // attempts in a burst, per address and in total
 	Every, TotalEvery time.Duration // time per further attempt
 }
 
@@ -29,11 +29,11 @@ type ThrottleConfig struct {
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100
-	// Between logins of an address, and of all together; 429 until then.
+	// DefaultLoginEvery is the time between logins of an address, DefaultLoginTotalEvery of all; 429 until then.
 	DefaultLoginEvery      = 3 * time.Second
 	DefaultLoginTotalEvery = 200 * time.Millisecond
 	DefaultUnknownBurst    = 50
-	// Between an address's requests with an unknown token or cookie; 429 until then.
+	// DefaultUnknownEvery is the time between an address's requests with an unknown token or cookie; 429 until then.
 	DefaultUnknownEvery = time.Second
 )
 
@@ -44,7 +44,6 @@ const (
 	beginEvery = 200 * time.Millisecond
 )
 
-// maxAddresses limits the tracked addresses.
 const maxAddresses = 4096
 
 // ThrottledError is returned for too many attempts.
@@ -103,7 +102,6 @@ func newAddressThrottle(burst int, every time.Duration) *throttle {
 	return t
 }
 
-// over returns a ThrottledError for an address without attempts left. It counts nothing.
 func (t *throttle) over(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,7 +127,6 @@ func (t *throttle) none(address netip.Addr) error {
 	return nil
 }
 
-// end releases a reserved attempt.
 func (t *throttle) end(address netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +136,6 @@ func (t *throttle) end(address netip.Addr) {
 	}
 }
 
-// try counts an attempt, or returns a ThrottledError.
 func (t *throttle) try(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -209,7 +205,7 @@ func (t *throttle) makeRoom() {
 }
 
 // How failed logins are written to the audit log: the first immediately, the following ones summed up in a few rows
-// per pause, whatever an attacker does.
+// per pause, so that attacks cannot flood it.
 const (
 	failurePause = time.Minute
 	failureTime  = 5 * time.Second // for PostgreSQL to store them
@@ -224,13 +220,11 @@ const (
 	byProvider = "provider"
 )
 
-// failing is the key by which failed logins are counted; the zero value is all others.
 type failing struct {
 	network netip.Prefix
 	way     string
 }
 
-// failures are failed logins not yet in the audit log.
 type failures struct {
 	mu      sync.Mutex
 	by      map[failing]*identity.FailedLogin
@@ -238,7 +232,6 @@ type failures struct {
 	written time.Time
 }
 
-// failed records a failed login.
 func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.failures.mu.Lock()
 	defer g.failures.mu.Unlock()
@@ -264,7 +257,6 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.writeLater()
 }
 
-// throttled records an attempt that exceeded a limit, and returns err.
 func (g *Gate) throttled(address netip.Addr, way string, err error) error {
 	if err != nil {
 		g.failed(address, way, "there were too many before it, so it was not looked into")
@@ -315,7 +307,6 @@ func (g *Gate) writeFailures() {
 	}
 }
 
-// putBack returns unwritten failures to be written next time.
 func (g *Gate) putBack(taken map[failing]*identity.FailedLogin) {
 	f := &g.failures
 	f.mu.Lock()

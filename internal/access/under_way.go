@@ -14,7 +14,6 @@ type underWay struct {
 	timer *time.Timer // until the next check; nil while there are no requests
 }
 
-// watched is the requests of one token or session.
 type watched struct {
 	ends    map[*context.CancelCauseFunc]struct{}
 	checked time.Time // last successful check
@@ -62,7 +61,6 @@ func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context
 	}
 }
 
-// soon runs the next check immediately.
 func (u *underWay) soon(g *Gate) {
 	if u.timer != nil && u.timer.Stop() {
 		u.timer = time.AfterFunc(0, g.recheck)

@@ -28,7 +28,6 @@ func (s *strained) StandingCredentials(ctx context.Context, hashes [][]byte, _ t
 	return hashes, s.answer(ctx)
 }
 
-// silent answers nothing.
 func silent(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()

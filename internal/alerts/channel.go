@@ -28,7 +28,6 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// channel is a kind of receiver with its settings in a rule, in JSON and YAML.
 type channel interface {
 	// check returns what is wrong with the settings, and in which field; "": the whole.
 	check() (field string, err error)
@@ -89,7 +88,6 @@ func (r *Receiver) checkIn(doc *strictyaml.Document) error {
 	return nil
 }
 
-// field returns the path in the rule of a field of the channel.
 func (r *Receiver) field(name string) string {
 	if name == "" {
 		return "to." + r.Kind
@@ -190,7 +188,6 @@ func (r *Receivers) unreachable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{Why: r.conns.Redact(err.Error())}
 }
 
-// unwritable is a message that cannot be encoded for its channel.
 func (r *Receivers) unwritable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{GiveUp: true, Why: r.conns.Redact(err.Error())}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// hook is a URL and the secret that signs requests to it.
 type hook struct {
 	URL    string `json:"url"`
 	Secret string `json:"secret"`
@@ -49,7 +48,6 @@ func (h *hook) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Del
 	return r.sender.Send(ctx, &httpfetch.Webhook{ID: m.ID, URL: h.URL, Secret: h.Secret, Body: body})
 }
 
-// chat is a chat channel, whose URL is a secret.
 type chat struct {
 	Secret string `json:"secret"`
 
@@ -98,7 +96,6 @@ func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Del
 	return out
 }
 
-// slackBody formats a message for Slack's incoming webhooks and compatible ones.
 func slackBody(m *Message) any {
 	escape := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	head := escape.Replace(m.heading())
@@ -108,7 +105,6 @@ func slackBody(m *Message) any {
 	return map[string]string{"text": "*" + head + "*\n" + escape.Replace(m.Text)}
 }
 
-// teamsBody formats a message for Teams workflows: an adaptive card.
 func teamsBody(m *Message) any {
 	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // only our own links
 	text := func(s, weight string) map[string]any {
@@ -130,5 +126,4 @@ func teamsBody(m *Message) any {
 	}}}
 }
 
-// heading is the severity and the title.
 func (m *Message) heading() string { return "[" + string(m.Severity) + "] " + m.Title }

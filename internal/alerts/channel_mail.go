@@ -78,7 +78,6 @@ func (e *email) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.De
 	return httpfetch.Delivery{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
 }
 
-// refusal is an address refused by the server.
 type refusal struct {
 	address string
 	err     error
@@ -138,7 +137,6 @@ func write(talk *smtp.Client, letter *mail.Msg) error {
 	return w.Close()
 }
 
-// letter formats a message as plain text mail, with the same message ID for each attempt.
 func (r *Receivers) letter(to []string, m *Message) (*mail.Msg, error) {
 	letter := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := errors.Join(letter.From(r.conns.SMTP.From), letter.To(to...)); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 )
 
-// program is a name of serve --alert-program.
 type program string
 
 func (p *program) check() (field string, err error) { return "", nil }
@@ -33,7 +32,6 @@ const (
 	afterKill = time.Second
 )
 
-// path returns the path of an allowed program.
 func (p *program) path(r *Receivers) (string, error) {
 	if path, ok := r.programs[string(*p)]; ok {
 		return path, nil
@@ -90,7 +88,6 @@ func ending(err error) string {
 	return "it cannot be run"
 }
 
-// bounded keeps the first maxOutput bytes written to it.
 type bounded struct{ kept []byte }
 
 func (b *bounded) Write(p []byte) (int, error) {

@@ -14,7 +14,6 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// seen is a condition with what it is about.
 type seen struct {
 	store.Condition
 
@@ -27,7 +26,6 @@ type seen struct {
 	muted    bool // muted: it holds, but is not notified
 }
 
-// facts is what a check has read.
 type facts struct {
 	began     time.Time // by the database's clock
 	report    *health.Report
@@ -35,7 +33,6 @@ type facts struct {
 	labels    map[workqueue.RunID]alert.Label
 }
 
-// all returns the current conditions.
 func (f *facts) all() (all []seen) {
 	for _, c := range slices.Concat(f.report.Conditions, f.report.Muted) {
 		rule := c.Kind.Rule()
@@ -121,7 +118,6 @@ func (c *seen) group() string {
 	return group
 }
 
-// kind is the condition's kind in the store, where run changes and health are distinct.
 func (c *seen) kind() string {
 	if c.change != "" {
 		return runPrefix + string(c.change)
@@ -159,7 +155,6 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 	}
 }
 
-// isMuted returns a function that reports whether a condition is muted.
 func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	muted := map[[2]string]bool{}
 	for i := range all {
@@ -172,10 +167,8 @@ func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	return func(kind, subject string) bool { return muted[[2]string{kind, subject}] }
 }
 
-// runPrefix marks kinds in the store that are run changes.
 const runPrefix = "run:"
 
-// noted converts conditions to rows.
 func noted(told []seen) ([]alert.Condition, error) {
 	rows := make([]alert.Condition, 0, len(told))
 	for i := range told {

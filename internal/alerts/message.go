@@ -108,7 +108,6 @@ func composeGroup(
 	return alert.Message{ID: id, Group: m.Group, Severity: string(m.Severity), Body: body}, err
 }
 
-// title summarises in one line: 14 runs are paused.
 func (m *Message) title() string {
 	if m.BegunAll == 0 {
 		return store.Clip("Over: "+several(m.Group, m.OverAll, m.Over[0].Title), maxTitle)
@@ -120,7 +119,6 @@ func (m *Message) title() string {
 	return store.Clip(title, maxTitle)
 }
 
-// several describes n conditions of a group; first is the title of the first.
 func several(group string, n int64, first string) string {
 	if n == 1 {
 		return first
@@ -186,7 +184,7 @@ func linkTo(public, path string) string {
 	return strings.TrimSuffix(public, "/") + path
 }
 
-// text describes for people what it is, why, since when, who must act and what helps.
+// text describes each condition: what, why, since when, who must act and what helps.
 func (m *Message) text() string {
 	var b strings.Builder
 	shown := int64(0)

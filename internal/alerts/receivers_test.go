@@ -226,7 +226,6 @@ func TestAddressesAreGuarded(t *testing.T) {
 	}
 }
 
-// program writes a program of the test's.
 func program(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")

@@ -96,7 +96,6 @@ func (d *LeaderTask) survive(a *alert.Attempt, attempt func() error) (err error)
 	return attempt()
 }
 
-// attempt sends a message and records the outcome.
 func (d *LeaderTask) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) error {
 	came := d.tell(ctx, a)
 	if ctx.Err() != nil {

@@ -173,14 +173,12 @@ func (b *bench) send(d *alerts.LeaderTask, lease workqueue.Lease) {
 	testenv.Must(d.Send(b.Context(), lease))(b)
 }
 
-// turn looks, and sends what there is to tell.
 func (b *bench) turn(d *alerts.LeaderTask, lease workqueue.Lease) {
 	b.Helper()
 	b.look(d, lease)
 	b.send(d, lease)
 }
 
-// sendUntil sends until something is so.
 func (b *bench) sendUntil(d *alerts.LeaderTask, lease workqueue.Lease, what string, so func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(soon); !so(); {
@@ -262,7 +260,6 @@ func (r *receiver) count() int {
 	return len(r.got)
 }
 
-// told are the messages that a webhook got.
 func (r *receiver) told(t *testing.T) (all []alerts.Message) {
 	t.Helper()
 	r.mu.Lock()

@@ -19,9 +19,9 @@ import (
 const (
 	MaxBytes = 16 << 10 // of YAML
 
-	// How long a condition must hold, or be over, before it is reported (`wait`).
+	// DefaultWait is how long a condition must hold, or be over, before it is reported (`wait`).
 	DefaultWait = workqueue.Duration(10 * time.Second)
-	// Between two messages about the same group (`interval`); critical ones do not wait.
+	// DefaultInterval is the time between two messages about the same group (`interval`); critical ones do not wait.
 	DefaultInterval = workqueue.Duration(5 * time.Minute)
 )
 
@@ -101,7 +101,6 @@ func Parse(name string, text []byte) (*Spec, error) {
 // Wrong returns an error at a field, like Parse, for what only callers can check, such as a missing secret.
 func (s *Spec) Wrong(field, problem string) error { return s.doc.Fail(field, "%s", problem) }
 
-// ruleNames matches names of rules and programs.
 var ruleNames = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (s *Spec) check(doc *strictyaml.Document) error {
@@ -130,7 +129,6 @@ const clockLayout = "15:04"
 
 var errSame = errors.New("it is the same as from: that would be the whole day; pause the rule instead")
 
-// check names the invalid field.
 func (q *Quiet) check() (field string, err error) {
 	for _, f := range []struct{ name, text string }{{"from", q.From}, {"to", q.To}} {
 		if at, err := time.Parse(clockLayout, f.text); err != nil || at.Format(clockLayout) != f.text {

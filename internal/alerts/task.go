@@ -126,7 +126,6 @@ func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again tim
 	return lookEvery, err
 }
 
-// forget deletes old messages, also of inactive rules.
 func (d *LeaderTask) forget(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(d.forgot) < forgetEvery {
 		return nil
@@ -149,7 +148,6 @@ func (d *LeaderTask) rules(ctx context.Context) (rules []alert.Rule, specs []*Sp
 	return rules, specs, err
 }
 
-// readSpec decodes a stored rule.
 func readSpec(name string, text json.RawMessage) (*Spec, error) {
 	s := &Spec{}
 	err := json.Unmarshal(text, s)

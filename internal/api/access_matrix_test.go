@@ -188,7 +188,6 @@ type credential struct {
 	everywhere bool // it is tried on every route
 }
 
-// credentialsOf are all kinds of them.
 func credentialsOf(b *apitest.LockedBench) map[string]credential {
 	b.Helper()
 	bearer := func(secret string) []string { return []string{"Authorization", "Bearer " + secret} }

@@ -133,7 +133,6 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 	return view, nil
 }
 
-// whoIsAway adds a reason the database does not know: that no service takes flushes.
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.NC.IsConnected() {
 		return []collectorstore.CollectorReason{{Code: "nats_unreachable",
@@ -244,7 +243,6 @@ type addOperationsInput struct {
 	kernel.Stream
 }
 
-// addOperations needs no other part of the node: operations wait in PostgreSQL.
 func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
 	out := AddedOperations{Collector: in.Document, DryRun: in.DryRun}
 	body := kernel.Whole(in.Body(), "the body", "nothing was added")

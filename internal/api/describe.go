@@ -24,7 +24,6 @@ const (
 	schemeSession = "session"
 )
 
-// describe completes the document with what all operations share: tags, roles, security and error answers.
 func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	doc.Info.Description = introduction
 	doc.Info.License = &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}
@@ -130,7 +129,6 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	return all
 }
 
-// flows reports whether an operation answers with events; the number of open streams is limited.
 func flows(op *huma.Operation) bool {
 	answer := op.Responses["200"]
 	return answer != nil && answer.Content["text/event-stream"] != nil
@@ -234,7 +232,6 @@ func bodyExamples() map[string]any {
 	}
 }
 
-// describeExamples adds examples to bodies, and descriptions to parameters that mean the same everywhere.
 func describeExamples(doc *huma.OpenAPI) {
 	examples := bodyExamples()
 	for _, item := range doc.Paths {

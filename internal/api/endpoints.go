@@ -171,7 +171,6 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 	return *e, s.doers(ctx, e)
 }
 
-// unused returns an endpoint that no running run uses; nodes may still offer it.
 func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
@@ -186,7 +185,6 @@ func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, err
 	return e, err
 }
 
-// doers adds the services with their backlog, or the nodes, that do the work.
 func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
 	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindDirect {
 		return s.backlog(ctx, e)
@@ -217,7 +215,6 @@ func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) 
 	return s.setter.ChangeEndpoint(ctx, change, in.Name)
 }
 
-// endpoints merges by name what runs, operators and services report, without backlogs.
 func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	loads, err := inspect.New(s.Store).EndpointLoads(ctx)
 	if err != nil {

@@ -169,7 +169,6 @@ func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCo
 	return MarkedCondition{ConditionName: in.Body, State: "cleared", By: in.Name, Unchanged: !found}, err
 }
 
-// lookAgain makes the next reports include the new mark.
 func (o *healthOps) lookAgain() {
 	for _, watch := range o.watches {
 		watch.Again()

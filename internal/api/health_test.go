@@ -74,8 +74,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 			req.Header.Set(ask.headers[i], ask.headers[i+1])
 		}
 		req.Host = ask.host
-		answer, err := http.DefaultClient.Do(req)
-		testenv.NoError(t, err)
+		answer := testenv.Must(http.DefaultClient.Do(req))(t)
 		_ = answer.Body.Close()
 		if got := <-m.Requests; got != ask.want {
 			t.Errorf("%s %s: %s; want %s", ask.host, ask.path, got, ask.want)

@@ -134,7 +134,6 @@ func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Droppe
 	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
 }
 
-// known returns an ErrNotFound for an endpoint without dead letters, services and running runs.
 func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	if endpoint == "" {
 		return nil

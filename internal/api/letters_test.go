@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 func TestTheWayOfADeadLetter(t *testing.T) {
@@ -181,24 +180,6 @@ func TestQuarantineIsShown(t *testing.T) {
 			t.Errorf("the run does not warn of %q: %s", want, text)
 		}
 	}
-}
-
-func TestEndpointSettings(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	set := apitest.Change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`)
-	if set.Concurrency != 7 || set.ChangedBy != "ann" || b.Engine.Asked.Load() != 1 {
-		t.Errorf("set %+v, the engine was asked %d times", set, b.Engine.Asked.Load())
-	}
-	if e := apitest.Read[api.Endpoint](b, "/endpoints/mail"); e.Concurrency != 7 || len(e.Listeners) != 0 {
-		t.Errorf("the endpoint is %+v", e)
-	}
-	if list := apitest.Read[api.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 ||
-		list.Endpoints[0].Name != "mail" {
-		t.Errorf("the endpoints are %+v", list)
-	}
-	apitest.Change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":0}`)
-	b.Refused(404, "tranche endpoints", http.MethodGet, api.Prefix+"/endpoints/mail", nil)
 }
 
 func TestMistakesAboutLettersAndEndpoints(t *testing.T) {

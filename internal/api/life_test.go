@@ -320,8 +320,7 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 			} else if c.header != "" {
 				req.Header.Set(c.header, c.value)
 			}
-			answer, err := http.DefaultTransport.RoundTrip(req)
-			testenv.NoError(t, err)
+			answer := testenv.Must(http.DefaultTransport.RoundTrip(req))(t)
 			defer func() { _ = answer.Body.Close() }()
 			if answer.StatusCode != c.code {
 				t.Errorf("the answer is %d; want %d", answer.StatusCode, c.code)

@@ -37,8 +37,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
 	const many, each = 20, 4
 	for _, path := range []string{
-		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
-		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",
+		"/runs/it/errors?all=T&x", "/runs/it/errors?all", "/runs/it/export", "/runs/it/explain", "/audit", "/runs?q=x;",
 	} {
 		b.Locked()
 		b.Server.LetWait(100 * time.Millisecond)
@@ -220,6 +219,7 @@ func TestSlowReadersOfLargeAnswers(t *testing.T) {
 	run := b.Start("name=it").Run
 	b.Answer(run, "text/plain", func(workqueue.Ordinal) []byte { return bytes.Repeat([]byte("x"), size) })
 	b.Locked()
+	b.Server.LetWait(100 * time.Millisecond)
 	viewer := b.Token("vic", access.Viewer, 0).Secret
 	operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
 	b.Session("Authorization", "Bearer "+viewer) // so that not all of them look the token up

@@ -75,7 +75,6 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// suits refuses an address that is reachable by others but not protected.
 func (e *Exposure) suits(address string, loopback bool) error {
 	switch {
 	case (e.TLSCert == "") != (e.TLSKey == ""):
@@ -148,7 +147,7 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
-// Limits on idle connections: per address, or per /64 network in IPv6 (unlimited for a trusted proxy), and in total.
+// Limits on idle connections: per address, or per /64 network in IPv6 (up to the total for a trusted proxy), and total.
 const (
 	maxIdleEach = 128
 	maxIdle     = 1024
@@ -175,7 +174,6 @@ func newIdleConns(each, all int) *idleConns {
 		count: map[netip.Prefix]int{}}
 }
 
-// track implements http.Server.ConnState.
 func (i *idleConns) track(conn net.Conn, state http.ConnState) {
 	for _, over := range i.note(conn, state == http.StateNew || state == http.StateIdle) {
 		if encrypted, ok := over.(*tls.Conn); ok {
@@ -215,7 +213,6 @@ func (i *idleConns) most() (from netip.Prefix) {
 	return from
 }
 
-// oldest removes the longest idle connection of a network.
 func (i *idleConns) oldest(from netip.Prefix) net.Conn {
 	for place := i.order.Back(); ; place = place.Prev() {
 		if one := place.Value.(idleConn); one.from == from { //nolint:forcetypeassert // nothing else is in it

@@ -85,7 +85,6 @@ type logInInput struct {
 	request *http.Request
 }
 
-// Resolve keeps the request for its address.
 func (in *logInInput) Resolve(ctx huma.Context) []error {
 	in.request, _ = humago.Unwrap(ctx)
 	return nil
@@ -210,7 +209,6 @@ const MaxAttempts = 4
 
 func (s *adminRoutes) hasOIDC() bool { return s.Access != nil && s.config.OIDC != nil }
 
-// RegisterOIDC adds the OIDC routes, which are not operations.
 func (s *adminRoutes) RegisterOIDC(mux *kernel.RouteMux) {
 	if s.hasOIDC() {
 		mux.HandleFunc("GET "+kernel.OIDCLogin, s.beginOIDC)
@@ -239,7 +237,7 @@ func (s *adminRoutes) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // the provider, with our parameters
 }
 
-// ownPage returns a path on this server, whatever a link contains.
+// ownPage returns a path on this server, and / for any other link.
 func ownPage(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(path, "//") {
 		return "/"

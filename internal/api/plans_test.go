@@ -9,57 +9,11 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
-
-func TestPlansOnRecord(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	if got := b.Apply(apitest.YearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.ChangedBy != "ann" {
-		t.Errorf("the first: %+v", got)
-	}
-	if got := b.Apply(apitest.YearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
-		t.Errorf("the same: %+v", got)
-	}
-	if got := b.Apply("steps: [{endpoint: echo}]", "name=by-file"); got.Name != "by-file" {
-		t.Errorf("named by the query: %+v", got)
-	}
-	if got := b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), ""); got.Version != 2 || got.Previous != 1 {
-		t.Errorf("another chunk: %+v", got)
-	}
-	var list api.PlanList
-	b.Read("/plans?limit=1", &list)
-	if len(list.Plans) != 1 || list.Plans[0].Name != "by-file" || list.Next != "by-file" {
-		t.Errorf("the first page: %+v", list)
-	}
-	b.Read("/plans?after=by-file", &list)
-	if len(list.Plans) != 1 || list.Plans[0].Name != "year-end" || list.Plans[0].Version != 2 {
-		t.Errorf("the second page: %+v", list)
-	}
-	var versions api.PlanVersions
-	b.Read("/plans/year-end/versions?limit=1", &versions)
-	if len(versions.Versions) != 1 || versions.Next != 2 {
-		t.Errorf("versions: %+v", versions)
-	}
-	var plan inspect.PlanView
-	b.Read("/plans/year-end/versions/1", &plan)
-	if plan.Source != apitest.YearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec),
-		`"1%"`) {
-		t.Errorf("version 1: %+v", plan)
-	}
-	code, text := b.Ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, kernel.ActorHeader, "bob")
-	if code != http.StatusOK || !strings.Contains(string(text), `"version":2`) {
-		t.Errorf("delete: %d %s", code, text)
-	}
-	b.Refused(404, "was deleted: not found; see tranche plan list", http.MethodGet, api.Prefix+"/plans/year-end", nil)
-	b.Refused(404, "tranche plan list", http.MethodDelete, api.Prefix+"/plans/year-end", nil)
-	b.Refused(405, "takes", http.MethodPut, api.Prefix+"/plans/by-file", nil)
-}
 
 func TestABadPlanIsNotPutOnRecord(t *testing.T) {
 	t.Parallel()

@@ -130,7 +130,6 @@ func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (
 	return retentionKind(&set), nil
 }
 
-// limits reads the settings. Absent or zero means no limit.
 func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	if r.Age != "" {
 		age, err := readAge(r.Age)

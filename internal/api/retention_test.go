@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -87,37 +86,5 @@ func TestRetention(t *testing.T) {
 	text = b.JSON(http.MethodGet, "/runs", "", 200, nil)
 	if strings.Contains(text, old.String()) {
 		t.Errorf("it is in the list: %s", text)
-	}
-}
-
-// A run is deleted by hand as foretold, and the deletion goes on at once; one that is needed is refused.
-func TestDeletionOfARun(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	run := b.Start("name=old").Run
-	path := "/runs/" + run.String() + "/delete"
-	if text := b.JSON(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "tranche run cancel") {
-		t.Errorf("one that is in progress: %s", text)
-	}
-	b.Finish(run)
-	if text := b.JSON(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "try again in") {
-		t.Errorf("one that has just ended: %s", text)
-	}
-	b.LongAgo(run)
-	var gone runs.RunDeleted
-	b.JSON(http.MethodPost, path, `{"dry_run":true}`, 200, &gone)
-	if !gone.DryRun || gone.Run != run || gone.Name != "old" || gone.Items != 3 {
-		t.Errorf("%+v", gone)
-	}
-	b.JSON(http.MethodGet, "/runs/old", "", 200, nil)
-	b.JSON(http.MethodPost, path, `{"reason":"`+strings.Repeat("x", 501)+`"}`, 422, nil)
-	b.JSON(http.MethodPost, "/runs/old/delete", `{"reason":"a rehearsal"}`, 200, &gone)
-	if gone.DryRun {
-		t.Errorf("%+v", gone)
-	}
-	for path, body := range map[string]string{path: `{}`, "/runs/" + run.String() + "/rerun": `{"failed":true}`} {
-		if text := b.JSON(http.MethodPost, path, body, 410, nil); !strings.Contains(text, "a rehearsal") {
-			t.Errorf("%s: %s", path, text)
-		}
 	}
 }

@@ -20,7 +20,6 @@ import (
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// settingsOfFire returns the settings with which a user would start the run of a fire.
 func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.FireKey) runs.RunSettings {
 	set := runs.RunSettings{Params: r.Params, Overrides: spec.Settings, StartSettings: runs.StartSettings{
 		Endpoint: spec.Endpoint, PlanRef: spec.Plan, Key: r.Items.Key, Format: r.Items.Format,
@@ -85,7 +84,6 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
-// openFire opens the source of the items. The caller closes both.
 func (s *scheduleRoutes) openFire(
 	ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items,
 ) (

@@ -249,7 +249,6 @@ func (s *Server) routes() http.Handler {
 	return s.kernel.Guard(mux)
 }
 
-// elsewhere serves unmatched paths by the dashboard, except below Prefix.
 func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	if kernel.WrongMethod(mux, w, r) {
 		return
@@ -345,18 +344,14 @@ func aliases(registry huma.Registry) {
 	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
 }
 
-// spanText is the schema of collector.Span.
 type spanText struct{}
 
-// Schema describes its text.
 func (spanText) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
 }
 
-// byteSize is the schema of workqueue.Bytes.
 type byteSize struct{}
 
-// Schema describes both forms.
 func (byteSize) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}

@@ -1,17 +1,13 @@
 package api_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -19,68 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
-
-func TestTheWayOfARun(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	const query = "name=first&chunk=2&param=year%3D2026&idempotency_key=k1"
-	started := b.Start(query)
-	if started.Items != 3 || started.Key != "id" || len(started.Warnings) != 1 {
-		t.Errorf("started %+v", started)
-	}
-	if again := b.Start(query); !again.Existing || again.Run != started.Run {
-		t.Errorf("with the same idempotency key: %+v", again)
-	}
-	b.Finish(started.Run)
-
-	_, text := b.Ask(http.MethodGet, api.Prefix+"/runs/first", nil)
-	var run runs.RunDocument
-	testenv.NoError(t, json.Unmarshal(text, &run))
-	if run.State != "completed" || run.Done != 2 || run.Failed != 1 || run.Params["year"] != "2026" ||
-		run.CreatedBy != kernel.Anonymous || run.Steps[0].Settings.Chunk != 2 {
-		t.Errorf("the run is %s", text)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/runs/last/export?format=csv", nil)
-	want := "key,state,result,error_code,error_message,accepted\n" +
-		"=1,done,\"{\"\"ok\"\":true}\",,,\n2,failed,,'=BAD,no\tgood,\n3,done,\"{\"\"ok\"\":true}\",,,\n"
-	if string(text) != want {
-		t.Errorf("CSV is %q; want %q", text, want)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/runs/last/export?state=done&state=missing", nil)
-	if lines := bytes.Count(text, []byte("\n")); lines != 2 || !json.Valid(text[:bytes.IndexByte(text, '\n')]) {
-		t.Errorf("NDJSON of what is done: %s", text)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/runs/last/errors", nil)
-	if !strings.Contains(string(text), `"count":1`) {
-		t.Errorf("errors: %s", text)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/runs/last/errors?all=true", nil)
-	if !strings.Contains(string(text), `"key":"2"`) || bytes.Count(text, []byte("\n")) != 1 {
-		t.Errorf("all errors: %s", text)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/runs/last/items/"+url.PathEscape("=1"), nil)
-	if !strings.Contains(string(text), `"state":"done"`) {
-		t.Errorf("item: %s", text)
-	}
-	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs/last/rerun", strings.NewReader(`{"failed":true,"chunk":1}`),
-		"Content-Type", "application/json", kernel.ActorHeader, "ann")
-	if code != http.StatusOK || !strings.Contains(string(text), `"generation":2`) {
-		t.Errorf("rerun: %s", text)
-	}
-	if code, text = b.Ask(http.MethodPost, api.Prefix+"/runs/last/cancel", nil); code != http.StatusOK {
-		t.Errorf("cancel: %s", text)
-	}
-	b.Refused(409, "cancelled", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
-	var actor string
-	err := b.Pool.QueryRow(t.Context(), `SELECT actor FROM audit_log WHERE action = 'rerun'`).Scan(&actor)
-	if err != nil || actor != "ann" {
-		t.Errorf("the audit log says %q, %v; want ann", actor, err)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/doctor", nil)
-	if !strings.Contains(string(text), `"found":0`) {
-		t.Errorf("doctor: %s", text)
-	}
-}
 
 func TestStartByMultipart(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,6 @@ type trackerRoutes struct {
 	trackers *trackers.Service
 }
 
-// newTrackers returns the routes of trackers; without a service it creates a separate one.
 func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connections.Connections) *trackerRoutes {
 	if service == nil {
 		service = trackers.New(k.Store, trackers.Config{Connections: sources, Log: k.Log})
@@ -61,7 +60,6 @@ func (s *trackerRoutes) caller(ctx context.Context, actor string) trackers.Calle
 	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))}
 }
 
-// seen wraps a read whose request is the same as over NATS.
 func seen[In, Out any](
 	s *trackerRoutes, look func(context.Context, In, trackers.Caller) (Out, error),
 ) func(context.Context, *In) (Out, error) {
@@ -145,13 +143,11 @@ type ownBody[T any] struct {
 	bad   error
 }
 
-// UnmarshalJSON implements json.Unmarshaler. The operation reports the error, with its code.
 func (o *ownBody[T]) UnmarshalJSON(body []byte) error {
 	o.bad = trackers.ReadBody(body, &o.asked)
 	return nil
 }
 
-// Schema implements huma.SchemaProvider.
 func (*ownBody[T]) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[T](), true, "")
 }

@@ -90,7 +90,6 @@ func setupFar(t *testing.T) *far {
 	return f
 }
 
-// during runs something for as long as the test.
 func (f *far) during(run func(context.Context) error) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(f.Context()))
 	var running sync.WaitGroup

@@ -77,26 +77,6 @@ func TestPackagesStaySmall(t *testing.T) {
 	}
 }
 
-func TestALargePackageIsFound(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		pkg  string
-		size size
-		want string
-	}{
-		{"internal/new", size{files: 41}, "41 files, more than 40: find what in it is a thing of its own"},
-		{"workqueue/redo", size{lines: 6001}, "6001 lines"},
-		{"workqueue/redo", size{names: 91}, "91 exported names"},
-		{"workqueue/redo", size{methods: map[string]int{"Store": 61}}, "61 methods"},
-		{"internal/api", size{methods: map[string]int{"Server": 46}}, "46 methods"},
-		{"orchestrator", size{methods: map[string]int{"Node": 46}}, "46 methods"},
-	} {
-		if got := strings.Join(tooLarge(tc.pkg, tc.size), "\n"); !strings.Contains(got, tc.want) {
-			t.Errorf("%s: got %q, want %q", tc.pkg, got, tc.want)
-		}
-	}
-}
-
 func tooLarge(pkg string, s size) (problems []string) {
 	limits := []struct {
 		has, most int

@@ -51,7 +51,6 @@ func (i Info) String() string {
 	return i.Version + " (" + strings.Join(more, ", ") + ")"
 }
 
-// shortCommit is the length of an abbreviated commit.
 const shortCommit = 12
 
 func (i Info) withDefaults() Info {

@@ -28,7 +28,7 @@ const (
 	ExitOther  = 1
 	ExitUsage  = 2
 	ExitFailed = 3
-	// ExitHeld means that the watched run waits for a decision that nobody may make.
+	// ExitHeld means that the watched run waits for a decision while no user may be there to make it.
 	ExitHeld = 4
 	// ExitMaxWait means that the run did not end in time.
 	ExitMaxWait = 5
@@ -49,7 +49,6 @@ func (e *usageError) Error() string { return e.text }
 // Usage returns an error in the command line.
 func Usage(text string) error { return &usageError{text} }
 
-// exitError ends the program with a code and no further message.
 type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
@@ -134,7 +133,6 @@ func codeOf(err error) int {
 	}
 }
 
-// failJSON reports an error as JSON, with the server's problem if there is one.
 func (c *Console) failJSON(err error, text string, code int) {
 	said := struct {
 		Error   string          `json:"error"`
@@ -228,10 +226,8 @@ type TokenFlags struct {
 	TokenFile string `env:"TRANCHE_TOKEN_FILE" help:"A file with the token to use, readable by you alone." placeholder:"FILE"`
 }
 
-// maxTokenFile limits the size of a token file.
 const maxTokenFile = 4096
 
-// secret returns the token; empty if none was given.
 func (f *TokenFlags) secret(term *Console) (string, error) {
 	secret, from := f.Token, "--token (or TRANCHE_TOKEN)"
 	if f.TokenFile != "" {

@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// explainColumns is the maximum width of explanations.
 const explainColumns = 96
 
 // ExplanationText formats an explanation, most important sentence first.
@@ -113,7 +112,6 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 	t.advice(g.Advice)
 }
 
-// advice writes advice that was not written before.
 func (t *Prose) advice(all []client.Advice) {
 	first := true
 	for _, a := range all {
@@ -287,7 +285,6 @@ func attemptsText(attempts []client.Attempt, room int) string {
 	return list.Text(attempts, room) + attemptErrors(attempts)
 }
 
-// attemptErrors lists errors of earlier attempts, merging consecutive equal ones into one line.
 func attemptErrors(attempts []client.Attempt) string {
 	var b strings.Builder
 	for i := 0; i < len(attempts); {
@@ -312,7 +309,6 @@ func sameError(a, b *client.Attempt) bool {
 	return b.Error != nil && *a.Error == *b.Error && a.Generation == b.Generation && b.Outcome != "failed"
 }
 
-// itemState describes an item's state in a step, and what keeps it there.
 func itemState(step *client.ItemStep) string {
 	state := strings.ReplaceAll(step.State, "_", " ")
 	switch {
@@ -379,7 +375,6 @@ func earlierText(p *client.EarlierPart) string {
 
 func bytesText(n int) string { return Plural(int64(n), "byte") }
 
-// shortHash is the part of a hash that people compare.
 func shortHash(hash string) string { return hash[:min(len(hash), 16)] }
 
 // TargetText describes a step's target.

@@ -164,7 +164,6 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// end removes the progress line.
 func (u *upload) end() {
 	if u.live && !u.shown.IsZero() {
 		_, _ = fmt.Fprint(u.term.Err, "\r\x1b[K") // cosmetic

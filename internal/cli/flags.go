@@ -90,7 +90,6 @@ func within(tag *kong.Tag, v reflect.Value) (ok bool, want string) {
 	return n >= bound(low) && n <= most, want
 }
 
-// bound parses a bound: a number or a duration.
 func bound(text string) float64 {
 	if d, err := time.ParseDuration(text); err == nil {
 		return float64(d)

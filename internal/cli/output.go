@@ -227,7 +227,6 @@ func NewTable(columns string, room int) *Table {
 	return t
 }
 
-// minCell is the minimum length of a cut cell.
 const minCell = 12
 
 // Row adds a row.
@@ -301,7 +300,6 @@ func (t *Table) String() string {
 	return b.String()
 }
 
-// fit narrows text columns, widest first, until a line fits the room.
 func (t *Table) fit(widths []int) {
 	const gap = 2
 	line := -gap
@@ -373,7 +371,6 @@ func EscapeControl(s string) string { return escape(s, "") }
 // InertText is EscapeControl that keeps line breaks and tabs.
 func InertText(s string) string { return escape(s, "\n\t") }
 
-// escape keeps printable characters and those in kept.
 func escape(s, kept string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {

@@ -98,7 +98,6 @@ func Parse(path string, text []byte) (*Connections, error) {
 	return c, cmp.Or(r.http(&c.HTTP), r.smtp(c.SMTP))
 }
 
-// reader loads referenced files and checks consistency.
 type reader struct {
 	*strictyaml.Document
 
@@ -107,7 +106,6 @@ type reader struct {
 
 func sorted[T any](of map[string]T) []string { return slices.Sorted(maps.Keys(of)) }
 
-// beside resolves a relative path at the file's directory.
 func (r *reader) beside(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -115,7 +113,6 @@ func (r *reader) beside(path string) string {
 	return filepath.Join(r.directory, path)
 }
 
-// names matches names of sources and secrets.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (r *reader) name(path, name string) error {

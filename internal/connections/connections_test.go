@@ -98,8 +98,7 @@ func TestParse(t *testing.T) {
 func TestSecretsGoWhereTheyMay(t *testing.T) {
 	t.Parallel()
 	c := testenv.Must(parse(t, good))(t)
-	s, err := c.Secret("token")
-	testenv.NoError(t, err)
+	s := testenv.Must(c.Secret("token"))(t)
 	for u, want := range map[string]bool{
 		"https://api.example/x": true, "https://API.EXAMPLE.:443/": true, "https://api.example:8443": true,
 		"http://api.example": false, "http://api.example:443": false, "https://api.example:444": false,
@@ -160,8 +159,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 		testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("first-one")
-	c, err := Parse(path, []byte("secrets: {t: {file: token, hosts: [x.example]}}"))
-	testenv.NoError(t, err)
+	c := testenv.Must(Parse(path, []byte("secrets: {t: {file: token, hosts: [x.example]}}")))(t)
 	s := c.Secrets["t"]
 	read := func(after time.Duration) string {
 		s.since = time.Now().Add(-after)
@@ -278,8 +276,7 @@ func TestOpen(t *testing.T) {
 // A role that may become a superuser is one: a query can call set_config('role', …).
 func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	t.Parallel()
-	admin, err := pgx.Connect(t.Context(), testenv.EmptyDatabase(t))
-	testenv.NoError(t, err)
+	admin := testenv.Must(pgx.Connect(t.Context(), testenv.EmptyDatabase(t)))(t)
 	defer func() { _ = admin.Close(context.Background()) }()
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,

@@ -22,7 +22,7 @@ const (
 type HTTP struct {
 	AllowPrivate []Network `json:"allow_private"`
 	ProxyURL     string    `json:"proxy"`
-	// MaxResponse limits the bytes read of a response, whatever a plan says; 0: DefaultMaxResponse.
+	// MaxResponse limits the bytes read of a response, also if a plan sets more; 0: DefaultMaxResponse.
 	MaxResponse workqueue.Bytes `json:"max_response" min:"1KiB" max:"256MiB"`
 	// MaxConnections limits this node's connections to a host; 0: DefaultMaxHostConnections.
 	MaxConnections int              `json:"max_connections" min:"1" max:"10000"`
@@ -129,7 +129,6 @@ func (r *reader) host(at string, h *Host) (err error) {
 	return err
 }
 
-// authorities reads a file of certificates; nil without one.
 func (r *reader) authorities(at, file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // the system's are used

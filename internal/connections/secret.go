@@ -26,7 +26,6 @@ type Secret struct {
 	Hosts []targets `json:"hosts"`
 }
 
-// target is a host that may receive a secret.
 type target struct {
 	scheme string // https or http
 	host   string // lower case
@@ -73,7 +72,6 @@ type targets []target
 var errNoHost = errors.New("want a host like api.bank.example, with a port if need be, or one with its scheme like " +
 	"http://127.0.0.1:8081")
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (t *targets) UnmarshalText(text []byte) error {
 	scheme, rest, found := strings.Cut(string(text), "://")
 	if !found {
@@ -163,7 +161,6 @@ type origin struct {
 // elsewhere is an origin where users may put the text itself by mistake.
 type elsewhere struct{ origin }
 
-// ReadYAML implements strictyaml.Reader.
 func (e *elsewhere) ReadYAML(v strictyaml.Value) error {
 	if _, itself := v.Text(); itself {
 		return v.Fail("the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
@@ -171,7 +168,6 @@ func (e *elsewhere) ReadYAML(v strictyaml.Value) error {
 	return v.Decode(&e.origin)
 }
 
-// text reads an origin for the first time.
 func (r *reader) text(at string, o *origin) error {
 	if (o.Env == "") == (o.File == "") {
 		return r.Fail(at, "say where it stands: either env: VARIABLE or file: FILE")
@@ -204,7 +200,6 @@ func (o *origin) read() (string, error) {
 	return o.text, nil
 }
 
-// all returns all current and previous texts.
 func (o *origin) all() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -40,7 +40,6 @@ type handler struct {
 	site func() (*site, error)
 }
 
-// ServeHTTP answers GET and HEAD.
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	site, err := h.site()
 	if err != nil {
@@ -64,7 +63,6 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.serve(w, r)
 }
 
-// protect sets headers against foreign code, frames and readers.
 func (s *site) protect(header http.Header) {
 	header.Set("Content-Security-Policy", s.policy)
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -93,7 +91,6 @@ func missing(path string) string {
 	return "there is nothing at " + cut(path) + "; the dashboard begins at /, the API is described at /api/v1/openapi.json"
 }
 
-// maxEchoed limits what an answer repeats of the request.
 const maxEchoed = 100
 
 func cut(text string) string {
@@ -103,7 +100,6 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// problem writes an error as the API does.
 func problem(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)

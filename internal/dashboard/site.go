@@ -42,7 +42,6 @@ const (
 	digestChars = 16
 )
 
-// site is a version of the files, ready to send.
 type site struct {
 	files    map[string]*file // by path
 	document *file
@@ -133,7 +132,6 @@ func digestAll(contents map[string][]byte) string {
 	return hex.EncodeToString(all.Sum(nil))[:digestChars]
 }
 
-// digest returns a source expression for a content security policy.
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
@@ -157,7 +155,6 @@ func contentType(name string) string {
 	}
 }
 
-// file is a file, also compressed.
 type file struct {
 	kind, cache, etag string
 	content           []byte
@@ -197,7 +194,6 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, whole, "", time.Time{}, bytes.NewReader(content))
 }
 
-// takesGzip parses Accept-Encoding; weight zero refuses.
 func takesGzip(accepted []string) bool {
 	for one := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
 		name, weight, _ := strings.Cut(one, ";")

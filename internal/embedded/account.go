@@ -69,7 +69,6 @@ func (a account) attributes() *syscall.SysProcAttr {
 	return attr
 }
 
-// mayEnter reports whether the account may traverse the directory, by its mode bits.
 func (a account) mayEnter(info os.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -44,7 +44,6 @@ local replication all               trust
 host  all         all  127.0.0.1/32 scram-sha-256
 `
 
-// openCluster returns the installation for the cluster, creating the cluster if needed.
 func openCluster(ctx context.Context, l layout, a account, durable bool, log *zap.Logger) (Install, error) {
 	installs, err := FindInstalls(ctx)
 	if err != nil {
@@ -73,7 +72,6 @@ func installFor(major int, cluster string, installs []Install) (Install, error) 
 	return Install{}, &VersionError{Dir: cluster, Data: major, Installed: installs}
 }
 
-// makeCluster creates a cluster with the newest installation whose initdb works.
 func makeCluster(
 	ctx context.Context, installs []Install, l layout, a account, durable bool, log *zap.Logger,
 ) (Install, error) {
@@ -160,7 +158,6 @@ func configure(draft string, a account) error {
 	return errors.Join(err, conf.Close(), a.give(hba))
 }
 
-// writePassword creates the superuser's password once.
 func (l layout) writePassword(a account) error {
 	if _, err := os.Stat(l.password); err == nil {
 		return a.give(l.password)
@@ -181,7 +178,6 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// serverEnv is the environment without variables that affect PostgreSQL's programs, and with English messages.
 func serverEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -80,7 +80,6 @@ func (l layout) checkAccess(a account) error {
 	return nil
 }
 
-// parents returns dir and its ancestors, from the root down.
 func parents(dir string) []string {
 	var all []string
 	for {
@@ -100,7 +99,6 @@ func (l layout) makeRun(a account) error {
 	return a.give(l.run)
 }
 
-// tail returns the last lines of the log after offset.
 func tail(path string, offset int64) string {
 	const most, lines = 4096, 12
 	f, err := os.Open(path)

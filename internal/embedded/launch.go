@@ -29,7 +29,6 @@ const (
 	knockTimeout = 5 * time.Second
 )
 
-// launch starts a server on the complete cluster and waits until it accepts connections.
 func (p *Postgres) launch(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		at := p.currentAddress()
@@ -55,7 +54,6 @@ func (p *Postgres) launch(ctx context.Context) error {
 	}
 }
 
-// mend removes the obstacle of a failed start, and reports whether to retry.
 func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt int) bool {
 	said := proc.tail()
 	switch {
@@ -75,7 +73,6 @@ func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt 
 	return false
 }
 
-// awaitReady waits for a working connection, or shuts the server down.
 func (p *Postgres) awaitReady(ctx context.Context, proc *process, at address) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -114,7 +111,6 @@ func knock(ctx context.Context, proc *process, at address) error {
 	return connect(ctx, at.url("postgres"), func(*pgx.Conn) error { return nil })
 }
 
-// refused distinguishes an authentication error from a server that is not up yet.
 func refused(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "28")
@@ -167,7 +163,6 @@ func FindInstalls(ctx context.Context) ([]Install, error) {
 // BinariesVariable sets the directory of PostgreSQL's programs, which disables the search.
 const BinariesVariable = "TRANCHE_POSTGRES_BIN"
 
-// candidates lists the directories of packages, then those of PATH with links resolved.
 func candidates() []string {
 	if dir := os.Getenv(BinariesVariable); dir != "" {
 		return []string{dir}
@@ -199,7 +194,6 @@ func candidates() []string {
 
 var versionLine = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+).*)`)
 
-// inspect reports whether dir has programs that run here.
 func inspect(ctx context.Context, dir string) (Install, bool) {
 	in := Install{Dir: dir}
 	if err := exec.CommandContext(ctx, in.program("initdb"), "--version").Run(); err != nil {
@@ -222,7 +216,6 @@ const (
 	lastResort = 5 * time.Second
 )
 
-// process is a run of a PostgreSQL server, our child.
 type process struct {
 	cmd     *exec.Cmd
 	log     string

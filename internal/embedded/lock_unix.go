@@ -7,7 +7,6 @@ import (
 	"syscall"
 )
 
-// errTaken means that another process has the lock.
 const errTaken = syscall.EWOULDBLOCK
 
 func lockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }

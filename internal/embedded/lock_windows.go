@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// errTaken means that another process has the lock.
 const errTaken = windows.ERROR_LOCK_VIOLATION
 
 // locked is a byte far beyond the file's content, so that another process can still read the owner's PID.

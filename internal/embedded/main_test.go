@@ -117,7 +117,6 @@ func run(t *testing.T, url, sql string) {
 	}
 }
 
-// eventually polls until the condition holds.
 func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -152,7 +151,6 @@ func noError(t testing.TB, err error) {
 	}
 }
 
-// must is the result of a call; see testenv.Must.
 func must[T any](result T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

@@ -343,7 +343,6 @@ func (l *natsLog) fatal() string {
 	return l.first
 }
 
-// Fatalf does not end the process.
 func (l *natsLog) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	if l.first == "" {
@@ -377,7 +376,6 @@ func (l *natsLog) Tracef(format string, v ...any)  { l.to.Debugf("nats: "+format
 // natsUser is the only user of a server with a password.
 const natsUser = "tranche"
 
-// readPassword returns the password in a [NATSConfig.URLFile], or a new one if there is no file.
 func readPassword(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -394,7 +392,6 @@ func readPassword(file string) (string, error) {
 	return rand.Text(), nil
 }
 
-// writeURL writes the server's address and password to a private file.
 func writeURL(file, at, password string) error {
 	address, err := url.Parse(at)
 	if err != nil {

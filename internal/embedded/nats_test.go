@@ -54,7 +54,6 @@ func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-// setUpStream makes a stream with a message.
 func setUpStream(t *testing.T, js jetstream.JetStream, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -88,7 +88,6 @@ func hold(ctx context.Context, address string) (release func(), err error) {
 	return func() { _ = held.Close() }, nil
 }
 
-// together reports whether all servers follow the same leader.
 func (c *NATSCluster) together() bool {
 	leaders := 0
 	for _, s := range c.servers {

@@ -33,7 +33,6 @@ type storeView struct {
 
 func jetstreamDir(store string) string { return filepath.Join(store, server.JetStreamStoreDir) }
 
-// streamDir holds a stream's messages.
 func streamDir(store, stream string) string {
 	return filepath.Join(jetstreamDir(store), server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs")
 }
@@ -68,7 +67,6 @@ func (n *NATS) watch(ctx context.Context) {
 	}
 }
 
-// damage returns what is wrong with the running server, or "".
 func (n *NATS) damage() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,7 +88,6 @@ func sameDir(known os.FileInfo, path string) bool {
 	return (err == nil && os.SameFile(known, now)) || (err != nil && !os.IsNotExist(err))
 }
 
-// lostStream returns a stream of the server whose directory existed and is gone.
 func (n *NATS) lostStream() string {
 	entries, _ := os.ReadDir(filepath.Dir(filepath.Dir(streamDir(n.config.StoreDir, "x"))))
 	for _, e := range entries {
@@ -123,7 +120,6 @@ func (n *NATS) hasStream(name string) bool {
 	return false
 }
 
-// revive starts a new server at the same address, retrying indefinitely.
 func (n *NATS) revive(ctx context.Context, why string) {
 	n.config.Log.Warn("restarting the NATS server", zap.String("because", why), zap.String("store", n.config.StoreDir))
 	pauses := backoff.Exponential{First: firstPause, Longest: longPause}

@@ -68,7 +68,6 @@ func awaitGone(ctx context.Context, pid int, cluster string) (bool, error) {
 	return true, nil
 }
 
-// postmasterPID reads the PID from the server's lock file; 0: no file.
 func postmasterPID(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
@@ -86,7 +85,6 @@ func postmasterPID(path string) (int, error) {
 	return pid, nil
 }
 
-// servesCluster reports whether the process is a live PostgreSQL server on this cluster.
 func servesCluster(ctx context.Context, pid int, cluster string) bool {
 	args := commandLine(ctx, pid)
 	if len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "postgres") {

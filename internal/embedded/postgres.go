@@ -253,7 +253,6 @@ func checkSettings(settings map[string]string) error {
 	return nil
 }
 
-// writeSettings replaces our part of the configuration; extra overrides it.
 func (l layout) writeSettings(ctx context.Context, in Install, a account, at address, extra map[string]string) error {
 	path := filepath.Join(l.cluster, settingsFile)
 	// The probes below read the configuration too; a bad setting of an earlier start must not affect them.
@@ -281,12 +280,10 @@ func (l layout) writeSettings(ctx context.Context, in Install, a account, at add
 	return nil
 }
 
-// quote formats a value for the configuration file.
 func quote(value string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`, "\n", " ").Replace(value) + "'"
 }
 
-// accepts reports whether the server was built to accept the value.
 func (l layout) accepts(ctx context.Context, in Install, a account, name, value string) bool {
 	cmd := exec.CommandContext(ctx, in.program("postgres"), "-D", l.cluster, "-C", name, "-c", name+"="+value)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = l.dir, serverEnv(), a.attributes()

@@ -44,7 +44,6 @@ func RunningURL(ctx context.Context, dataDir string) (string, error) {
 	return at.url(DefaultDatabase), nil
 }
 
-// postmasterPort reads the fourth line of a running server's lock file.
 func postmasterPort(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

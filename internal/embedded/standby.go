@@ -166,7 +166,6 @@ func (p *Postgres) exec(ctx context.Context, statements ...string) error {
 	})
 }
 
-// await waits until a query returns true.
 func (p *Postgres) await(ctx context.Context, sql string) error {
 	return connect(ctx, p.URLFor("postgres"), func(conn *pgx.Conn) error {
 		tick := time.NewTicker(20 * time.Millisecond)

@@ -27,7 +27,6 @@ const (
 	EventPublished  = "event.published"  // JetStream has a completion's event, PostgreSQL does not know yet
 )
 
-// names lists all points for an error message.
 func names() []string {
 	return []string{ClaimBefore, ClaimCommitted, PublishAcked, FetchBefore, FetchDone, RecordBefore, PiecesKept,
 		RecordCommitted, ReplyAcked, EventPublished}

@@ -2,5 +2,4 @@
 
 package health
 
-// spaceAt is for systems that can be asked.
 func spaceAt(string) *diskSpace { return nil }

@@ -4,7 +4,7 @@ package health
 
 import "syscall"
 
-// spaceAt asks how much room there is for us, who are not root on that file system; nil: it cannot be told.
+// spaceAt returns the space available to a non-root user; nil: unknown.
 func spaceAt(dir string) *diskSpace {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

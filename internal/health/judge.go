@@ -10,15 +10,14 @@ import (
 
 const (
 	lateAfter   = 3 * time.Second // three heartbeats
-	leaderGrace = 2 * time.Second // a lease changes hands within it
+	leaderGrace = 2 * time.Second // a lease changes hands within that time
 )
 
-// say words what a server sees itself.
 func (f *facts) say(kind health.Kind, row health.Row) health.Condition {
 	return kind.Condition(f.at, row)
 }
 
-// judge says what of the facts a person should see to. It asks no one.
+// judge derives conditions from the facts, without further reads.
 func judge(f *facts) (all []health.Condition) {
 	if f.db == nil {
 		all = append(all, f.say(health.Database, health.Row{"subject": f.host, "said": f.dbErr.Error()}))
@@ -30,14 +29,15 @@ func judge(f *facts) (all []health.Condition) {
 	return append(all, f.machine()...)
 }
 
-// told is what the database tells, and who does not listen. Where no one does, nothing else is said of what waits.
+// told returns the database's conditions and missing listeners. For an endpoint without listeners, no other condition
+// about waiting work is reported.
 func (f *facts) told() (all []health.Condition) {
 	none := map[string]bool{}
 	for _, e := range f.unheard {
 		none[e.Endpoint] = true
 		kind, target := workqueue.TargetKind(e.Endpoint)
 		if kind == workqueue.KindEndpoint && f.stalled() != nil {
-			continue // services may be at servers that are away: it can be told when JetStream answers again
+			continue // services may be connected to unavailable servers: unknown until JetStream answers
 		}
 		all = append(all, f.say(health.NoListeners, health.Row{"case": string(kind), "subject": e.Endpoint,
 			"function": target, "like": e.like, "runs": e.Runs, "out": e.Out}))
@@ -50,7 +50,7 @@ func (f *facts) told() (all []health.Condition) {
 	return all
 }
 
-// nodes judges who is there and who leads. While the database takes no writes, nodes cannot send heartbeats.
+// nodes checks nodes and leader. While the database takes no writes, nodes cannot send heartbeats.
 func (f *facts) nodes() (all []health.Condition) {
 	switch {
 	case f.db.Database.ReadOnly:
@@ -58,7 +58,7 @@ func (f *facts) nodes() (all []health.Condition) {
 	case f.db.Database.AwaitsStandby:
 		return []health.Condition{f.say(health.Database, health.Row{"case": "standby", "subject": f.host})}
 	}
-	alive, first := 0, f.at // and since when one has been there
+	alive, first := 0, f.at // and the start of the oldest live node
 	for i := range f.db.Nodes {
 		n := &f.db.Nodes[i]
 		if n.Alive {
@@ -70,7 +70,7 @@ func (f *facts) nodes() (all []health.Condition) {
 		all = append(all, f.node(n)...)
 	}
 	all = append(all, f.leader(alive, first)...)
-	if s := f.stalled(); s != nil { // nodes that start again know only since then
+	if s := f.stalled(); s != nil { // restarted nodes know it only since their start
 		all = append(all, f.say(health.NATS, health.Row{"case": "stalled", "subject": health.JetStream,
 			"since": *s.StalledSince, "undated": true, "said": health.StalledText(s.StalledWhy)}))
 	}
@@ -91,7 +91,7 @@ func (f *facts) node(n *health.NodeHealth) (all []health.Condition) {
 		all = append(all, f.say(health.NodeLate, row))
 	}
 	switch {
-	case !n.Alive || n.Host == f.host: // this one knows that better itself
+	case !n.Alive || n.Host == f.host: // this node knows its own state better
 	case n.Refused != "":
 		all = append(all, f.natsRefuses(n.Host, n.Name(), n.Refused))
 	case n.Away:
@@ -103,7 +103,7 @@ func (f *facts) node(n *health.NodeHealth) (all []health.Condition) {
 func (f *facts) leader(alive int, first time.Time) []health.Condition {
 	row := health.Row{"subject": "leader", "alive": alive}
 	switch l := f.db.Leader; {
-	case l == nil && alive > 0 && f.at.Sub(first) <= leaderGrace: // the first node of all is about to
+	case l == nil && alive > 0 && f.at.Sub(first) <= leaderGrace: // the first node is about to become leader
 		return nil
 	case l == nil:
 	case f.at.Sub(l.ExpiresAt) > leaderGrace:
@@ -114,7 +114,7 @@ func (f *facts) leader(alive int, first time.Time) []health.Condition {
 	return []health.Condition{f.say(health.LeaderMissing, row)}
 }
 
-// stalled returns the node that the streams have not answered for longest, or nil when they answer some node.
+// stalled returns the node whose streams have been stalled longest, or nil if they respond to any node.
 func (f *facts) stalled() *health.Node {
 	return health.Stalled(func(yield func(*health.Node) bool) {
 		for i := range f.db.Nodes {
@@ -125,7 +125,7 @@ func (f *facts) stalled() *health.Node {
 	})
 }
 
-// answered reports whether the streams answer a node that would know by now if they did not.
+// answered reports whether the streams respond to a node that would know by now if they did not.
 func (f *facts) answered() bool {
 	return slices.ContainsFunc(f.db.Nodes, func(n health.NodeHealth) bool {
 		return n.Alive && !n.Away && n.StalledSince == nil && f.at.Sub(n.StartedAt) > settledAfter

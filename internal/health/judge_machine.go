@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
-// Shares of a limit from which on it is near.
+// Shares of a limit that count as near or full.
 const (
 	fillNear        = 0.80
 	fillFull        = 0.95
@@ -19,7 +19,6 @@ const (
 	connectionsFull = 0.97
 )
 
-// machine judges what this server sees for itself.
 func (f *facts) machine() (all []health.Condition) {
 	switch {
 	case f.refused != "":
@@ -42,7 +41,6 @@ func (f *facts) machine() (all []health.Condition) {
 	return append(all, f.room()...)
 }
 
-// natsRefuses tells that NATS refuses the user of a node, or denies it what it needs.
 func (f *facts) natsRefuses(host, node, refused string) health.Condition {
 	return f.say(health.NATS, health.Row{"case": "refused", "subject": host, "node": node, "refused": refused})
 }
@@ -60,7 +58,6 @@ func (f *fill) row(severity health.Severity) health.Row {
 	return row
 }
 
-// grade compares what is used with a limit.
 func grade(share, near, full float64) (health.Severity, bool) {
 	if share >= full {
 		return health.Critical, true
@@ -79,15 +76,13 @@ func (f *facts) connections() []health.Condition {
 }
 
 const (
-	diskNear     = 0.10 // of it is free
+	diskNear     = 0.10 // the free share
 	diskFullPart = 10   // of Config.DiskFree
-	// What must be free beside what streams may grow to, for the rest to go on: a share of the disk, and no more than
-	// diskReserve.
+	// What must stay free in addition to the streams' growth: a share of the disk, up to diskReserve.
 	reserveShare = 20
 	diskReserve  = 1 << 30
 )
 
-// store tells of streams that take nothing because they cannot be written.
 func (f *facts) store() []health.Condition {
 	if len(f.db.Faults) == 0 {
 		return nil
@@ -97,7 +92,6 @@ func (f *facts) store() []health.Condition {
 		"since": first.Since, "faults": health.StoreText(f.db.Faults), "full": first.Detail != ""})}
 }
 
-// room judges the disk that this server keeps its files on, by what they may still grow to.
 func (f *facts) room() []health.Condition {
 	d := f.disk
 	if d == nil {
@@ -119,11 +113,11 @@ func (f *facts) room() []health.Condition {
 	return []health.Condition{f.say(health.Disk, row)}
 }
 
-// roomFor says how bad it is that no more is free, and why; nothing when there is room enough.
+// roomFor returns how severe the lack of space is, and why; "" if there is enough.
 func (f *facts) roomFor(growth uint64) (severity health.Severity, why string) {
 	const full = "When it is full, nothing can be recorded."
 	d := f.disk
-	if set := f.limits.DiskFree; set != DefaultDiskFree { // someone knows better
+	if set := f.limits.DiskFree; set != DefaultDiskFree { // the operator set a limit
 		switch {
 		case d.free < set/diskFullPart:
 			return health.Critical, full
@@ -144,7 +138,6 @@ func (f *facts) roomFor(growth uint64) (severity health.Severity, why string) {
 	return "", ""
 }
 
-// growth is by how much the streams may still grow on the disk that this server keeps its files on.
 func (f *facts) growth() (bytes uint64) {
 	if !f.limits.StoresStreams {
 		return 0
@@ -157,10 +150,9 @@ func (f *facts) growth() (bytes uint64) {
 	return bytes
 }
 
-// diskSpace is the room on the file system that a directory is on.
 type diskSpace struct{ free, size uint64 }
 
-// FreeAt is how many bytes are free where a directory is; false: it cannot be told.
+// FreeAt is the number of free bytes at a directory; false: unknown.
 func FreeAt(dir string) (bytes int64, known bool) {
 	space := spaceAt(dir)
 	if space == nil {
@@ -169,7 +161,6 @@ func FreeAt(dir string) (bytes int64, known bool) {
 	return int64(min(space.free, math.MaxInt64)), true
 }
 
-// share is the part that is free.
 func (d *diskSpace) share() float64 {
 	if d.size == 0 {
 		return 1
@@ -177,7 +168,6 @@ func (d *diskSpace) share() float64 {
 	return float64(d.free) / float64(d.size)
 }
 
-// size is a number of bytes for people.
 func size(n uint64) string {
 	const step = 1024
 	if n < step {
@@ -189,7 +179,6 @@ func size(n uint64) string {
 
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }
 
-// fill is how much of something that is limited is used.
 type fill struct {
 	subject string // a stream, or the account
 	what    string
@@ -200,13 +189,11 @@ type fill struct {
 
 func (f *fill) share() float64 { return float64(f.used) / float64(f.limit) }
 
-// streamPrefix is how the names of our streams begin.
 const streamPrefix = "TRANCHE_"
 
-// accountSubject stands for all that the account may use.
+// accountSubject stands for the account's limits.
 const accountSubject = "the account"
 
-// streams asks JetStream how full its streams and our account are.
 func (w *Watch) streams(ctx context.Context) (fills []fill, known bool) {
 	if !w.cfg.NC.IsConnected() {
 		return nil, false

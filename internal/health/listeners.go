@@ -14,19 +14,18 @@ import (
 )
 
 const (
-	// listenWait is how long services have to say that they listen.
+	// listenWait is how long services have to answer discovery.
 	listenWait = 300 * time.Millisecond
-	// asksAtOnce bounds the requests to JetStream that are in progress.
+	// asksAtOnce limits concurrent requests to JetStream.
 	asksAtOnce = 8
 )
 
-// unheard is what runs have work for and no one does.
 type unheard struct {
 	health.WorkingEndpoint
-	like string // the name of an endpoint that someone listens on, and that may have been meant; or empty
+	like string // a similar endpoint with listeners that may have been meant; may be empty
 }
 
-// unheard returns it; known is false when no one could be asked.
+// unheard finds targets without listeners; known is false if that could not be checked.
 func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, known bool) {
 	var services []health.WorkingEndpoint
 	for _, e := range db.Working {
@@ -60,8 +59,8 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 	return none, true
 }
 
-// withoutPulls returns the endpoints of which JetStream knows no one that waits for requests: no service
-// listens, or all are busy. It spares asking the services in most cases.
+// withoutPulls returns the endpoints without a pulling client in JetStream: without listeners, or with busy ones
+// only. In most cases this saves the discovery of services.
 func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) []health.WorkingEndpoint {
 	js, err := jetstream.New(w.cfg.NC)
 	if err != nil {

@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	// markSeenEvery is how seldom the table is told that what a mark is about is still there.
+	// markSeenEvery is the minimum interval for recording that a mark's condition still holds.
 	markSeenEvery = 24 * time.Hour
-	// forgetMarkAfter is when what was said of something that no one has seen since is forgotten.
+	// forgetMarkAfter is when a mark is deleted whose condition was not seen since.
 	forgetMarkAfter = 90 * 24 * time.Hour
 )
 
-// divide parts what is to be seen to from what someone has muted.
 func divide(marks []health.KeptMark, all []health.Condition) (open, muted []health.Condition) {
 	said := make(map[health.ConditionKey]*health.KeptMark, len(marks))
 	for i := range marks {
@@ -41,20 +40,19 @@ func divide(marks []health.KeptMark, all []health.Condition) (open, muted []heal
 	return open, muted
 }
 
-// begunAgain reports whether what a mark is about was over and has begun again, which is news of what someone has
-// taken and of what is critical.
+// begunAgain reports whether a mark's condition ended and began again, which matters for acknowledged and for
+// critical ones.
 func begunAgain(m *health.KeptMark, c *health.Condition) bool {
 	return (m.State == health.Acknowledged || c.Severity == health.Critical) && c.Since.After(m.At)
 }
 
-// worse reports whether a condition is worse than it was when someone put it muted.
 func worse(m *health.KeptMark, c *health.Condition) bool {
 	return m.State == health.Muted &&
 		(c.Count > m.Count || !health.Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
 }
 
-// watchMarks keeps of what people said of conditions whether it still is as they said. What once got worse stays so
-// until it is over: what flaps would be told with each turn.
+// watchMarks records whether marked conditions got worse. What once got worse stays so until it is over, because a
+// flapping condition would otherwise be reported at each change.
 func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []health.Condition) {
 	there := make(map[health.ConditionKey]*health.Condition, len(conditions))
 	for i := range conditions {
@@ -65,7 +63,7 @@ func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []health.Co
 		m := &w.marks[i]
 		c := there[m.ConditionKey]
 		if c == nil && (f.db == nil || slices.Contains(f.db.Cut, health.Kind(m.Kind))) {
-			continue // it may be there
+			continue // it may still hold
 		}
 		if note, isNews := f.watchMark(m, c); isNews {
 			news = append(news, note)
@@ -79,7 +77,7 @@ func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []health.Co
 	}
 }
 
-// watchMark holds a mark against the condition that it is about, if there is one, and says what of it is to be kept.
+// watchMark compares a mark with its condition, if it holds, and returns what to record.
 func (f *facts) watchMark(m *health.KeptMark, c *health.Condition) (note health.SeenMark, news bool) {
 	note.KeptMark = *m
 	if c == nil {
@@ -97,8 +95,8 @@ func (f *facts) watchMark(m *health.KeptMark, c *health.Condition) (note health.
 	return note, note.Worse || m.SeenAt.Before(f.at.Add(-markSeenEvery))
 }
 
-// Measure says how bad a condition is, or without a subject all of a kind that are not muted. There is nothing of
-// what does not hold.
+// Measure returns the severity of a condition or, without a subject, of all unmuted ones of a kind; nothing for
+// conditions that do not hold.
 func (r *Report) Measure(key health.ConditionKey) (about []health.Measured) {
 	lists := [][]health.Condition{r.Conditions, r.Muted}
 	if key.Subject == "" {
@@ -115,19 +113,19 @@ func (r *Report) Measure(key health.ConditionKey) (about []health.Measured) {
 }
 
 const (
-	// seenEvery is how seldom the table is told that a condition is still there.
+	// seenEvery is the minimum interval for recording that a condition still holds.
 	seenEvery = 30 * time.Second
-	// settledAfter is how long a node that has started says nothing certain of streams that do not answer.
+	// settledAfter is how long a started node knows nothing certain about unresponsive streams.
 	settledAfter = 15 * time.Second
-	// forgetAfter is when what another server has said of itself is forgotten.
+	// forgetAfter is when another server's report about itself is deleted.
 	forgetAfter = 24 * time.Hour
-	// saidFor is how long what another server has said of itself holds: it says it again twice a minute.
+	// saidFor is how long another server's report about itself counts: it is repeated twice a minute.
 	saidFor = 2 * time.Minute
 )
 
-// date says since when the conditions have been so, and keeps it for those of which nothing else tells it: in the
-// table, and in memory while there is no database. What the table knew and knows no more has been over meanwhile, maybe
-// while this process was stalled: then memory does not count.
+// date sets the begins of conditions, and keeps those that nothing else records: in the table, and in memory while
+// there is no database. A row that is gone means that the condition ended meanwhile, maybe while this process was
+// stalled: then memory does not count.
 func (w *Watch) date(ctx context.Context, f *facts, conditions []health.Condition) {
 	kept := map[health.ConditionKey]health.KeptCondition{}
 	if f.db != nil {
@@ -167,29 +165,27 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []health.Conditio
 	}
 }
 
-// keep makes the row of a condition, and reports whether the one that there was is too old.
+// keep returns the row of a condition, and whether the stored one is outdated.
 func (f *facts) keep(c *health.Condition, before health.KeptCondition) (row health.KeptCondition, news bool) {
 	row = health.KeptCondition{ConditionKey: c.Key(), Since: c.Since}
 	news = before.SeenAt.Before(f.at.Add(-seenEvery))
 	if f.ownOnly(c.Key()) {
-		row.Said, _ = json.Marshal(c) // of texts, numbers and times
+		row.Said, _ = json.Marshal(c) // texts, numbers and times
 		news = news || worded(c, before.Said)
 	}
 	return row, news
 }
 
-// ownOnly reports whether no other server can see a condition of this one's.
 func (f *facts) ownOnly(k health.ConditionKey) bool {
 	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.ResourceExhausted)
 }
 
-// worded reports whether others are to be told again of a condition, of which they know what is kept.
+// worded reports whether the stored text of a condition must be replaced.
 func worded(c *health.Condition, kept json.RawMessage) bool {
 	var known health.Condition
 	return json.Unmarshal(kept, &known) != nil || known.Severity != c.Severity
 }
 
-// others are what other servers have lately said of themselves.
 func (f *facts) others() (all []health.Condition) {
 	if f.db == nil {
 		return nil
@@ -206,7 +202,7 @@ func (f *facts) others() (all []health.Condition) {
 	return all
 }
 
-// gone are the kept conditions that are no more: not those that could not be looked at, nor those of other servers.
+// gone returns stored conditions that no longer hold, except those that were not checked and those of other servers.
 func (f *facts) gone(seen map[health.ConditionKey]time.Time) (gone []health.ConditionKey) {
 	for _, k := range f.db.Kept {
 		_, there := seen[k.ConditionKey]
@@ -217,7 +213,7 @@ func (f *facts) gone(seen map[health.ConditionKey]time.Time) (gone []health.Cond
 	return gone
 }
 
-// looked reports whether this look would have found a condition.
+// looked reports whether this check would have found a condition.
 func (f *facts) looked(k health.ConditionKey) bool {
 	switch health.Kind(k.Kind) {
 	case health.NoListeners:

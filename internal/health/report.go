@@ -1,18 +1,17 @@
-// Package health says what a person must see to: conditions of runs, endpoints, nodes, streams and disks, each with its
-// severity, since when it has been so, and what helps.
+// Package health reports conditions that need an operator: of runs, endpoints, nodes, streams and disks, each with
+// severity, begin and remedy.
 //
-// A [Watch] looks at PostgreSQL, NATS and the machine at most every few seconds, however many ask, and answers within
-// a fraction of a second from what it saw last when a look takes longer. It changes nothing but two tables:
-// health_condition keeps since when something has been so where nothing else tells it, over looks, servers and
-// restarts, and what a server says of itself that no other one can see, so that all of them show it; and health_ack,
-// whether what people have muted has got worse. When PostgreSQL or NATS is unavailable that is a condition like any
-// other, and what is known without it is said.
+// A [Watch] checks PostgreSQL, NATS and the machine at most every few seconds, however many callers ask. If a check
+// takes longer, it answers from the previous one within a fraction of a second. It writes only two tables.
+// health_condition keeps begins that nothing else records, across checks, servers and restarts, and what only one
+// server sees of itself, so that all can show it. health_ack keeps whether muted conditions got worse. An unavailable
+// PostgreSQL or NATS is a condition itself, and the rest is still reported.
 //
-// What people have muted, by workqueue/health, stands in a list of its own and counts for nothing until it is
-// worse than it was then, and stays so until it is over; what someone has taken says so.
+// Muted conditions (workqueue/health) are listed separately and do not count until they get worse, and then until
+// they are over. Acknowledged ones are marked.
 //
-// The rules of workqueue/health say what a condition of the database is; judge adds what a server sees for itself, of
-// facts that were read before. A Watch is safe for concurrent use.
+// The rules of workqueue/health define the database's conditions; judge adds what a server sees itself, from facts
+// read before. A Watch is safe for concurrent use.
 package health
 
 import (
@@ -26,14 +25,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// SeverityCounts is how many conditions there are of each severity.
+// SeverityCounts counts conditions by severity.
 type SeverityCounts struct {
 	Info     int `json:"info"`
 	Warning  int `json:"warning"`
 	Critical int `json:"critical"`
 }
 
-// Report is the conditions as of one moment, the worst first.
+// Report is the conditions at one moment, worst first.
 type Report struct {
 	Status     string             `json:"status" enum:"ok,warning,critical" doc:"the worst severity; info is ok"`
 	At         time.Time          `json:"at" doc:"when this was so; all who ask within a few seconds share a report"`
@@ -42,17 +41,17 @@ type Report struct {
 	Muted      []health.Condition `json:"muted" doc:"what is muted, until it gets worse or the time is up"`
 	Kinds      []KindSummary      `json:"kinds" doc:"the kinds of conditions, the worst first"`
 
-	// Unseen are kinds of which there may be conditions that were not looked at: those of other servers, and what NATS
-	// did not tell. Blind says that PostgreSQL did not answer, so that next to nothing was looked at.
+	// Unseen are kinds that were not fully checked: those of other servers, and what NATS did not answer. Blind means
+	// that PostgreSQL did not answer, so almost nothing was checked.
 	Unseen []health.Kind `json:"-"`
 	Blind  bool          `json:"-"`
-	// Cut are kinds of which there may be more conditions than stand here.
+	// Cut are kinds with more conditions than listed.
 	Cut []health.Kind `json:"-"`
 }
 
 const okStatus = "ok"
 
-// KindSummary is the conditions of a kind as one.
+// KindSummary summarises the conditions of a kind.
 type KindSummary struct {
 	Kind     health.Kind     `json:"kind"`
 	Title    string          `json:"title" example:"Failed items: 13 runs, 2,914 items"`
@@ -62,7 +61,7 @@ type KindSummary struct {
 	Count    int64           `json:"count" doc:"how many items, letters, messages or operations, added up"`
 }
 
-// newReport makes one of what is to be seen to and what is muted. more is how many of a kind are not listed.
+// newReport makes a report. more is the number of unlisted conditions per kind.
 func newReport(at time.Time, conditions, muted []health.Condition, more map[health.Kind]int64) *Report {
 	for _, list := range [][]health.Condition{conditions, muted} {
 		slices.SortFunc(list, func(a, b health.Condition) int {
@@ -91,7 +90,6 @@ func newReport(at time.Time, conditions, muted []health.Condition, more map[heal
 	return r
 }
 
-// kindsOf sums conditions up, in the order of the first of each kind.
 func kindsOf(conditions []health.Condition, more map[health.Kind]int64) (all []KindSummary) {
 	for i := range conditions {
 		c := &conditions[i]
@@ -116,7 +114,6 @@ func kindsOf(conditions []health.Condition, more map[health.Kind]int64) (all []K
 	return all
 }
 
-// many is count with the thousands of a large number set apart.
 func many(n int64, noun string) string {
 	number, rest, _ := strings.Cut(health.Count(n, noun), " ")
 	for at := len(number) - 3; at > 0; at -= 3 {
@@ -125,8 +122,8 @@ func many(n int64, noun string) string {
 	return number + " " + rest
 }
 
-// Stand sets, for those runs of a list that are in progress, why they stand, as far as a look of the last few seconds
-// knows: a list does not wait for one. What stands has no forecast.
+// Stand sets, for runs of a list in progress, what blocks them, as known by a check of the last few seconds; it does
+// not wait for another. A blocked run has no forecast.
 func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if !slices.ContainsFunc(runs, underWay) {
 		return nil
@@ -138,7 +135,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 		return ctx.Err()
 	}
 	var endpoints []string
-	all := slices.Concat(report.Conditions, report.Muted) // what is muted stops runs anyway
+	all := slices.Concat(report.Conditions, report.Muted) // muted conditions block runs too
 	for i := range all {
 		if c := &all[i]; c.Stops() == health.StopsEndpoint {
 			endpoints = append(endpoints, c.Subject)
@@ -160,7 +157,6 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 
 func underWay(r inspect.RunSummary) bool { return r.State == "running" && r.Hold == nil }
 
-// standing is the worst that stops a run.
 func standing(all []health.Condition, r *inspect.RunSummary, asks []string) *inspect.Blocker {
 	for i := range all {
 		c := &all[i]

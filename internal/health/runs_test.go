@@ -198,7 +198,6 @@ func (w *world) load(session workqueue.SessionID, n int) workqueue.RunID {
 	return testenv.Must(start.New(w.store).Load(w.Context(), req, items(n)))(w).Run
 }
 
-// claim claims so many requests of a run.
 func (w *world) claim(session workqueue.SessionID, run workqueue.RunID, n int) []workqueue.Slice {
 	w.Helper()
 	claimed := testenv.Must(dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{Session: session, Run: run,
@@ -209,7 +208,6 @@ func (w *world) claim(session workqueue.SessionID, run workqueue.RunID, n int) [
 	return claimed.Slices
 }
 
-// session opens one that lives for long.
 func (w *world) session() workqueue.SessionID {
 	w.Helper()
 	id, err := session.New(w.store).StartSession(w.Context(), session.NodeInfo{Host: "there", PID: 7, Version: "test"},

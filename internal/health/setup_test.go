@@ -109,7 +109,6 @@ func (w *world) serve(endpoint string, handle func(*endpoints.Item[any, any])) (
 	return w.keep(svc.Run)
 }
 
-// items yields n items.
 func items(n int) func(*start.LoadItem) error {
 	i := 0
 	return func(item *start.LoadItem) error {
@@ -129,7 +128,6 @@ func request(endpoint string) start.LoadRequest {
 	}}}
 }
 
-// start begins a run of the node's.
 func (w *world) start(req start.LoadRequest, n int) workqueue.RunID {
 	w.Helper()
 	loaded := testenv.Must(w.node.Runs().Start(w.Context(), req, items(n)))(w)
@@ -156,8 +154,7 @@ func (w *world) report(watch *health.Watch) *health.Report {
 		w.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 	}
 	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
-	r := testenv.Must(watch.Report(w.Context()))(w)
-	return r
+	return testenv.Must(watch.Report(w.Context()))(w)
 }
 
 // appears waits for a condition that names the words, as it may not at first: services that are busy are heard late. It
@@ -215,7 +212,6 @@ func (w *world) ends(kind store.Kind, subject string) {
 	w.goesFrom(w.watch, kind, subject, kind)
 }
 
-// calms waits until there is no condition left.
 func (w *world) calms() {
 	w.Helper()
 	var last *health.Report

@@ -18,28 +18,28 @@ import (
 
 // Defaults of Config.
 const (
-	// A caller of `/health` gets a report of the last 3 s; a look that takes longer is waited for so long if the
-	// report before is younger than 15 s, which is given then.
+	// DefaultEvery is the maximum age of a report of `/health`. If a newer check takes long, a caller gets a previous
+	// report up to 15 s old.
 	DefaultEvery = 3 * time.Second
-	// Not a wait: a run that has work and gets none of it done for so long is told of, requests that no one takes
-	// also; after six times that it is critical.
+	// DefaultWaiting is no wait, but the time without progress of a run with work, and of requests that no service
+	// takes, before it is reported; after six times that it is critical.
 	DefaultWaiting  = 10 * time.Minute
 	DefaultDiskFree = 10 << 30
 )
 
 const (
-	// patience is how long a caller waits for a look while there is an older report.
+	// patience is how long a caller waits for a check while there is an older report.
 	patience = 150 * time.Millisecond
-	// staleAfter is how old that one may be. One that says that all is well is not given then: a look that takes long is
-	// itself a sign that it is not.
+	// staleAfter is the maximum age of that report. One without problems is not used, because a slow check is itself a
+	// sign of one.
 	staleAfter = 15 * time.Second
-	// restTimeout bounds what a look does beside reading the database.
+	// restTimeout limits a check apart from reading the database.
 	restTimeout = time.Second
-	// natsTimeout bounds each thing that NATS is asked: a connection that was just cut looks whole, and does not answer.
+	// natsTimeout limits each request to NATS: a connection that was just cut looks intact and does not answer.
 	natsTimeout = 3 * time.Second
 )
 
-// Config is what a Watch looks at.
+// Config configures a Watch.
 type Config struct {
 	Log   *zap.Logger // nil: none
 	Store *database.DB
@@ -48,21 +48,21 @@ type Config struct {
 	Host string
 	// DataDir is where this server keeps files; empty: nowhere.
 	DataDir string
-	// StoresStreams says that JetStream keeps its streams there, too.
+	// StoresStreams means that JetStream keeps its streams there too.
 	StoresStreams bool
-	// Whole has reports name everything, up to 10,000 conditions of each kind, for programs; people want the first few.
+	// Whole lists up to 10,000 conditions per kind, for programs; people need only the first few.
 	Whole bool
-	// Short lists what was used up when the node last needed it; nil: nothing is known.
+	// Short lists resources that were exhausted when last needed; nil: unknown.
 	Short func() []string
 
-	Every    time.Duration // between two looks at the least; zero: DefaultEvery
-	Waiting  time.Duration // how long a run may have work and get none done; zero: DefaultWaiting
-	DiskFree uint64        // bytes below which a disk may be near full; zero: DefaultDiskFree
-	// DatabaseTimeout is how long PostgreSQL may take in a look; zero: 2 s, and 5 s when reports are whole.
+	Every    time.Duration // minimum time between checks; 0: DefaultEvery
+	Waiting  time.Duration // how long a run may have work without progress; 0: DefaultWaiting
+	DiskFree uint64        // bytes below which a disk may be near full; 0: DefaultDiskFree
+	// DatabaseTimeout limits reading PostgreSQL in a check; 0: 2 s, or 5 s with Whole.
 	DatabaseTimeout time.Duration
 }
 
-// Watch looks after the system's health for all who ask.
+// Watch checks the system's health for all callers.
 type Watch struct {
 	cfg    Config
 	limits health.Limits
@@ -71,18 +71,18 @@ type Watch struct {
 	mu     sync.Mutex
 	last   *Report
 	lastAt time.Time
-	flight chan struct{} // closed when the look in progress ends; nil: none is
-	giveUp func()        // ends the look in progress
-	again  bool          // what is known, and what the look in progress finds, is not news any more
+	flight chan struct{} // closed when the check in progress ends; nil: none
+	giveUp func()        // ends the check in progress
+	again  bool          // known reports, and the one of the check in progress, are outdated
 
-	// Of the look in progress alone: since when, of what was kept, and whether the table knows that; and what people said,
-	// for while there is no database.
+	// Used only by the check in progress: begins of stored conditions, whether they are saved, and marks, for times
+	// without a database.
 	seen    map[health.ConditionKey]time.Time
 	unsaved bool
 	marks   []health.KeptMark
 }
 
-// New returns a Watch, which looks when it is asked.
+// New returns a Watch that checks on demand.
 func New(cfg Config) (*Watch, error) {
 	if cfg.Store == nil || cfg.NC == nil {
 		return nil, errors.New("health: Config.Store and Config.NC are needed")
@@ -91,7 +91,7 @@ func New(cfg Config) (*Watch, error) {
 		cfg.Log = zap.NewNop()
 	}
 	if cfg.Host == "" {
-		cfg.Host, _ = os.Hostname() // shown to people only
+		cfg.Host, _ = os.Hostname() // shown only
 	}
 	cfg.Host = cmp.Or(cfg.Host, "this host")
 	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
@@ -106,18 +106,17 @@ func New(cfg Config) (*Watch, error) {
 		seen: map[health.ConditionKey]time.Time{}}, nil
 }
 
-// Report returns what a look has found within the last few seconds. The first one takes as long as it takes; after
-// that, one that takes long is not waited for, and what was found before is returned. Do not change it. The error is
-// that ctx ended.
+// Report returns the result of a check of the last few seconds. The first check is waited for; later, slow ones are
+// not, and the previous result is returned. Do not modify it. The error means that ctx ended.
 func (w *Watch) Report(ctx context.Context) (*Report, error) {
 	found, again, err := w.report(ctx)
-	if again { // that look may have begun before
+	if again { // that check may have begun before
 		found, _, err = w.report(ctx)
 	}
 	return found, err
 }
 
-// report is Report. again says that Again was called while the look was in progress.
+// report is Report. again means that Again was called during the check.
 func (w *Watch) report(ctx context.Context) (found *Report, again bool, err error) {
 	older, flight := w.begin(ctx)
 	if flight == nil {
@@ -141,8 +140,8 @@ func (w *Watch) report(ctx context.Context) (found *Report, again bool, err erro
 	}
 }
 
-// begin returns a report that is young enough, and no flight; or the look in progress, which it starts if there is
-// none, with the report before it if that will do.
+// begin returns a recent report and no flight, or the check in progress, starting one if needed, with the previous
+// report if usable.
 func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +159,6 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 	return older, w.flight
 }
 
-// fly looks, for everybody who waits.
 func (w *Watch) fly(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout+restTimeout)
 	defer cancel()
@@ -178,11 +176,11 @@ func (w *Watch) fly(ctx context.Context) {
 	w.flight = nil
 }
 
-// Run looks twice a minute until ctx ends, also when no one asks: others learn by it what this server sees of itself.
+// Run checks twice a minute until ctx ends, even without callers, because others learn from it what this server sees.
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
-	defer func() { // a look that takes long is not waited for when the server stops
+	defer func() { // a stopping server does not wait for a slow check
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.giveUp != nil {
@@ -191,7 +189,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}()
 	for {
 		if _, err := w.Report(ctx); err != nil {
-			return // ctx has ended
+			return // ctx ended
 		}
 		select {
 		case <-tick.C:
@@ -201,46 +199,44 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Again has the next who asks wait for a new look: what people say of conditions has changed.
+// Again makes the next caller wait for a new check, because marks have changed.
 func (w *Watch) Again() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lastAt, w.again = time.Time{}, w.flight != nil
 }
 
-// Wait returns when no look is in progress, which takes seconds at most.
+// Wait waits until no check is in progress, seconds at most.
 func (w *Watch) Wait() { w.flying.Wait() }
 
-// facts is all that a look has found out.
 type facts struct {
 	host  string
 	at    time.Time     // the database's clock, or ours without it
-	db    *health.Facts // nil: it does not answer
+	db    *health.Facts // nil: no answer
 	dbErr error
 	nats  bool // connected
-	// refused is what NATS refuses this server's user; empty: nothing.
+	// refused is what NATS refuses this server's user; may be empty.
 	refused string
 	fills   []fill
-	filled  bool // it is known how full the streams are
-	// unheard names what runs have work for and no one does; asked says that this is known.
+	filled  bool // fills is known
+	// unheard are targets with work and without listeners; asked: this is known.
 	unheard []unheard
 	asked   bool
-	disk    *diskSpace // nil: not known
+	disk    *diskSpace // nil: unknown
 	dataDir string
 	short   []string
 	limits  Config
 }
 
 const (
-	// PostgreSQL in a look, and in one for alerts, which names everything; then it counts as away, and alerts tell
-	// nothing until a look gets through. The rest of a look.
+	// databaseTimeout limits reading PostgreSQL in a check; then it counts as unavailable.
 	databaseTimeout = 2 * time.Second
-	// wholeTimeout is the same of a look that names everything, which no one waits for in front of a screen.
+	// wholeTimeout is the same with Whole, for which no user waits at a screen. Alerts report nothing until a check
+	// succeeds.
 	wholeTimeout = 5 * time.Second
 	wholeListed  = 10_000
 )
 
-// look reads all there is to know and judges it.
 func (w *Watch) look(ctx context.Context) *Report {
 	f := w.gather(ctx)
 	conditions := judge(f)
@@ -260,10 +256,10 @@ func (w *Watch) look(ctx context.Context) *Report {
 	return r
 }
 
-// unseen are the kinds of which a look may have missed conditions.
+// unseen are the kinds of which a check may have missed conditions.
 func (f *facts) unseen() []health.Kind {
 	kinds := []health.Kind{health.NATS, health.Disk, health.ResourceExhausted} // of other servers
-	if !f.asked || f.db != nil && f.stalled() != nil {                         // then nothing is said of them
+	if !f.asked || f.db != nil && f.stalled() != nil {                         // then they are not reported
 		kinds = append(kinds, health.NoListeners)
 	}
 	if !f.filled {
@@ -280,7 +276,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	func() {
 		asking, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout)
 		defer cancel()
-		// What was muted at the last look takes no one's place in the lists.
+		// Conditions muted at the last check must not take places in the lists.
 		limits := w.limits
 		limits.Listed += min(len(w.marks), wholeListed)
 		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, limits)

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// maxAsked limits the values per query.
 const maxAsked = 1000
 
 // Queries makes the fetcher for a step's settings. A *sqlfetch.Client implements it.
@@ -38,7 +37,6 @@ func (e *EnrichError) Error() string {
 // Unwrap returns the query's error.
 func (e *EnrichError) Unwrap() error { return e.Err }
 
-// enriching builds the stored payloads of one add.
 type enriching struct {
 	of    *Producers
 	name  string
@@ -72,7 +70,6 @@ func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, s
 	return e.held, nil
 }
 
-// markKnown marks operations that were added before.
 func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) error {
 	var ids []string
 	for i := range ops {
@@ -94,7 +91,6 @@ func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) erro
 	return nil
 }
 
-// ask queries the distinct values of all operations together.
 func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) error {
 	if e.spec.Enrich.SQL == nil {
 		return nil
@@ -144,7 +140,7 @@ func (e *enriching) fetcher() (fetch.Fetcher, error) {
 	return e.of.queries.Fetcher(e.spec.Enrich.SQL)
 }
 
-// askFor queries some values. If a query fails as a whole it is retried in halves, until the bad value is alone.
+// askFor queries some values. If a query fails entirely it is retried in halves, until the bad value is alone.
 func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []string, first map[string]int) error {
 	req := &fetch.Request{Step: e.name, Params: e.spec.Params, Items: make([]fetch.Item, len(values))}
 	for i, value := range values {
@@ -176,7 +172,6 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []str
 	return nil
 }
 
-// answered keeps the row of a value.
 func (e *enriching) answered(ctx context.Context, value string, slot *fetch.Slot, op int) error {
 	switch {
 	case slot.Err == nil:
@@ -194,7 +189,6 @@ func (e *enriching) answered(ctx context.Context, value string, slot *fetch.Slot
 	return e.fails(ctx, slot.Err)
 }
 
-// ofTheValue lists error codes about the requested value, not the query.
 func ofTheValue() []string {
 	return []string{sqlfetch.CodeNotFound, sqlfetch.CodeManyRows, sqlfetch.CodeTooLarge, sqlfetch.CodeBadKey,
 		sqlfetch.CodeTooMuch, sqlfetch.CodeBadResult}
@@ -205,7 +199,6 @@ func (e *enriching) fails(ctx context.Context, err error) error {
 	return &EnrichError{e.name, err}
 }
 
-// hold reserves room for the payloads of an add.
 func (e *enriching) hold(n int) error {
 	if e.held+n > MaxBytes {
 		return &TooManyError{Bytes: true}

@@ -30,7 +30,6 @@ type add struct {
 	err  error
 }
 
-// lane commits the adds of one collector, one transaction at a time.
 type lane struct {
 	of        *Producers
 	collector string
@@ -62,7 +61,6 @@ func (l *lane) push(a *add) {
 	}
 }
 
-// work commits until the queue is empty.
 func (l *lane) work() {
 	for {
 		adds := l.take()
@@ -76,7 +74,6 @@ func (l *lane) work() {
 	}
 }
 
-// take takes the adds of the next transaction: the oldest ones of the same version.
 func (l *lane) take() []*add {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +113,6 @@ func (l *lane) commit(adds []*add) {
 	}
 }
 
-// isTheirs reports whether an error may be about some of the operations only.
 func isTheirs(err error) bool {
 	_, moved := errors.AsType[*collector.MovedError](err)
 	_, bad := errors.AsType[*workqueue.SettingError](err)
@@ -140,7 +136,6 @@ func (l *lane) tryCommit(adds []*add) error {
 	return nil
 }
 
-// lineCounter passes bytes on and maps offsets to lines.
 type lineCounter struct {
 	from  io.Reader
 	read  int64

@@ -21,8 +21,7 @@ import (
 func (b *bench) listen() *nats.Conn {
 	b.Helper()
 	server := testenv.NATS(b.T)
-	listener, err := b.it.Listen(testenv.Conn(b.T, server))
-	testenv.NoError(b, err)
+	listener := testenv.Must(b.it.Listen(testenv.Conn(b.T, server)))(b)
 	b.Cleanup(func() {
 		if err := listener.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -35,8 +34,7 @@ func TestProducersOverNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	nc := b.listen() // the first tries may find no one
-	p, err := endpoints.NewProducer(nc, "c")
-	testenv.NoError(t, err)
+	p := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
 	var adding sync.WaitGroup
 	for i := range 50 {
 		adding.Go(func() {
@@ -73,8 +71,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	nc := b.listen()
-	ok, err := endpoints.NewProducer(nc, "c")
-	testenv.NoError(t, err)
+	ok := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
 	if _, err := ok.Add(t.Context(), wire.Operation{Key: "k"}); err != nil {
 		t.Fatal(err) // from now on someone listens
 	}
@@ -85,7 +82,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 			t.Errorf("got %v; want %s …%s…", err, code, text)
 		}
 	}
-	_, err = ok.Add(t.Context(), wire.Operation{ID: "1", Key: "k"}, wire.Operation{})
+	_, err := ok.Add(t.Context(), wire.Operation{ID: "1", Key: "k"}, wire.Operation{})
 	refused(err, wire.CollectInvalid, "operation 2: key: it is missing")
 	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
 	refused(err, wire.CollectTooLarge, "takes at most")

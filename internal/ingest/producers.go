@@ -41,7 +41,7 @@ type Definitions interface {
 	NoteTaken(ctx context.Context, name string, mine bool) error
 }
 
-// Adder adds operations in one transaction and gets them flushed in time. A node implements it.
+// Adder adds operations in one transaction and schedules their flush. A node implements it.
 type Adder interface {
 	AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) ([]collectorstore.AddedOps, error)
 }
@@ -80,7 +80,6 @@ func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reade
 	return p.add(ctx, collector, ops, release, p.await)
 }
 
-// read returns operations and a function that releases their room.
 func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 	b := &body{from: from, room: &p.room}
 	ops, err := Read(b)
@@ -98,7 +97,6 @@ func (p *Producers) Add(
 	return p.add(ctx, collector, ops, func() {}, p.await)
 }
 
-// maxSample limits the operations that a dry run shows.
 const maxSample = 10
 
 // TryFrom is AddFrom as a dry run. sample has the first operations as they would be stored. A collector's query is
@@ -124,7 +122,6 @@ func (p *Producers) TryFrom(ctx context.Context, collector string, from io.Reade
 type ending func(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func()) (
 	done collectorstore.AddedOps, gone bool, err error)
 
-// moves limits the changes of a collector's definition during an add.
 const moves = 5
 
 // add calls release once nothing of the operations is held any more.
@@ -242,10 +239,8 @@ func (*OverloadedError) Error() string {
 		MaxHeld>>20)
 }
 
-// isText reports whether PostgreSQL can store a text.
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// isData reports whether PostgreSQL rejected the data: error classes 22 and 23.
 func isData(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (strings.HasPrefix(said.Code, "22") || strings.HasPrefix(said.Code, "23"))
@@ -282,7 +277,6 @@ func (r *room) take(n int) bool {
 
 func (r *room) give(n int) { r.held.Add(-int64(n)) }
 
-// body reserves room for what is read from it. release frees it once nothing of it is held.
 type body struct {
 	from io.Reader
 	room *room
@@ -306,7 +300,6 @@ func (b *body) release() { b.room.give(b.had) }
 // noteTimeout limits recording a collector's state during an add.
 const noteTimeout = 5 * time.Second
 
-// noted is the last recorded state of a collector's query.
 type noted struct {
 	refused bool
 	at      time.Time
@@ -340,7 +333,6 @@ func (p *Producers) noteRefused(ctx context.Context, name string, problem error)
 	})
 }
 
-// noteTaken stores, rate-limited, that it works.
 func (p *Producers) noteTaken(ctx context.Context, name string) {
 	if now, was := p.note(name, false); now {
 		p.keep(ctx, func(ctx context.Context) error { return p.definitions.NoteTaken(ctx, name, was) })

@@ -131,7 +131,6 @@ func TestAddsShareCommits(t *testing.T) {
 	}
 }
 
-// waitFor polls until something is so.
 func (b *bench) waitFor(is func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(limit)

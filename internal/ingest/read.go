@@ -52,7 +52,6 @@ func Read(from io.Reader) ([]collector.Op, error) {
 	}
 }
 
-// withoutMark skips the byte order mark that some editors write.
 func withoutMark(from io.Reader) (io.Reader, error) {
 	const mark = "\ufeff"
 	begin := make([]byte, len(mark))
@@ -99,7 +98,6 @@ func (r *opReader) object() error {
 	return r.end(op)
 }
 
-// list reads the operations of {"ops":[…]}, and its end.
 func (r *opReader) list() error {
 	if kind := r.dec.PeekKind(); kind != '[' {
 		return r.wrong("ops", "want a list of operations; this is %s", kindName(kind))
@@ -139,7 +137,6 @@ func (r *opReader) list() error {
 	return r.broken(err)
 }
 
-// end takes an operation whose members were read.
 func (r *opReader) end(op collector.Op) error {
 	line := r.line()
 	if _, err := r.dec.ReadToken(); err != nil {
@@ -219,7 +216,6 @@ func (r *opReader) wrong(field, format string, args ...any) error {
 	return &OpError{Number: len(r.ops) + 1, Line: r.line(), Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// broken converts a JSON error. Errors of the reader stay unchanged.
 func (r *opReader) broken(err error) error {
 	if err == nil {
 		return nil

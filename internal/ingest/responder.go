@@ -64,7 +64,6 @@ func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 	return r, nil
 }
 
-// take is called for each message, one at a time.
 func (r *Responder) take(msg *nats.Msg) {
 	if !asked(msg) {
 		return
@@ -82,8 +81,7 @@ const (
 
 // asked reports whether a message is a request that may be answered. NATS does not check reply subjects, so an answer
 // would be published there with this process's rights. A message relayed by a stream is no request either: the server
-// published it, maybe for a client that may not send requests. Neither gets an answer, because there is nobody to
-// answer.
+// published it, maybe for a client that may not send requests. Neither gets an answer.
 func asked(msg *nats.Msg) bool {
 	_, relayed := msg.Header[jetstream.StreamHeader] // present, even if empty: the server appends its own
 	return !relayed &&
@@ -126,7 +124,6 @@ func (r *Responder) Close(ctx context.Context) error {
 	}
 }
 
-// drain returns when nothing more arrives.
 func (r *Responder) drain(ctx context.Context) {
 	closed := r.sub.StatusChanged(nats.SubscriptionClosed)
 	if !r.nc.IsConnected() || r.sub.Drain() != nil { // otherwise the end of the drain is not reported
@@ -144,14 +141,12 @@ func (r *Responder) drain(ctx context.Context) {
 	_ = r.sub.Unsubscribe()
 }
 
-// requestRoom limits the requests in progress.
 type requestRoom struct {
 	requests, bytes int64 // limits
 
 	taken, held atomic.Int64
 }
 
-// enter reserves room for a request, if available.
 func (r *requestRoom) enter(size int64) bool {
 	if r.taken.Add(1) > r.requests {
 		r.taken.Add(-1)

@@ -18,10 +18,8 @@ import (
 // retried.
 const specAge = time.Second
 
-// maxSpecs limits the cached definitions.
 const maxSpecs = 1000
 
-// knownSpec is a cached definition of a collector.
 type knownSpec struct {
 	spec    collectorstore.CollectorSpec
 	version int
@@ -65,14 +63,12 @@ func (p *Producers) forget(name string, version int) {
 	}
 }
 
-// changed reports whether a collector has another version than the one refused.
 func (p *Producers) changed(ctx context.Context, name string, version int) bool {
 	p.forget(name, version)
 	newest, err := p.spec(ctx, name)
 	return err == nil && newest.version != version
 }
 
-// withKeys validates operations and sets their keys.
 func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
 	ops = slices.Clone(ops) // a retry may set other keys
 	for i := range ops {
@@ -101,7 +97,6 @@ func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]co
 	return ops, nil
 }
 
-// checkOp validates an operation.
 func checkOp(spec *collectorstore.CollectorSpec, op *collectorstore.Op) *OpError {
 	switch {
 	case len(op.ID) > collectorstore.MaxOpID:

@@ -41,7 +41,6 @@ func decompress(r io.Reader, cfg Config) (*bufio.Reader, error) {
 	return bufio.NewReaderSize(unpacked, bufferBytes), nil
 }
 
-// compression detects the compression by the first four bytes; open is nil if there is none.
 func compression(start []byte) (kind string, open func(*bufio.Reader) (io.Reader, error)) {
 	switch {
 	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
@@ -53,7 +52,6 @@ func compression(start []byte) (kind string, open func(*bufio.Reader) (io.Reader
 	}
 }
 
-// isSkippable detects the zstd frame that parallel compressors write first.
 func isSkippable(start []byte) bool {
 	return len(start) == 4 && start[0]&0xf0 == 0x50 && bytes.Equal(start[1:], []byte{0x2a, 0x4d, 0x18})
 }

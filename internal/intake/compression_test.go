@@ -157,8 +157,7 @@ func TestABombIsGivenUp(t *testing.T) {
 	head, blank := []byte("id,a\n1,2\n"), bytes.Repeat([]byte("\n"), 64<<20)
 	well := stream("id,a\n", "1,"+strings.Repeat("as ever ", 10)+"\n")
 	well.left = 9 << 20 / len(well.body)
-	good, err := io.ReadAll(well)
-	testenv.NoError(t, err)
+	good := testenv.Must(io.ReadAll(well))(t)
 	for name, pack := range map[string]func([]byte) []byte{
 		"gzip": func(in []byte) []byte { return gzipped(t, in) },
 		"zstd": func(in []byte) []byte { return zstandard(t, in) },

@@ -80,7 +80,6 @@ func (c *csvReader) add(payload, field []byte, line int) ([]byte, error) {
 	return payload, nil
 }
 
-// closed ends an object, which may still be empty.
 func closed(payload []byte) []byte {
 	if len(payload) == 0 {
 		payload = append(payload, '{')
@@ -159,7 +158,6 @@ func (c *csvReader) field() (field []byte, more bool, err error) {
 	return field, end >= 0, nil
 }
 
-// quoted reads a field that starts with a quote, over as many lines as it takes.
 func (c *csvReader) quoted() (field []byte, more bool, err error) {
 	opened := c.lines.number
 	c.text = c.text[:0]

@@ -70,7 +70,6 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 var errUnflat = &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
 	"data of its items; give back one of: tranche run export --flat --include payload"}
 
-// isUnflat reports whether the columns or fields are those of an export without --flat.
 func isUnflat(names []string) bool {
 	has := func(all ...string) bool {
 		return !slices.ContainsFunc(all, func(name string) bool { return !slices.Contains(names, name) })
@@ -105,7 +104,6 @@ func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	}}, nil
 }
 
-// aboutItem reports whether a column describes the item instead of being one of its fields.
 func aboutItem(name string) bool {
 	return name != ExportKey && strings.HasPrefix(name, ExportPrefix) || strings.HasPrefix(name, ExportResult)
 }
@@ -125,7 +123,6 @@ func openTextExport(plain *bufio.Reader, cfg Config) (*Reader, error) {
 
 const restoreRows = 500
 
-// restored merges rows of an export into the items' current payloads.
 type restored struct {
 	of     *Reader
 	rows   rows
@@ -216,7 +213,6 @@ func (r *restored) meant(read *row.Item) error {
 	return nil
 }
 
-// lay merges a row into the item's current payload.
 func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error) {
 	cells := fieldsOf(line)
 	if r.format == CSV {
@@ -421,7 +417,6 @@ func (r *restored) sameNumber(cell, have []byte) bool {
 	return errX == nil && errY == nil && x == y
 }
 
-// textOf returns a value as an export shows it: a string as its text, nothing for null, anything else as raw JSON.
 func textOf(value []byte) string {
 	switch {
 	case len(value) == 0 || string(value) == "null":
@@ -436,7 +431,6 @@ func (r *Reader) restore(from *Export) {
 	r.rows = &restored{of: r, rows: r.rows, format: r.format, lookup: from.Payloads}
 }
 
-// asExport returns the Config for reading the input as an export.
 func (c Config) asExport() Config {
 	back := c.Export.Config.withDefaults()
 	back.Key, back.Export = ExportKey, c.Export

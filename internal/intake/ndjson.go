@@ -130,7 +130,6 @@ func (n *ndjsonReader) mustHaveKey(found bool, line []byte) error {
 	return n.noKey(row.Quote(n.key), line)
 }
 
-// open resets the decoder to a line and reads the opening brace.
 func (n *ndjsonReader) open(line []byte) error {
 	n.src = *bytes.NewBuffer(line)
 	n.dec.Reset(&n.src)
@@ -156,7 +155,6 @@ func (n *ndjsonReader) close() error {
 	return nil
 }
 
-// isKey compares a raw name with the key's.
 func (n *ndjsonReader) isKey(name jsontext.Value) bool {
 	if bytes.IndexByte(name, '\\') < 0 {
 		return bytes.Equal(name, n.quoted)
@@ -240,7 +238,6 @@ func (n *ndjsonReader) errorAt(field, format string, args ...any) error {
 	return &row.LineError{Line: n.lines.number, Column: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// explain turns a decoder error into one about the row.
 func (n *ndjsonReader) explain(err error) error {
 	if err == nil {
 		return nil

@@ -30,7 +30,6 @@ type Reader struct {
 	err    error // what ended the stream
 }
 
-// rows is the format-specific part of a Reader.
 type rows interface {
 	// Next fills the item or returns io.EOF.
 	Next(item *row.Item) error
@@ -196,7 +195,6 @@ func (r *Reader) checked(item *row.Item) error {
 // Notes returns human-readable findings about the input. It grows until the first row is read.
 func (r *Reader) Notes() []string { return r.notes }
 
-// row reads a row without checking the schema.
 func (r *Reader) row(item *row.Item) error {
 	err := r.rows.Next(item)
 	if err == nil {
@@ -303,7 +301,6 @@ func firstByte(src *bufio.Reader) (byte, error) {
 	return 0, &row.InputError{Reason: "the input starts with " + row.Size(src.Size()) + " of white space; remove it"}
 }
 
-// errLineTooLong comes with the first part of a line that exceeds the limit.
 var errLineTooLong = errors.New("the line is too long")
 
 // lineReader splits its source into lines and counts them. A line never uses more memory than the limit and a

@@ -45,7 +45,6 @@ func (c Config) raw() Config {
 	return c
 }
 
-// shaper drops, renames and converts fields of payloads.
 type shaper struct {
 	cfg    Config
 	fields map[string]*shaped // by name in the input
@@ -138,7 +137,6 @@ func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
 	return nil
 }
 
-// missing reports a field that was configured but never seen.
 func (s *shaper) missing() error {
 	if s.seen == len(s.fields) {
 		return nil
@@ -288,7 +286,6 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 // MaxPlaces is the maximum number of places in an InvalidError.
 const MaxPlaces = 20
 
-// maxInvalid limits the bytes of an item's fault description.
 const maxInvalid = 1000
 
 // InvalidError is returned for items that do not match the schema.

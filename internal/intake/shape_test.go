@@ -107,8 +107,7 @@ func TestEncodings(t *testing.T) {
 	const text, want = "id,name\n1,Jürgen\n", `2 1 {"id":"1","name":"Jürgen"}`
 	little := testenv.Must(unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text))(t)
 	bare := testenv.Must(unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text))(t)
-	latin, err := charmap.ISO8859_1.NewEncoder().String(text)
-	testenv.NoError(t, err)
+	latin := testenv.Must(charmap.ISO8859_1.NewEncoder().String(text))(t)
 	for name, test := range map[string]struct{ in, encoding, want, note string }{
 		"marked":          {little, "", want, "as its byte order mark says"},
 		"named":           {little, "utf-16", want, ""},
@@ -217,8 +216,7 @@ func TestSortInAFile(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
-	r, err := intake.Open(strings.NewReader(in.String()), cfg)
-	testenv.NoError(t, err)
+	r := testenv.Must(intake.Open(strings.NewReader(in.String()), cfg))(t)
 	var item row.Item
 	last, lastID, seen := 1000, -1, 0
 	for ; ; seen++ {
@@ -243,7 +241,7 @@ func TestSortInAFile(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
+	_, _, err := linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
 	if large, ok := errors.AsType[*intake.TooLargeError](err); !ok {
 		t.Errorf("got %v, %v; want a TooLargeError", large, err)
 	}

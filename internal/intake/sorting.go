@@ -71,7 +71,6 @@ func newSorter(field string, desc bool, files Spool) *sorter {
 	return &sorter{field: name, desc: desc, spool: files, memory: sortMemory}
 }
 
-// compare orders values; missing ones come last in either direction.
 func (s *sorter) compare(a, b *sortValue) int {
 	if a.class == isNothing || b.class == isNothing {
 		return cmp.Compare(a.class, b.class)
@@ -179,7 +178,6 @@ func (s *sorter) order() {
 	slices.SortStableFunc(s.rows, func(a, b sortedRow) int { return s.compare(&a.by, &b.by) })
 }
 
-// spill sorts the rows in memory and appends them to the file as the next part.
 func (s *sorter) spill() (err error) {
 	if len(s.rows) == 0 {
 		return nil
@@ -276,7 +274,6 @@ func (p *openPart) read(s *sorter) error {
 	return nil
 }
 
-// partHeap keeps the part with the next row on top; ties go to the earlier part.
 type partHeap struct {
 	sorter *sorter
 	parts  []*openPart
@@ -301,7 +298,7 @@ func (h *partHeap) Pop() any {
 }
 
 // decimal is an exact number of any size: sign × 0.digits × 10^point. The zero value is zero. Its memory is that of
-// the number's text, whatever the exponent.
+// the number's text, for any exponent.
 type decimal struct {
 	sign   int
 	digits string // without zeros at either end

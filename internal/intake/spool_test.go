@@ -187,7 +187,6 @@ func bomb(t *testing.T) io.Reader {
 	return &out
 }
 
-// heap is what is live, garbage taken out.
 func heap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats

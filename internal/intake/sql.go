@@ -25,7 +25,7 @@ import (
 const (
 	DefaultSQLRows  = 10_000_000
 	DefaultSQLBytes = 8 << 30
-	// The limit for reading a query to its end. Beyond it there is an error and no run.
+	// DefaultSQLTime limits reading a query to its end. Beyond it there is an error and no run.
 	DefaultSQLTime = 30 * time.Minute
 )
 
@@ -404,7 +404,6 @@ func arrayOf(element converter) converter {
 	}
 }
 
-// arrayItem reads the element of a literal at i and returns its end.
 func arrayItem(item, value []byte, i int) ([]byte, int) {
 	quoted := value[i] == '"'
 	if quoted {

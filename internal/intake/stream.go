@@ -42,7 +42,6 @@ type StreamSource struct {
 	MaxMessage int64  // the maximum message size
 }
 
-// streamReader reads messages without removing any.
 type streamReader struct {
 	ctx    context.Context //nolint:containedctx // it is the caller's, for as long as the reader lives
 	source StreamSource
@@ -119,7 +118,6 @@ func (r *streamReader) fail(format string, args ...any) error {
 	return &row.InputError{Reason: "stream " + row.Quote(r.source.Name) + ": " + fmt.Sprintf(format, args...)}
 }
 
-// unknown adds the existing streams to a not-found error.
 func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err error) error {
 	if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrInvalidStreamName) {
 		return fmt.Errorf("look at stream %s: %w", r.source.Name, err)
@@ -318,7 +316,6 @@ func (r *streamReader) check(item *row.Item, msg *message) error {
 	return nil
 }
 
-// finish ends the reading if all messages of the range have come.
 func (r *streamReader) finish() error {
 	ctx, cancel := context.WithTimeout(r.ctx, streamAsk)
 	defer cancel()

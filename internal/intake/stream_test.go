@@ -22,8 +22,7 @@ const messages = 1000 // of 20 kB: more than is read ahead
 func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	testenv.NoError(t, err)
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute)))(t)
 	for name, c := range map[string]struct {
 		change  func(jetstream.Stream) error
 		subject string
@@ -78,8 +77,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 func TestNamesThatAreNoStreams(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	testenv.NoError(t, err)
+	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute)))(t)
 	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}))(t)
 	for _, bad := range []string{
 		strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b",

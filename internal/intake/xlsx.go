@@ -52,7 +52,7 @@ func ShownInCell(text string) string {
 type xlsxConfig struct {
 	Key string // the column of the keys
 	Dir string // for temporary files; empty: the system's
-	// Ignored reports whether a column is skipped, whatever it holds.
+	// Ignored reports whether a column is skipped.
 	Ignored func(name string) bool
 }
 

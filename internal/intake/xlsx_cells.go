@@ -179,7 +179,6 @@ func (c *cells) nextRow() error {
 	}
 }
 
-// form is how a cell's value is written in a row.
 type form int
 
 const (
@@ -193,7 +192,6 @@ type numberFormat struct {
 	date, time, duration bool // duration: hours go beyond 24
 }
 
-// plainFormat matches a format that shows a number by its digits.
 var plainFormat = regexp.MustCompile(`^(?i:general|@|#|0(\.0+)?)$`)
 
 func (c *cells) formatOf(style int) numberFormat {

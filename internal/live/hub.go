@@ -6,7 +6,7 @@
 //
 // Guarantees: a client that starts to watch, then reads the planes, and then applies all changes in order, ends with
 // the true state. This holds even for changes that come and go between two polls: a block that comes to rest is sent
-// again in full. A disconnected watcher resumes where it was, or, after too long, is told to reread the planes. A
+// again in full. A disconnected watcher resumes where it was, or, after too long, must reread the planes. A
 // slow watcher gets merged changes, not a queue; memory for watchers is bounded. Database outages are reported, and
 // their ends. A watcher ends with its context or [Hubs.Close].
 //
@@ -29,7 +29,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// hub polls one run for all its watchers.
 type hub struct {
 	hubs  *Hubs
 	run   workqueue.RunID
@@ -49,9 +48,9 @@ type hub struct {
 	moves    uint64 // number of observed changes
 	ended    bool
 	document document
-	over     uint64 // when the end of the run was published; 0: not yet
+	over     uint64 // event number of the published end; 0: not yet
 	outage   *Database
-	outageAt uint64 // when that changed
+	outageAt uint64 // event number of its last change
 
 	stop    context.CancelFunc // stops the loops; nil: not running
 	stopped chan struct{}      // closed when they have ended
@@ -59,7 +58,6 @@ type hub struct {
 	hurry   chan struct{}      // a view must be loaded
 }
 
-// document is the run's newest JSON document.
 type document struct {
 	json  []byte
 	seq   uint64
@@ -81,7 +79,6 @@ func newHub(hubs *Hubs, run workqueue.RunID, items int64) *hub {
 	}
 }
 
-// enter adds a watcher and starts the loops if needed.
 func (h *hub) enter(names []string) *Watcher {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +123,6 @@ func (h *hub) start() {
 	}()
 }
 
-// leave removes a watcher. Without watchers the loops stop.
 func (h *hub) leave(names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +149,6 @@ func (h *hub) idle() bool {
 	return h.watchers == 0
 }
 
-// remembers is the number of item states held.
 func (h *hub) remembers() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,19 +192,16 @@ func (h *hub) fail(err error) {
 	}
 }
 
-// wake wakes the watchers. The caller holds the lock.
 func (h *hub) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// next is the number of the next event. The caller holds the lock.
 func (h *hub) next() uint64 {
 	h.seq++
 	return h.seq
 }
 
-// ready waits until the watcher's views are loaded, and starts it there.
 func (h *hub) ready(ctx context.Context, w *Watcher, last string) error {
 	for {
 		h.mu.Lock()
@@ -237,7 +229,6 @@ type OutageError struct{ Detail string }
 
 func (e *OutageError) Error() string { return e.Detail }
 
-// knows reports whether views are loaded. The caller holds the lock.
 func (h *hub) knows(names []string) bool {
 	for _, name := range names {
 		if !h.views[name].loaded {
@@ -247,7 +238,6 @@ func (h *hub) knows(names []string) bool {
 	return true
 }
 
-// gone reports whether the run no longer exists.
 func gone(err error) bool { return errors.Is(err, workqueue.ErrNotFound) }
 
 // Source is what a hub needs of the store.
@@ -267,8 +257,8 @@ var (
 
 // Defaults of Config.
 const (
-	// Between polls of a running run, and of one that has ended; longer when polls are slow: `easeFactor` times their
-	// duration.
+	// DefaultPollInterval is the time between polls of a running run, DefaultRestedInterval of one that has ended;
+	// longer when polls are slow: `easeFactor` times their duration.
 	DefaultPollInterval   = 250 * time.Millisecond
 	DefaultRestedInterval = time.Second
 	// DefaultSettle is how long a block must rest before it is sent in full, for clients that read it between two polls.
@@ -368,7 +358,6 @@ func (h *Hubs) join(run workqueue.RunID, items int64, views []string) (*hub, *Wa
 	return one, w, nil
 }
 
-// remembered is the number of item states held. The caller holds the lock.
 func (h *Hubs) remembered() (items int64) {
 	for _, one := range h.hubs {
 		items += one.remembers()
@@ -385,7 +374,6 @@ func (h *Hubs) shed() {
 	}
 }
 
-// forget drops a hub without recent watchers.
 func (h *Hubs) forget(one *hub) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -409,14 +397,12 @@ func (h *Hubs) Close() {
 	}
 }
 
-// ring keeps a hub's newest changes, for watchers that lag or return.
 type ring struct {
 	entries []entry // oldest first
 	numbers int     // total of all entries
 	dropped uint64  // changes up to this one are dropped
 }
 
-// entry is the changes of one poll in one view.
 type entry struct {
 	seq     uint64
 	view    string

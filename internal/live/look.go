@@ -22,7 +22,6 @@ const (
 	maxSettled = 256
 )
 
-// look runs the polling loop.
 func (h *hub) look(ctx context.Context, kick chan<- struct{}) {
 	for {
 		begun := time.Now()
@@ -63,7 +62,6 @@ func poke(kick chan<- struct{}) {
 	}
 }
 
-// lookOnce reads the changed blocks.
 func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
 	marks, err := h.readMarks(ctx)
 	if err != nil {
@@ -86,7 +84,6 @@ func (h *hub) readMarks(ctx context.Context) (inspect.RunMarks, error) {
 	return h.hubs.source.Marks(ctx, h.run)
 }
 
-// due lists what to read: the changed blocks, or all blocks for new views.
 func (h *hub) due(marks *inspect.RunMarks) (
 	names []string, blocks []workqueue.Block, fresh []*view, changed bool,
 ) {
@@ -143,7 +140,6 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 	return err
 }
 
-// conclude ends a successful poll.
 func (h *hub) conclude(marks *inspect.RunMarks, names []string, changed bool, fresh []*view) (moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,7 +195,6 @@ func (h *hub) rests() bool {
 	return h.ended && len(h.resting) == 0
 }
 
-// report publishes the beginning and end of an outage.
 func (h *hub) report(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -162,7 +162,6 @@ const (
 	isLater
 )
 
-// planes reads where all items are.
 func (w *world) planes(run workqueue.RunID, step string) []byte {
 	w.Helper()
 	p := testenv.Must(inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step,
@@ -220,7 +219,6 @@ func (p *page) apply(d live.Delta) {
 	}
 }
 
-// step takes the next events in.
 func (p *page) read(ctx context.Context) error {
 	p.Helper()
 	events, err := p.watcher.Next(ctx)
@@ -259,7 +257,6 @@ func (p *page) take(e live.Event) {
 	}
 }
 
-// until reads on until something holds.
 func (p *page) until(what string, holds func() bool) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), soon)
@@ -271,7 +268,6 @@ func (p *page) until(what string, holds func() bool) {
 	}
 }
 
-// drain reads what there is now.
 func (p *page) drain() {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), 10*time.Millisecond)

@@ -106,7 +106,6 @@ func (t *Topics) start(one *topic) {
 	}()
 }
 
-// look polls once and waits for the next poll.
 func (t *Topics) look(ctx context.Context, one *topic) bool {
 	begun := time.Now()
 	within, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -168,7 +167,6 @@ func (t *Topics) Close() {
 	}
 }
 
-// told is what of a topic was sent to a watcher.
 type told struct{ seq, outages uint64 }
 
 // TopicWatcher watches topics.
@@ -224,7 +222,6 @@ func (w *TopicWatcher) Close() {
 	})
 }
 
-// view is the watched state of a step, or of all steps together.
 type view struct {
 	loaded   bool
 	since    uint64 // changes after this one are known
@@ -235,7 +232,6 @@ type view struct {
 
 func first(b workqueue.Block) int32 { return int32(b) * bitfield.Size }
 
-// take stores a block and appends what has changed.
 func (v *view) take(block workqueue.Block, states []byte, changes Changes) Changes {
 	for int(block) >= len(v.blocks) {
 		v.blocks = append(v.blocks, cells{})
@@ -248,7 +244,6 @@ func (v *view) take(block workqueue.Block, states []byte, changes Changes) Chang
 	return changes
 }
 
-// whole appends the states of all items of a block.
 func (v *view) whole(block workqueue.Block, changes Changes) Changes {
 	if int(block) >= len(v.blocks) {
 		return changes

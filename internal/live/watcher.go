@@ -79,7 +79,6 @@ func reverseCut(id string) string {
 	return id
 }
 
-// recalls reports whether all later changes of the views are known. The caller holds the lock.
 func (h *hub) recalls(seq uint64, views []string) bool {
 	for _, name := range views {
 		if seq < h.views[name].since {
@@ -179,7 +178,6 @@ func (w *Watcher) deltas() (events []Event) {
 // Close ends the watch. It may be called twice.
 func (w *Watcher) Close() { w.once.Do(func() { w.hub.leave(w.views) }) }
 
-// cells is one byte per item of a block, or a single byte if all are equal.
 type cells struct {
 	size  int
 	bytes []byte // of length size, or 1
@@ -244,7 +242,6 @@ func (c *cells) difference(states []byte, first int32, changes Changes) Changes 
 	return changes
 }
 
-// whole appends the states of items lo to hi.
 func (c *cells) whole(lo, hi int, first int32, changes Changes) Changes {
 	hi = min(hi, c.size)
 	for i := lo; i < hi; {

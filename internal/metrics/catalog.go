@@ -7,12 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metric describes one metric of ours, for people.
+// Metric describes one of our metrics.
 type Metric struct {
 	Name, Type string
 	Labels     []string
 	Help       string
-	Leader     bool // told by the leader alone
+	Leader     bool // only from the leader
 }
 
 // Types of metrics.
@@ -22,10 +22,9 @@ const (
 	typeHistogram = "histogram"
 )
 
-// catalog makes metrics, and remembers which there are.
 type catalog struct {
 	all    []Metric
-	leader bool // what follows is the leader's
+	leader bool // the following ones are the leader's
 }
 
 func (c *catalog) note(typ, name, help string, labels []string) {
@@ -37,13 +36,13 @@ func (c *catalog) counters(name, help string, labels ...string) *prometheus.Coun
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// Of native histograms: buckets grow by a tenth, and there are no more than nativeBuckets at once.
+// For native histograms: buckets grow by a tenth, and there are at most nativeBuckets.
 const (
 	nativeGrowth  = 1.1
 	nativeBuckets = 100
 )
 
-// histogram has buckets from a millisecond to a minute for those who take no native ones.
+// histogram also has classic buckets from a millisecond to a minute.
 func (c *catalog) histogram(name, help string) prometheus.Histogram {
 	c.note(typeHistogram, name, help, nil)
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
@@ -53,26 +52,23 @@ func (c *catalog) histogram(name, help string) prometheus.Histogram {
 	})
 }
 
-// row is a metric whose values are read when someone asks: to add one, add a row to its table.
+// row is a metric that is read at scrapes: to add one, add a row to its table.
 type row[From any] struct {
 	name, help string
-	label      string // what its series differ by; empty: there is one, and of several they stand with commas between
+	label      string // of its series; empty: a single series; several are separated by commas
 	values     func(from From, put func(value float64, labels ...string))
 }
 
-// table is metrics that are read from the same.
 type table[From any] struct {
 	descs []*prometheus.Desc
 	typ   prometheus.ValueType
 	rows  []row[From]
 }
 
-// gauges is a table of what goes up and down.
 func gauges[From any](c *catalog, rows []row[From]) *table[From] {
 	return newTable(c, typeGauge, prometheus.GaugeValue, rows)
 }
 
-// totals is a table of what only grows.
 func totals[From any](c *catalog, rows []row[From]) *table[From] {
 	return newTable(c, typeCounter, prometheus.CounterValue, rows)
 }
@@ -90,14 +86,12 @@ func newTable[From any](c *catalog, name string, typ prometheus.ValueType, rows 
 	return t
 }
 
-// Describe is part of prometheus.Collector.
 func (t *table[From]) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range t.descs {
 		to <- desc
 	}
 }
 
-// collect tells the values of all.
 func (t *table[From]) collect(to chan<- prometheus.Metric, from From) {
 	for i, r := range t.rows {
 		r.values(from, func(value float64, labels ...string) {
@@ -106,7 +100,6 @@ func (t *table[From]) collect(to chan<- prometheus.Metric, from From) {
 	}
 }
 
-// one is the value of a metric that has one series.
 func one[From any, N int | int64 | float64](value func(From) N) func(From, func(float64, ...string)) {
 	return func(from From, put func(float64, ...string)) { put(float64(value(from))) }
 }

@@ -1,21 +1,12 @@
-// Package metrics measures a node for Prometheus: what the node does, counted where it happens, and what it sees of the
-// whole, read when someone asks.
+// Package metrics measures a node for Prometheus: counters of its work, and the state of the whole system, read at
+// scrapes.
 //
-// # Guarantees
+// Guarantees: no label holds run IDs, item keys or messages. Each label has a bounded number of values: beyond
+// [Config.Endpoints] endpoints, and as many collectors, the rest is summed under [Other]; names that only outside
+// messages claim get no value. Metrics of the database come from the leader only, so that sums over nodes are right.
+// They are read at most every [Config.Every], within a few seconds; while that fails the rest is still reported.
 //
-// No label holds a run's id, an item's key, or a message. Each label has a bounded number of values: beyond
-// [Config.Endpoints] endpoints and as many collectors the rest is summed under [Other], and a name that only a message
-// from outside claims gets no value of its own.
-//
-// What is true of the database, and not of one node, is told by the node alone that leads, so that a sum over nodes is
-// right. It is read at most every [Config.Every], however many ask, within a few seconds; while it cannot be read the
-// rest is told anyway.
-//
-// # Not its job
-//
-// It judges nothing: rules stand in deploy/prometheus. Package tracing brings the same to receivers of OTLP.
-//
-// # Concurrency
+// It judges nothing: alert rules are in deploy/prometheus. Package tracing exports the same metrics by OTLP.
 //
 // A Metrics is safe for concurrent use.
 package metrics
@@ -45,36 +36,35 @@ import (
 // Defaults of Config.
 const (
 	DefaultEndpoints = 250
-	// Between two readings, however many scrape, and between those that take long.
+	// DefaultEvery is the time between two readings, however many scrapes there are; longer if readings are slow.
 	DefaultEvery = 10 * time.Second
-	// A reading as a whole: who scrapes has patience for ten seconds, as a rule.
+	// DefaultTimeout limits a whole reading: scrapers usually wait for ten seconds.
 	DefaultTimeout = 5 * time.Second
 )
 
 const (
-	// maxReasons and maxRequests bound the reasons why replies are put aside, and what requests of the API are told
-	// apart by.
+	// maxReasons and maxRequests limit the distinct reasons of quarantined replies, and the distinct API requests.
 	maxReasons, maxRequests = 50, 2000
-	// scrapesAtOnce bounds the answers in progress.
+	// scrapesAtOnce limits concurrent scrapes.
 	scrapesAtOnce = 8
 )
 
-// Config sets a Metrics up. A zero field means its default.
+// Config configures a Metrics. A zero field means its default.
 type Config struct {
 	Log   *zap.Logger // nil: none
 	Build buildinfo.Info
-	// Registerer gets everything, instead of a registry with the process's and Go's own metrics beside it.
+	// Registerer gets all metrics; nil: a new registry that includes process and Go metrics.
 	Registerer prometheus.Registerer
-	Endpoints  int           // that are told apart, and as many collectors
+	Endpoints  int           // distinct endpoints, and as many collectors
 	Every      time.Duration // between two readings of the database
-	Timeout    time.Duration // of a reading; zero: DefaultTimeout
+	Timeout    time.Duration // of a reading; 0: DefaultTimeout
 }
 
-// Metrics is told of what a node does, and tells it to who asks.
+// Metrics records a node's work and serves it to Prometheus.
 type Metrics struct {
 	log      *zap.Logger
 	catalog  catalog
-	gatherer *prometheus.Registry // nil: someone else's
+	gatherer *prometheus.Registry // nil: another registry
 	handler  http.Handler
 	sources  atomic.Pointer[Sources]
 	judge    atomic.Pointer[func(context.Context) (*health.Report, error)]
@@ -89,7 +79,7 @@ type Metrics struct {
 
 var _ core.Meter = (*Metrics)(nil)
 
-// New returns a Metrics, which tells of nothing but what it is told until it is bound.
+// New returns a Metrics. Until Bind it has only recorded metrics.
 func New(config Config) (*Metrics, error) {
 	m := &Metrics{log: config.Log, reasons: newNames(maxReasons), requests: newNames(maxRequests)}
 	if m.log == nil {
@@ -120,7 +110,7 @@ func New(config Config) (*Metrics, error) {
 	return m, nil
 }
 
-// Gatherer has everything; nil when someone else's registry has.
+// Gatherer returns the registry; nil if Config.Registerer is used.
 func (m *Metrics) Gatherer() prometheus.Gatherer {
 	if m.gatherer == nil {
 		return nil
@@ -137,17 +127,17 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.handler.ServeHTTP(w, r)
 }
 
-// Catalog lists the metrics that there are, by name, beside the process's and Go's own.
+// Catalog lists our metrics by name, without those of the process and Go.
 func (m *Metrics) Catalog() []Metric {
 	all := slices.Clone(m.catalog.all)
 	slices.SortFunc(all, func(a, b Metric) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
-// event is a metric that counts what happens: to add one, add a row to events.
+// event is a counter of events: to add one, add a row to events.
 type event struct {
 	name, help string
-	label      string              // of what it happens; empty: it makes no difference
+	label      string              // of the kind of event; empty: none
 	value      func(string) string // of the label
 	*prometheus.CounterVec
 }
@@ -172,7 +162,6 @@ func (m *Metrics) events() map[core.Event]*event {
 	}
 }
 
-// timings are the metrics of what takes time, each with its name and help: to add one, add a row.
 func timings() map[core.Timing][2]string {
 	return map[core.Timing][2]string{
 		core.TimingClaim: {"tranche_claim_duration_seconds", "Duration of claims with work."},
@@ -185,7 +174,6 @@ func timings() map[core.Timing][2]string {
 	}
 }
 
-// counted makes what is counted as it happens.
 func (m *Metrics) counted() []prometheus.Collector {
 	c := &m.catalog
 	m.items = c.counters("tranche_items_finished_total",
@@ -200,7 +188,7 @@ func (m *Metrics) counted() []prometheus.Collector {
 	for _, e := range m.happened {
 		if e.label == "" {
 			e.CounterVec = c.counters(e.name, e.help)
-			e.WithLabelValues() // what has no labels is told from the start
+			e.WithLabelValues() // series without labels exist from the start
 		} else {
 			e.CounterVec = c.counters(e.name, e.help, e.label)
 		}
@@ -232,7 +220,7 @@ func (m *Metrics) Settled(of []settle.Settled) {
 	for i := range of {
 		s := &of[i]
 		endpoint := m.endpoints.of(s.Endpoint)
-		// What is 0 is told, too: a series that begins with its first failure has had no increase.
+		// Zeros are added too: a series that begins with its first failure would show no increase.
 		m.items.WithLabelValues(endpoint, "done").Add(float64(s.Done))
 		m.items.WithLabelValues(endpoint, "failed").Add(float64(s.Failed))
 		m.ended.WithLabelValues(endpoint, "answered").Add(float64(s.Answered))
@@ -242,7 +230,7 @@ func (m *Metrics) Settled(of []settle.Settled) {
 	}
 }
 
-// Asked is told of a request of the API that was answered.
+// Asked records an answered API request.
 func (m *Metrics) Asked(route, role string, code int) {
 	status := strconv.Itoa(code)
 	if m.requests.of(route+" "+role+" "+status) == Other {
@@ -251,7 +239,7 @@ func (m *Metrics) Asked(route, role string, code int) {
 	m.asked.WithLabelValues(route, role, status).Inc()
 }
 
-// Watch has conditions counted that report tells of, and told why the node is not ready.
+// Watch sets the sources of conditions and of the reasons why the node is not ready.
 func (m *Metrics) Watch(report func(context.Context) (*health.Report, error),
 	unready func(context.Context) map[string]bool,
 ) {
@@ -259,12 +247,11 @@ func (m *Metrics) Watch(report func(context.Context) (*health.Report, error),
 	m.unready.Store(&unready)
 }
 
-// Other is the value of a label under which everything is summed that has no value of its own. No endpoint and no
-// collector can have this name.
+// Other is the label value of everything without a separate value. No endpoint or collector can have this name.
 const Other = "(other)"
 
-// names bounds the values of a label. Who has come first stays, until the process ends: a series that went and came
-// back would look like a counter that was set back.
+// names limits the values of a label. The first ones stay until the process ends, because a series that disappears
+// and returns looks like a counter reset.
 type names struct {
 	mu    sync.Mutex
 	most  int
@@ -273,7 +260,7 @@ type names struct {
 
 func newNames(most int) *names { return &names{most: most, known: map[string]bool{}} }
 
-// of is the value for a name, which gets one of its own while there is room.
+// of returns the label value of a name: the name itself while there is room.
 func (n *names) of(name string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -287,7 +274,7 @@ func (n *names) of(name string) string {
 	return name
 }
 
-// claimed is the value for a name that a message from outside claims: it gets none that is not known already.
+// claimed returns the label value of a name claimed by an outside message: the name itself only if already known.
 func (n *names) claimed(name string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

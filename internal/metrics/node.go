@@ -14,22 +14,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Sources is what is read when someone asks.
+// Sources are read at scrapes.
 type Sources struct {
 	Node interface {
 		Stats() orchestrator.Stats
-		Leading() *orchestrator.Leading // nil: it does not lead
+		Leading() *orchestrator.Leading // nil: not the leader
 	}
 	Store *database.DB
 	NC    *nats.Conn
-	// Certificates returns when certificates end, by whose they are; nil: it is not known.
+	// Certificates returns expiry times of certificates by owner; nil: unknown.
 	Certificates func() map[string]time.Time
 }
 
-// Bind says where to read what is read. Before that none of it is told.
+// Bind sets the sources. Before that their metrics are missing.
 func (m *Metrics) Bind(s Sources) { m.sources.Store(&s) }
 
-// newBuild tells what runs.
 func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
 	const name = "tranche_build_info"
 	const help = "1, with versions as labels."
@@ -40,21 +39,19 @@ func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// nodeSays is what a node says of itself.
 type nodeSays struct {
 	orchestrator.Stats
 
 	leads, connected bool
 	pools            []database.PoolUse
 	unready          map[string]bool      // by reason
-	certificates     map[string]time.Time // their ends, by whose they are
+	certificates     map[string]time.Time // expiry by owner
 }
 
-// node tells it.
 type node struct {
 	m              *Metrics
 	gauges, totals *table[*nodeSays]
-	// Of the one that leads.
+	// Of the leader.
 	leader, leaderTotals *table[*orchestrator.Leading]
 }
 
@@ -181,7 +178,6 @@ func perTask(value func(*inspect.TaskPulse) float64) func(*orchestrator.Leading,
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (n *node) Describe(to chan<- *prometheus.Desc) {
 	n.gauges.Describe(to)
 	n.totals.Describe(to)
@@ -189,7 +185,6 @@ func (n *node) Describe(to chan<- *prometheus.Desc) {
 	n.leaderTotals.Describe(to)
 }
 
-// Collect implements prometheus.Collector.
 func (n *node) Collect(to chan<- prometheus.Metric) {
 	s := n.m.sources.Load()
 	if s == nil {
@@ -201,7 +196,7 @@ func (n *node) Collect(to chan<- prometheus.Metric) {
 		says.certificates = s.Certificates()
 	}
 	if unready := n.m.unready.Load(); unready != nil {
-		says.unready = (*unready)(context.Background()) // which bounds itself
+		says.unready = (*unready)(context.Background()) // which limits its own time
 	}
 	n.gauges.collect(to, says)
 	n.totals.collect(to, says)

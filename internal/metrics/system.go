@@ -18,18 +18,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// streamPrefix is how the names of our streams begin, of which there are fewer than maxStreams.
+// streamPrefix is the prefix of our streams' names, fewer than maxStreams.
 const (
 	streamPrefix = "TRANCHE_"
 	maxStreams   = 20
 )
 
-// seen is what was read at one time.
 type seen struct {
 	db         *healthstore.Metrics // nil: it could not be read
 	streams    []streamUse
-	calls      map[string]uint64    // that are not answered, by endpoint
-	ends       map[string]time.Time // of the runs in progress, the last, by quantile
+	calls      map[string]uint64    // unanswered, by endpoint
+	ends       map[string]time.Time // the last end of runs in progress, by quantile
 	conditions []healthstore.Condition
 	took       time.Duration
 	at         time.Time
@@ -37,24 +36,22 @@ type seen struct {
 	collectors map[string]*healthstore.CollectorMetrics
 }
 
-// streamUse is what a stream holds.
 type streamUse struct {
 	name                   string
 	bytes, messages, limit float64 // limit: of bytes; 0: none
 }
 
-// system tells what the leader sees of the whole.
 type system struct {
 	m       *Metrics
 	every   time.Duration
-	timeout time.Duration // of a reading as a whole
+	timeout time.Duration // of a whole reading
 	streams *names
 	always  *table[*seen]
 	read    *table[*seen] // from the database, while it can be read
 
-	mu    sync.Mutex // held while it is read: who comes meanwhile waits for the same
+	mu    sync.Mutex // held during a reading: other callers wait for its result
 	last  seen
-	whose int64 // epoch in which it was read: a later one begins again
+	whose int64 // epoch of the reading: a later one starts over
 }
 
 func newSystem(m *Metrics, config *Config) *system {
@@ -66,13 +63,11 @@ func newSystem(m *Metrics, config *Config) *system {
 	return s
 }
 
-// Describe implements prometheus.Collector.
 func (s *system) Describe(to chan<- *prometheus.Desc) {
 	s.always.Describe(to)
 	s.read.Describe(to)
 }
 
-// Collect implements prometheus.Collector.
 func (s *system) Collect(to chan<- prometheus.Metric) {
 	from := s.m.sources.Load()
 	if from == nil {
@@ -90,7 +85,6 @@ func (s *system) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// look returns what was read lately, or reads it. Who comes while it is read waits for that.
 func (s *system) look(from *Sources, epoch int64) seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +112,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	return now
 }
 
-// lastEnds is when the last of the runs in progress will end, of those that have a forecast.
+// lastEnds is when the last run in progress will end, among those with a forecast.
 func (s *system) lastEnds(ctx context.Context, from *Sources) map[string]time.Time {
 	runs, err := inspect.New(from.Store).Runs(ctx, inspect.RunFilter{States: []string{"running"}})
 	if err != nil {
@@ -137,8 +131,8 @@ func (s *system) lastEnds(ctx context.Context, from *Sources) map[string]time.Ti
 	return ends
 }
 
-// rest is the time until the next reading: a hundred times what the last took, so that reading takes less than 1% of a
-// core, but not for so long that no one would be told in time.
+// rest is the time until the next reading: a hundred times the duration of the last, so that reading uses less than
+// 1% of a core, up to maxRest.
 func (s *system) rest() time.Duration {
 	if s.last.db == nil {
 		return s.every
@@ -148,7 +142,7 @@ func (s *system) rest() time.Duration {
 
 const (
 	restShare = 100
-	// Between two readings, however many scrape, and between those that take long.
+	// maxRest limits the time between readings, however slow they are.
 	maxRest = time.Minute
 )
 
@@ -186,7 +180,6 @@ func (s *system) lookAtStreams(ctx context.Context, from *Sources) (all []stream
 	return all
 }
 
-// callsIn counts, by endpoint, what lies in the lanes of calls.
 func callsIn(ctx context.Context, from *Sources) map[string]uint64 {
 	if !from.NC.IsConnected() {
 		return nil

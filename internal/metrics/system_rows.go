@@ -5,7 +5,7 @@ import (
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// alwaysRows are what is told whether the database can be read or not.
+// alwaysRows are exposed even if the database cannot be read.
 func alwaysRows() []row[*seen] {
 	return []row[*seen]{
 		{"tranche_database_scrape_success", "1 if the database could be read for these metrics, else 0.", "",
@@ -49,7 +49,6 @@ func conditionsByKind(s *seen, put func(float64, ...string)) {
 	}
 }
 
-// number is the value of a metric that has one series, in the database.
 func number[N int | int64 | float64](value func(*healthstore.Metrics) N) func(*seen, func(float64, ...string)) {
 	return one(func(s *seen) N { return value(s.db) })
 }
@@ -82,7 +81,7 @@ func runRows() []row[*seen] {
 	}
 }
 
-// perRuns counts runs by a value, of which those that are known are told with 0, too.
+// perRuns counts runs by a value; known values are exposed even at 0.
 func perRuns(known []string, by func(*healthstore.RunMetrics) string) func(*seen, func(float64, ...string)) {
 	return func(s *seen, put func(float64, ...string)) {
 		count := map[string]int64{}
@@ -100,8 +99,8 @@ func perRuns(known []string, by func(*healthstore.RunMetrics) string) func(*seen
 	}
 }
 
-// endpointSum is an endpoint, or all that have no name of their own: amounts are summed, the worst wait counts, and a
-// breaker that is open.
+// endpointSum is an endpoint, or the sum of those under Other: amounts are added, the longest wait counts, and any
+// open breaker.
 type endpointSum struct {
 	ready, scheduled, inFlight, requests, oldest, calls float64
 	limit, rate, chunk                                  *float64
@@ -139,7 +138,6 @@ func endpointRows() []row[*seen] {
 	}
 }
 
-// perEndpoint tells a value of each endpoint, or nothing of one that has none.
 func perEndpoint(value func(*endpointSum) *float64) func(*seen, func(float64, ...string)) {
 	return func(s *seen, put func(float64, ...string)) {
 		for name, e := range s.endpoints {
@@ -172,7 +170,7 @@ func (m *Metrics) sumEndpoints(now *seen) map[string]*endpointSum {
 		add(&sum.chunk, e.Chunk)
 	}
 	for name, n := range now.calls {
-		of(m.endpoints.claimed(name)).calls += float64(n) // anybody may publish
+		of(m.endpoints.claimed(name)).calls += float64(n) // anyone may publish
 	}
 	for i := range now.conditions {
 		if c := &now.conditions[i]; c.Kind == healthstore.NoListeners {
@@ -180,12 +178,11 @@ func (m *Metrics) sumEndpoints(now *seen) map[string]*endpointSum {
 		}
 	}
 	if others := all[Other]; others != nil {
-		others.chunk = nil // a sum says nothing
+		others.chunk = nil // sums are meaningless
 	}
 	return all
 }
 
-// add sums what may be missing.
 func add[N int64 | float64](to **float64, value *N) {
 	if value == nil {
 		return
@@ -233,7 +230,6 @@ func (m *Metrics) sumCollectors(all []healthstore.CollectorMetrics) map[string]*
 	return sums
 }
 
-// besideRows are what is told of the rest of the database.
 func besideRows() []row[*seen] {
 	type m = healthstore.Metrics
 	return []row[*seen]{

@@ -34,7 +34,6 @@ var ErrSilent = errors.New("the server gives no heartbeat for an open pull")
 // errAbandoned ends a pull for those who still listen after Abandon.
 var errAbandoned = errors.New("the pull was given up")
 
-// state is explained in the package comment.
 type state int
 
 const (
@@ -126,7 +125,6 @@ func (p *Pull) messagesCame() int {
 // Abandon gives up the pull. What arrives anyway is accepted for a while.
 func (p *Pull) Abandon() { p.end(errAbandoned, nil) }
 
-// on handles a message of the inbox.
 func (p *Pull) on(msg *nats.Msg) {
 	status := statusOf(msg)
 	switch {
@@ -185,7 +183,6 @@ func (p *Pull) whole() bool {
 	return p.came.messages >= p.asked.messages-p.left || p.came.bytes >= p.asked.bytes
 }
 
-// owe updates the late amount. The caller holds mu.
 func (p *Pull) owe(now amount) {
 	if now != p.owed {
 		p.puller.config.Late(now.messages-p.owed.messages, now.bytes-p.owed.bytes)
@@ -244,7 +241,6 @@ func (p *Pull) becomeLingering() (then func()) {
 	}
 }
 
-// become changes the state, after the late amount was updated. The caller holds mu.
 func (p *Pull) become(next state) {
 	if p.patience != nil {
 		p.patience.Stop()
@@ -290,7 +286,6 @@ func (p *Pull) drain() {
 	p.close()
 }
 
-// status is a status message of the server.
 type status struct {
 	code, description string
 	left              amount // requested, but not going to be sent
@@ -307,7 +302,6 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the server answered a pull with status %s, %s", e.Code, e.Description)
 }
 
-// statusOf returns a status message's status, or nil for a message of the stream.
 func statusOf(msg *nats.Msg) *status {
 	code := msg.Header.Get("Status")
 	if code == "" || len(msg.Data) > 0 || msg.Reply != "" {

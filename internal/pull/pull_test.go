@@ -131,7 +131,6 @@ func (p *played) over(one *Pull) error {
 	}
 }
 
-// listening counts the subscriptions that live.
 func (p *played) listening() int {
 	p.puller.mu.Lock()
 	defer p.puller.mu.Unlock()

@@ -88,7 +88,6 @@ func Subject(js jetstream.JetStream, stream, consumer string) string {
 	return prefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer
 }
 
-// request is the body of a pull request.
 type request struct {
 	Batch     int           `json:"batch"`
 	MaxBytes  int           `json:"max_bytes"`

@@ -40,7 +40,6 @@ func Read(ctx context.Context, source Source, each func(jetstream.Msg)) error {
 	return err
 }
 
-// reader tracks what has arrived and what is in flight.
 type reader struct {
 	source  Source
 	changed chan struct{} // there may be room
@@ -52,7 +51,6 @@ type reader struct {
 	ended      bool
 }
 
-// lane is messages to pass on one at a time.
 type lane struct {
 	queue []jetstream.Msg
 	came  chan struct{} // there may be a message
@@ -96,7 +94,6 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// give passes on a lane's messages until the end.
 func (r *reader) give(from *lane, each func(jetstream.Msg)) {
 	for {
 		r.mu.Lock()
@@ -178,7 +175,6 @@ func (m message) Headers() nats.Header { return m.Header }
 func (m message) Subject() string      { return m.Msg.Subject }
 func (m message) Reply() string        { return m.Msg.Reply }
 
-// Metadata parses the acknowledgement subject.
 func (m message) Metadata() (*jetstream.MsgMetadata, error) {
 	meta, err := m.Msg.Metadata()
 	if err != nil {

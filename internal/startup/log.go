@@ -37,18 +37,15 @@ type lineCore struct {
 	about string // the fields of all its lines
 }
 
-// seenLines are recent warnings, without the numbers in their errors.
 type seenLines struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-// With implements zapcore.Core.
 func (c *lineCore) With(fields []zapcore.Field) zapcore.Core {
 	return &lineCore{c.Core.With(fields), c.node, c.seen, c.about + said(fields)}
 }
 
-// Check implements zapcore.Core.
 func (c *lineCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Core.Check(entry, nil) == nil { // it samples
 		return to
@@ -56,7 +53,6 @@ func (c *lineCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore
 	return to.AddCore(entry, c)
 }
 
-// Write implements zapcore.Core.
 func (c *lineCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	if entry.Level >= zapcore.WarnLevel && c.seen.again(&entry, c.about+said(fields)) {
 		return nil
@@ -89,7 +85,6 @@ func said(fields []zapcore.Field) (all string) {
 	return all
 }
 
-// again reports whether an equal line was written within sameLine; if not, it is recorded.
 func (s *seenLines) again(entry *zapcore.Entry, said string) bool {
 	key := entry.LoggerName + " " + entry.Message + said
 	s.mu.Lock()

@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/streams"
 )
 
-// unconnected says why NATS is not connected. Unknown names may belong to servers still to come.
 func (w *Wait) unconnected(err error) obstacle {
 	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.Where())}
 	if err != nil {
@@ -84,7 +83,6 @@ func untrusted(err error, why *string) bool {
 	return unknown || invalid || other
 }
 
-// byJetStream interprets an error of JetStream.
 func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	here := "NATS at " + w.At
 	if cluster := w.NC().ConnectedClusterName(); cluster != "" {

@@ -110,12 +110,10 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 // testCertificate signs itself, for 127.0.0.1.
 func testCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testenv.NoError(t, err)
+	key := testenv.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	about := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
-	testenv.NoError(t, err)
+	der := testenv.Must(x509.CreateCertificate(rand.Reader, about, about, key.Public(), key))(t)
 	parsed := testenv.Must(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)

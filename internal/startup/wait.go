@@ -38,7 +38,6 @@ const (
 	settingsTimeout = 2 * time.Second
 )
 
-// obstacle is why a node has not started.
 type obstacle struct {
 	kind     string        // regardless of details
 	waiting  string        // description of what is missing
@@ -119,7 +118,6 @@ func (w *Wait) unset() bool {
 	return err == nil && taken
 }
 
-// judge interprets an error for the start.
 func (w *Wait) judge(err error) obstacle {
 	nc := w.NC()
 	if !nc.IsConnected() {
@@ -179,16 +177,12 @@ func (t *Troubles) Last() (api.Trouble, bool) {
 	return t.last, t.last.Err != nil
 }
 
-// troubleCore keeps only the last error.
 type troubleCore struct{ of *Troubles }
 
-// Enabled implements zapcore.Core.
 func (*troubleCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
 
-// With implements zapcore.Core.
 func (c *troubleCore) With([]zapcore.Field) zapcore.Core { return c }
 
-// Check implements zapcore.Core.
 func (c *troubleCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(entry.Level) {
 		return to.AddCore(entry, c)
@@ -196,7 +190,6 @@ func (c *troubleCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapc
 	return to
 }
 
-// Write implements zapcore.Core.
 func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	for i := range fields {
 		err, ok := fields[i].Interface.(error)
@@ -208,7 +201,6 @@ func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// Sync implements zapcore.Core.
 func (*troubleCore) Sync() error { return nil }
 
 // Times of the wait for PostgreSQL. Its limit is --database-wait.

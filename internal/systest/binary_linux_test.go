@@ -87,7 +87,6 @@ func up(t testing.TB, binary, database, nats string, env []string, flags ...stri
 	return s
 }
 
-// end tells a server to end, and waits.
 func (s *server) end(t *testing.T) {
 	t.Helper()
 	testenv.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
@@ -96,7 +95,6 @@ func (s *server) end(t *testing.T) {
 	}
 }
 
-// serve starts a server of the office.
 func (o *office) serve(flags ...string) *server {
 	o.Helper()
 	return up(o, o.binary, o.url, o.ns.URL(), nil, flags...)
@@ -121,7 +119,6 @@ func run(binary, stdin string, args ...string) (reply, error) {
 	return reply{cmd.ProcessState.ExitCode(), out.String(), said.String()}, nil
 }
 
-// must runs a command that has to succeed.
 func must(t testing.TB, binary, stdin string, args ...string) string {
 	t.Helper()
 	r, err := run(binary, stdin, args...)
@@ -131,7 +128,6 @@ func must(t testing.TB, binary, stdin string, args ...string) string {
 	return r.out
 }
 
-// command runs a command of tranche to its end.
 func (o *office) command(s *server, stdin string, args ...string) reply {
 	o.Helper()
 	return testenv.Must(run(o.binary, stdin, append([]string{"--url", s.url}, args...)...))(o)
@@ -144,19 +140,16 @@ func (o *office) begun(s *server, args ...string) (said func() reply) {
 	})
 }
 
-// must runs a command that has to succeed.
 func (o *office) must(s *server, args ...string) {
 	o.Helper()
 	o.mustWith(s, "", args...)
 }
 
-// mustWith is must for a command that reads.
 func (o *office) mustWith(s *server, stdin string, args ...string) {
 	o.Helper()
 	must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
 }
 
-// begin starts a run of n items.
 func (o *office) begin(s *server, n int, flags ...string) (run workqueue.RunID) {
 	o.Helper()
 	args := append([]string{"--json", "run", "start", "--endpoint", "statement", "--items", "-"}, flags...)
@@ -170,7 +163,6 @@ func (o *office) begin(s *server, n int, flags ...string) (run workqueue.RunID) 
 	return started.Run
 }
 
-// kill ends a server as a crash does.
 func (o *office) kill(s *server) {
 	o.Helper()
 	o.signal(s.process, syscall.SIGKILL)
@@ -203,7 +195,6 @@ func wantRun(t *testing.T, binary string, s *server, code int, done string) {
 	}
 }
 
-// until polls for a condition, with a deadline.
 func until(t testing.TB, what string, met func() bool) {
 	t.Helper()
 	testenv.Until(t, limit, what, met)

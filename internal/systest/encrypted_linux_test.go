@@ -76,8 +76,7 @@ func startPostgres(t *testing.T, ca *authority) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	testenv.NoError(t, os.Chmod(dir, 0o711))
 	config := embedded.PostgresConfig{DataDir: dir, NoRestart: true, Bound: true}
-	first, err := embedded.StartPostgres(t.Context(), config) // which makes it, and its user
-	testenv.NoError(t, err)
+	first := testenv.Must(embedded.StartPostgres(t.Context(), config))(t) // which makes it, and its user
 	local := testenv.Must(url.Parse(first.URL()))(t)
 	conn := testenv.Connect(t, first.URL())
 	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE DATABASE tls OWNER app"} {
@@ -92,8 +91,7 @@ func startPostgres(t *testing.T, ca *authority) string {
 	testenv.NoError(t, first.Stop(t.Context()))
 	config.Settings = map[string]string{"listen_addresses": at, "ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key,
 		"hba_file": hba}
-	pg, err := embedded.StartPostgres(t.Context(), config)
-	testenv.NoError(t, err)
+	pg := testenv.Must(embedded.StartPostgres(t.Context(), config))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -115,8 +113,7 @@ type authority struct {
 
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "operate-") //nolint:usetesting // servers of other users read in it
-	testenv.NoError(t, err)
+	dir := testenv.Must(os.MkdirTemp("", "operate-"))(t) //nolint:usetesting // servers of other users read in it
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	testenv.NoError(t, os.Chmod(dir, 0o755))
 	a := &authority{dir: dir, file: filepath.Join(dir, "ca.pem")}
@@ -153,8 +150,7 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.Pr
 ) *x509.Certificate {
 	t.Helper()
 	der := testenv.Must(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))(t)
-	made, err := x509.ParseCertificate(der)
-	testenv.NoError(t, err)
+	made := testenv.Must(x509.ParseCertificate(der))(t)
 	write(t, file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	if err := os.Chmod(file, 0o644); err != nil { // certificates are for everybody
 		t.Fatal(err)

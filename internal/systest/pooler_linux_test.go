@@ -160,8 +160,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 		}
 	}
 	to := testenv.Must(pgconn.ParseConfig(database))(t)
-	dir, err := os.MkdirTemp("", "pgb-") //nolint:usetesting // its path is too long for a socket
-	testenv.NoError(t, err)
+	dir := testenv.Must(os.MkdirTemp("", "pgb-"))(t) //nolint:usetesting // its path is too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	testenv.NoError(t, os.Chmod(dir, 0o755))
 	config := filepath.Join(dir, "pgbouncer.ini")

@@ -142,7 +142,6 @@ func (p *prometheus) firing(t *testing.T) map[string]bool {
 	return names
 }
 
-// fires waits until alerts fire.
 func (p *prometheus) fires(t *testing.T, alerts ...string) {
 	t.Helper()
 	for _, alert := range alerts {
@@ -219,8 +218,7 @@ func (o *office) holdSchedule(s *server, files string) (release func()) {
 	conn := testenv.Must(pgx.Connect(o.Context(), o.url))(o)
 	o.Cleanup(func() { _ = conn.Close(context.Background()) })
 	testenv.Must(conn.Exec(o.Context(), `UPDATE schedule SET next_due = tranche_now()`))(o)
-	tx, err := conn.Begin(o.Context())
-	testenv.NoError(o, err)
+	tx := testenv.Must(conn.Begin(o.Context()))(o)
 	testenv.Must(tx.Exec(o.Context(), `SELECT FROM schedule FOR UPDATE`))(o)
 	return func() {
 		if err := tx.Rollback(o.Context()); err != nil {

@@ -82,7 +82,6 @@ func echoed() workqueue.StepSpec {
 	return workqueue.StepSpec{Endpoint: "echo", StepSettings: workqueue.StepSettings{Chunk: 500, MaxAttempts: 3}}
 }
 
-// processor is what a process has used so far.
 func (w *world) processor(p *process) time.Duration {
 	w.Helper()
 	stat := w.stat(p)

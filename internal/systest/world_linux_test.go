@@ -105,7 +105,6 @@ func (w *world) stat(p *process) []string {
 	return strings.Fields(behind)
 }
 
-// signal sends a signal to a child.
 func (w *world) signal(p *process, s syscall.Signal) {
 	w.Helper()
 	testenv.NoError(w, p.cmd.Process.Signal(s))
@@ -130,7 +129,6 @@ func (w *world) await(p *process) {
 	}
 }
 
-// until polls for a condition, with a deadline.
 func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // load makes a run whose deadlines lie beyond the test: what comes again comes for a better reason.
@@ -149,13 +147,11 @@ func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	return loaded.Run
 }
 
-// number runs a query that returns one.
 func (w *world) number(sql string, args ...any) int {
 	w.Helper()
 	return testenv.Number(w, w.pool, sql, args...)
 }
 
-// complete waits until a run is.
 func (w *world) complete(run workqueue.RunID) {
 	w.Helper()
 	w.until("the run is complete", func() bool {
@@ -163,7 +159,6 @@ func (w *world) complete(run workqueue.RunID) {
 	})
 }
 
-// done returns how many items have an outcome.
 func (w *world) done(run workqueue.RunID) int {
 	w.Helper()
 	return w.number(`SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, run)
@@ -175,11 +170,9 @@ type execution struct {
 	ordinal, generation int
 }
 
-// executions reads the ledger.
 func (w *world) executions() map[execution]int {
 	w.Helper()
-	text, err := os.ReadFile(w.ledger)
-	testenv.NoError(w, err)
+	text := testenv.Must(os.ReadFile(w.ledger))(w)
 	all := map[execution]int{}
 	for line := range strings.Lines(string(text)) {
 		var e execution

@@ -56,7 +56,6 @@ func setup(t *testing.T, traced bool) *world {
 	return w
 }
 
-// keep runs f until the end of the test.
 func keep(t *testing.T, f func(context.Context) error) {
 	t.Helper()
 	testenv.Keep(t, t.Errorf, "it", f)
@@ -119,7 +118,6 @@ func statementStages() []func(context.Context, *statementStage) error {
 
 type statementStage = endpoints.Stage[query, string, endpoints.None, endpoints.None]
 
-// run has one item go through an endpoint.
 func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	t.Helper()
 	left := 1

@@ -201,7 +201,6 @@ func (p *Pushing) Stop(ctx context.Context) error {
 	return nil
 }
 
-// tellingMetrics is telling for metrics.
 type tellingMetrics struct {
 	sdkmetric.Exporter
 

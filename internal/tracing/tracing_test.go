@@ -96,8 +96,7 @@ func about(list []*common.KeyValue) map[string]string {
 
 func start(t *testing.T, c tracing.Config) *tracing.Tracing {
 	t.Helper()
-	tr := testenv.Must(tracing.Start(t.Context(), c))(t)
-	return tr
+	return testenv.Must(tracing.Start(t.Context(), c))(t)
 }
 
 func stop(t *testing.T, tr *tracing.Tracing) {

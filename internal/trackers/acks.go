@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 )
 
-// wanted is the items that one call acknowledges.
 type wanted struct {
 	about  *uuid.UUID // the call's batch; nil: any
 	asked  trackerclient.Acknowledgement
@@ -31,7 +30,6 @@ type place struct {
 // maxGroups limits a call's masks in one batch, of 1 KB each.
 const maxGroups = 8192
 
-// readWanted parses an acknowledgement. An error names the text and its place.
 func readWanted(in trackerclient.AckRequest) (*wanted, error) {
 	w := &wanted{asked: in.Acknowledgement, places: map[place]int{}}
 	if in.Batch != "" {
@@ -63,7 +61,6 @@ func tooMany(what string, given, most int) *trackerclient.Error {
 		"%d %s are given; a call takes %d, so make several", given, what, most)}
 }
 
-// each parses the IDs and ranges and calls f with each and its text.
 func (w *wanted) each(f func(s *span, text string) error) error {
 	read := func(list string, texts []string, parse func(string) (span, error)) error {
 		for i, text := range texts {
@@ -89,7 +86,6 @@ func (w *wanted) each(f func(s *span, text string) error) error {
 	return read("ranges", w.asked.Ranges, func(text string) (span, error) { return parseRange(text, w.about) })
 }
 
-// add adds the items of one text.
 func (w *wanted) add(s *span, text string) error {
 	if w.about != nil && s.batch != *w.about {
 		return &trackerclient.Error{Code: trackerclient.CodeWrongBatch, Message: fmt.Sprintf(
@@ -162,7 +158,6 @@ func misfitOf(err error) *tracker.GroupError {
 	return bad
 }
 
-// misses reports whether the batch lacks these items.
 func (s *span) misses(bad *tracker.GroupError) bool {
 	switch {
 	case bad.Group < 0:
@@ -208,7 +203,6 @@ const (
 	rangeForm = "a range is group:low-high, group:index, group, group-group or all"
 )
 
-// parseID parses an item's ID.
 func parseID(text string) (span, error) {
 	id, err := bitfield.ParseItemID(text)
 	if err != nil {
@@ -222,7 +216,6 @@ func parseID(text string) (span, error) {
 	return span{batch: id.Batch, first: id.Group, last: id.Group, lo: id.Index, hi: id.Index}, nil
 }
 
-// parseRange parses a range of items. It begins with the batch unless the call is about one.
 func parseRange(text string, about *uuid.UUID) (span, error) {
 	rest := text
 	var s span
@@ -283,7 +276,6 @@ func badRange(format string, args ...any) *trackerclient.Error {
 	return &trackerclient.Error{Code: trackerclient.CodeBadRange, Message: fmt.Sprintf(format, args...)}
 }
 
-// maxEchoed limits what an error repeats of a text.
 const maxEchoed = 80
 
 func echo(text string) string {

@@ -67,7 +67,6 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (trackerclient.Batches
 	}
 }
 
-// begin starts as many transactions as needed and allowed. The caller holds the lock.
 func (c *combiner) begin() {
 	for c.commits < maxCommits {
 		calls := c.take()
@@ -123,7 +122,6 @@ func (c *combiner) mark(call *ackCall, busy bool) {
 	}
 }
 
-// run executes a transaction and reports each call's result.
 func (c *combiner) run(calls []*ackCall) {
 	c.acknowledge(slices.Clone(calls))
 	for _, call := range calls {
@@ -141,7 +139,6 @@ func (c *combiner) run(calls []*ackCall) {
 	}
 }
 
-// wait waits until no transaction is in progress.
 func (c *combiner) wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +193,6 @@ func fail(calls []*ackCall, err error) {
 	}
 }
 
-// share distributes the results to the calls.
 func share(calls []*ackCall, done []tracker.Acked) {
 	for _, call := range calls {
 		for i, did := range done[:len(call.want.acks)] {

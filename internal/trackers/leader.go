@@ -145,7 +145,6 @@ func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.D
 	}
 }
 
-// begin starts attempts at what is due, as room allows.
 func (w *Webhooks) begin(
 	ctx context.Context, lease workqueue.Lease, under map[uuid.UUID]tracker.Webhook, ended chan<- endedAttempt,
 ) error {
@@ -176,7 +175,6 @@ func (w *Webhooks) survive(ctx context.Context, lease workqueue.Lease, hook *tra
 	return w.call(ctx, lease, hook)
 }
 
-// call makes one attempt at a webhook and records the outcome.
 func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracker.Webhook) error {
 	came := w.deliver(ctx, hook)
 	if ctx.Err() != nil {
@@ -213,7 +211,6 @@ const (
 	webhookAttempts = 12
 )
 
-// checkWebhook refuses a webhook that cannot be sent.
 func checkWebhook(conns *connections.Connections, set *trackerclient.WebhookSettings) error {
 	if set == nil {
 		return nil
@@ -239,7 +236,6 @@ func (w *Webhooks) deliver(ctx context.Context, hook *tracker.Webhook) httpfetch
 	})
 }
 
-// webhookBody is the body of a webhook, the same for every attempt.
 func webhookBody(hook *tracker.Webhook) ([]byte, error) {
 	var event struct {
 		Kind string    `json:"kind"`

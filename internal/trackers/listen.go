@@ -32,11 +32,10 @@ const (
 	maxAtWork = 4096
 	// maxHeld limits the bytes of these requests. What they name takes up to 25 times as much.
 	maxHeld = 16 << 20
-	// requestTimeout limits the work for a request; the caller is told if PostgreSQL takes longer.
+	// requestTimeout limits the work for a request; it fails if PostgreSQL takes longer.
 	requestTimeout = 30 * time.Second
 )
 
-// listener answers requests over core NATS.
 type listener struct {
 	operations map[string]operation // by the last part of their subjects
 
@@ -79,7 +78,6 @@ func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 	return operation(ctx, msg.Data, by)
 }
 
-// answer sends an answer. One too large for a message becomes an error.
 func (l *listener) answer(msg *nats.Msg, out any, err error) {
 	if msg.Reply == "" {
 		return // no answer wanted
@@ -101,7 +99,6 @@ func (l *listener) answer(msg *nats.Msg, out any, err error) {
 	}
 }
 
-// operation handles the requests of a subject.
 type operation func(ctx context.Context, body []byte, by Caller) (any, error)
 
 func (s *Service) operations() map[string]operation {
@@ -111,7 +108,6 @@ func (s *Service) operations() map[string]operation {
 	}
 }
 
-// asked decodes a request and calls do.
 func asked[In, Out any](do func(ctx context.Context, in In, by Caller) (Out, error)) operation {
 	return func(ctx context.Context, body []byte, by Caller) (any, error) {
 		var in In
@@ -150,7 +146,6 @@ func ReadBody(body []byte, into any) error {
 	return bad
 }
 
-// memberOf is the path of a member without embedded Go types.
 func memberOf(field string) string {
 	names := strings.Split(field, ".")
 	return strings.Join(slices.DeleteFunc(names, func(name string) bool {
@@ -158,7 +153,6 @@ func memberOf(field string) string {
 	}), ".")
 }
 
-// jsonName is the JSON name of a Go kind.
 func jsonName(kind string) string {
 	switch {
 	case strings.HasPrefix(kind, "int"):

@@ -130,7 +130,6 @@ func (s *Service) Missing(
 	return out, nil
 }
 
-// readPosition returns the position after an item.
 func readPosition(after string) (p tracker.Position, err error) {
 	if after == "" {
 		return p, nil

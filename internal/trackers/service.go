@@ -3,7 +3,7 @@
 //
 // Guarantees: a call answers after its commit, and changes nothing if it fails because of its input. Exactly one call
 // learns that it completed a batch, even though concurrent acknowledgements of a node share a transaction; each call
-// learns what it did itself. An error names the text of its own request. A webhook is sent at least once, under one
+// learns what it did itself. An error names text of its own call only. A webhook is sent at least once, under one
 // ID, signed, only to hosts for which the operator's file permits its secret, and to no private address that the file
 // does not allow.
 //
@@ -215,7 +215,6 @@ func (s *Service) Delete(
 	return trackerclient.BatchDeleted{Batch: batch.String()}, told(err)
 }
 
-// readBatch parses a batch's ID.
 func readBatch(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidLength {

@@ -47,7 +47,6 @@ func setup(t *testing.T, conns *connections.Connections) *bench {
 	return b
 }
 
-// open opens a batch with so many items.
 func (b *bench) open(set trackerclient.BatchSettings, items int64) uuid.UUID {
 	b.Helper()
 	if set.Owner == "" {
@@ -78,9 +77,8 @@ func (b *bench) ack(batch string, asked trackerclient.Acknowledgement) (trackerc
 
 func (b *bench) get(id uuid.UUID, missing int, sight trackers.Visibility) trackerclient.BatchView {
 	b.Helper()
-	view := testenv.Must(b.service.Get(b.Context(), trackerclient.GetRequest{Batch: id.String(), Missing: missing},
+	return testenv.Must(b.service.Get(b.Context(), trackerclient.GetRequest{Batch: id.String(), Missing: missing},
 		trackers.Caller{Sight: sight}))(b)
-	return view
 }
 
 func (b *bench) exec(sql string, args ...any) {

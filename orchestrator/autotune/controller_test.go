@@ -129,13 +129,18 @@ func TestAControllerComesNearTheBestFixedSetting(t *testing.T) {
 				t.Logf("seed %d: %.0f items/s, best %.0f with %+v; longest wait %.1f s; %d changes; ends with %+v", seed,
 					got, best, at, wait, len(changes), c.Settings())
 				if got < 0.9*best || sc.maxWait > 0 && wait > sc.maxWait {
-					for _, change := range changes {
-						t.Log(change)
-					}
+					logAll(t, changes)
 					t.Errorf("seed %d: %.0f items/s is %.0f%% of %.0f; wait %.1f s", seed, got, 100*got/best, best, wait)
 				}
 			}
 		})
+	}
+}
+
+func logAll(t *testing.T, changes []Change) {
+	t.Helper()
+	for _, change := range changes {
+		t.Log(change)
 	}
 }
 

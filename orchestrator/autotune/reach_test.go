@@ -123,9 +123,7 @@ func (r *reach) judge(
 	t.Logf("seed %d: %s: %.0f items/s is %.2f of %.0f, the best", seed, what, got, got/r.best, r.best)
 	if got < share*r.best {
 		t.Errorf("seed %d: %s: %.2f of the best from %d s on", seed, what, got/r.best, within)
-		for _, change := range changes {
-			t.Log(change)
-		}
+		logAll(t, changes)
 	}
 	return got / r.best
 }

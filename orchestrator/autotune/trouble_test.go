@@ -1,6 +1,7 @@
 package autotune
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,42 +21,8 @@ func TestAControllerComesBackAfterAnOutage(t *testing.T) {
 		before, after := s.rate(30, 60), s.rate(120, 200)
 		if after < 0.9*before {
 			t.Errorf("seed %d: %.0f items/s before the outage, %.0f from 30 s after it", seed, before, after)
-			for _, change := range changes {
-				t.Log(change)
-			}
+			logAll(t, changes)
 		}
-	}
-}
-
-// Some requests that run out of time are bad ones; they are no reason to slow down.
-func TestAFewTimeOutsChangeNothing(t *testing.T) {
-	t.Parallel()
-	c := New(Settings{Chunk: 100, InFlight: 20}, nil)
-	at := time.Unix(1000, 0)
-	for range 60 {
-		at = at.Add(time.Second)
-		changes := c.Step(Sample{At: at, Window: time.Second, Live: 20, Known: true, InHands: 15, Demand: true,
-			InFlightAuto: true,
-			ChunkAuto:    true, Ended: []Ended{
-				{Requests: 40, Items: 4000, Done: 4000, Timed: 40, Took: 12 * time.Second},
-				{Requests: 1, Items: 100, Code: "deadline"},
-			}})
-		for _, change := range changes {
-			if strings.Contains(change.Reason, "out of time") || strings.Contains(change.Reason, "failed") {
-				t.Errorf("%v", change)
-			}
-		}
-	}
-}
-
-// A size that no one survives is left at the first failure.
-func TestASizeThatKillsIsLeftAtOnce(t *testing.T) {
-	t.Parallel()
-	c := New(Settings{Chunk: 500}, nil)
-	changes := c.Step(Sample{At: time.Unix(1000, 0), Window: time.Second, Live: 10, InHands: 10, Known: true,
-		Demand: true, ChunkAuto: true, Ended: []Ended{{Requests: 1, Items: 500, Code: "too_many_deliveries"}}})
-	if len(changes) != 1 || c.Settings().Chunk != 200 {
-		t.Fatalf("%v; chunk %d", changes, c.Settings().Chunk)
 	}
 }
 
@@ -73,22 +40,6 @@ func TestAChunkStaysWithinItsTime(t *testing.T) {
 	}
 }
 
-// While nothing can be learned nothing changes, and what was being tried is taken back.
-func TestAPausedControllerDoesNothing(t *testing.T) {
-	t.Parallel()
-	c := New(Settings{Chunk: 500}, nil)
-	c.memory.InFlight.Trial = trial{From: 50, Up: true}
-	at := time.Unix(1000, 0)
-	for range 30 {
-		at = at.Add(time.Second)
-		c.Step(Sample{At: at, Window: time.Second, Live: 64, Queued: 64, Known: true, InFlightAuto: true, Demand: true,
-			Paused: true, Ended: []Ended{{Requests: 64, Items: 6400, Code: "deadline"}}})
-	}
-	if got := c.Settings(); got.InFlight != 50 || got.Chunk != 500 {
-		t.Errorf("%+v", got)
-	}
-}
-
 // A service that does not say how long it works is paced by what it holds.
 func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	t.Parallel()
@@ -100,9 +51,7 @@ func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	got, wait := s.rate(60, 260), s.longestWait(60)
 	if got < 0.9*best || wait > 3 {
 		t.Errorf("%.0f items/s of %.0f, waits up to %.1f s", got, best, wait)
-		for _, change := range changes {
-			t.Log(change)
-		}
+		logAll(t, changes)
 	}
 }
 
@@ -132,55 +81,12 @@ func TestNewTakesWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A size that requests do not get to, for their bytes or the size of their run, is taken back.
-func TestASizeThatIsNotReachedIsTakenBack(t *testing.T) {
-	t.Parallel()
-	c := New(Settings{Chunk: 500, InFlight: 8}, nil)
-	at := time.Unix(1000, 0)
-	for range 60 {
-		at = at.Add(time.Second)
-		c.Step(Sample{At: at, Window: time.Second, Live: 8, Known: true, InHands: 8, Demand: true, InFlightAuto: true,
-			ChunkAuto: true, Ended: []Ended{{Requests: 8, Items: 4000, Done: 4000, Timed: 8, Took: 8 * time.Second}}})
-	}
-	if got := c.Settings().Chunk; got != 500 {
-		t.Errorf("chunk %d; no request has more than 500 items", got)
-	}
-}
-
 // busy is a sample of an endpoint that answers n requests of 100 items in a second each.
 func busy(c *Controller, at time.Time, places int) Sample {
 	n := c.Settings().InFlight
 	return Sample{At: at, Window: time.Second, Live: n, Known: true, InHands: n, Places: places, Demand: true,
 		InFlightAuto: true, Ended: []Ended{{Requests: n, Items: 100 * n, Done: 100 * n, Timed: n,
 			Took: time.Duration(n) * 900 * time.Millisecond, Clocked: n, Stay: time.Duration(n) * time.Second}}}
-}
-
-// Where a limit has been found before, steps are a third of it, and not one request.
-func TestAKnownLimitIsSearchedInShortSteps(t *testing.T) {
-	t.Parallel()
-	c, at := New(Settings{Chunk: 100, InFlight: 100}, nil), time.Unix(1000, 0)
-	for range 5 {
-		at = at.Add(time.Second)
-		c.Step(busy(c, at, 0))
-	}
-	if got := c.Settings().InFlight; got != 130 {
-		t.Errorf("%d in flight after the first step up from 100", got)
-	}
-}
-
-// What was found while services said nothing is not given up once they say how many requests they work on.
-func TestLatePlacesDoNotCutTheLimit(t *testing.T) {
-	t.Parallel()
-	c, at := New(Settings{Chunk: 100}, nil), time.Unix(1000, 0)
-	for range 20 {
-		at = at.Add(time.Second)
-		c.Step(busy(c, at, 0))
-	}
-	before := c.Settings().InFlight
-	c.Step(busy(c, at.Add(time.Second), 4))
-	if got := c.Settings().InFlight; before < 64 || got < before {
-		t.Errorf("%d in flight before, %d after services said that they work on 4", before, got)
-	}
 }
 
 // While the streams elect a leader nothing is answered, and what waited comes all at once afterwards. That says nothing
@@ -210,9 +116,7 @@ func TestAnElectionTeachesNothing(t *testing.T) {
 					if soon := s.rate(105+lasts, 120+lasts); after < 0.95*before || soon < 0.85*before {
 						t.Errorf("seed %d, %.0f s: %.0f items/s before, %.0f from 5 s after the election on, %.0f from 20 s on",
 							seed, lasts, before, soon, after)
-						for _, change := range changes {
-							t.Log(change)
-						}
+						logAll(t, changes)
 						return
 					}
 				}
@@ -241,9 +145,7 @@ func TestAControllerLearnsTheRateOfAServiceThatRefuses(t *testing.T) {
 				t.Logf("seed %d: %.1f items/s of %.1f, %d changes, ends with %+v", seed, got, m.limit, len(changes), c.Settings())
 				if got < 0.9*m.limit {
 					t.Errorf("seed %d: %.1f items/s; %.1f are allowed", seed, got, m.limit)
-					for _, change := range changes {
-						t.Log(change)
-					}
+					logAll(t, changes)
 				}
 			}
 		})
@@ -258,22 +160,77 @@ func TestARateGoesWhenNothingIsRefusedAnyMore(t *testing.T) {
 	changes := s.run(c, 200)
 	if got := s.rate(150, 200); got < 0.9*8/0.055*100 {
 		t.Errorf("%.0f items/s", got)
-		for _, change := range changes {
-			t.Log(change)
-		}
+		logAll(t, changes)
 	}
 }
 
-// Refusals may be why nothing is sent any more; the rate is learned anyway, from what came through before.
-func TestARateIsLearnedWhileNothingIsSent(t *testing.T) {
+// What a few samples, a second apart, do to the settings.
+func TestSamples(t *testing.T) {
 	t.Parallel()
-	c := New(Settings{Chunk: 100}, nil)
-	at := time.Unix(1000, 0)
-	c.Step(Sample{At: at, Window: time.Second, Live: 10, Known: true, InHands: 10, Demand: true, InFlightAuto: true,
-		Ended: []Ended{{Requests: 5, Items: 500, Done: 500}}})
-	changes := c.Step(Sample{At: at.Add(time.Second), Window: time.Second, Known: true, Demand: true, InFlightAuto: true,
-		Paused: true, Ended: []Ended{{Requests: 20, Items: 2000, Code: "throttled"}, {Requests: 1, Items: 100, Done: 100}}})
-	if got := c.Settings(); got.Rate != 500 || len(changes) != 1 {
-		t.Errorf("%+v, %v; 500 items/s came through", got, changes)
+	failed := func(code string, requests, items int) []Ended {
+		return []Ended{{Requests: requests, Items: items, Code: code}}
+	}
+	answered := func(requests, items int, took time.Duration) Ended {
+		return Ended{Requests: requests, Items: items, Done: items, Timed: requests, Took: took}
+	}
+	for name, tc := range map[string]struct {
+		begin   Settings
+		trying  int // requests in flight from which more are being tried; 0: nothing is tried
+		samples int
+		sample  func(c *Controller, at time.Time, n int) Sample
+		right   func(s Settings, changes []Change) bool
+	}{
+		"a few time-outs are bad requests": {Settings{Chunk: 100, InFlight: 20}, 0, 60,
+			func(_ *Controller, at time.Time, _ int) Sample {
+				return Sample{At: at, Live: 20, InHands: 15, InFlightAuto: true, ChunkAuto: true, Demand: true,
+					Ended: append(failed("deadline", 1, 100), answered(40, 4000, 12*time.Second))}
+			}, func(_ Settings, changes []Change) bool {
+				return !slices.ContainsFunc(changes, func(c Change) bool {
+					return strings.Contains(c.Reason, "out of time") || strings.Contains(c.Reason, "failed")
+				})
+			}},
+		"a size that kills is left at once": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
+			return Sample{At: at, Live: 10, InHands: 10, Demand: true, ChunkAuto: true,
+				Ended: failed("too_many_deliveries", 1, 500)}
+		}, func(s Settings, changes []Change) bool { return len(changes) == 1 && s.Chunk == 200 }},
+		"paused, nothing is learned, and what was tried is taken back": {Settings{Chunk: 500}, 50, 30,
+			func(_ *Controller, at time.Time, _ int) Sample {
+				return Sample{At: at, Live: 64, Queued: 64, InFlightAuto: true, Demand: true, Paused: true,
+					Ended: failed("deadline", 64, 6400)}
+			}, func(s Settings, _ []Change) bool { return s.InFlight == 50 && s.Chunk == 500 }},
+		"a size that requests do not get to is taken back": {Settings{Chunk: 500, InFlight: 8}, 0, 60,
+			func(_ *Controller, at time.Time, _ int) Sample {
+				return Sample{At: at, Live: 8, InHands: 8, Demand: true, InFlightAuto: true, ChunkAuto: true,
+					Ended: []Ended{answered(8, 4000, 8*time.Second)}}
+			}, func(s Settings, _ []Change) bool { return s.Chunk == 500 }},
+		"a known limit is searched in steps of a third": {Settings{Chunk: 100, InFlight: 100}, 0, 5,
+			func(c *Controller, at time.Time, _ int) Sample { return busy(c, at, 0) },
+			func(s Settings, _ []Change) bool { return s.InFlight == 130 }},
+		"places that are said late do not cut the limit": {Settings{Chunk: 100}, 0, 21,
+			func(c *Controller, at time.Time, n int) Sample { return busy(c, at, n/20*4) },
+			func(s Settings, _ []Change) bool { return s.InFlight >= 64 }},
+		"a rate is learned from what came through before nothing was sent": {Settings{Chunk: 100}, 0, 2,
+			func(_ *Controller, at time.Time, n int) Sample {
+				if n == 0 {
+					return Sample{At: at, Live: 10, InHands: 10, Demand: true, InFlightAuto: true,
+						Ended: []Ended{{Requests: 5, Items: 500, Done: 500}}}
+				}
+				return Sample{At: at, Demand: true, InFlightAuto: true, Paused: true,
+					Ended: append(failed("throttled", 20, 2000), Ended{Requests: 1, Items: 100, Done: 100})}
+			}, func(s Settings, _ []Change) bool { return s.Rate == 500 }},
+	} {
+		c := New(tc.begin, nil)
+		if tc.trying > 0 {
+			c.memory.InFlight.Trial = trial{From: tc.trying, Up: true}
+		}
+		var changes []Change
+		for n := range tc.samples {
+			sample := tc.sample(c, time.Unix(int64(1000+n), 0), n)
+			sample.Window, sample.Known = time.Second, true
+			changes = append(changes, c.Step(sample)...)
+		}
+		if !tc.right(c.Settings(), changes) {
+			t.Errorf("%s: %+v, after %v", name, c.Settings(), changes)
+		}
 	}
 }

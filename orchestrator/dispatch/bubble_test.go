@@ -39,6 +39,16 @@ type world struct {
 	marked []workqueue.Sent
 	given  []workqueue.SliceID // claims that were given up
 	acks   []error             // what JetStream answers; nil: it has the request; then all are acknowledged
+	deaf   atomic.Bool         // the server, on a connection that stands
+}
+
+func (w *world) IsConnected() bool { return true }
+
+func (w *world) FlushWithContext(ctx context.Context) error {
+	if w.deaf.Load() {
+		<-ctx.Done()
+	}
+	return ctx.Err()
 }
 
 func (w *world) Tend(context.Context)        {}
@@ -74,7 +84,7 @@ func (w *world) NextDue(now time.Time) time.Duration {
 // dispatcher is one in this world.
 func (w *world) dispatcher() *Dispatcher {
 	w.begun = time.Now()
-	return &Dispatcher{queue: w, claims: w, own: w, endpoints: w, streams: w, after: after{w: w},
+	return &Dispatcher{queue: w, claims: w, link: w, own: w, endpoints: w, streams: w, after: after{w: w},
 		pending: semaphore.NewWeighted(maxPendingBytes),
 		node: &core.Core{Log: zaptest.NewLogger(w), NC: &nats.Conn{}, JS: broker{w: w}, Wakes: make(chan struct{}, 1),
 			Meter: core.NoMeter{}},
@@ -91,7 +101,7 @@ type after struct {
 func (a after) NextDue(now time.Time) time.Duration { return a.w.NextDue(now) }
 
 // claiming runs a claimer in a bubble until the test ends, and returns the items that it hands out.
-func claiming(t *testing.T, w *world, reachable func() bool, test func(d *Dispatcher, handed *[]time.Duration)) {
+func claiming(t *testing.T, w *world, test func(d *Dispatcher, handed *[]time.Duration)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +109,6 @@ func claiming(t *testing.T, w *world, reachable func() bool, test func(d *Dispat
 		d := w.dispatcher()
 		lanes := core.NewLanes[Assignment](d.cfg.ClaimSlices)
 		c := newClaimer(d, lanes, nil)
-		c.reachable = func(context.Context) bool { return reachable() }
 		ctx, cancel := context.WithCancel(t.Context())
 		var handed []time.Duration
 		publishers := lanes.Work(1, func(lane <-chan Assignment) {
@@ -118,8 +127,6 @@ func claiming(t *testing.T, w *world, reachable func() bool, test func(d *Dispat
 		publishers.Wait()
 	})
 }
-
-func always() bool { return true }
 
 // A step with a rate is claimed of at that rate by itself, without anything that wakes the node; one that someone else
 // holds is looked at again and keeps no other waiting.
@@ -142,7 +149,7 @@ func TestRatesAndLocksAreWaitedFor(t *testing.T) {
 		next = time.Now().Add(apart)
 		return dispatch.Claimed{Slices: []workqueue.Slice{{Mask: bitfield.Full(300)}}, Bound: dispatch.BoundStep, Wait: apart}
 	}
-	claiming(t, w, always, func(_ *Dispatcher, handed *[]time.Duration) {
+	claiming(t, w, func(_ *Dispatcher, handed *[]time.Duration) {
 		<-time.After(n * apart)
 		synctest.Wait()
 		for i, at := range *handed {
@@ -156,12 +163,11 @@ func TestRatesAndLocksAreWaitedFor(t *testing.T) {
 	})
 }
 
-// A node without work looks less and less often, as soon as it is woken or a slice comes due, and not at all while it
-// could not publish.
+// A node without work looks less and less often, as soon as it is woken or a slice comes due, and not at all while the
+// server that left a publication unanswered is not heard.
 func TestIdleNodesLook(t *testing.T) {
 	w := &world{}
-	var unreachable atomic.Bool
-	claiming(t, w, func() bool { return !unreachable.Load() }, func(d *Dispatcher, _ *[]time.Duration) {
+	claiming(t, w, func(d *Dispatcher, _ *[]time.Duration) {
 		poll := d.cfg.Poll
 		looks := func(during time.Duration) int {
 			w.mu.Lock()
@@ -186,14 +192,15 @@ func TestIdleNodesLook(t *testing.T) {
 		if looks(poll / 2); len(w.looks) < 2 || w.begun.Add(w.looks[1]) != w.due {
 			t.Errorf("it looked after %v, at a slice that came due at %s", w.looks, w.due.Sub(w.begun))
 		}
-		unreachable.Store(true)
+		w.deaf.Store(true)
+		d.doubted.Store(true)
 		<-time.After(idlePolls * poll)
 		d.node.Wake()
-		if n := looks(100 * poll); n != 0 {
-			t.Errorf("it looked %d times for work that it could not publish", n)
+		if n, asked := looks(100*poll), d.node.Stats.Unreachable.Load(); n != 0 || asked < 10 {
+			t.Errorf("it looked %d times for work that it could not publish, and asked the server %d times", n, asked)
 		}
-		unreachable.Store(false)
-		if n := looks(poll); n == 0 {
+		w.deaf.Store(false)
+		if n := looks(poll + reachWait); n == 0 {
 			t.Error("it did not look again within a poll")
 		}
 	})
@@ -282,9 +289,9 @@ func TestAcknowledgements(t *testing.T) {
 			d.confirm(t.Context(), published)
 			took := time.Since(w.begun)
 			if len(w.marked) != tc.marked || len(w.given) != tc.given || ends != 3 || took < tc.took ||
-				took > tc.took+AckTimeout {
-				t.Errorf("%+v: %d are marked as sent, %d given up, %d have ended, after %s", tc, len(w.marked), len(w.given), ends,
-					took)
+				took > tc.took+AckTimeout || d.doubted.Load() != (tc.acks != nil) {
+				t.Errorf("%+v: %d are marked as sent, %d given up, %d have ended, after %s; the server is doubted: %t", tc,
+					len(w.marked), len(w.given), ends, took, d.doubted.Load())
 			}
 		}
 		w := &world{T: t, acks: slices.Clone(failed)}

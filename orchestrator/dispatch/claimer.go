@@ -50,7 +50,6 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 type claimer struct {
 	*Dispatcher
 
-	reachable func(context.Context) bool
 	assigned  core.Lanes[Assignment] // for services
 	fetch     func(Assignment)       // for the node's own work
 	resting   rests[dispatch.StepRef]
@@ -62,10 +61,8 @@ type claimer struct {
 }
 
 func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assignment)) *claimer {
-	return &claimer{Dispatcher: d, reachable: d.reachable, assigned: assigned, fetch: fetch,
-		resting: rests[dispatch.StepRef]{},
-		shut:    rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
-		turns: turns{}, elsewhere: elsewhere{}}
+	return &claimer{Dispatcher: d, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
+		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{}, turns: turns{}, elsewhere: elsewhere{}}
 }
 
 // idlePolls is the longest pause of an idle node, as a multiple of Poll.

@@ -75,17 +75,24 @@ type claims interface {
 	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
 }
 
+// link is the connection to NATS. See [nats.Conn].
+type link interface {
+	IsConnected() bool
+	FlushWithContext(ctx context.Context) error
+}
+
 // Dispatcher moves work from PostgreSQL into the stream, or to the node's own work.
 type Dispatcher struct {
 	node      *core.Core
 	cfg       Config
 	queue     queue
 	claims    claims
+	link      link
 	own       ownWork
 	endpoints core.Ensurer
 	streams   streamWatch
 	after     follower
-	reach     reach
+	doubted   atomic.Bool         // a publication was not acknowledged, and the server has not answered since
 	pending   *semaphore.Weighted // unacknowledged bytes of requests
 }
 
@@ -93,35 +100,30 @@ type Dispatcher struct {
 func New(k *core.Core, own ownWork, endpoints core.Ensurer, streams streamWatch, after follower,
 	cfg Config,
 ) *Dispatcher {
-	return &Dispatcher{node: k, cfg: cfg, queue: dispatch.New(k.Store), claims: k.Settling, own: own,
+	return &Dispatcher{node: k, cfg: cfg, queue: dispatch.New(k.Store), claims: k.Settling, link: k.NC, own: own,
 		endpoints: endpoints, streams: streams, after: after, pending: semaphore.NewWeighted(maxPendingBytes)}
 }
 
 // reachWait is how long a server that did not acknowledge a message has to answer a ping before the node claims more.
 const reachWait = time.Second
 
-// reach is whether the NATS server is known to receive. nats.go detects a stalled connection only after minutes;
-// claims made meanwhile would repeatedly fail here instead of being published by another node.
-type reach struct{ doubted atomic.Bool }
-
-func (r *reach) doubt() { r.doubted.Store(true) }
-
-// reachable reports whether the node may claim what it has to publish.
+// reachable reports whether the node may claim what it has to publish. nats.go detects a stalled connection only after
+// minutes; claims made meanwhile would repeatedly fail here instead of being published by another node.
 func (d *Dispatcher) reachable(ctx context.Context) bool {
-	if !d.node.NC.IsConnected() {
+	if !d.link.IsConnected() {
 		return false
 	}
-	if !d.reach.doubted.Load() {
+	if !d.doubted.Load() {
 		return true
 	}
 	asking, cancel := context.WithTimeout(ctx, reachWait)
 	defer cancel()
-	if err := d.node.NC.FlushWithContext(asking); err != nil {
+	if err := d.link.FlushWithContext(asking); err != nil {
 		d.node.Stats.Unreachable.Add(1)
 		d.node.Log.Debug("the NATS server gives no heartbeat; nothing is claimed", zap.Error(err))
 		return false
 	}
-	d.reach.doubted.Store(false)
+	d.doubted.Store(false)
 	return true
 }
 

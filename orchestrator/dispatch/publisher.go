@@ -69,7 +69,7 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 	d.node.Log.Warn("cannot publish; the slice is taken up again in a while", zap.Stringer("run", a.Run),
 		zap.Stringer("slice", a.ID), zap.String("endpoint", a.Endpoint), zap.Error(err))
 	if stream.Unanswered(err) {
-		d.reach.doubt()
+		d.doubted.Store(true)
 	}
 	d.node.Stats.Postponed.Add(1)
 	postponing, cancel := context.WithTimeout(ctx, core.ReadTimeout)
@@ -293,7 +293,7 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 		switch {
 		case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
 			d.streams.Suspect(wire.StreamWork)
-			d.reach.doubt()
+			d.doubted.Store(true)
 			pause = 0 // it has waited, and so have those behind it
 		case errors.Is(err, errStreamsChanged):
 			pause = 0

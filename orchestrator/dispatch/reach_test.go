@@ -19,52 +19,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// A node whose connection to NATS stands and carries nothing claims nothing more, once it has noticed: what it gives
-// back is there for the nodes that can publish it. It goes on when the server is heard again.
-func TestAStalledNodeClaimsNothing(t *testing.T) {
-	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t)}
-	nc, toNATS := testenv.DialThrough(t, b.NS)
-	stalled := b.Join(t, b.Store, nc, nodetest.Config(t))
-	b.Node = stalled.Node
-	nodetest.WantReady(t, b.Node)
-	l := nodetest.NewLedger(nodetest.Size)
-	close(l.Gate)
-	b.Serve(t, "statement", l.Handle)
-	toNATS.Stall()
-	run := b.Start(t, nodetest.Patient(), nodetest.Size)
-	noticed := func(times int64) func() bool {
-		return func() bool { return stalled.Stats().Unreachable >= times }
-	}
-	nodetest.Until(t, "it has noticed", noticed(1))
-	claims := stalled.Stats().Claims
-	if claims == 0 {
-		t.Fatal("it had claimed nothing")
-	}
-	nodetest.Until(t, "it has asked again and again", noticed(5))
-	if now := stalled.Stats().Claims; now != claims {
-		t.Errorf("it claimed %d times more", now-claims)
-	}
-	toNATS.Heal()
-	b.WantSound(t, l, run, nodetest.Size)
-	if err := stalled.Stop(); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-}
-
 // A server that reads nothing of what is written to it keeps the node from nothing else: its session lives on.
 func TestAServerThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t)}
 	cfg := nodetest.Config(t)
-	cfg.SessionTTL = 20 * time.Second
+	cfg.SessionTTL, cfg.Heartbeat = 20*time.Second, 100*time.Millisecond
 	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
 	nc, toNATS := testenv.DialThrough(t, b.NS, options...)
 	stalled := b.Join(t, b.Store, nc, cfg)
 	b.Node = stalled.Node
-	l := nodetest.NewLedger(nodetest.Size)
-	close(l.Gate)
-	b.Serve(t, "statement", l.Handle)
+	b.Serve(t, "statement", nodetest.Echo)
 	b.Outcome(t, b.Start(t, nodetest.Patient(), 10), 1) // it knows the endpoint now
 	toNATS.Stall()
 	req := nodetest.Patient()
@@ -80,9 +45,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 		})
 	}
 	toNATS.Heal()
-	if done, failed := b.Outcome(t, loaded.Run, 1); done != large || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, loaded.Run, 1, large, 0)
 	if err := stalled.Stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
@@ -152,9 +115,7 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	step := &req.Steps[0]
 	step.InFlightAuto, step.InFlight, step.MaxAttempts, step.Chunk = true, 1024, 50, 20
 	run := b.Start(t, req, 1000) // four seconds of work, of which 16 requests are more than a second
-	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
-		t.Fatalf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 1000, 0)
 	inFlight, rate, _, changes := b.paceOf(t, "slow")
 	if inFlight > 20 || rate != 0 {
 		t.Errorf("%d in flight, rate %.0f: %s", inFlight, rate, strings.Join(changes, "; "))

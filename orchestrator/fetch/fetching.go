@@ -15,11 +15,14 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
 	"github.com/tranchehq/tranche/workqueue"
+	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -38,12 +41,35 @@ const (
 	queueTimeout = 5 * time.Second
 )
 
+// inputs reads the inputs and claims of slices. See [dispatchstore.Store].
+type inputs interface {
+	EachInput(ctx context.Context, want dispatchstore.InputRequest, f func(dispatchstore.Input) bool) error
+	StillClaimed(ctx context.Context, session workqueue.SessionID, of []workqueue.SliceID) ([]workqueue.SliceID, error)
+	TriedAlone(ctx context.Context, id workqueue.SliceID) (bool, error)
+	BeginAlone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) (bool, error)
+}
+
+// claims gives slices back or cuts them. See [settle.Store].
+type claims interface {
+	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
+	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
+		timeout time.Duration) (*workqueue.Slice, error)
+}
+
+// outcomes records outcomes of slices. See [core.Core.Record].
+type outcomes interface {
+	Record(ctx context.Context, batch []core.Recording) (out settle.Recorded, apart bool, err error)
+}
+
 var errWaited = errors.New("the node that had claimed the slice did not get to it")
 
 // Worker is the work that a node does itself: slices of steps whose requests are not in the work stream.
 type Worker struct {
 	node      *core.Core
 	cfg       Config
+	store     inputs
+	claims    claims
+	outcomes  outcomes
 	after     core.OutcomeObserver
 	calls     *core.Calls
 	isolation *isolation
@@ -90,7 +116,8 @@ type Config struct {
 // New returns a worker.
 func New(k *core.Core, after core.OutcomeObserver, cfg Config) *Worker {
 	return &Worker{
-		node: k, cfg: cfg, after: after, calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
+		node: k, cfg: cfg, store: dispatchstore.New(k.Store), claims: k.Settling, outcomes: k, after: after,
+		calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
 		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, cfg.RecordBatch),
 		allHanded: make(chan struct{}),
@@ -222,7 +249,7 @@ func (f *Worker) work(ctx context.Context, job *fetchJob) {
 func (f *Worker) postpone(ctx context.Context, job *fetchJob, delay time.Duration, why error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	if err := f.node.Settling.Postpone(ctx, job.Session, job.ID, delay, why); err != nil {
+	if err := f.claims.Postpone(ctx, job.Session, job.ID, delay, why); err != nil {
 		// It stays claimed until the session or its claim expires.
 		f.node.Log.Warn("postpone", zap.Stringer("slice", job.ID), zap.Error(err))
 	}

@@ -94,9 +94,7 @@ func TestTwoNodesCompose(t *testing.T) {
 	req := gathered()
 	req.Steps[2].Timeout = 10 * time.Minute // also of the chunks that wait for the other node
 	run := b.Start(t, req, n)
-	if done, failed := b.Outcome(t, run, 1); done != n-2 || failed != 2 {
-		t.Errorf("done %d, failed %d; want %d and 2", done, failed, n-2)
-	}
+	b.Want(t, run, 1, n-2, 2)
 	calls := c.composed()
 	if len(calls) != n-2 || c.bad.Load() > 0 || calls["C7"] > 0 {
 		t.Errorf("%d items were composed, %d without their parts, C7 %d times", len(calls), c.bad.Load(), calls["C7"])
@@ -157,9 +155,7 @@ func TestStopOfANodeThatFetches(t *testing.T) {
 	next := nodetest.Config(t)
 	next.Locals = cfg.Locals
 	b.Join(t, b.Store, testenv.Conn(t, b.NS), next)
-	if done, failed := b.Outcome(t, run, 1); done != nodetest.Size || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, nodetest.Size, 0)
 	b.Check(t)
 }
 
@@ -190,9 +186,7 @@ func TestStepsBeginWithTheFirstPart(t *testing.T) {
 	composing.Needs, composing.Inputs = []int{0}, []int{0}
 	req.Steps = append(req.Steps, composing)
 	run := b.Start(t, req, n)
-	if done, failed := b.Outcome(t, run, 1); done != n || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, n, 0)
 	if asked := chunks.Load(); asked < n/100 {
 		t.Errorf("the service was asked for %d chunks; want at least %d", asked, n/100)
 	}

@@ -54,7 +54,7 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	first := job.Mask.Take(items)
-	piece, err := f.node.Settling.Split(ctx, job.Session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
+	piece, err := f.claims.Split(ctx, job.Session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
 		job.Work.Timeout+dispatchstore.DefaultClaimTTL)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (f *Worker) requestOf(
 	defer cancel()
 	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.Work.Inputs,
 		NoItem: job.Work.NoItem}
-	err := dispatchstore.New(f.node.Store).EachInput(ctx, want, func(in dispatchstore.Input) bool {
+	err := f.store.EachInput(ctx, want, func(in dispatchstore.Input) bool {
 		if large.Take(&job.Assignment, &in) {
 			return true
 		}

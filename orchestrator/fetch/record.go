@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
-	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -105,7 +104,7 @@ func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
 			answers[i] = core.Recording{Answer: r.answer, Run: uuid.UUID(r.job.Run), Trace: r.trace}
 		}
 		begun := time.Now()
-		out, apart, err := n.Record(ctx, answers)
+		out, apart, err := f.outcomes.Record(ctx, answers)
 		switch {
 		case err == nil:
 			f.after.Seen(out, begun)
@@ -179,7 +178,7 @@ func (f *Worker) endTaken(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	claimed, err := dispatchstore.New(f.node.Store).StillClaimed(ctx, session, ids)
+	claimed, err := f.store.StillClaimed(ctx, session, ids)
 	if err != nil {
 		f.node.Log.Debug("look for slices that were taken back", zap.Error(err)) // retried at the next call
 		return

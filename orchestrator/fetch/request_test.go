@@ -58,9 +58,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	req := asked()
 	req.Params = map[string]string{"year": "2026"}
 	run := b.Start(t, req, 2_000)
-	if done, failed := b.Outcome(t, run, 1); done != 1_999 || failed != 1 {
-		t.Fatalf("done %d, failed %d; want 1999 and 1", done, failed)
-	}
+	b.Want(t, run, 1, 1_999, 1)
 	if got := b.ErrorOf(t, run, "C7"); got != "no_balance: the account has no balance" {
 		t.Errorf("C7 failed with %q", got)
 	}
@@ -111,9 +109,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 		n++
 		return nil
 	}))(t)
-	if done, failed := b.Outcome(t, loaded.Run, 1); done != 299 || failed != 1 {
-		t.Fatalf("done %d, failed %d; want 299 and 1", done, failed)
-	}
+	b.Want(t, loaded.Run, 1, 299, 1)
 	if got := b.ErrorOf(t, loaded.Run, "C299"); !strings.HasPrefix(got, "item_too_large: ") {
 		t.Errorf("the large item failed with %q", got)
 	}
@@ -220,9 +216,7 @@ func TestDoubledRepliesOverCoreNATS(t *testing.T) {
 	req := asked()
 	req.Steps[0].MaxAttempts = 1
 	run := b.Start(t, req, 1000)
-	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
-		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
-	}
+	b.Want(t, run, 1, 1000, 0)
 	b.Check(t)
 }
 
@@ -255,9 +249,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 		return b.Node.Stats().Replies > 40 && nc.Stats().InBytes > items*size
 	})
 	testenv.NoError(t, held.Rollback(t.Context()))
-	if done, failed := b.Outcome(t, run, 1); done != items || failed != 0 {
-		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
-	}
+	b.Want(t, run, 1, items, 0)
 	if b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code = 'overloaded'`, run) == 0 {
 		t.Errorf("nothing was dropped: %s", b.Dump(t, run))
 	}
@@ -299,9 +291,7 @@ func TestChunksOfUnevenParts(t *testing.T) {
 	bind.Needs, bind.Inputs, bind.Barrier, bind.Chunk = []int{0}, []int{0}, true, 8192
 	req.Steps = append(req.Steps, bind)
 	run := b.Start(t, req, n)
-	if done, failed := b.Outcome(t, run, 1); done != n || failed != 0 {
-		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, run))
-	}
+	b.Want(t, run, 1, n, 0)
 	if most.Load() > 32<<20 || composed.Load() != n {
 		t.Errorf("a chunk had %d MiB of parts; %d items were composed", most.Load()>>20, composed.Load())
 	}

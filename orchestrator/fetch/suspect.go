@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
-	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 const (
@@ -45,7 +44,7 @@ func (f *Worker) killsNodes(ctx context.Context, job *fetchJob) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	return dispatchstore.New(f.node.Store).TriedAlone(ctx, job.ID)
+	return f.store.TriedAlone(ctx, job.ID)
 }
 
 // turn waits until a slice may begin, and saves that a suspect does. leave ends the turn.
@@ -56,7 +55,7 @@ func (f *Worker) turn(ctx context.Context, job *fetchJob) (leave func(), err err
 	}
 	marking, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	ours, err := dispatchstore.New(f.node.Store).BeginAlone(marking, job.Session, job.ID)
+	ours, err := f.store.BeginAlone(marking, job.Session, job.ID)
 	if err == nil && !ours {
 		err = core.ErrSessionGone
 	}

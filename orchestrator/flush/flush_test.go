@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -171,15 +172,16 @@ func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
 // A reply that ends half-way, an operation that never succeeds, and one that kills every request it is in.
 func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	t.Parallel()
+	const timeout = 700 * time.Millisecond
 	b := setup(t)
 	b.Serve(t, "bad", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
 			switch item.Key {
 			case "op4":
 				item.Retry("flaky", "no")
-			case "op9":
+			case "op5":
 				select { // its reply comes when no one waits for it any more
-				case <-time.After(5 * time.Second):
+				case <-time.After(2 * timeout):
 				case <-ctx.Done():
 				}
 				return nil
@@ -191,16 +193,16 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	}, endpoints.Concurrency(4))
 	b.gather(t, "bad", func(s *collectorstore.CollectorSpec) {
 		// An innocent operation that a slow machine keeps waiting has more tries; others come through between two of them.
-		s.Timeout, s.MaxAttempts = collectorstore.Span(3*time.Second), 3
-		s.Backoff, s.MaxBackoff = collectorstore.Span(200*time.Millisecond), collectorstore.Span(200*time.Millisecond)
+		s.Timeout, s.MaxAttempts = collectorstore.Span(timeout), 3
+		s.Backoff, s.MaxBackoff = collectorstore.Span(100*time.Millisecond), collectorstore.Span(100*time.Millisecond)
 	})
-	b.addOps(t, "bad", 0, 20, 2)
+	b.addOps(t, "bad", 0, 8, 2)
 	// Others come through meanwhile: else what is not answered might be an outage, for which no one is to blame.
 	others := 0
 	nodetest.Until(t, "the operation that is never answered is parked", func() (met bool) {
 		var through bool
 		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
-			count(*) FILTER (WHERE op_id = 'op9' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
+			count(*) FILTER (WHERE op_id = 'op5' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
 			&met))
 		if through && !met {
 			others++
@@ -209,10 +211,65 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 		return met
 	})
 	b.Await(t, "all but the two bad ones succeed, and those are parked", `SELECT count(*) = 2
-		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op9')) FROM collector_op`)
+		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op5')) FROM collector_op`)
 	v, err := collectorstore.New(b.Store).Collector(t.Context(), "bad")
 	if err != nil || v.Parked != 2 || v.Waiting+v.Backoff != 0 {
 		t.Fatalf("the collector is %+v, %v", v, err)
+	}
+}
+
+// A node crashes while a service works on its flushes. Another one takes its keys when its session is over: nothing is
+// lost, what was asked is asked again, and nothing overtakes anything.
+func TestANodeCrashesInMidFlush(t *testing.T) {
+	t.Parallel()
+	const keys, each, size = 24, 30, 6
+	b := &bundle{nodetest.ServersOnly(t)}
+	var mu sync.Mutex
+	next, sent, again := [keys]int{}, 0, 0
+	stuck, wake := make(chan struct{}), make(chan struct{})
+	take := func(key, number int) (stays bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if number > next[key] {
+			t.Errorf("key %d: number %d when %d was next", key, number, next[key])
+		} else if number < next[key] {
+			again++
+		}
+		next[key] = max(next[key], number+1)
+		if sent++; sent == 200 {
+			close(stuck)
+		}
+		return sent >= 200
+	}
+	b.Serve(t, "flushed", func(_ context.Context, chunk *nodetest.Chunk) error {
+		for _, item := range chunk.Items() {
+			if take(opOf(t, item)) {
+				<-wake
+			}
+			item.Reply(nodetest.Statement{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(16))
+	first := b.Doom(t)
+	first.Start(t, "", 1, orchestrator.Config{})
+	b.Node = first.Node
+	b.gather(t, "flushed", func(s *collectorstore.CollectorSpec) {
+		s.MinSize, s.MaxSize, s.InFlight = 3, size, 16
+		s.Timeout = collectorstore.Span(10 * time.Minute) // what comes again comes with the session
+	})
+	b.addOps(t, "flushed", 0, keys*each, keys)
+	<-stuck
+	b.Await(t, "it waits for the service", `SELECT count(*) >= 8 FROM collector_key WHERE flush IS NOT NULL`)
+	first.Crash()
+	held := b.Number(t, `SELECT count(*) FROM collector_key WHERE session_id = $1`, first.Session())
+	close(wake)
+	first.Await(t, b.Bundle)
+	b.StartNode(t)
+	b.Await(t, "everything is flushed", noOps)
+	mu.Lock()
+	defer mu.Unlock()
+	if sent-again != keys*each || again == 0 || again > held*size {
+		t.Errorf("%d operations were carried out, %d of them again; it held %d keys, of %d at most", sent, again, held, size)
 	}
 }
 

@@ -62,9 +62,7 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 	}
 	b.serveParts(t, size)
 	run := b.Start(t, gathering(), 300)
-	if done, failed := b.Outcome(t, run, 1); done != 299 || failed != 1 {
-		t.Fatalf("done %d, failed %d; want 299 and 1", done, failed)
-	}
+	b.Want(t, run, 1, 299, 1)
 	if got := b.ErrorOf(t, run, "C299"); !strings.HasPrefix(got,
 		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
 		t.Errorf("the large item failed with %q", got)

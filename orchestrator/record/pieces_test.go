@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -207,75 +206,4 @@ func (b *bundle) text(t *testing.T, sql string) (s string) {
 	t.Helper()
 	testenv.NoError(t, b.Pool.QueryRow(t.Context(), sql).Scan(&s))
 	return s
-}
-
-// shortConn takes so many bytes. With the first that is more it says so, and hangs until it is told that it is gone.
-type shortConn struct {
-	net.Conn
-
-	left       int
-	over, gone chan struct{}
-}
-
-// Write implements net.Conn. There is one writer.
-func (c *shortConn) Write(p []byte) (int, error) {
-	if c.left >= len(p) {
-		c.left -= len(p)
-		return c.Conn.Write(p)
-	}
-	if c.left >= 0 {
-		c.left = -1
-		close(c.over)
-	}
-	<-c.gone
-	return 0, net.ErrClosed
-}
-
-// Dial implements nats.CustomDialer. It can be called once.
-func (c *shortConn) Dial(network, address string) (_ net.Conn, err error) {
-	c.Conn, err = net.DialTimeout(network, address, nodetest.Stuck)
-	return c, err
-}
-
-// A service that dies while its result is on its way leaves pieces that no one needs; another one answers, and they go.
-func TestAServiceKilledBetweenPieces(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	conn := &shortConn{left: 6 * wire.DefaultPiece, over: make(chan struct{}), gone: make(chan struct{})}
-	dying := testenv.Dial(t, b.NS.URL(), nats.SetCustomDialer(conn), nats.NoReconnect())
-	svc, err := endpoints.New(dying, endpoints.Config{Name: "dying", Version: "1.0.0", Log: zaptest.NewLogger(t)})
-	testenv.NoError(t, err)
-	err = endpoints.HandleEach(svc, "statement", func(context.Context, nodetest.Account) (*wire.Binary, error) {
-		return &wire.Binary{Data: pattern(wire.MaxResult)}, nil
-	})
-	testenv.NoError(t, err)
-	ended := make(chan error, 1)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() { ended <- svc.Run(ctx) }()
-	req := nodetest.Request("statement")
-	id := b.Start(t, req, 1)
-	<-conn.over
-	nodetest.Until(t, "what had come is kept", func() bool { return b.Number(t, `SELECT count(*) FROM work_piece`) >= 3 })
-	close(conn.gone)
-	dying.Close()
-	stop()
-	t.Logf("the service ended with %v", <-ended)
-	b.WantDrained(t)
-	whole := wire.MaxResult / wire.DefaultPiece
-	if n := b.Number(t, `SELECT count(*) FROM work_piece`); n < 3 || n >= whole {
-		t.Fatalf("%d pieces of %d have come; want some, and not all", n, whole)
-	}
-	b.Await(t, "the leader knows that a service had the request", `SELECT count(delivered_at) = 1 FROM work_slice`)
-	testenv.Advance(t, b.Pool, req.Steps[0].Timeout)
-	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return 3_000_000 })
-	if done, failed := b.Outcome(t, id, 1); done != 1 || failed != 0 {
-		t.Fatalf("done %d, failed %d; want 1 and none", done, failed)
-	}
-	if _, all := b.result(t, id, "C0"); !bytes.Equal(all, pattern(3_000_000)) {
-		t.Errorf("the result has %d bytes, want those of the service that lived", len(all))
-	}
-	nodetest.Until(t, "the pieces of the dead service are deleted", func() bool {
-		return b.Number(t, `SELECT count(*) FROM large_result`) == 1 && b.Number(t, `SELECT count(*) FROM work_piece`) == 6
-	})
-	b.Check(t)
 }

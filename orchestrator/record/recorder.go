@@ -41,10 +41,28 @@ type givenUp interface {
 	GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error
 }
 
+// outcomes records replies. See [core.Core.Record].
+type outcomes interface {
+	Record(ctx context.Context, batch []core.Recording) (out settle.Recorded, apart bool, err error)
+}
+
+// failures records that replies cannot be read. See [settle.Store].
+type failures interface {
+	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
+}
+
+// quarantine keeps messages that cannot be taken. See [deadletter.Store].
+type quarantine interface {
+	Quarantine(ctx context.Context, m deadletter.Quarantined) error
+}
+
 // Recorder records replies.
 type Recorder struct {
 	node       *core.Core
 	cfg        Config
+	outcomes   outcomes
+	failures   failures
+	unreadable quarantine
 	streams    core.Epochs
 	letters    givenUp
 	after      core.OutcomeObserver
@@ -54,7 +72,8 @@ type Recorder struct {
 
 // New returns a recorder.
 func New(k *core.Core, streams core.Epochs, letters givenUp, after core.OutcomeObserver, cfg Config) *Recorder {
-	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
+	return &Recorder{node: k, cfg: cfg, outcomes: k, failures: k.Settling, unreadable: deadletter.New(k.Store),
+		streams: streams, letters: letters, after: after,
 		replies:    core.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
 		unrecorded: make(chan struct{}, 1)}
 }
@@ -157,7 +176,7 @@ func (r *Recorder) recordRead(ctx context.Context, read []reading) {
 		run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // parsed before, so it is valid
 		batch[i] = core.Recording{Answer: read[i].answer, Run: run, Trace: wire.TraceOfHeader(h)}
 	}
-	out, apart, err := r.node.Record(ctx, batch)
+	out, apart, err := r.outcomes.Record(ctx, batch)
 	switch {
 	case err == nil:
 		r.recorded(ctx, read, out)
@@ -234,9 +253,8 @@ func (r *Recorder) quarantine(
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero if missing
-	err := deadletter.New(r.node.Store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
-		Subject: msg.Subject(),
-		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
+	err := r.unreadable.Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail, Subject: msg.Subject(),
+		Run: run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
 		r.node.Log.Warn("quarantine; the reply will come again", zap.Error(err))
 		r.replies.Settle(msg, core.GiveBack)

@@ -121,7 +121,7 @@ func (r *Recorder) failUnreadable(ctx context.Context, u unreadable) error {
 	if !found {
 		return nil
 	}
-	out, err := r.node.Settling.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
+	out, err := r.failures.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
 		Service: u.msg.Headers().Get(wire.HeaderService), Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
 			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})

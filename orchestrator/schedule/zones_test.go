@@ -39,24 +39,11 @@ func offset(zone *time.Location, at time.Time) int {
 	return offset
 }
 
-// changes finds what a zone's clock does between two times, to the minute: it only asks what time it is.
+// changes are what a zone's clock does between two times.
 func changes(zone *time.Location, from, to time.Time) (found []change) {
-	const step = 6 * time.Hour
-	for at := from; at.Before(to); at = at.Add(step) {
-		before, after := at, at.Add(step)
-		was := offset(zone, before)
-		if was == offset(zone, after) {
-			continue
-		}
-		for after.Sub(before) > time.Minute {
-			middle := before.Add(after.Sub(before) / 2).Truncate(time.Minute)
-			if offset(zone, middle) == was {
-				before = middle
-			} else {
-				after = middle
-			}
-		}
-		found = append(found, change{zone, after})
+	_, at := from.In(zone).ZoneBounds()
+	for ; !at.IsZero() && at.Before(to); _, at = at.ZoneBounds() {
+		found = append(found, change{zone, at.UTC()})
 	}
 	return found
 }

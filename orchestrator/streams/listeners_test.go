@@ -111,45 +111,19 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	wanted("the leader brings the next setting", 7)
 	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"))
 	wanted("a consumer made again has the setting", 7)
+	consumer = testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
+	config := consumer.CachedInfo().Config
+	config.MaxDeliver, config.Metadata = -1, nil
+	consumer = testenv.Must(js.UpdateConsumer(t.Context(), wire.StreamWork, config))(t)
+	wanted("a consumer that someone changed has the setting again", 7)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 100)
 	if err := change(t, b.Node.Endpoints(), pace.EndpointSetting{Endpoint: "no name"}); err == nil {
 		t.Error("a setting of no endpoint was taken")
 	}
-	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
+	info := testenv.Must(consumer.Info(t.Context()))(t)
+	if config := info.Config; config.AckPolicy != jetstream.AckExplicitPolicy || config.MaxDeliver != wire.MaxDeliver {
 		t.Errorf("the consumer is %+v", config)
 	}
-}
-
-// A node of the version before knows no limit of deliveries and no settings, and takes both from a consumer.
-func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
-	t.Parallel()
-	b := &bundle{nodetest.ServersOnly(t)}
-	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
-	js := b.JS(t)
-	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	testenv.NoError(t, change(t, b.Node.Endpoints(), set))
-	run := b.Start(t, nodetest.Patient(), 100)
-	b.Sent(t, run, 1)
-	testenv.NoError(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
-	for _, of := range []string{wire.StreamWork, wire.StreamStage} {
-		consumer := testenv.Must(js.Consumer(t.Context(), of, "statement"))(t)
-		config := consumer.CachedInfo().Config
-		config.MaxDeliver, config.Metadata = -1, nil
-		testenv.Must(js.UpdateConsumer(t.Context(), of, config))(t)
-		nodetest.Until(t, "the consumer on "+of+" is as it was", func() bool {
-			consumer, err := js.Consumer(t.Context(), of, "statement")
-			if err != nil {
-				return false
-			}
-			info := consumer.CachedInfo()
-			return info.Config.MaxDeliver == wire.MaxDeliver &&
-				(of == wire.StreamStage || stream.SettingsOf(info).Concurrency == 3)
-		})
-	}
-	l := nodetest.NewLedger(0)
-	b.Serve(t, "statement", l.Handle)
-	b.WantSound(t, l, run, 100)
-	l.WantOnce(t, run, 100)
 }

@@ -210,9 +210,7 @@ func TestDocumentedPermissionsAreEnough(t *testing.T) {
 	g := setupGuarded(t, documented(t))
 	nodetest.WantReady(t, g.Node)
 	for _, endpoint := range []string{"statement", "accounts"} {
-		if done, failed := g.Outcome(t, g.Start(t, nodetest.Request(endpoint), 1200), 1); done != 1200 || failed != 0 {
-			t.Errorf("%s: %d done, %d failed", endpoint, done, failed)
-		}
+		g.Want(t, g.Start(t, nodetest.Request(endpoint), 1200), 1, 1200, 0)
 	}
 	web := g.conn(t, "web")
 	for how, opts := range map[string][]endpoints.CallOption{
@@ -291,25 +289,21 @@ func (g *guarded) load(t *testing.T, endpoint string, n int) workqueue.RunID {
 }
 
 // told waits for a line of the user's log that names the permission and the page, and returns it.
-func (g *guarded) told(t *testing.T, user, subject string) string {
+func (g *guarded) told(t *testing.T, user, subject string) (said string) {
 	t.Helper()
 	pattern := regexp.QuoteMeta(strings.TrimSuffix(subject, ">"))
 	matches := regexp.MustCompile(strings.ReplaceAll(pattern, `\*`, `[^. ]+`))
-	for deadline := time.Now().Add(nodetest.Stuck); time.Now().Before(deadline); {
+	nodetest.Until(t, "the log names "+subject, func() bool {
 		for _, entry := range g.logged.All() {
-			text := fmt.Sprint(entry.ContextMap()["error"])
-			if entry.LoggerName == user && strings.Contains(entry.Message, "denies") && matches.MatchString(text) &&
-				strings.Contains(text, "docs/security.md") {
-				return text
+			said = fmt.Sprint(entry.ContextMap()["error"])
+			if entry.LoggerName == user && strings.Contains(entry.Message, "denies") && matches.MatchString(said) &&
+				strings.Contains(said, "docs/security.md") {
+				return true
 			}
 		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	t.Fatalf("no one was told: %v", g.logged.All())
-	return ""
+		return false
+	})
+	return said
 }
 
 // A letter is written, taken in, sent again and written again, and a suspect leaves its marks.

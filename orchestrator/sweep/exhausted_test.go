@@ -250,9 +250,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 		t.Errorf("the slice is %s with %s, %v", state1, code, err)
 	}
 	b.Serve(t, "statement", nodetest.Echo)
-	if done, failed := b.Outcome(t, run, 1); done != 4 || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 4, 0)
 	b.WantRight(t, run, 4)
 	b.Check(t)
 }
@@ -285,9 +283,7 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 	req := nodetest.Patient()
 	req.Steps[0].Chunk = 4
 	run := b.Start(t, req, 4)
-	if done, failed := b.Outcome(t, run, 1); done != 4 || failed != 0 {
-		t.Errorf("done %d, failed %d", done, failed)
-	}
+	b.Want(t, run, 1, 4, 0)
 	letter := b.Buried(t, 1)[0]
 	if letter.State != deadletter.LetterReissued || letter.Cause != workqueue.CodeDeliveries || *letter.Run != run ||
 		letter.Service == "" || letter.Endpoint != "statement" {
@@ -341,7 +337,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
 	req := nodetest.Patient()
 	req.Steps[0].Chunk = 5
-	run := b.Start(t, req, 2000)
+	run := b.Start(t, req, 500)
 	b.Sent(t, run, req.Steps[0].InFlight)
 	js := b.JS(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -377,8 +373,8 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	}
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
-	b.WantSound(t, l, run, 2000)
-	l.WantOnce(t, run, 2000)
+	b.WantSound(t, l, run, 500)
+	l.WantOnce(t, run, 500)
 	if n := b.Node.Stats().Exhausted; n != 0 || len(b.Letters(t)) != 0 {
 		t.Errorf("%d messages were removed", n)
 	}

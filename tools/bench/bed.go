@@ -23,8 +23,7 @@ import (
 )
 
 const (
-	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers have grown, as
-	// after some uptime.
+	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers grown.
 	bedWarmItems = 20_000
 )
 
@@ -44,7 +43,6 @@ type bed struct {
 	finished chan finish
 }
 
-// finish is a completion event and its arrival time.
 type finish struct {
 	run    string
 	loaded time.Time // when the API answered the start
@@ -85,7 +83,6 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	return b, pg.checkpoint(ctx)
 }
 
-// openNode starts a node with default settings and no service. name is for its database.
 func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed, err error) {
 	b = &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
 	defer func() {
@@ -127,7 +124,6 @@ func (b *bed) startNode(
 	return c, dir, err
 }
 
-// another starts one more node with the database and NATS server of the first.
 func (b *bed) another(ctx context.Context) error {
 	c, _, err := b.startNode(ctx, "another tranche serve", &struct{}{}, "--nats", b.nc.ConnectedUrl())
 	if c != nil {
@@ -141,7 +137,6 @@ func (b *bed) startService() (err error) {
 	return err
 }
 
-// serve starts this program as a service.
 func (b *bed) serve(name string, args ...string) (*demokit.Child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -156,8 +151,7 @@ func (b *bed) subscribe() error {
 	return onCompletion(b.nc, func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
 }
 
-// onCompletion subscribes to completions like any client: messages published to a stream also reach plain
-// subscribers.
+// onCompletion subscribes to completions; messages published to a stream also reach plain subscribers.
 func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
 	_, err := nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()
@@ -214,7 +208,6 @@ type started struct {
 	Items int64  `json:"items"`
 }
 
-// work is what a run does: an endpoint or a saved plan.
 type work struct {
 	endpoint, plan string
 }

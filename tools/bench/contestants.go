@@ -54,8 +54,7 @@ func chooseContestants(cfg config, pg *cluster) []contestant {
 	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })
 }
 
-// race measures all contestants in turn, round by round. It discards a warm-up round, which creates the WAL files and
-// touches memory.
+// race measures all contestants round by round, after a warm-up that creates the WAL files and touches memory.
 func race(ctx context.Context, pg *cluster, rounds int, list []contestant) ([]result, error) {
 	results := make([]result, len(list))
 	most := 0
@@ -104,7 +103,6 @@ func prepare(ctx context.Context, pg *cluster, list []contestant, warm int) erro
 	return nil
 }
 
-// find returns a contestant's result, or nil.
 func find(results []result, name string) *result {
 	i := slices.IndexFunc(results, func(r result) bool { return r.Name == name })
 	if i < 0 {
@@ -179,7 +177,6 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 	return s, b.check(ctx, done.run, t.parts, t.input.n)
 }
 
-// gatherEndpoints are echo endpoints.
 func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
 
 // gatherPlan gets a part of each item from three endpoints, concurrently.

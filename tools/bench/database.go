@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// stopTimeout bounds stopping a child process.
 const stopTimeout = 30 * time.Second
 
 type cluster struct {
@@ -27,7 +26,6 @@ type cluster struct {
 	logs  string // of the processes; kept on failure
 }
 
-// openCluster starts a cluster with the settings of `tranche serve`.
 func openCluster(ctx context.Context, cfg config) (pg *cluster, err error) {
 	pg = &cluster{dir: cfg.dir}
 	defer func() {
@@ -72,8 +70,7 @@ func (pg *cluster) makeDir() (err error) {
 	return nil
 }
 
-// diskDir returns a directory for temporary files on a disk. /tmp is often in memory, where fsync costs nothing and
-// ten million items do not fit.
+// diskDir returns a temporary directory on a disk. /tmp may be in memory: too small, and with free fsyncs.
 func diskDir() string {
 	const kept = "/var/tmp" // it survives a restart, so it is not in memory
 	if info, err := os.Stat(kept); err == nil && info.IsDir() {
@@ -177,7 +174,6 @@ func (pg *cluster) onConnection(ctx context.Context, contestant, schema string, 
 	return s, checkFloor(ctx, conn, n)
 }
 
-// floorProof counts the correct results.
 const floorProof = `SELECT count(*) FROM item JOIN part USING (run_id, ordinal) WHERE payload = result`
 
 func checkFloor(ctx context.Context, conn *pgx.Conn, n int) error {

@@ -43,8 +43,7 @@ func poisonCases() []poisonCase {
 	}
 }
 
-// measureIsolation measures finding items that fail every chunk they are in: one run per case, all concurrent, with
-// default settings.
+// measureIsolation measures finding items that fail their chunk: one run per case, all concurrent, default settings.
 func measureIsolation(ctx context.Context, l *lab, t *table) error {
 	cases := poisonCases()
 	runs := make([]string, len(cases))
@@ -173,13 +172,11 @@ func outageRates(entries []faultyservice.Entry) (before, back, after float64) {
 		after / last.Sub(up).Seconds()
 }
 
-// otherCase is the result for a service that fails in another way.
 type otherCase struct {
 	scenario, note               string
 	items, seconds, failed, lost float64
 }
 
-// measureMisbehaviour measures all cases, the others during the outages.
 func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
 	poison := rep.table("poison in 5,000 items, chunks of 500", "extra slices", "a poison item", "at most",
 		"seconds to isolate", "innocents lost")
@@ -209,7 +206,6 @@ func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
 
 const otherWithin = 90 * time.Second
 
-// through completes a run and counts its items' outcomes.
 func (l *lab) through(ctx context.Context, c *otherCase, endpoint string, n int, flags ...string) error {
 	begun := time.Now()
 	run, err := l.begin(ctx, endpoint, n, flags...)
@@ -219,7 +215,6 @@ func (l *lab) through(ctx context.Context, c *otherCase, endpoint string, n int,
 	return l.ended(ctx, run, begun, c)
 }
 
-// ended waits for a run and counts its items' outcomes.
 func (l *lab) ended(ctx context.Context, run string, begun time.Time, c *otherCase) error {
 	if err := l.until(ctx, otherWithin, "run "+run+" completes", hasCompleted, run); err != nil {
 		return fmt.Errorf("%s: %w", c.scenario, err)

@@ -16,14 +16,12 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// lab is a node whose runs are started with the CLI and watched in the database.
 type lab struct {
 	*bed
 	db    *pgx.Conn
 	items int // of a large run
 }
 
-// inLab runs a measurement in a new lab.
 func inLab(
 	measure func(context.Context, *lab, *report) error,
 ) func(context.Context, config, *cluster, *report) error {
@@ -46,7 +44,6 @@ func withLab(ctx context.Context, cfg config, pg *cluster, database string, work
 	return work(l)
 }
 
-// command runs a tranche command and returns its output.
 func (b *bed) command(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, b.program, append([]string{"--url", b.api, "--json"}, args...)...)
 	var out, said bytes.Buffer

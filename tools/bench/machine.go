@@ -16,7 +16,6 @@ import (
 	"time"
 )
 
-// machine describes the hardware and software.
 type machine struct {
 	CPU        string
 	Cores      int
@@ -59,7 +58,6 @@ func oneMinute(loadavg string) string {
 	return first
 }
 
-// firstField returns the value of the first "name : value" line, or "unknown".
 func firstField(file, name string) string {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -143,7 +141,6 @@ func readStat(pid int) (procStat, bool) {
 	}, true
 }
 
-// processCPU returns a process's CPU seconds, or 0 if it is gone.
 func processCPU(pid int) float64 {
 	stat, _ := readStat(pid)
 	return stat.own
@@ -166,14 +163,12 @@ func treeCPU(root int) float64 {
 // peakRSS returns a process's peak resident memory in bytes, or 0 if it is gone.
 func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
 
-// statusBytes returns a size in /proc/<pid>/status, or 0.
 func statusBytes(pid int, name string) int64 {
 	value := firstField(filepath.Join("/proc", strconv.Itoa(pid), "status"), name)
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64) // 0 for "unknown"
 	return kib << 10
 }
 
-// sample is one measurement of a contestant.
 type sample struct {
 	Items      int
 	Seconds    float64
@@ -186,10 +181,8 @@ type sample struct {
 	PeakStore  int64              // files of JetStream
 }
 
-// processes maps names to the IDs of measured processes.
 type processes map[string]int
 
-// watch is a running measurement.
 type watch struct {
 	pg    *cluster
 	procs processes
@@ -200,7 +193,6 @@ type watch struct {
 
 const walPosition = `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
 
-// startWatch reads all counters and starts the clock.
 func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, error) {
 	w := &watch{pg: pg, procs: procs}
 	var err error
@@ -212,7 +204,6 @@ func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, err
 	return w, nil
 }
 
-// stop ends the measurement of n items.
 func (w *watch) stop(ctx context.Context, n int) (sample, error) {
 	s := sample{Items: n, Seconds: time.Since(w.begun).Seconds(), CPU: w.readCPU()}
 	for name, before := range w.cpu {
@@ -246,8 +237,7 @@ func (pg *cluster) walPosition(ctx context.Context) (at int64, err error) {
 	return at, nil
 }
 
-// peakTick is the interval for sampling peaks that the kernel does not record. A sample takes well under a
-// millisecond.
+// peakTick is the interval for sampling peaks that the kernel does not record. A sample takes under a millisecond.
 const peakTick = 200 * time.Millisecond
 
 type peaks struct {

@@ -8,17 +8,6 @@ import (
 	"testing"
 )
 
-func TestParseFlags(t *testing.T) {
-	t.Parallel()
-	c, err := parseFlags([]string{"-only", "tranche,latency", "-items", "5"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !c.wants("latency") || c.wants("river") || c.items != 5 {
-		t.Errorf("parsed %+v", c)
-	}
-}
-
 func TestParseFlagsRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{

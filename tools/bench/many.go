@@ -193,7 +193,6 @@ func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, 
 	return l.cancel(ctx, large.Run)
 }
 
-// sampleRate samples a run's rate every second until ctx ends, and then returns the rates.
 func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	sampled := make(chan []float64, 1)
 	go func() {
@@ -238,7 +237,6 @@ func (l *lab) post(ctx context.Context, n int, one func(ctx context.Context, i i
 	return context.Cause(ctx)
 }
 
-// small times a small run from its POST to its completion event.
 func (l *lab) small(ctx context.Context, events *completions, endpoint string) (time.Duration, error) {
 	begun := time.Now()
 	run, err := l.start(ctx, work{endpoint: endpoint}, items{n: manySmall})
@@ -249,7 +247,6 @@ func (l *lab) small(ctx context.Context, events *completions, endpoint string) (
 	return at.Sub(begun), err
 }
 
-// completions holds the events received and awaited.
 type completions struct {
 	mu   sync.Mutex
 	came map[string]chan time.Time
@@ -300,8 +297,7 @@ func (l *lab) cpu() map[string]float64 {
 	return used
 }
 
-// cores returns how many cores the idle nodes and PostgreSQL use, per node: the median of several samples, of which
-// about one in six meets autovacuum.
+// cores returns the cores that idle nodes and PostgreSQL use, per node: a median, as autovacuum disturbs samples.
 func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
 	if err := backoff.Sleep(ctx, manySettle); err != nil {
 		return 0, err

@@ -88,7 +88,6 @@ func (p percentiles) row(name string, runs int) []string {
 	return []string{name, fmt.Sprint(runs), ms(p.p50), ms(p.p99), ms(p.max)}
 }
 
-// cpu returns the median per process.
 func (r result) cpu() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Samples[0].CPU)) {
@@ -121,7 +120,6 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// thousands formats an integer with separators.
 func thousands(v float64) string {
 	digits := fmt.Sprintf("%.0f", v)
 	var grouped strings.Builder
@@ -134,7 +132,6 @@ func thousands(v float64) string {
 	return grouped.String()
 }
 
-// mebibytes formats a size, with a dash for zero.
 func mebibytes(bytes float64) string {
 	if bytes == 0 {
 		return "–"
@@ -142,7 +139,6 @@ func mebibytes(bytes float64) string {
 	return fmt.Sprintf("%.0f MiB", bytes/(1<<20))
 }
 
-// share formats a fraction as percentage, with a dash for zero.
 func share(of float64) string {
 	if of == 0 {
 		return "–"
@@ -172,8 +168,7 @@ func goals() []goal {
 	}
 }
 
-// ratio compares our items per second with another contestant's, round by round, since longer disturbances of the
-// machine affect both.
+// ratio compares our items per second with another contestant's, round by round.
 type ratio struct {
 	spread
 
@@ -181,7 +176,6 @@ type ratio struct {
 	goal float64 // 0: none
 }
 
-// ratios compares all measured contestants and lists the missing ones.
 func ratios(results []result) (found []ratio, missing []string) {
 	for _, g := range goals() {
 		ours, theirs := find(results, g.ours), find(results, g.against)

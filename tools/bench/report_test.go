@@ -52,15 +52,6 @@ func TestReport(t *testing.T) {
 	}
 }
 
-func TestThousands(t *testing.T) {
-	t.Parallel()
-	for v, want := range map[float64]string{0: "0", 999: "999", 1000: "1,000", 1234567.4: "1,234,567"} {
-		if got := thousands(v); got != want {
-			t.Errorf("thousands(%v) = %q, want %q", v, got, want)
-		}
-	}
-}
-
 func TestSpreadOf(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -77,15 +68,6 @@ func TestSpreadOf(t *testing.T) {
 				t.Errorf("spreadOf(%v) = %v, want %v", c.values, got, c.want)
 			}
 		})
-	}
-}
-
-func TestSpreadOfLeavesItsInputAlone(t *testing.T) {
-	t.Parallel()
-	values := []float64{3, 1, 2}
-	spreadOf(values)
-	if values[0] != 3 || values[1] != 1 || values[2] != 2 {
-		t.Errorf("the input is now %v", values)
 	}
 }
 

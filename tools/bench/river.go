@@ -53,7 +53,6 @@ func (w *echoWorker) Work(ctx context.Context, job *river.Job[echoArgs]) error {
 
 type riverClient = river.Client[pgx.Tx]
 
-// riverSetup is the result of tuning.
 type riverSetup struct {
 	workers int
 	insert  int  // jobs per call of InsertManyFast

@@ -25,8 +25,7 @@ const (
 
 type percentiles struct{ p50, p99, max time.Duration }
 
-// measureLatency starts runs one at a time on an idle node. A plain subscriber sees replies: NATS delivers them on
-// arrival, before JetStream has stored them.
+// measureLatency starts runs one at a time. Plain subscribers get replies on arrival, before JetStream stores them.
 func measureLatency(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
 	b, err := openBed(ctx, cfg, pg)
 	if err != nil {
@@ -75,7 +74,6 @@ func (b *bed) timeRuns(
 	return whole, last, nil
 }
 
-// lastReplies records when each run's last reply arrived.
 type lastReplies struct {
 	mu sync.Mutex
 	at map[string]time.Time
@@ -103,7 +101,6 @@ func (r *lastReplies) take(run string) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// composeEndpoint combines an item's three parts.
 const composeEndpoint = "compose"
 
 const composePlan = gatherPlan + `- endpoint: compose
@@ -111,7 +108,6 @@ const composePlan = gatherPlan + `- endpoint: compose
   inputs: [accounts, transactions, branches]
 `
 
-// composed is the result of a composition.
 type composed struct {
 	Account, Transactions, Branch customer
 }
@@ -180,7 +176,6 @@ func measureHoles(ctx context.Context, l *lab, rep *report) error {
 	return nil
 }
 
-// refill resets items and waits until the run has completed again.
 func (l *lab) refill(
 	ctx context.Context, run string, keys []byte, args []string,
 ) (reset, again time.Duration, err error) {
@@ -321,7 +316,6 @@ func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, first bool) (
 	return own, nil
 }
 
-// delete deletes a run with the CLI and returns how long its rows remained.
 func (l *lab) delete(ctx context.Context, run finish) (seconds float64, err error) {
 	if err := backoff.Sleep(ctx, restedFor-time.Since(run.at)); err != nil {
 		return 0, err

@@ -43,7 +43,6 @@ func serveAs(args []string) (called bool, err error) {
 	return false, nil
 }
 
-// serving serves until SIGTERM.
 func serving(natsURL string, run func(context.Context, *nats.Conn) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -95,8 +94,7 @@ func echo(_ context.Context, chunk *endpoints.Chunk[customer, customer]) error {
 
 type stage = endpoints.Stage[customer, customer, endpoints.None, endpoints.None]
 
-// thrice is a flow of three stages. The first two query the plain endpoint with the previous result; the last
-// answers.
+// thrice is a flow of three stages: two query the plain endpoint with the previous result, the last answers.
 func thrice() []func(context.Context, *stage) error {
 	again := endpoints.To[customer, customer](echoEndpoint)
 	return []func(context.Context, *stage) error{
@@ -121,7 +119,6 @@ func thrice() []func(context.Context, *stage) error {
 	}
 }
 
-// manyEndpoint names an endpoint for [many].
 func manyEndpoint(i int) string { return fmt.Sprintf("many-%03d", i) }
 
 func runMany(ctx context.Context, nc *nats.Conn, count string) error {

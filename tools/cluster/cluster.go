@@ -45,8 +45,7 @@ type cluster struct {
 	began    time.Time
 }
 
-// show starts everything, injects the faults and checks the run. When ctx ends it stops everything and returns the
-// context's error.
+// show starts everything, injects the faults and checks the run. When ctx ends it stops everything.
 func show(ctx context.Context, s settings) error {
 	color := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
 	c := &cluster{
@@ -115,7 +114,6 @@ func (c *cluster) startTranche(ctx context.Context) error {
 	return c.startPrometheus(ctx)
 }
 
-// look runs the page's commands for checking the state.
 func (c *cluster) look(ctx context.Context) error {
 	block := demokit.Must(c.deploy.block("export TRANCHE_URL"))
 	for _, words := range commands(block) {
@@ -174,7 +172,6 @@ func (c *cluster) letGo(ctx context.Context) error {
 	return nil
 }
 
-// prove compares every item with the ledgers, and runs doctor.
 func (c *cluster) prove(ctx context.Context) error {
 	c.story.Chapter("Every item, against what the services noted before they answered")
 	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
@@ -185,7 +182,6 @@ func (c *cluster) prove(ctx context.Context) error {
 	return c.askPrometheus(ctx)
 }
 
-// size reports the run's storage, as in docs/operate/sizing.md.
 func (c *cluster) size(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, c.db.primary.URL())
 	if err != nil {
@@ -205,7 +201,6 @@ const sizes = `SELECT
 	(SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'work%')::bigint,
 	(SELECT count(*) FROM pg_stat_activity WHERE usename = 'tranche_app')`
 
-// table prints the summary.
 func (c *cluster) table(context.Context) error {
 	c.story.Chapter("What it cost")
 	c.story.Say("%-38s %18s %16s", "what happened", "outcomes before", "was stalled")

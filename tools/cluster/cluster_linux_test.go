@@ -99,8 +99,7 @@ func wantNothingLeft(t *testing.T, dir string) {
 	if _, err := os.Stat(filepath.Join(dir, "servers")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the servers' data is still there: %v", err)
 	}
-	processes, err := filepath.Glob("/proc/[0-9]*")
-	testenv.NoError(t, err)
+	processes := testenv.Must(filepath.Glob("/proc/[0-9]*"))(t)
 	for _, process := range processes {
 		for _, file := range []string{"cmdline", "environ"} {
 			text, err := os.ReadFile(filepath.Join(process, file)) // it may have ended

@@ -13,7 +13,6 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// fault is what happened and its cost.
 type fault struct {
 	what       string
 	done       int64 // outcomes recorded before it
@@ -126,7 +125,6 @@ func (c *cluster) restartNATS(ctx context.Context) error {
 	return nil
 }
 
-// replaceNodes migrates the schema and then replaces each node.
 func (c *cluster) replaceNodes(ctx context.Context) error {
 	c.shell.Program = c.settings.next
 	if err := c.typedFrom(ctx, c.deploy, "tranche migrate"); err != nil {
@@ -173,7 +171,6 @@ const (
 // outcomes counts the run's recorded outcomes at both steps.
 const outcomes = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM tranche.work_block`
 
-// progress is the run's recorded outcomes, according to the database.
 type progress struct {
 	all     int64 // at the end of the run
 	mu      sync.Mutex
@@ -223,7 +220,6 @@ func (p *progress) saw(count int64) {
 	p.count, p.at = count, now
 }
 
-// mark restarts the measurement of the longest standstill.
 func (p *progress) mark() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,7 +18,6 @@ type node struct {
 	env       []string
 }
 
-// configureNodes reads each machine's settings.
 func (c *cluster) configureNodes() {
 	file := demokit.Must(c.deploy.block("# /etc/tranche/tranche.env"))
 	for i := range c.nodes {
@@ -29,7 +28,6 @@ func (c *cluster) configureNodes() {
 	}
 }
 
-// startNode starts a node with a program version and waits until it is ready.
 func (c *cluster) startNode(ctx context.Context, n *node, program string) (err error) {
 	shell := *c.shell
 	shell.Program = program
@@ -64,7 +62,6 @@ func (c *cluster) askAt(n *node) {
 	c.shell.Env = append(c.shell.Env, "TRANCHE_URL="+n.url) // the last one counts
 }
 
-// nodeList is a subset of the output of tranche nodes.
 type nodeList struct {
 	Nodes []struct {
 		State   string `json:"state"`
@@ -136,7 +133,6 @@ const (
 	nextVersion  = "1.1.0"
 )
 
-// instance is one process of a service.
 type instance struct {
 	*demokit.Child
 	name, service string
@@ -144,7 +140,6 @@ type instance struct {
 	env           []string
 }
 
-// configureServices reads each service's settings.
 func (c *cluster) configureServices() {
 	file := demokit.Must(c.deploy.block("# the environment of the service interest"))
 	for _, service := range []string{interestService, lettersService} {
@@ -177,7 +172,6 @@ func (c *cluster) listens(ctx context.Context, last *instance, version string) e
 	return c.shell.AwaitService(ctx, last.Child, last.endpoint(), version, want)
 }
 
-// endpoint returns the endpoint of the instance's service.
 func (i *instance) endpoint() string {
 	if i.service == interestService {
 		return "year-end-interest"

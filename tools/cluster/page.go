@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// Placeholders in the page.
 const (
 	pageNet     = "10.0.0."
 	pageMachine = "10.0.0.1" // the machine of its examples
@@ -47,7 +46,6 @@ func (p page) block(begin string) (string, error) {
 	return found[0], nil
 }
 
-// commands returns the words of each line of a block, without quotes and comments.
 func commands(block string) (all [][]string) {
 	for line := range strings.Lines(block) {
 		words := word.FindAllString(comment.ReplaceAllString(line, ""), -1)
@@ -81,7 +79,6 @@ func (c *cluster) own(text string, machine int) string {
 	return c.place(strings.Join(lines, ""))
 }
 
-// environment returns the settings in a file of variables.
 func environment(file string) (env []string) {
 	for line := range strings.Lines(file) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {

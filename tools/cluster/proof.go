@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// noted is a ledger entry.
 type noted struct {
 	key      string
 	interest int64
@@ -29,7 +28,6 @@ type proof struct {
 	torn    int // lines that a killed service did not finish
 }
 
-// readLedgers reads the ledgers of all instances of a service.
 func (c *cluster) readLedgers(service string) (*proof, error) {
 	p := &proof{answers: make(map[string]noted, c.settings.items)}
 	files, err := filepath.Glob(c.dir.File(ledgers, service+"-*.txt"))
@@ -54,7 +52,6 @@ func (c *cluster) readLedgers(service string) (*proof, error) {
 	return p, nil
 }
 
-// checkStep compares a step's export with the items and its service's ledgers.
 func (c *cluster) checkStep(ctx context.Context, step, service string) error {
 	ledgers := demokit.Must(c.readLedgers(service))
 	file := c.dir.File(step + ".ndjson")
@@ -166,7 +163,6 @@ type result struct {
 	Receipt  string `json:"receipt"`
 }
 
-// runService runs a service until ctx ends.
 func runService(ctx context.Context, name string, log *zap.Logger) error {
 	nc, err := endpoints.Connect(nats.Name(name), endpoints.LogTo(log))
 	if err != nil {

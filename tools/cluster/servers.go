@@ -116,7 +116,6 @@ func (c *cluster) askLeader(ctx context.Context, stream string) (*natsServer, er
 	return nil, fmt.Errorf("no server leads %s", stream)
 }
 
-// databases are the primary and its synchronous standby.
 type databases struct {
 	mu               sync.Mutex // guards primary, which measurements read concurrently
 	primary, standby *embedded.Postgres

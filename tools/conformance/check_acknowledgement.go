@@ -96,7 +96,6 @@ func checkBadBody(ctx context.Context, n *node) error {
 	return nil
 }
 
-// about adds the subject to a mismatch.
 func about(what string, err error) error {
 	if m, ok := errors.AsType[*mismatch](err); ok {
 		return &mismatch{m.expected + ", for " + what, m.got}
@@ -158,7 +157,6 @@ func checkVersion(ctx context.Context, n *node) error {
 	return nil
 }
 
-// now returns the reply to a request so far.
 func (n *node) now(r *request) *answer {
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
@@ -221,7 +219,6 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 	return nil, fmt.Errorf("none of %d requests could be fetched beside the service", thefts)
 }
 
-// pull opens many pulls for a request.
 func (n *node) pull(inbox string) error {
 	want, err := json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond})
 	if err != nil {
@@ -251,7 +248,6 @@ func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription)
 	return msg, err
 }
 
-// forget drops the acknowledgement that the suite sent for a request.
 func (n *node) forget(ctx context.Context, r *request) error {
 	if _, err := n.settled(ctx, r); err != nil {
 		return err

@@ -167,7 +167,6 @@ func checkLane(ctx context.Context, n *node) error {
 	return nil
 }
 
-// callRequest turns a request into a call.
 func (n *node) callRequest(r *request) *request {
 	r.header.Set(wire.HeaderMode, "single")
 	r.header.Set(wire.HeaderReplyTo, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
@@ -176,8 +175,7 @@ func (n *node) callRequest(r *request) *request {
 
 func (n *node) laneSubject() string { return wire.WorkSubject(wire.LaneOf(n.config.Endpoint)) }
 
-// openLane creates the lane's consumer, like nodes, if the service reports the member, and waits until it reads. said
-// is false if it does not.
+// openLane creates the lane's consumer, if the service reports a lane (said), and waits until it reads.
 func (n *node) openLane(ctx context.Context) (said bool, err error) {
 	if said, _ := n.laneStatus(ctx); !said {
 		return false, nil

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// slowly returns a request that takes d.
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 
 // checkInProgress repeats the check if the whole machine may have stalled.
@@ -32,8 +31,7 @@ func checkInProgress(ctx context.Context, n *node) (err error) {
 	return err
 }
 
-// standstill measures the longest stall of this process, and thus probably of the machine, until the returned
-// function is called.
+// standstill measures this process's longest stall, probably the machine's, until longest is called.
 func standstill() (longest func() time.Duration) {
 	ended, found := make(chan struct{}), make(chan time.Duration)
 	go func() {

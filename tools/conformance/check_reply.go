@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// repeated returns the headers that a reply repeats.
 func repeated() []string {
 	return []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep,
 		wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode}
@@ -122,7 +121,6 @@ func oneFinal(a *answer) error {
 	return nil
 }
 
-// checkTook checks an optional header.
 func checkTook(ctx context.Context, n *node) error {
 	asked := time.Now()
 	a := must(n.answered(ctx, n.sample(3)))
@@ -303,7 +301,6 @@ func checkBinary(ctx context.Context, n *node) error {
 	return nil
 }
 
-// holds reports whether the binary result is n bytes that count up.
 func (s slot) holds(n int) bool {
 	if s.B == nil {
 		return false
@@ -320,8 +317,7 @@ func (s slot) holds(n int) bool {
 	return true
 }
 
-// checkParts sends items with parts, without a requested part, and with parts only. The service must answer the last
-// in any way.
+// checkParts sends items with parts, without a requested part, and with parts only, to be answered in any way.
 func checkParts(ctx context.Context, n *node) error {
 	r := orders(order{"do": "part", "name": "accounts"}, order{"do": "part", "name": "logo"},
 		order{"do": "part", "name": "none"}, order{})

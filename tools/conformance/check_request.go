@@ -33,7 +33,6 @@ func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
 	return a, a.exactly(r)
 }
 
-// wholly is whole without the reply.
 func (n *node) wholly(ctx context.Context, r *request) error {
 	_, err := n.whole(ctx, r)
 	return err
@@ -115,7 +114,6 @@ func checkParams(ctx context.Context, n *node) error {
 	return nil
 }
 
-// checkInfo compares the handler's view with what was sent.
 func checkInfo(n *node, r *request, a *answer, params map[string]string) error {
 	if !n.contract {
 		return nil
@@ -232,8 +230,7 @@ func checkBig(ctx context.Context, n *node) error {
 	return oneFinal(a)
 }
 
-// checkPieces requests a text that does not fit a message, bytes in several pieces, and small results. Services
-// without pieces must say so.
+// checkPieces requests a long text, bytes in several pieces, and small results. Services without pieces must say so.
 func checkPieces(ctx context.Context, n *node) error {
 	text, size := int(n.nc.MaxPayload()), 2*int(n.nc.MaxPayload())+1
 	r := orders(order{"do": "echo", "value": 1}, order{"do": "big", "n": text},

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// need is a requirement of a check.
 type need int
 
 const (
@@ -25,7 +24,6 @@ type Check struct {
 	run         func(context.Context, *node) error
 }
 
-// mismatch is the error of a failed check.
 type mismatch struct{ expected, got string }
 
 func (m *mismatch) Error() string { return fmt.Sprintf("expected %s, got %s", m.expected, m.got) }
@@ -37,14 +35,12 @@ func differs(expected, format string, args ...any) error {
 // ended aborts a check. See [node.talk].
 type ended struct{ err error }
 
-// stop aborts the check if there is an error.
 func stop(err error) {
 	if err != nil {
 		panic(ended{err})
 	}
 }
 
-// must returns value, or aborts the check.
 func must[T any](value T, err error) T {
 	stop(err)
 	return value
@@ -189,7 +185,6 @@ const (
 	May    Level = "may"
 )
 
-// levels returns the levels, strictest first.
 func levels() []Level { return []Level{Must, Should, May} }
 
 // Outcome is the outcome of a check.

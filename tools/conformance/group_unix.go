@@ -7,7 +7,6 @@ import (
 	"syscall"
 )
 
-// group gives the command its own process group.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // send signals the whole group.

@@ -28,7 +28,6 @@ const (
 	ackRemove  = "+TERM"
 )
 
-// acknowledgement is one that the service sent.
 type acknowledgement struct {
 	kind     string
 	text     string // whole text
@@ -36,8 +35,7 @@ type acknowledgement struct {
 	stored   time.Time // when the stream stored the request
 }
 
-// journal records what the service sends: replies as published, whether stored or not, and acknowledgements. It is
-// safe for concurrent use.
+// journal records the service's replies, stored or not, and acknowledgements. It is safe for concurrent use.
 type journal struct {
 	mu      sync.Mutex
 	changed chan struct{}
@@ -121,7 +119,6 @@ func (j *journal) settled(sequence uint64) (acknowledgement, bool) {
 	return acknowledgement{}, false
 }
 
-// count returns the number of acknowledgements of a kind for a request.
 func (j *journal) count(sequence uint64, kind string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -209,7 +206,6 @@ func (m *message) id() string { return m.header.Get(wire.HeaderMsgID) }
 // answer is a reply assembled from its messages.
 type answer struct{ messages []*message }
 
-// slots returns the first slot of each ordinal.
 func (a *answer) slots() map[int]slot {
 	found := map[int]slot{}
 	for _, m := range a.messages {
@@ -298,7 +294,6 @@ func (a *answer) exactly(r *request) error {
 	return nil
 }
 
-// slot returns an ordinal's slot, or an error without one.
 func (a *answer) slot(ordinal int) (slot, error) {
 	s, ok := a.slots()[ordinal]
 	if !ok {

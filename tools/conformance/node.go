@@ -20,8 +20,7 @@ import (
 const (
 	// patience bounds one wait.
 	patience = 5 * time.Second
-	// impatience bounds later waits for replies and acknowledgements after one was missing; a silent service would
-	// otherwise take minutes.
+	// impatience bounds later waits after one was missing; a silent service would otherwise take minutes.
 	impatience = 3 * time.Second
 	// grace is how long to wait for a possibly incomplete reply to grow.
 	grace = 400 * time.Millisecond
@@ -88,7 +87,6 @@ func (n *node) askOn(ctx context.Context, subject string, r *request) error {
 	return nil
 }
 
-// answered sends a request and returns the reply, possibly incomplete.
 func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
 	if err := n.ask(ctx, r); err != nil {
 		return nil, err
@@ -129,7 +127,6 @@ func (n *node) patience() time.Duration {
 	return patience + n.more
 }
 
-// settled waits for the final acknowledgement of a request.
 func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
 	limit := n.patience()
 	var ack acknowledgement
@@ -159,7 +156,6 @@ func (n *node) expectSettled(ctx context.Context, r *request, kind string) error
 	}, "the request gone from the stream after "+kind, "it is still there")
 }
 
-// waiting reports whether a request is still in the stream.
 func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
 	stream, err := n.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
@@ -175,7 +171,6 @@ func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
 	return true, nil
 }
 
-// delivered waits until a request is delivered to the service.
 func (n *node) delivered(ctx context.Context, r *request) error {
 	return n.poll(ctx, patience, func() (bool, error) {
 		info, err := n.consumer(ctx)
@@ -385,7 +380,6 @@ type item struct {
 
 func (r *request) slice() string { return r.header.Get(wire.HeaderSlice) }
 
-// newRequest returns a valid request.
 func newRequest(items ...item) *request {
 	slice := uuid.NewString()
 	r := &request{items: items, header: nats.Header{
@@ -425,7 +419,6 @@ func quote(text string) string {
 	return string(quoted)
 }
 
-// sample returns a request for count items with ordinals from 0.
 func (n *node) sample(count int) *request {
 	items := make([]item, count)
 	for i := range items {
@@ -434,7 +427,6 @@ func (n *node) sample(count int) *request {
 	return newRequest(items...)
 }
 
-// item returns an item that any service of the endpoint should answer.
 func (n *node) item(ordinal int) item {
 	payload := n.config.Items[ordinal%len(n.config.Items)]
 	if n.contract {
@@ -443,10 +435,8 @@ func (n *node) item(ordinal int) item {
 	return item{ordinal: ordinal, key: fmt.Sprintf("KEY-%d", ordinal), payload: payload}
 }
 
-// order is a payload of the contract.
 type order map[string]any
 
-// orders returns a request with one order per item.
 func orders(list ...order) *request {
 	items := make([]item, len(list))
 	for i, o := range list {

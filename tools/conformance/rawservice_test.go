@@ -274,7 +274,6 @@ var (
 		`^tranche\.(stage\.[\w-]+\.[1-9]\d*\.\d+|call\.[\w-]+\.[\w-]+)\.` + endpoint + `$`)
 )
 
-// readable reads the headers.
 func (s *rawService) readable(h nats.Header, r *rawReply) bool {
 	to := h.Get(wire.HeaderReplyTo)
 	if to != "" && !s.has(ignoresReturn) {
@@ -302,7 +301,6 @@ type rawItem struct {
 	} `json:"p"`
 }
 
-// parse reads the body.
 func (s *rawService) parse(h nats.Header, body []byte) (items []rawItem, params map[string]string, err error) {
 	if body, err = s.decode(h.Get(wire.HeaderEncoding), body); err != nil {
 		return nil, nil, err

@@ -117,8 +117,7 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	nc := testenv.Conn(t, ns)
 	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: jetStream(t, nc)}
 	testenv.NoError(t, n.makeStreams(t.Context()))
-	svc, err := start(serveSDK)(ns.URL())
-	testenv.NoError(t, err)
+	svc := testenv.Must(start(serveSDK)(ns.URL()))(t)
 	defer stopService(svc)
 	report := suite(t, Config{URL: ns.URL()})
 	expect(t, report, nil, needing(needPrivate))

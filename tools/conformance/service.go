@@ -27,7 +27,6 @@ type service interface {
 	output() string          // the end of its output
 }
 
-// starter starts a service connected to the server at url.
 type starter func(url string) (service, error)
 
 type process struct {
@@ -113,7 +112,6 @@ func (n *node) awaitListening(ctx context.Context) error {
 	}
 }
 
-// said returns the service's output as an error.
 func said(s service) error {
 	if s == nil || s.output() == "" {
 		return nil

@@ -111,7 +111,6 @@ func expect(t *testing.T, report *Report, failed, leftOut []string) {
 	}
 }
 
-// needing lists the checks that need something.
 func needing(what need) []string {
 	var names []string
 	for _, c := range Checks() {
@@ -122,7 +121,6 @@ func needing(what need) []string {
 	return names
 }
 
-// fast lists the checks that cost little.
 func fast() []string {
 	slow := []string{
 		"zstd-bomb", "big", "too-large", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-anew",

@@ -94,7 +94,6 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// caller is the suite's name in requests for replies elsewhere.
 const caller = "conformance"
 
 // checkTimeout bounds a check. Those that wait for heartbeats on an existing server need most of it.
@@ -133,7 +132,6 @@ func Run(ctx context.Context, config Config) (report *Report, err error) {
 	return n.runAll(ctx)
 }
 
-// startServer runs a NATS server on a free loopback port.
 func startServer(ctx context.Context) (url string, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "tranche-conformance-")
 	if err != nil {
@@ -260,7 +258,6 @@ func (n *node) runAll(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// obeys asks the endpoint whether it implements the contract.
 func (n *node) obeys(ctx context.Context) bool {
 	a, err := n.answered(ctx, orders(order{"do": "hello"}))
 	if err != nil {

@@ -211,8 +211,7 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 	refused("TRANCHE_WORK holds 1 messages")
 	testenv.NoError(t, n.clean(t.Context()))
 	recorder := testenv.Must(stream.EnsureRecorder(t.Context(), js))(t)
-	reading, err := recorder.Consume(func(jetstream.Msg) {})
-	testenv.NoError(t, err)
+	reading := testenv.Must(recorder.Consume(func(jetstream.Msg) {}))(t)
 	defer reading.Stop()
 	if err := n.poll(t.Context(), patience, func() (bool, error) {
 		info, err := recorder.Info(t.Context())

@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 )
 
-// The databases, one for each service. statementsDB has the ledger of the composing node, mailDB that of the mail
-// service.
+// The databases, one per service. statementsDB has the composing node's ledger, mailDB the mail service's.
 const (
 	accountsDB     = "accounts"
 	transactionsDB = "transactions"
@@ -30,8 +29,7 @@ func databases() []string {
 	return []string{accountsDB, transactionsDB, branchesDB, statementsDB, mailDB}
 }
 
-// sampleBank is the demo's databases, filled by SQL. A bank of one size is always the same. Tables are unlogged. Not
-// safe for concurrent use.
+// sampleBank is the demo's databases. Banks of one size are identical. Not safe for concurrent use.
 type sampleBank struct {
 	url         func(database string) string
 	programs    string // the directory of psql and pgbench; otherwise they are looked up on the PATH
@@ -39,8 +37,7 @@ type sampleBank struct {
 	accounts    int
 }
 
-// env returns the environment that leads a PostgreSQL program or a service to a database. Unlike arguments, other
-// users cannot read it.
+// env leads a program to a database. Unlike arguments, the environment is not visible to other users.
 func (b *sampleBank) env(database string) ([]string, error) {
 	config, err := pgconn.ParseConfig(b.url(database))
 	if err != nil {
@@ -54,7 +51,6 @@ func (b *sampleBank) env(database string) ([]string, error) {
 	}, nil
 }
 
-// program returns a PostgreSQL client program that works on a database.
 func (b *sampleBank) program(ctx context.Context, database, name string, args ...string) (*exec.Cmd, error) {
 	env, err := b.env(database)
 	if err != nil {
@@ -71,7 +67,6 @@ func (b *sampleBank) program(ctx context.Context, database, name string, args ..
 	return cmd, nil
 }
 
-// with runs fn on a connection to a database.
 func (b *sampleBank) with(ctx context.Context, database, what string, fn func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, b.url(database))
 	if err == nil {
@@ -92,7 +87,6 @@ func (b *sampleBank) pgbenchArgs() []string {
 	return []string{"-i", "-q", "-s", strconv.Itoa(scale)}
 }
 
-// makeAccounts has pgbench create the accounts, still without owners.
 func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	cmd, err := b.program(ctx, accountsDB, "pgbench", b.pgbenchArgs()...)
 	if err != nil {
@@ -108,8 +102,7 @@ func (b *sampleBank) makeAccounts(ctx context.Context) error {
 	return nil
 }
 
-// makeYear creates the year's movements, the owners and balances of the accounts, and the branches. It returns the
-// number of movements.
+// makeYear creates movements, owners, balances and branches. It returns the number of movements.
 func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.fill(ctx2, transactionsDB, createMovements) })
@@ -126,7 +119,6 @@ func (b *sampleBank) makeYear(ctx context.Context) (movements int64, err error) 
 	return books.Movements, err
 }
 
-// fill creates the ledger and the tables of a database.
 func (b *sampleBank) fill(ctx context.Context, database, sql string) error {
 	return b.with(ctx, database, "make the database "+database, func(conn *pgx.Conn) error {
 		return b.script(ctx, conn, bank.CreateLedger, sql)
@@ -176,7 +168,6 @@ func pipe(ctx context.Context, from, to *pgx.Conn) error {
 	return err
 }
 
-// bankBooks is what the bank itself adds up.
 type bankBooks struct {
 	Opening, Closing []int64 // of account i+1
 	yearTotals
@@ -231,10 +222,8 @@ func (b *sampleBank) books(ctx context.Context) (*bankBooks, error) {
 	return all, err
 }
 
-// ledgerMark is a position in each ledger, by database.
 type ledgerMark map[string]int64
 
-// ledgerCount counts the entries of a ledger after a mark.
 type ledgerCount struct {
 	Times    int64 // entries
 	Accounts int64 // distinct accounts
@@ -248,7 +237,6 @@ SELECT count(*), count(DISTINCT account), count(*) FILTER (WHERE account <> ALL(
 FROM asked WHERE n > $1`
 )
 
-// mark returns the ends of the ledgers.
 func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
 	mark := ledgerMark{}
 	for _, database := range databases() {
@@ -265,7 +253,6 @@ func (b *sampleBank) mark(ctx context.Context) (ledgerMark, error) {
 	return mark, nil
 }
 
-// since counts the entries of each ledger after the mark, for these accounts and for others.
 func (b *sampleBank) since(ctx context.Context, mark ledgerMark, accounts []int32) (map[string]ledgerCount, error) {
 	since := map[string]ledgerCount{}
 	for _, database := range databases() {
@@ -289,7 +276,6 @@ type corruption struct {
 	breaks, repairs string
 }
 
-// corruptedAccount is a damaged account with its former value.
 type corruptedAccount struct {
 	corruption
 
@@ -297,7 +283,6 @@ type corruptedAccount struct {
 	old     int64
 }
 
-// noBranch is the number of a branch that does not exist.
 const noBranch = 991
 
 const (
@@ -308,8 +293,7 @@ WHERE a.id = ANY($1::int[]) AND old.id = a.id RETURNING old.id, old.closing`
 	dropBranch = `
 UPDATE customer c SET branch = 991 FROM customer old
 WHERE c.account = ANY($1::int[]) AND old.account = c.account RETURNING old.account, old.branch`
-	// dropAmounts removes the amount of one movement per account. Movements have no key; ctid identifies one within the
-	// statement.
+	// dropAmounts removes one movement's amount per account. Movements have no key, but a ctid during the statement.
 	dropAmounts = `
 UPDATE movement m SET amount = NULL FROM (
     SELECT DISTINCT ON (account) ctid, account, amount FROM movement
@@ -333,8 +317,7 @@ func lostAmount() corruption {
 	return corruption{transactionsDB, bank.CodeBrokenMovement, dropAmounts, repairAmount}
 }
 
-// corruptThree damages three accounts far from each other, one per service: a balance, a branch, and the amount of a
-// movement.
+// corruptThree damages three accounts far from each other: a balance, a branch, and a movement's amount.
 func (b *sampleBank) corruptThree(ctx context.Context) (three []corruptedAccount, err error) {
 	n := b.accounts
 	for _, c := range []struct {
@@ -388,8 +371,7 @@ func (b *sampleBank) repair(ctx context.Context, all []corruptedAccount) error {
 
 const branchOf = `SELECT branch FROM customer WHERE account = $1`
 
-// tryYourself returns two statements for the database branches: the first assigns an account to a branch that does
-// not exist, the second undoes that.
+// tryYourself returns statements that assign an account to a branch that does not exist, and undo that.
 func (b *sampleBank) tryYourself(ctx context.Context, account int32) (breaks, mends string, err error) {
 	var branch int64
 	err = b.with(ctx, branchesDB, "look for a customer's branch", func(conn *pgx.Conn) error {

@@ -16,8 +16,7 @@ import (
 
 const (
 	// fifty is the number of accounts that lose their movements.
-	fifty = 50
-	// fiftyFile has their numbers.
+	fifty     = 50
 	fiftyFile = "fifty.txt"
 )
 
@@ -41,7 +40,6 @@ func (d *demo) runAll(ctx context.Context) error {
 	return d.shell.Typed(ctx, exitOK, "run", "errors", runName)
 }
 
-// tellRefusals says how many requests the branches service refused.
 func (d *demo) tellRefusals(ctx context.Context) error {
 	var said struct {
 		Refused int64 `json:"refused"`
@@ -56,7 +54,6 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 	return nil
 }
 
-// rerunFailed repairs the bank and reruns the three accounts, each from its failed step.
 func (d *demo) rerunFailed(ctx context.Context) error {
 	d.story.Chapter("The three repaired, and only those run again")
 	demokit.Stop(d.bank.repair(ctx, d.corrupted))
@@ -72,7 +69,6 @@ func (d *demo) rerunFailed(ctx context.Context) error {
 	})
 }
 
-// redoFifty damages movements of fifty accounts, resets their parts and repairs the movements.
 func (d *demo) redoFifty(ctx context.Context) error {
 	d.story.Chapter("A fault: fifty accounts' movements break, and are fetched again")
 	accounts := d.fifty()
@@ -115,8 +111,7 @@ func (d *demo) fifty() []int32 {
 	return accounts
 }
 
-// redo shows what fn adds to the ledgers and keeps it for the proof: want entries per database, all for these
-// accounts.
+// redo shows what fn adds to the ledgers and keeps it for the proof: want per database, only these accounts.
 func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
 	mark := demokit.Must(d.bank.mark(ctx))
 	demokit.Stop(fn())
@@ -162,18 +157,15 @@ func (d *demo) prove(ctx context.Context) error {
 
 const (
 	// lastYearFile is a file of another year and origin.
-	lastYearFile = "last-year.csv"
-	lastYear     = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
-	// failedFile goes to the department, correctedFile comes back.
+	lastYearFile  = "last-year.csv"
+	lastYear      = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
 	failedFile    = "failed.csv"
 	correctedFile = "corrected.csv"
-	// paperForm is a form that no longer exists.
-	paperForm = "paper"
+	paperForm     = "paper"
 	// One account in paperEach still has it.
 	paperEach = 100
 )
 
-// refuseFile shows that a file that does not fit the plan is refused.
 func (d *demo) refuseFile(ctx context.Context) error {
 	d.story.Chapter("A file that does not fit the plan starts nothing")
 	path := d.dir.File(lastYearFile)
@@ -239,7 +231,6 @@ func (d *demo) correctForms(ctx context.Context) error {
 	})
 }
 
-// send has someone inspect and approve the statements, and then sends them.
 func (d *demo) send(ctx context.Context) error {
 	d.story.Chapter("Someone looks, and then they are sent")
 	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"))

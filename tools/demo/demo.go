@@ -124,8 +124,7 @@ type demo struct {
 	began     time.Time
 }
 
-// Run runs the demo and returns nil if everything was equal in the end. When ctx ends, it stops everything and
-// returns ctx's error.
+// Run runs the demo. It returns nil if everything was equal in the end, or ctx's error, after stopping everything.
 func Run(ctx context.Context, config Config) (err error) {
 	config, err = config.withDefaults()
 	if err != nil {
@@ -171,7 +170,6 @@ func (d *demo) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// server is the demo's own tranche serve.
 type server struct {
 	*demokit.Child `json:"-"`
 
@@ -196,7 +194,6 @@ func (d *demo) end(ctx context.Context) error {
 	return d.linger(ctx, enter(d.config.Enter))
 }
 
-// invite says what can be seen and tried.
 func (d *demo) invite(ctx context.Context) error {
 	account := d.fifty()[2]
 	breaks, mends, err := d.bank.tryYourself(ctx, account)

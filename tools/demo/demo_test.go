@@ -213,7 +213,6 @@ func testLingers(t *testing.T, program string) {
 	expectNothingLeft(t, text.String(), dir)
 }
 
-// expectPage wants the dashboard's page.
 func expectPage(t *testing.T, url string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -7,7 +7,6 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// exportedLine is an item in the export.
 type exportedLine struct {
 	Key         string             `json:"key"`
 	State       string             `json:"state"`
@@ -23,12 +22,10 @@ func prove(books *bankBooks, pdfs int, file string) ([]demokit.Check, error) {
 	return t.checks(pdfs), err
 }
 
-// verdict returns an error that names all differences.
 func verdict(file string, checks []demokit.Check) error {
 	return demokit.Verdict(fmt.Sprintf("the statements in %s do not agree with the bank", file), checks)
 }
 
-// tally adds up statements.
 type tally struct {
 	*bankBooks
 	seen                         []bool

@@ -176,7 +176,6 @@ func export(t *testing.T, tamper func(account int, p *yearend.Parts, line *expor
 	return name
 }
 
-// lineOf is an account's line of an export.
 func lineOf(t *testing.T, p *yearend.Parts, asPDF bool) *exportedLine {
 	t.Helper()
 	s, err := p.Statement()

@@ -29,8 +29,7 @@ const (
 	tokenFile       = "branch.token"
 )
 
-// planText is the plan. Its step names are those that the function knows; BRANCHES stands for the URL of the branches
-// service.
+// planText is the plan; its step names are the function's. BRANCHES stands for the branches service's URL.
 const planText = `name: ` + planName + `
 items:
   schema:
@@ -62,13 +61,11 @@ http:
   allow_private: ["ADDRESS"]
 `
 
-// placed fills in the address of the branches service.
 func placed(text, branches string) []byte {
 	address := strings.TrimPrefix(branches, "http://")
 	return []byte(strings.NewReplacer("BRANCHES", branches, "ADDRESS", address).Replace(text))
 }
 
-// writeToken writes a new token for the demo's services and returns it.
 func writeToken(path string) (string, error) {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails
@@ -80,7 +77,6 @@ func writeToken(path string) (string, error) {
 }
 
 const (
-	// tokenVariable has the token of the branches service.
 	tokenVariable = "BANK_BRANCH_TOKEN"
 	// databaseVariable has the nodes' database, for the composing node.
 	databaseVariable = "BANK_TRANCHE_DATABASE"

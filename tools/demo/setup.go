@@ -40,8 +40,7 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 	return nil
 }
 
-// startProcesses starts the services, Tranche, and a node of the bank. The HTTP service comes first: Tranche's
-// connections file names its address.
+// startProcesses starts the services, Tranche and the bank's node; the HTTP service first, for its address.
 func (d *demo) startProcesses(ctx context.Context) error {
 	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
 	d.branches = d.startBranches(ctx)
@@ -57,7 +56,6 @@ func (d *demo) startProcesses(ctx context.Context) error {
 	return nil
 }
 
-// service returns the command of one of the demo's services.
 func (d *demo) service(ctx context.Context, database string, env ...string) (*exec.Cmd, error) {
 	d.story.Command("tranche demo-service " + database)
 	cmd := d.shell.Command(context.WithoutCancel(ctx), "demo-service", database)
@@ -77,7 +75,6 @@ func (d *demo) startBranches(ctx context.Context) (url string) {
 	return at.URL
 }
 
-// startServer starts tranche serve on free ports, which it prints.
 func (d *demo) startServer(ctx context.Context) (err error) {
 	err = errors.Join(os.WriteFile(d.dir.File(connectionsFile), placed(connectionsText, d.branches), 0o600),
 		os.WriteFile(d.dir.File(planFile), placed(planText, d.branches), 0o600))
@@ -99,8 +96,7 @@ func (d *demo) startServer(ctx context.Context) (err error) {
 	return nil
 }
 
-// startProcess starts a service that connects to NATS and waits until it is ready: until it listens on the endpoint
-// or, without one, until it says so.
+// startProcess starts a service that connects to NATS and waits until it listens or, without endpoint, says so.
 func (d *demo) startProcess(ctx context.Context, database, endpoint, how string) error {
 	began := time.Now()
 	env, into := []string{"NATS_URL=" + d.server.NATS, "TRANCHE_DATA_DIR=" + d.dir.Servers()}, any(nil)
@@ -119,7 +115,6 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 	return nil
 }
 
-// applyPlan shows the plan and applies it.
 func (d *demo) applyPlan(ctx context.Context) error {
 	d.story.Chapter("The plan: gather from three services, compose, and post what someone has approved")
 	demokit.Stop(d.story.File(d.dir.File(planFile)))

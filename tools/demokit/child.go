@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
-// readyTimeout limits the start of a child.
 const readyTimeout = 2 * time.Minute
 
 const maxSaid = 2 << 10 // bytes of a log in an error
@@ -30,8 +29,7 @@ type Child struct {
 	err    error
 }
 
-// StartChild starts the program in its own process group: we handle Ctrl-C at the terminal and stop the children in
-// order.
+// StartChild starts the program in its own process group, so that we handle Ctrl-C and stop children in order.
 func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -97,7 +95,6 @@ func commandError(command string, want int, err error, said string) error {
 	return fmt.Errorf("run %s: %w", command, err)
 }
 
-// tail returns the end of a log.
 func tail(path string) string {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {
@@ -113,7 +110,6 @@ func tail(path string) string {
 	return string(text)
 }
 
-// lastLines returns the last lines, indented.
 func lastLines(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -124,8 +120,7 @@ func lastLines(text string) string {
 	return "  " + strings.Join(lines, "\n  ")
 }
 
-// Start starts a child that is stopped at the end of the story. If into is not nil, Start decodes the JSON that the
-// child prints when it is ready into it.
+// Start starts a child that is stopped at the end of the story. Unless into is nil, it awaits its announcement.
 func (s *Story) Start(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (c *Child, err error) {
 	if into == nil {
 		c, err = StartChild(name, log, cmd)

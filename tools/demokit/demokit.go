@@ -93,7 +93,6 @@ func Must[T any](value T, err error) T {
 	return value
 }
 
-// told runs a chapter and recovers [Stop]'s panic.
 func told(ctx context.Context, chapter func(context.Context) error) (err error) {
 	defer func() {
 		switch cause := recover().(type) {
@@ -197,7 +196,6 @@ func (s *Story) Check(c Check) {
 	}
 }
 
-// tick is the interval of the display of seconds.
 const tick = time.Second
 
 // During runs fn. On a terminal it shows the seconds meanwhile.
@@ -257,8 +255,7 @@ func (c Check) Difference() string {
 	return text
 }
 
-// Environment returns the process's environment plus more, without variables that configure Tranche, NATS or
-// PostgreSQL.
+// Environment returns the environment plus more, without the settings of Tranche, NATS and PostgreSQL.
 func Environment(more ...string) []string {
 	leads := func(variable string) bool {
 		for _, prefix := range []string{"TRANCHE_", "NATS_", "PG"} {

@@ -91,7 +91,6 @@ func (d *Dir) Servers(name ...string) string { return d.File(append([]string{ser
 // Log returns the path of a child's log.
 func (d *Dir) Log(name string) string { return d.File(logsDir, name+".log") }
 
-// clear removes what an earlier story left, also if it was killed.
 func (d *Dir) clear() error {
 	for _, name := range append([]string{serversDir, logsDir}, d.leaves...) {
 		if err := os.RemoveAll(d.File(name)); err != nil {

@@ -64,7 +64,6 @@ func quoted(args []string) string {
 	return strings.Join(typed, " ")
 }
 
-// expect returns an error unless err stands for the exit code.
 func expect(ctx context.Context, exit int, name string, err error) error {
 	var code *exec.ExitError
 	switch {
@@ -154,8 +153,7 @@ func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint, ver
 	})
 }
 
-// Await retries try until it succeeds, the child about ends, or readyTimeout passes. The error includes that of the
-// last attempt.
+// Await retries try until it succeeds, the child about ends, or readyTimeout passes; then it returns try's error.
 func Await(ctx context.Context, what string, about *Child, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

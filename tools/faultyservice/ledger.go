@@ -55,8 +55,7 @@ func NewLedger(out io.Writer) *Ledger {
 	return &Ledger{out: out, fired: map[Fault]int{}, times: map[execution]int{}}
 }
 
-// ReadLedger reads the ledgers of any number of processes. It ignores an incomplete last line, of a process that died
-// while writing.
+// ReadLedger reads the ledgers of any processes. An incomplete last line, of a process that died, is ignored.
 func ReadLedger(in io.Reader) (*Ledger, error) {
 	l := NewLedger(nil)
 	for lines := json.NewDecoder(in); ; {

@@ -24,8 +24,7 @@ import (
 type LiarConfig struct {
 	Endpoint string
 	Lie      Lie
-	// Poison is the items about which the liar always lies. Nil: it lies about the first attempt of every chunk, and is
-	// honest about the others.
+	// Poison is the items about which the liar always lies. Nil: it lies about each chunk's first attempt only.
 	Poison []int
 	Ledger *Ledger // nil: a new one, see Liar.Ledger
 }
@@ -158,7 +157,6 @@ type question struct {
 	header nats.Header
 }
 
-// slot is an item's entry in a reply.
 type slot struct {
 	Ordinal int             `json:"i"`
 	Result  json.RawMessage `json:"d,omitempty"`
@@ -171,7 +169,6 @@ type slotError struct {
 	Retry   bool   `json:"retry"`
 }
 
-// slots returns the right results.
 func (q *question) slots() []slot {
 	all := make([]slot, len(q.Items))
 	for i, item := range q.Items {
@@ -197,7 +194,6 @@ func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 	return msg
 }
 
-// right returns the reply of an honest service.
 func (q *question) right(endpoint string) []*nats.Msg {
 	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.Items))}
 }
@@ -239,7 +235,6 @@ func (q *question) lie(lie Lie, endpoint string) []*nats.Msg {
 	return honest
 }
 
-// moved returns the right results under other ordinals.
 func (q *question) moved(by int) []slot {
 	all := q.slots()
 	for i := range all {
@@ -248,7 +243,6 @@ func (q *question) moved(by int) []slot {
 	return all
 }
 
-// taken returns an error for each answered item.
 func (q *question) taken() []slot {
 	all := q.slots()
 	for i := range all {

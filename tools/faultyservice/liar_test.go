@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// lie runs a liar until the end of the test.
 func (w *world) lie(cfg LiarConfig) *Ledger {
 	w.Helper()
 	liar := testenv.Must(NewLiar(testenv.Conn(w, w.NS), cfg))(w)
@@ -93,27 +92,5 @@ func TestLiar(t *testing.T) {
 				t.Errorf("%d slices passed their deadline, or had lost their reply", n)
 			}
 		})
-	}
-}
-
-// A reply that cannot be read, each time for the same items, is a chunk that fails as a whole: it is halved, and they
-// end up alone.
-func TestGarbageAboutSomeItems(t *testing.T) {
-	t.Parallel()
-	const items, chunk = 1000, 250
-	w := setup(t)
-	ledger := w.lie(LiarConfig{Endpoint: name, Lie: LieGarbage, Poison: []int{333, 334}})
-	begun := time.Now()
-	run := w.start(items, plan(func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
-	w.wantSound(run, ledger, items-2, 2)
-	w.Check(w.T)
-	w.wantFired(ledger, Fault(LieGarbage))
-	extra, bound := w.extra(run), 2*perPoison(chunk, 3)
-	t.Logf("%d extra slices of %d allowed, %s", extra, bound, time.Since(begun).Round(time.Millisecond))
-	if extra > bound {
-		t.Errorf("%d extra slices; want at most %d", extra, bound)
-	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`); n != 0 {
-		t.Errorf("%d slices had to wait for their deadline", n)
 	}
 }

@@ -42,8 +42,7 @@ func (l *Load) slowdown(c int) float64 {
 	return factor
 }
 
-// Peak returns the highest rate of a service with this load, in items per second for chunks of n items, and the
-// concurrency that reaches it, up to limit.
+// Peak returns the highest rate, in items per second for chunks of n items, and its concurrency, up to limit.
 func (l *Load) Peak(n, limit int) (rate float64, atOnce int) {
 	for c := 1; c <= limit; c++ {
 		r := float64(c*n) / (l.alone(n).Seconds() * l.slowdown(c))
@@ -66,7 +65,6 @@ type clock struct {
 	timer   *time.Timer // for the next end
 }
 
-// stay is a chunk in progress.
 type stay struct {
 	end  time.Duration // virtual
 	over chan struct{}
@@ -139,7 +137,6 @@ func (c *clock) arm() {
 	})
 }
 
-// bucket is a token bucket of items.
 type bucket struct {
 	rate, burst float64
 
@@ -156,7 +153,6 @@ func newBucket(t *Throttle) *bucket {
 	return &bucket{rate: t.PerSecond, burst: burst, tokens: burst, asOf: time.Now()}
 }
 
-// take returns how many of n items may pass now.
 func (b *bucket) take(n int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

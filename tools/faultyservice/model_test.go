@@ -2,9 +2,6 @@ package faultyservice
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -44,21 +41,6 @@ func TestClockIsShared(t *testing.T) {
 			if off := (ends[i] - want).Abs(); off > time.Microsecond {
 				t.Errorf("chunk %d ended after %s; want %s", i, ends[i], want)
 			}
-		}
-	})
-}
-
-func TestClockEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := newClock((&Load{}).slowdown)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := c.work(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("it ended with %v", err)
-		}
-		if len(c.stays) != 0 {
-			t.Error("the chunk is still at work")
 		}
 	})
 }
@@ -109,8 +91,7 @@ func TestLedgerIsReadBack(t *testing.T) {
 	l := NewLedger(&file)
 	l.add(Entry{Run: run, Generation: 1, Ordinals: []int{1, 2}, Fault: FaultPoison})
 	l.add(Entry{Run: run, Generation: 1, Ordinals: []int{2}})
-	back, err := ReadLedger(strings.NewReader(file.String() + `{"run":"0`)) // a process died here
-	testenv.NoError(t, err)
+	back := testenv.Must(ReadLedger(strings.NewReader(file.String() + `{"run":"0`)))(t) // a process died here
 	if times := back.Times(run, 1); times[1] != 1 || times[2] != 2 || back.Fired(FaultPoison) != 1 {
 		t.Errorf("read back %v, %d times poison", times, back.Fired(FaultPoison))
 	}
@@ -135,16 +116,5 @@ func TestConfigIsValidated(t *testing.T) {
 				t.Errorf("error %v; want one about %s", err, name)
 			}
 		})
-	}
-}
-
-// A configuration goes through JSON to a process.
-func TestConfigIsJSON(t *testing.T) {
-	t.Parallel()
-	text := testenv.Must(json.Marshal(Config{Endpoint: "e", Outage: &Outage{For: time.Second, Way: WaySlots}}))(t)
-	var back Config
-	testenv.NoError(t, json.Unmarshal(text, &back))
-	if back.Outage.For != time.Second || back.Outage.Way != WaySlots || back.Poison != nil {
-		t.Errorf("read back %+v from %s", back, text)
 	}
 }

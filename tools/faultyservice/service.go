@@ -47,6 +47,7 @@ type Config struct {
 // Way is how a chunk fails.
 type Way string
 
+// The ways to fail.
 const (
 	WayError  Way = "error"  // the handler returns an error: the chunk fails and may be retried
 	WayRefuse Way = "refuse" // the same, but permanent
@@ -127,7 +128,6 @@ type (
 	item  = endpoints.Item[json.RawMessage, json.RawMessage]
 )
 
-// exitStatus is the exit code of WayExit.
 const exitStatus = 86
 
 // Service has the faults of its Config.
@@ -233,7 +233,6 @@ func (s *Service) note(c *chunk, fault Fault) {
 	s.cfg.Ledger.add(e)
 }
 
-// throttle refuses the items over the rate and returns how many pass.
 func (s *Service) throttle(items []*item) (passed int, fault Fault) {
 	if s.bucket == nil {
 		return len(items), FaultNone

@@ -43,7 +43,6 @@ func setup(t *testing.T) *world {
 	return w
 }
 
-// serve runs a service until the end of the test.
 func (w *world) serve(cfg Config) *Ledger {
 	w.Helper()
 	if cfg.Endpoint == "" {
@@ -64,7 +63,6 @@ func plan(change ...func(*start.LoadRequest)) start.LoadRequest {
 	return req
 }
 
-// at names another endpoint.
 func at(endpoint string) func(*start.LoadRequest) {
 	return func(r *start.LoadRequest) { r.Steps[0].Endpoint = endpoint }
 }
@@ -91,7 +89,6 @@ func (w *world) start(n int, req start.LoadRequest) workqueue.RunID {
 	return w.Start(w.T, req, n)
 }
 
-// number runs a query that returns one.
 func (w *world) number(sql string, args ...any) int {
 	w.Helper()
 	return w.Number(w.T, sql, args...)
@@ -103,7 +100,6 @@ func (w *world) text(sql string, args ...any) (s string) {
 	return s
 }
 
-// until polls for a condition, with a deadline.
 func (w *world) until(what string, met func() bool) { w.Helper(); nodetest.Until(w.T, what, met) }
 
 // situation says where the items of all runs are.

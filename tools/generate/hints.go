@@ -17,7 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// object is a JSON object.
 type object = map[string]any
 
 // hinted returns the document with hints for the generator: each schema member's Go name and type on the server, so
@@ -75,7 +74,6 @@ type hinter struct {
 	asked    []byte // the bodies of requests
 }
 
-// schema adds hints to the members of a schema.
 func (h *hinter) schema(name string, schema object) error {
 	goType := h.registry.TypeFromRef("#/components/schemas/" + name)
 	if goType == nil || goType.Kind() != reflect.Struct {
@@ -130,7 +128,6 @@ func (h *hinter) parts(name string, goType reflect.Type) map[string]reflect.Stru
 	return parts
 }
 
-// within reports whether a field belongs to a part.
 func within(parts map[string]reflect.StructField, field reflect.StructField) bool {
 	for _, p := range parts {
 		if len(field.Index) > len(p.Index) && slices.Equal(field.Index[:len(p.Index)], p.Index) {
@@ -140,7 +137,6 @@ func within(parts map[string]reflect.StructField, field reflect.StructField) boo
 	return false
 }
 
-// goType returns a member's type in the client.
 func (h *hinter) goType(t reflect.Type, schema object) string {
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -174,7 +170,6 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 	}
 }
 
-// text returns the type of a string: a named one if the server has a type for its values.
 func (h *hinter) text(t reflect.Type, schema object) string {
 	given, ok := schema["enum"].([]any)
 	values := slices.Clone(given)
@@ -300,7 +295,6 @@ func hintParameter(p object) {
 	p["x-go-name"] = camel(p["name"].(string))
 }
 
-// comment returns the doc comment of a method.
 func comment(method, path string, op object) string {
 	text := fmt.Sprintf("%s: %s.", camel(op["operationId"].(string)), strings.TrimSuffix(op["summary"].(string), "."))
 	if described, _ := op["description"].(string); described != "" {
@@ -317,7 +311,6 @@ func comment(method, path string, op object) string {
 	return lines.String()
 }
 
-// wrapped formats a paragraph as comment lines.
 func wrapped(paragraph string) string {
 	var lines []string
 	line := "//"
@@ -330,7 +323,6 @@ func wrapped(paragraph string) string {
 	return strings.Join(append(lines, line), "\n")
 }
 
-// camel converts a name with dashes or underscores to a Go name.
 func camel(name string) string {
 	var b strings.Builder
 	for word := range strings.FieldsFuncSeq(name, func(r rune) bool { return strings.ContainsRune("-_ :.", r) }) {

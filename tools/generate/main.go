@@ -51,7 +51,6 @@ func generate(root string) error {
 	return generateClient(root)
 }
 
-// document returns the document as stored.
 func document() ([]byte, error) {
 	text, err := api.Document().MarshalJSON()
 	if err != nil {
@@ -97,7 +96,6 @@ func generateClient(root string) error {
 	return stamp(output, root)
 }
 
-// inputFiles returns what the client depends on besides the document.
 func inputFiles() []string {
 	return []string{
 		"oapi-codegen.yaml", "templates/client.tmpl", "templates/empty.tmpl", "templates/imports.tmpl",
@@ -128,7 +126,6 @@ func stampOf(root string, code []byte) (string, error) {
 	return fmt.Sprintf("\n// Of %x, is %x.\n", source.Sum(nil)[:16], sha256.Sum256(code)), nil
 }
 
-// stamp appends the stamp to a file.
 func stamp(file, root string) error {
 	code, err := os.ReadFile(file)
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// made is a generated part of a page, between marker lines.
 type made struct {
 	page, what string
 	text       func(root string) (string, error)
@@ -62,7 +61,6 @@ func (o operation) unusualRole() string {
 	return strings.TrimSuffix(fmt.Sprintf(" (%s)", o.Extensions["x-tranche-role"]), usual)
 }
 
-// table returns the table of operations, by tag.
 func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
@@ -79,7 +77,6 @@ func table(string) (string, error) {
 	return b.String(), nil
 }
 
-// in replaces the part in its page.
 func (m made) in(page []byte, root string) ([]byte, error) {
 	begin := fmt.Sprintf("<!-- %s: written by make generate -->\n", m.what)
 	end := fmt.Sprintf("<!-- end of %s -->\n", m.what)

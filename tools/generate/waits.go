@@ -39,8 +39,7 @@ func notWaiting() []string {
 // codeName matches Go names in code spans.
 var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
 
-// waits returns rows for the durations that the page mentions above the list. It fails if a duration has no comment,
-// or if a name on the page is not in the code.
+// waits returns rows for the durations that the page mentions. Durations need comments, and names must exist.
 func waits(root string) (string, error) {
 	packages, err := sources(root)
 	if err != nil {
@@ -92,7 +91,6 @@ func described(all []duration) error {
 	return nil
 }
 
-// sources parses the trees without their tests, by package.
 func sources(root string) (map[string][]*ast.File, error) {
 	packages, set := map[string][]*ast.File{}, token.NewFileSet()
 	for _, tree := range waiting() {
@@ -119,7 +117,6 @@ func sources(root string) (map[string][]*ast.File, error) {
 	return packages, nil
 }
 
-// duration is a named duration in the code: a constant, or a list of them in a variable.
 type duration struct {
 	name  string
 	value string // as pages write it; empty for lists
@@ -128,8 +125,7 @@ type duration struct {
 	list  token.Pos // of its declaration
 }
 
-// durationsOf lists the durations of a package, in the order of its files: names with type Duration, or with a value
-// made of a unit of time or of another duration.
+// durationsOf lists a package's durations in order: by type, or by a value made of units of time or other durations.
 func durationsOf(files []*ast.File) (all []duration) {
 	specs := declarations{}
 	for _, file := range files {
@@ -187,7 +183,6 @@ func words(general *ast.GenDecl, value *ast.ValueSpec) string {
 
 type declarations map[string]declared
 
-// declared is a package-level constant or variable.
 type declared struct {
 	type_ ast.Expr // nil if there is none
 	value ast.Expr
@@ -196,7 +191,6 @@ type declared struct {
 	list  token.Pos
 }
 
-// isTime reports whether a name is a duration, or a list of them.
 func (specs declarations) isTime(d declared) bool {
 	return d.type_ != nil && specs.mentionsTime(d.type_) || specs.mentionsTime(d.value)
 }
@@ -259,7 +253,6 @@ func operate(x constant.Value, op token.Token, y constant.Value) constant.Value 
 	}
 }
 
-// unit returns a unit of package time by its name, or 0.
 func unit(name string) time.Duration {
 	return map[string]time.Duration{
 		"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second,

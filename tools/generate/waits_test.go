@@ -30,18 +30,6 @@ func TestDefaultsOfTimeHaveNames(t *testing.T) {
 	}
 }
 
-func TestADefaultWithoutANameIsFound(t *testing.T) {
-	t.Parallel()
-	const named = "package a\nfunc (c C) withDefaults() C { c.D = cmp.Or(c.D, DefaultD); return c }"
-	if found := namelessDefaults(parsed(t, named)); len(found) > 0 {
-		t.Errorf("found %v, want none", found)
-	}
-	const nameless = "package a\nfunc (c C) withDefaults() C { c.D = cmp.Or(c.D, 5*time.Second); return c }"
-	if found := namelessDefaults(parsed(t, nameless)); !slices.Equal(found, []string{"withDefaults"}) {
-		t.Errorf("found %v, want withDefaults", found)
-	}
-}
-
 // namelessDefaults lists the functions that fill in a Config and have a length of time in them.
 func namelessDefaults(file *ast.File) (found []string) {
 	for _, decl := range file.Decls {

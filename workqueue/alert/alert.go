@@ -49,7 +49,7 @@ SET version = a.version + 1, spec = $2, source = $3, changed_by = $4,
     created_at = CASE WHEN a.deleted_at IS NULL THEN a.created_at ELSE tranche_now() END,
     since = CASE WHEN a.deleted_at IS NULL THEN a.since ELSE tranche_now() END,
     last_checked_at = CASE WHEN a.deleted_at IS NULL THEN a.last_checked_at ELSE tranche_now() END,
-    told_at = CASE WHEN a.deleted_at IS NULL THEN a.told_at END, deleted_at = NULL
+    notified_at = CASE WHEN a.deleted_at IS NULL THEN a.notified_at END, deleted_at = NULL
 RETURNING version, changed_at`
 
 // Apply creates or changes a rule. Reported conditions stay reported; waiting messages go to the new receiver.

@@ -109,7 +109,7 @@ WHERE name = $1 AND version = $2 AND state = 'active' AND deleted_at IS NULL
 FOR NO KEY UPDATE`
 
 	seenConditions = `
-SELECT kind, subject, version, grp, severity, ended_at IS NOT NULL, told IS NOT NULL, happened
+SELECT kind, subject, version, grp, severity, ended_at IS NOT NULL, notified_severity IS NOT NULL, one_shot
 FROM alert_condition WHERE alert = $1`
 
 	// Conditions that the look could not see: other nodes keep them here while they hold.
@@ -117,10 +117,10 @@ FROM alert_condition WHERE alert = $1`
 
 	// Only changes are written: a continuing condition costs nothing.
 	insertConditions = `
-INSERT INTO alert_condition (alert, version, noted_at, kind, subject, grp, severity, said, happened)
-SELECT $1, $2, $3, kind, subject, grp, severity, said, happened
+INSERT INTO alert_condition (alert, version, noted_at, kind, subject, grp, severity, said, one_shot)
+SELECT $1, $2, $3, kind, subject, grp, severity, said, one_shot
 FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::boolean[])
-    AS f (kind, subject, grp, severity, said, happened)`
+    AS f (kind, subject, grp, severity, said, one_shot)`
 
 	updateConditions = `
 UPDATE alert_condition c SET version = $2, grp = f.grp, severity = f.severity, ended_at = NULL
@@ -140,15 +140,16 @@ WHERE c.alert = $1 AND c.kind = f.kind AND c.subject = f.subject`
 	changed = `
 c.alert = $1 AND CASE
     WHEN c.ended_at IS NOT NULL THEN c.ended_at <= $2::timestamptz - $3::interval
-    WHEN c.told IS NULL THEN c.noted_at <= $2::timestamptz - $3::interval
-    ELSE array_position('{info,warning,critical}', c.severity) > array_position('{info,warning,critical}', c.told) END
-  AND (NOT $4 OR c.severity = 'critical' OR c.told = 'critical')`
+    WHEN c.notified_severity IS NULL THEN c.noted_at <= $2::timestamptz - $3::interval
+    ELSE array_position('{info,warning,critical}', c.severity)
+        > array_position('{info,warning,critical}', c.notified_severity) END
+  AND (NOT $4 OR c.severity = 'critical' OR c.notified_severity = 'critical')`
 
 	// Nothing for a group whose message waits or, unless something critical came, that was reported within $5.
 	ripeGroups = `
 SELECT d.grp, d.kind, d.subject, d.severity, d.change, d.said, d.n,
     (SELECT count(*) FROM alert_condition h WHERE h.alert = $1 AND h.grp = d.grp AND h.ended_at IS NULL
-        AND NOT h.happened)
+        AND NOT h.one_shot)
 FROM (
     SELECT ch.*, count(*) OVER (PARTITION BY ch.grp, ch.change) AS n,
         row_number() OVER (PARTITION BY ch.grp, ch.change
@@ -156,7 +157,8 @@ FROM (
         bool_or(ch.severity = 'critical' AND ch.change <> 'over') OVER (PARTITION BY ch.grp) AS urgent
     FROM (
         SELECT c.*,
-            CASE WHEN c.ended_at IS NOT NULL THEN 'over' WHEN c.told IS NULL THEN 'begun' ELSE 'worse' END AS change
+            CASE WHEN c.ended_at IS NOT NULL THEN 'over' WHEN c.notified_severity IS NULL THEN 'begun'
+                ELSE 'worse' END AS change
         FROM alert_condition c WHERE ` + changed + `) ch
 ) d
 WHERE d.place <= $6
@@ -166,7 +168,7 @@ WHERE d.place <= $6
 ORDER BY d.grp, d.change, d.place`
 
 	tellConditions = `
-UPDATE alert_condition c SET told = c.severity, before = c.told, message = f.message
+UPDATE alert_condition c SET notified_severity = c.severity, before = c.notified_severity, message = f.message
 FROM unnest($5::text[], $6::uuid[]) AS f (grp, message)
 WHERE ` + changed + ` AND c.grp = f.grp AND c.ended_at IS NULL`
 
@@ -182,7 +184,7 @@ FROM unnest($2::uuid[], $3::text[], $4::text[], $5::jsonb[]) AS f (id, grp, seve
 
 	forgetHappened = `
 DELETE FROM alert_condition
-WHERE alert = $1 AND happened AND told IS NOT NULL AND noted_at < $2::timestamptz - $3::interval`
+WHERE alert = $1 AND one_shot AND notified_severity IS NOT NULL AND noted_at < $2::timestamptz - $3::interval`
 )
 
 // Note records a look at a rule's conditions and creates the messages to be sent, in one transaction. compose gets

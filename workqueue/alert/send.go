@@ -69,7 +69,7 @@ DELETE FROM alert_message WHERE state <> 'waiting' AND ended_at < tranche_now() 
 
 	receiverTold = `
 UPDATE alert SET next_at = tranche_now(), failures = 0, failing_since = NULL, error = $2,
-    told_at = tranche_now()
+    notified_at = tranche_now()
 WHERE name = $1`
 
 	receiverFailed = `
@@ -79,15 +79,14 @@ WHERE name = $1`
 
 	// Conditions of an undelivered message are reported again if they hold. The end of a worsened one still is.
 	untell = `
-UPDATE alert_condition SET told = before, before = NULL, message = NULL
-WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR before IS NOT NULL)`
+UPDATE alert_condition SET notified_severity = before, before = NULL, message = NULL
+WHERE alert = $1 AND message = $2 AND NOT one_shot AND (ended_at IS NULL OR before IS NOT NULL)`
 
 	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
-// Claim returns attempts to make now: at most one per rule and most in total, and none for rules in progress. It
-// counts them first, so an attempt is made once; if the leader dies before recording its result, it is repeated after
-// hold. Leader work.
+// Claim returns attempts to make now: at most one per rule and most in total, and none for rules in progress. It counts
+// them first: one not recorded, since the leader died, is repeated after hold. Leader work.
 func (s Store) Claim(
 	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
 ) (due []Attempt, err error) {

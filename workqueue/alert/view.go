@@ -20,12 +20,12 @@ type AlertSummary struct {
 	Version      int             `json:"version"`
 	State        string          `json:"state" enum:"active,paused"`
 	Spec         json.RawMessage `json:"spec" doc:"with every setting; of secrets their names only"`
-	Holding      int64           `json:"holding" doc:"conditions that hold and were told"`
+	Holding      int64           `json:"holding" doc:"conditions that are active and were reported"`
 	Waiting      int64           `json:"waiting" doc:"messages that were not delivered yet"`
-	Failures     int             `json:"failures" doc:"attempts that failed since the receiver was last told something"`
+	Failures     int             `json:"failures" doc:"attempts that failed since the receiver was last notified"`
 	FailingSince *time.Time      `json:"failing_since,omitempty" doc:"when the first of them failed"`
 	Error        string          `json:"error,omitempty" doc:"why the last attempt failed, or whom it did not reach"`
-	ToldAt       *time.Time      `json:"told_at,omitempty" doc:"when the receiver was last told something"`
+	NotifiedAt   *time.Time      `json:"notified_at,omitempty" doc:"when the receiver was last notified"`
 	NextAt       time.Time       `json:"next_at" doc:"no attempt is made before"`
 	CreatedBy    string          `json:"created_by"`
 	CreatedAt    time.Time       `json:"created_at"`
@@ -74,11 +74,11 @@ const (
 
 const (
 	alertColumns = `a.name, a.version, a.state, a.spec,
-    (SELECT count(*) FROM alert_condition c WHERE c.alert = a.name AND c.told IS NOT NULL AND c.ended_at IS NULL
-        AND NOT c.happened),
+    (SELECT count(*) FROM alert_condition c WHERE c.alert = a.name AND c.notified_severity IS NOT NULL
+        AND c.ended_at IS NULL AND NOT c.one_shot),
     (SELECT count(*) FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'),
-    a.failures, a.failing_since, a.error, a.told_at, a.next_at, a.created_by, a.created_at, a.changed_by, a.changed_at,
-    a.source`
+    a.failures, a.failing_since, a.error, a.notified_at, a.next_at, a.created_by, a.created_at, a.changed_by,
+    a.changed_at, a.source`
 
 	listAlerts = `
 SELECT ` + alertColumns + `
@@ -97,7 +97,7 @@ ORDER BY made_at DESC, id DESC LIMIT $3`
 
 func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
 	err = r.Scan(&v.Name, &v.Version, &v.State, &v.Spec, &v.Holding, &v.Waiting, &v.Failures, &v.FailingSince, &v.Error,
-		&v.ToldAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
+		&v.NotifiedAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
 	return v, err
 }
 

@@ -67,8 +67,7 @@ RETURNING version, changed_at`
 	makeOnePace = `INSERT INTO endpoint_pace (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 )
 
-// ApplyCollector creates or changes a collector. Changes take effect with the next flush. If keys are made
-// differently, operations under the old keys go before new ones.
+// ApplyCollector creates or changes a collector, from the next flush on. Operations under old keys go first.
 func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out workqueue.AppliedDocument, err error) {
 	c.Spec.Name = c.Name
 	rate, err := c.validate()

@@ -48,8 +48,7 @@ const (
 	// The first and the longest pause between two attempts of an operation.
 	DefaultFlushBackoff = Span(time.Second)
 	DefaultFlushRest    = Span(5 * time.Minute)
-	// The time-out of a flush, after which unanswered operations are retried and, DefaultClaimTTL later, the key is
-	// freed.
+	// The time-out of a flush: then unanswered operations are retried and, DefaultClaimTTL later, the key is freed.
 	DefaultFlushTimeout = Span(time.Minute)
 	DefaultDedupe       = Span(24 * time.Hour) // how long the ID of an operation is remembered
 )
@@ -126,8 +125,7 @@ func (s CollectorSpec) WithDefaults() CollectorSpec {
 	return s
 }
 
-// ParseRequestRate parses a request rate like "50/m", "10/s" or "0.5/s", by s, m, h or d. Empty is 0. It returns
-// requests a second.
+// ParseRequestRate parses a request rate like "50/m", "10/s" or "0.5/s", by s, m, h or d. Empty is 0. The unit is 1/s.
 func ParseRequestRate(text string) (perSecond float64, err error) {
 	if text == "" {
 		return 0, nil

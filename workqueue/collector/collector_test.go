@@ -46,48 +46,6 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 	c.record(c.one("h"), nil)
 }
 
-func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
-	t.Parallel()
-	spec := gatherOps()
-	spec.Strict, spec.Backoff, spec.MaxBackoff = true, collector.Span(time.Hour), collector.Span(time.Hour)
-	c := collect(t, spec)
-	c.add("k", "a", "b", "c", "d")
-	c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later")})
-	c.add("k", "e", "f")
-	c.none("b failed, and d to f come after it")
-	c.wait()
-	c.record(c.one("b", "d", "e"), map[string]workqueue.SlotError{"b": retried("later")})
-	c.wait()
-	c.record(c.one("f"), nil) // b is parked, which does not hold its key up indefinitely
-}
-
-func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
-	t.Parallel()
-	c := collect(t, gatherOps())
-	c.add("k", "a", "b", "c")
-	f := c.one("a", "b", "c")
-	f.end.Slots[0].Came = true
-	if got := c.fail(f, retried("deadline")); got.Done != 1 || got.Failed != 0 {
-		t.Errorf("recorded %+v; a was answered, and b and c are not to blame", got)
-	}
-	c.wait()
-	f = c.one("b") // half as many
-	if got := c.fail(f, retried("deadline")); got.Failed != 1 {
-		t.Errorf("recorded %+v; b was alone", got)
-	}
-	c.wait()
-	f = c.one("b")                             // alone: it may be to blame
-	if got := c.recordAs(f); got.Parked != 1 { // a complete reply without it
-		t.Errorf("recorded %+v; b was left out of a complete reply, for the second time", got)
-	}
-	c.wait()
-	c.record(c.one("c"), nil)
-	ops, err := collector.New(c.Store).Ops(t.Context(), "c", collector.OpsFilter{})
-	if err != nil || len(ops) != 1 || ops[0].Code != collector.CodeUnanswered {
-		t.Fatalf("left are %+v, %v", ops, err)
-	}
-}
-
 func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

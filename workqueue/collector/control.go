@@ -39,8 +39,7 @@ type Drained struct {
 	Paused bool  `json:"paused" doc:"nothing is flushed until the collector is resumed"`
 }
 
-// DrainCollector makes all waiting operations due, regardless of min_size and max_age, and writes an audit entry.
-// Failed operations keep their backoff; rates and limits apply.
+// DrainCollector makes all waiting operations due, with an audit entry. Backoff, rates and limits still apply.
 func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drained, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := kind().Find(ctx, tx, name)
@@ -127,9 +126,8 @@ func (e *NotEmptyError) Error() string {
 		"delete it with force (--force) and lose them", e.Name, e.Ops, e.Parked)
 }
 
-// SetCollector pauses, resumes or deletes a collector. A paused one still takes operations, and flushes in progress
-// end normally. A deleted one frees its name, and the leader deletes its rows; without force, operations cause a
-// *NotEmptyError.
+// SetCollector pauses, resumes or deletes a collector. A paused one still takes operations. A deleted one frees its
+// name; the leader deletes its rows. Without force, operations cause a *NotEmptyError.
 func (s Store) SetCollector(
 	ctx context.Context, name, state string, force bool, actor string,
 ) (workqueue.ControlledDocument, error) {

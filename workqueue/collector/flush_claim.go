@@ -41,8 +41,7 @@ type ClaimedFlushes struct {
 const restAfter = 3
 
 const (
-	// lockFlushing serializes a collector's claims, and lockFlushPace an endpoint's, so that limits are exact over all
-	// nodes.
+	// lockFlushing serializes a collector's claims, and lockFlushPace an endpoint's, for limits exact over all nodes.
 	lockFlushing  = `SELECT 1 FROM collector WHERE id = $1 AND state = 'active' FOR NO KEY UPDATE`
 	lockFlushPace = `
 SELECT 1 FROM endpoint_pace
@@ -179,8 +178,7 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 	if err != nil || !alone {
 		return out, err
 	}
-	// One at a time, a key that has not failed goes first. Keys that always fail are due before all others, which
-	// would otherwise wait for each of them and for the rest after each.
+	// One at a time, a key that has not failed goes first: others would wait for each key that always fails.
 	if c.single() {
 		out.Flushes, err = c.take(ctx, keyVersion, true)
 	}

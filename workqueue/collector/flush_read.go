@@ -272,8 +272,7 @@ func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed
 const (
 	// NodeFlushes is how many keys a node flushes concurrently, of all collectors.
 	NodeFlushes = 128
-	// keptFlushes of them are reserved for collectors with few in progress: an unresponsive service occupies all
-	// that its collectors may use, each for the full time-out.
+	// keptFlushes of them are for collectors with few in progress: an unresponsive service occupies all that it may.
 	keptFlushes = NodeFlushes / 4
 	// fewFlushes is how many keys in progress a collector may have and still use the reserve.
 	fewFlushes = 4

@@ -26,32 +26,6 @@ func (c *opsBench) update(ids ...string) {
 	c.addOps(ops...)
 }
 
-func TestFoldedFlushesThatComeToNothing(t *testing.T) {
-	t.Parallel()
-	c := collect(t, foldOps(collector.FoldLast))
-	c.update("A1", "A2", "B1", "B2", "C1", "C2", "D1")
-	c.fail(c.one("A2", "B2", "C2", "D1"), retried("deadline"))
-	c.wait()
-	f := c.one("A2", "B2") // half as many of what the service was sent
-	f.end.Slots[0].Came = true
-	c.fail(f, retried("deadline"))
-	c.wait()
-	c.fail(c.one("B2"), retried("deadline")) // alone, and to blame
-	if n := c.Number(`SELECT count(*) FROM collector_op WHERE retry_alone AND op_id IN ('B1', 'B2')`); n != 2 {
-		t.Errorf("%d of B go alone", n)
-	}
-	c.update("B3", "E1")
-	c.wait()
-	if n := c.Number(`SELECT count(*) FROM collector_op WHERE folded_into = 'B2'`); n != 1 {
-		t.Errorf("%d were folded into B2", n)
-	}
-	c.record(c.one("B3"), nil) // alone, with what came meanwhile
-	c.record(c.one("C2", "D1", "E1"), nil)
-	if n := c.Number(`SELECT count(*) FROM collector_op`); n != 0 {
-		t.Errorf("%d operations are left", n)
-	}
-}
-
 // What a flush has sent may have been carried out although no one has heard of it: what is sent after that stands for
 // the same, or more. Else a service that knows the newer one would do the older one, and leave the newer one out.
 func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {

@@ -34,9 +34,8 @@ func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
 
 func (c *opsBench) apply(spec collector.CollectorSpec) workqueue.AppliedDocument {
 	c.Helper()
-	out := testenv.Must(collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
+	return testenv.Must(collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
 		Source: fmt.Sprintf("%+v", spec)}, "ann"))(c)
-	return out
 }
 
 // add adds operations of a key with the ids given.

@@ -97,8 +97,7 @@ func (s Store) EndFlushes(ctx context.Context, session workqueue.SessionID) (int
 	return int(tag.RowsAffected()), nil
 }
 
-// ProlongFlushes extends flushes, as if claimed now, by these durations plus the node's margin. It returns the kept
-// ones.
+// ProlongFlushes extends flushes, from now, by these durations plus the node's margin. It returns those kept.
 func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error) {
 	holds := make([]time.Duration, len(limits))
 	for i, limit := range limits {

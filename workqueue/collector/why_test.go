@@ -99,8 +99,7 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	c.add("b", "4")
 	diagnose := func() doctor.Report {
 		c.Helper()
-		report := testenv.Must(doctor.New(c.Store).Doctor(c.Context()))(t)
-		return report
+		return testenv.Must(doctor.New(c.Store).Doctor(c.Context()))(t)
 	}
 	if report := diagnose(); !report.OK() {
 		t.Fatalf("it found %v in what is whole", report.Violations)

@@ -233,8 +233,7 @@ SELECT r.id, false, false, true FROM batchrun r
 WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
     SELECT g.run_id FROM run_fail_fast g WHERE g.tripped IS NOT NULL)`
 
-// DueHolds returns the runs over their thresholds or with ended samples, as a safety net: checks may be lost with
-// their node.
+// DueHolds returns the runs over their thresholds or with ended samples: checks may be lost with their node.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
 	if err != nil {

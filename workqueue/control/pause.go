@@ -32,8 +32,7 @@ type Control struct {
 type Controlled struct {
 	Runs    []workqueue.RunID // changed
 	Skipped []Refusal         // with All, those that could not change; a single run returns an error
-	// Items counts those in flight (Pause), released (Approve), or without an outcome (Cancel, Resume of a cancelled
-	// run).
+	// Items counts those in flight (Pause), released (Approve), or without an outcome (Cancel, Resume of cancelled).
 	Items  int64
 	Slices int64 // Pause: requests in flight
 }
@@ -59,8 +58,8 @@ func (c *Control) validate() error {
 	return nil
 }
 
-// Rows are locked by ID and nothing is locked after them, so these need not be serialized with claims: one in
-// progress ends within milliseconds, and the next sees the hold.
+// Rows are locked by ID and nothing is locked after them, so these need not be serialized with claims: one in progress
+// ends within milliseconds, and the next sees the hold.
 const (
 	runHolds = `
 SELECT id, state, generation, items, coalesce(hold, ''), hold_detail, held_at, held_by, max_failed, failed_limit,
@@ -398,8 +397,7 @@ func Grouped(n int64) string {
 }
 
 // Rearm applies the next generation to a hold and canary, and reports whether a sample begins. It ends a completed
-// run's hold. A new canary replaces a waiting one and its hold; items held by that one stay held until the new one
-// ends.
+// run's hold. A new canary replaces a waiting one and its hold; its held items stay so until the new one ends.
 func (r *RunHold) Rearm(canary, held bool) (sampling bool) {
 	inCanary := r.Canary == "sampling" || r.Canary == "waiting"
 	if r.state == "completed" && inCanary { // it ended with its sample

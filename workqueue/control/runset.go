@@ -68,8 +68,7 @@ SET max_failed = $2,
 WHERE id = $1 RETURNING failed_limit`
 )
 
-// SetRun changes settings of a run in progress or ended. They apply from the next claim, and at the end of requests in
-// flight.
+// SetRun changes settings of a run, even an ended one. They apply from the next claim, or end of a request.
 func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err error) {
 	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil && c.DoneBy == nil && c.Gentle == nil {
 		return out, &workqueue.SettingError{Detail: "nothing to set: name a setting, like chunk or priority"}
@@ -252,8 +251,7 @@ func (r *RunHold) setThreshold(ctx context.Context, tx pgx.Tx, actor, maxFailed 
 		After: d.After})
 }
 
-// StepChange is new settings of a step. Sent requests continue unchanged; the settings apply from the next claim or
-// end.
+// StepChange is new settings of a step. They apply from the next claim or end; sent requests do not change.
 type StepChange struct {
 	workqueue.StepOverrides
 

@@ -140,8 +140,7 @@ func (c PoolConfig) settings() map[string]string {
 	return map[string]string{
 		"lock_timeout":                        milliseconds(lock),
 		"idle_in_transaction_session_timeout": milliseconds(idle),
-		// Statements read a few rows of possibly large tables, whose cost the planner overestimates: it would
-		// compile them for seconds to run them in a millisecond.
+		// The planner overestimates our statements: it would compile for seconds what runs in a millisecond.
 		"jit": "off",
 		// Statements rely on seeing what others committed while they waited.
 		"default_transaction_isolation": "read committed",
@@ -222,8 +221,7 @@ func (c PoolConfig) transactionSettings(url string) string {
 	return "SELECT " + strings.Join(set, ", ")
 }
 
-// PoolerRemedy adds to an error what to do if a pooler is misconfigured or not recognised. It returns others
-// unchanged.
+// PoolerRemedy adds what to do to an error of a misconfigured or unrecognised pooler. Others stay unchanged.
 func PoolerRemedy(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {

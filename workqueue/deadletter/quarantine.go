@@ -30,8 +30,7 @@ const maxQuarantinedBody = 64 << 10
 const insertQuarantine = `
 INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-// Quarantine stores a message that could not be accepted, so that its consumer can continue. It uses a transaction:
-// a statement outside one may be repeated after a lost connection.
+// Quarantine stores a message that could not be accepted, in a transaction, since it must not be stored twice.
 func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	headers, err := json.Marshal(pg.Sanitized(q.Headers))
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// MaxRequeues is how often a request is sent again before it must be forced: it will die again, and may crash
-// services.
+// MaxRequeues is how often a request is sent again without force: it will die again, and may crash services.
 const MaxRequeues = 3
 
 const (
@@ -24,8 +23,7 @@ const (
 	maxListed = 100
 )
 
-// DeadSelection selects dead letters. Exactly one of Refs, Endpoint and All is set. The latter two select waiting
-// ones.
+// DeadSelection selects dead letters. One of Refs, Endpoint and All is set. Endpoint and All mean waiting ones.
 type DeadSelection struct {
 	Refs     []string // IDs, or parts of them
 	Endpoint string

@@ -16,7 +16,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// budget sets the endpoint's budget of requests.
 func (b *bench) budget(n int) {
 	b.Helper()
 	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, MaxInFlight: &n}
@@ -26,8 +25,7 @@ func (b *bench) budget(n int) {
 // ask is a claim with what it says beside the slices.
 func (b *bench) ask(run workqueue.RunID) dispatch.Claimed {
 	b.Helper()
-	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, storetest.Plenty)))(b)
-	return claimed
+	return testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, storetest.Plenty)))(b)
 }
 
 // wantClaim fails the test unless a claim brings so many slices and was kept from more by the bound.

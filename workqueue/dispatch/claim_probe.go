@@ -25,8 +25,7 @@ CROSS JOIN LATERAL (` + scheduled + ` ORDER BY s.not_before, s.id LIMIT 1 FOR NO
 UPDATE work_slice SET mask = mask & ~$2::bit(8192), remaining = remaining & ~$2::bit(8192)
 WHERE id = $1 AND state = 'scheduled' AND (remaining & $2::bit(8192)) = $2::bit(8192)`
 
-	// insertProbe gives the probe the parent of the slice that it is taken from, which was never sent and may yet be
-	// merged.
+	// insertProbe gives the probe the parent of the slice it is taken from, which was not sent and may yet be merged.
 	insertProbe = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, deadline, root, endpoint)

@@ -119,8 +119,7 @@ WHERE r.state = 'running' AND EXISTS (
     SELECT FROM run_step st WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL)
 ORDER BY r.id`
 
-// WaitingBarriers returns the runs with a step that waits at a barrier, as a safety net: checks may be lost with their
-// node.
+// WaitingBarriers returns the runs with a step waiting at a barrier: checks may be lost with their node.
 func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], waitingBarriers, pgx.QueryExecModeExec)
 	if err != nil {

@@ -77,7 +77,6 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 	}
 }
 
-// seq is 0, 1, … n-1.
 func seq(n int) []int {
 	all := make([]int, n)
 	for i := range all {

@@ -30,8 +30,7 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// Item is one item with its outcome. Result, of the exported step, is set if it is done; Step, ErrorCode and
-// ErrorMessage, of the first step that failed, if it failed.
+// Item is one item with its outcome: Result if it is done; Step and error, of the first failed step, if it failed.
 type Item struct {
 	Ordinal      workqueue.Ordinal
 	Key          string
@@ -46,8 +45,7 @@ type Item struct {
 	Payload      []byte // JSON, if requested; valid until yield returns
 }
 
-// LargeResult is a result too large for a message. [Store.OpenResult] reads it; Result is a JSON object with its size
-// and hash.
+// LargeResult is a result too large for a message; [Store.OpenResult] reads it. Result has its size and hash.
 type LargeResult struct {
 	ID          uuid.UUID
 	ContentType string
@@ -80,8 +78,7 @@ type Export struct {
 
 const exportRun = `SELECT items FROM batchrun WHERE id = $1`
 
-// Open returns the export of a run. Without a step, failed items of all steps can be exported. The error wraps
-// ErrNotFound if the run does not exist, or is a *StepChoiceError.
+// Open returns the export of a run. Failed items need no step. The error may be a *StepChoiceError.
 func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 	e := &Export{store: s.db, run: req.Run, states: req.States, payload: req.Payload, result: plane.NoStep}
 	err := s.db.Pool.QueryRow(ctx, exportRun, req.Run).Scan(&e.items)

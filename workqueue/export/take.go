@@ -226,8 +226,7 @@ DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
         SELECT FROM work_slice s WHERE s.id = l.slice_id AND s.state IN ('scheduled', 'claimed', 'sent'))
     LIMIT $1))`
 
-// Sweep deletes results that will never be recorded: a service died, a piece was lost, or the item is settled. Leader
-// work.
+// Sweep deletes results never to be recorded: a service died, a piece was lost, or the item is settled. Leader work.
 func (s Store) Sweep(ctx context.Context, lease workqueue.Lease) (swept int, err error) {
 	for {
 		var deleted int64

@@ -120,8 +120,7 @@ type Outcome struct {
 // rounds is the number of simulations by the number of steps: large networks vary less and cost more.
 func rounds(steps int) int { return min(max(2000/max(steps, 1), 20), 60) }
 
-// All returns the prediction for each run as of now. seed selects the random variations. Runs that are idle affect
-// others only once they continue. It fails when the context ends.
+// All predicts each run as of now, with random variations by seed. Idle runs affect others only once they continue.
 func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcome, error) {
 	out := make([]Outcome, len(n.Runs))
 	if len(n.Steps) == 0 {

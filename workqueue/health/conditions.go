@@ -151,8 +151,7 @@ ORDER BY p.ops DESC, c.name LIMIT $2`
 	// Why the last flush of a collector failed, unless a later one succeeded.
 	failedFlush = `CASE WHEN c.failures > 0 THEN c.failure_code END AS failure, c.failure_message AS message`
 
-	// collector_key_due, for each key version and priority. A full key is due since its oldest operation, up to max_age
-	// earlier.
+	// collector_key_due, for each key version and priority. A full key is due since its oldest operation.
 	lateFlushes = `
 SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused' THEN 'info' END AS severity,
     c.paused_by AS by, d.due_at + c.max_age AS since, ` + failedFlush + `

@@ -41,8 +41,8 @@ WHERE r.state = 'running' AND (
                  AND s.endpoint = $1))
 ORDER BY r.priority DESC, r.id LIMIT $2`
 
-// ExplainEndpoint says what running runs wait for at an endpoint. It reads one snapshot; the caller adds what
-// services and consumers do. An unknown endpoint has no groups.
+// ExplainEndpoint says what running runs wait for at an endpoint. It reads one snapshot; the caller adds what services
+// and consumers do. An unknown endpoint has no groups.
 func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExplanation, error) {
 	e := &EndpointExplanation{Endpoint: name, Groups: []MissingGroup{}}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {

@@ -149,8 +149,8 @@ func sortOut(planes []waitPlanes) {
 	}
 }
 
-// behind adds the items that a needed step blocks: those that it misses. Where it has a result that will be
-// recomputed, the steps that block it block this step, too.
+// behind adds the items that a needed step blocks: those that it misses. Where it has a result that will be recomputed,
+// the steps that block it block this step, too.
 func (p *waitPlanes) behind(need workqueue.Step, n *waitPlanes) {
 	if n == nil {
 		return

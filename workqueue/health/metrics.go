@@ -96,8 +96,7 @@ const statementLimit = 2 * time.Second
 
 const limitStatements = `SELECT set_config('statement_timeout', $1, true)`
 
-// Metrics reads the metrics in one transaction that locks nothing. Its cost does not grow with the database: it uses
-// partial indexes, bounded counts, and no finished runs.
+// Metrics reads the metrics in one transaction that locks nothing. Its cost does not grow with the database.
 func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	r := &Metrics{}
 	tx, err := s.db.Pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})

@@ -92,8 +92,7 @@ func (c *Condition) Stops() Reach {
 	return c.Kind.Rule().Stops
 }
 
-// Rule is one reason for a stall, with all words about it that hold for every case. `run explain`, the health,
-// alerts and the list of runs select rules by their fields.
+// Rule is one reason for a stall, with all words about it that hold for every case. Readers select it by its fields.
 type Rule struct {
 	Kind     Kind
 	Owner    Owner // who must act; a group may override it
@@ -144,8 +143,7 @@ func (k Kind) Words() (title, of, counted string) {
 	return strings.ToUpper(name[:1]) + name[1:], "condition", ""
 }
 
-// Amiss reports whether items wait for it only when something is wrong: no service works on them, no node is about
-// to send them, and nothing ahead of them is in progress.
+// Amiss reports whether items wait for it only when something is wrong, and nothing is in progress for them.
 func (k Kind) Amiss() bool { return !k.Rule().Normal }
 
 // in is the rule with the overrides of one of its cases.

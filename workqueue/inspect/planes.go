@@ -171,8 +171,7 @@ type BlockStates struct {
 	States [][]byte // an ItemState for each item
 }
 
-// States calls f with each block in order, as of one moment. An empty name means all steps. f's argument is valid only
-// until f returns.
+// States calls f with each block in order, at one moment. An empty name means all steps. f must not keep its argument.
 func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, blocks []workqueue.Block,
 	f func(BlockStates) error,
 ) error {
@@ -252,8 +251,7 @@ func (o orEmpty) ScanBits(b pgtype.Bits) (err error) {
 }
 
 const (
-	// liveMark is a number over slices that changes when one is made, ends or is postponed. Other moves change
-	// work_block.
+	// liveMark is a number that changes when a slice is made, ends or is postponed. Other moves change work_block.
 	liveMark = `bit_xor(uuid_hash_extended(id, (state = 'scheduled')::int::bigint))`
 
 	// blockMark is a number that changes with every update of the row of block b: the transaction that wrote it.

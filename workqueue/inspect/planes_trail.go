@@ -19,8 +19,7 @@ const (
 SELECT coalesce(extract(epoch FROM tranche_now() - coalesce(started_at, sealed_at, created_at)), 0)::float8
 FROM batchrun WHERE id = $1`
 
-	// slicesOfBlocks is all slices that ever held an item of some blocks, in the order of creation, by
-	// work_slice_block: chunks of 500 items make 17 a block.
+	// slicesOfBlocks is all slices that ever held an item of some blocks, in the order of creation.
 	slicesOfBlocks = `
 SELECT block, step, mask, attempt - (state = 'scheduled')::int,
     coalesce(extract(epoch FROM CASE WHEN state IN ('recorded', 'expired') THEN ended_at - ` + plane.AskedAt +

@@ -163,8 +163,7 @@ LEFT JOIN LATERAL (
 ) counts ON r.state <> 'completed'
 `
 
-// The primary key, backwards; each run left out costs a row. Steps by their primary key. The database's locale
-// decides case beyond ASCII; the exact spelling always matches.
+// The primary key, backwards; each run left out costs a row. The locale decides case beyond ASCII.
 const listRuns = `
 WITH chosen AS MATERIALIZED (
     SELECT * FROM batchrun r

@@ -190,8 +190,7 @@ ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (
 ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.inputs) ORDER BY n.step)`
 )
 
-// Two ranges for each step: work_block's primary key and work_slice_block. remaining and mask are read only for rows
-// that are counted. Items of an open run without a block wait.
+// Two ranges for each step: work_block's primary key and work_slice_block. Items of an open run without a block wait.
 func stepViews() string {
 	return `
 SELECT s.step, s.name, s.endpoint,

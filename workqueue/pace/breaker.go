@@ -148,8 +148,7 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 	}
 }
 
-// pauseAfter is the wait after a failed probe. An item that already failed in an earlier generation says little
-// about a service that answers: the next probe follows soon.
+// pauseAfter is the wait after a failed probe: short if the service answered about an item that failed before.
 func (b *BreakerState) pauseAfter(ctx context.Context, tx pgx.Tx, code string) (time.Duration, error) {
 	known, err := Blames(ctx, tx, []workqueue.SliceID{*b.probe})
 	if known[*b.probe].rerun && answered(code) {

@@ -233,8 +233,7 @@ func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (ma
 	return found, nil
 }
 
-// chooseAgain removes, from blocks that changed before they were locked, items that meanwhile failed differently.
-// Marking itself removes items that are no longer failed.
+// chooseAgain removes items that failed differently before their block was locked. Marking removes those not failed.
 func (a *acceptance) chooseAgain(ctx context.Context, before map[partOfRun]string) error {
 	now, err := a.versions(ctx, a.blocks)
 	if err != nil {

@@ -250,8 +250,7 @@ const (
 	correctBytes = 4 << 20
 )
 
-// correctPayloads saves the items' old payloads and sets new ones. Keys are looked up one by one in work_queue_key,
-// regardless of statistics; duplicates come in ordinal order.
+// correctPayloads saves the old payloads and sets new ones. It finds each by work_queue_key, whatever the statistics.
 const correctPayloads = `
 WITH met AS MATERIALIZED (
     SELECT g.n, q.ordinal, q.payload AS before, g.payload AS after

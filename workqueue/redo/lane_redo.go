@@ -68,8 +68,7 @@ WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3:
         AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
 
 const (
-	// notBegun is the given items that are not begun: ready where they need no other step, in no slice and final at
-	// no step. It returns the steps at which they are ready.
+	// notBegun returns the items in no slice and final at no step, and the first steps at which they are ready.
 	notBegun = `
 SELECT u.ordinal, at.steps FROM unnest($2::int[]) AS u (ordinal) CROSS JOIN LATERAL (
     SELECT array_agg(b.step) FILTER (WHERE get_bit(b.ready, u.ordinal % 8192) = 1) AS steps,

@@ -152,12 +152,10 @@ func TestStepsAfterFollowACorrection(t *testing.T) {
 	}
 }
 
-// accept accepts failures, which must succeed.
 func (b *bench) accept(run workqueue.RunID, sel redo.Selection) redo.Acceptance {
 	b.Helper()
-	out := testenv.Must(redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
+	return testenv.Must(redo.New(b.Store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: "r",
 		Actor: "ann"}))(b)
-	return out
 }
 
 // wantAccepted compares how many items a run says have failed, and are accepted.

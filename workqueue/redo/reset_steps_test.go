@@ -77,7 +77,6 @@ func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) {
 	g.Record(answers...)
 }
 
-// work does whatever there is to do.
 func (g *gatherer) work() {
 	g.Helper()
 	for did := true; did; {

@@ -41,8 +41,7 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	moreLiveOf = `SELECT EXISTS (SELECT` + liveOf + `)`
 
-	// A late answer finds the items missing from its slice, or the slice ended. A scheduled slice will be claimed by its
-	// mask.
+	// A late answer finds the items gone from its slice, or the slice ended. A scheduled slice is claimed by its mask.
 	withdrawSlices = `
 UPDATE work_slice s
 SET remaining = s.remaining & ~u.mask,

@@ -285,8 +285,7 @@ func (r *keyedRun) resultNames() []string {
 	return names
 }
 
-// alike makes all runs of a comparison read the results of their common steps, in one order. Nil: the plans are the
-// same.
+// alike makes the runs of a comparison read their common steps in one order. Nil: the plans are the same.
 func alike(here, there *chainedRun) *ComparedPlans {
 	common := here.runs[0].resultNames()
 	for _, r := range slices.Concat(here.runs, there.runs) {

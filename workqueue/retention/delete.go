@@ -64,8 +64,7 @@ SELECT coalesce((SELECT z.bytes FROM retention_size z WHERE z.run_id = $1 AND z.
     (SELECT count(*) FROM quarantine q WHERE q.run_id = $1)`
 )
 
-// DeleteByHand marks a finished run as being deleted, regardless of limits. It returns a [workqueue.StateError] if
-// the run must stay. [Store.DeletePiece] then deletes its rows.
+// DeleteByHand marks a finished run for [Store.DeletePiece]. It returns a [workqueue.StateError] if it must stay.
 func (s Store) DeleteByHand(ctx context.Context, req DeleteRequest) (out Deletion, err error) {
 	err = s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = req.take(ctx, tx)

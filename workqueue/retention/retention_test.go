@@ -68,8 +68,7 @@ func (b *bench) inTables(run workqueue.RunID) map[string]int {
 
 func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 	b.Helper()
-	deleted := testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h"))(b)
-	return deleted
+	return testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h"))(b)
 }
 
 // A run is gone for everybody at once, and then in pieces, whoever leads; what is of others stays, and every invariant

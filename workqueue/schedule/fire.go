@@ -120,7 +120,6 @@ ORDER BY due_at DESC, kind
 LIMIT $4`
 
 // Fires lists a schedule's due times, newest first, also of a deleted schedule. more reports whether more follow.
-// The error wraps ErrNotFound if the schedule never existed.
 func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool, err error) {
 	limit := pg.Limit(f.Limit, DefaultFires, MaxFires)
 	if !pg.ValidText(f.Schedule) {
@@ -270,8 +269,7 @@ func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []Fir
 	return nil
 }
 
-// OfFire makes a load belong to a fire: the run starts in the transaction that records it, under the leader's lease,
-// and not at all if another leader has taken over the fire.
+// OfFire starts a run in the transaction that records its fire, and not at all if another leader took the fire over.
 func OfFire(r *start.LoadRequest, claim FireClaim) {
 	r.IdempotencyKey = claim.RunKey()
 	r.Sealing = func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {

@@ -58,8 +58,7 @@ SET version = s.version + 1, spec = $2, source = $3, zone = $4, next_due = $5, c
     last_due = CASE WHEN s.deleted_at IS NULL THEN s.last_due END, deleted_at = NULL
 RETURNING version, changed_at`
 
-// ApplySchedule creates or changes a schedule. Its next due time is the first one after now; but one that has come
-// and was not taken stays, if the new text has it, too.
+// ApplySchedule creates or changes a schedule. A due time not yet taken stays if the new text has it, too.
 func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (workqueue.AppliedDocument, error) {
 	return kind().Apply(ctx, s.db, &text.Document, actor,
 		func(ctx context.Context, tx pgx.Tx, was *ledger.Held, out *workqueue.AppliedDocument) (err error) {

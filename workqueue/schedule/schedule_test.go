@@ -28,8 +28,7 @@ func (b *bench) fallDue(name string) time.Time {
 func (b *bench) succeed() workqueue.Lease {
 	b.Helper()
 	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
-	lease := testenv.Must(session.New(b.Store).Lead(b.Context(), b.Open(), storetest.LeaseTTL))(b)
-	return lease
+	return testenv.Must(session.New(b.Store).Lead(b.Context(), b.Open(), storetest.LeaseTTL))(b)
 }
 
 func takeAt(name string, due time.Time) schedule.Taking {

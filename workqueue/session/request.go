@@ -73,7 +73,6 @@ DELETE FROM api_request WHERE (user_name, key) IN (
 )
 
 // ClaimRequest claims the right to carry out a request with a key, or returns what is known of an earlier claim.
-// fingerprint covers what is known of the request so far.
 func (s Store) ClaimRequest(ctx context.Context, key workqueue.RequestKey, operation string, fingerprint []byte,
 	session workqueue.SessionID,
 ) (claim *workqueue.RequestClaim, known *KeptRequest, err error) {

@@ -25,8 +25,7 @@ const (
 	MaxEventAge = 10 * 366 * 24 * time.Hour
 )
 
-// StreamValues are the settings of the JetStream streams. Zero is the default; of replicas, three in a cluster, else
-// one.
+// StreamValues are settings of JetStream streams. Zero is the default: in a cluster three replicas, else one.
 type StreamValues struct {
 	Replicas   int           `json:"replicas"`
 	WorkBytes  int64         `json:"work_bytes"`

@@ -162,8 +162,7 @@ func (s Store) ExpireWithoutPenalty(ctx context.Context, lease workqueue.Lease, 
 	return s.expire(ctx, lease, ids, workqueue.CauseSilence, silent())
 }
 
-// ReleaseUnsent reissues overdue slices whose requests are neither in the stream nor with a service, without blame.
-// Leader work.
+// ReleaseUnsent reissues overdue slices, without blame, that are in no stream and with no service. Leader work.
 func (s Store) ReleaseUnsent(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "unsent",
 		Message: "the request was not in the stream at the deadline"})

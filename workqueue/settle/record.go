@@ -25,7 +25,7 @@ type Slot struct {
 	Err         *workqueue.SlotError // nil: success
 }
 
-// Large is a result that is stored separately: see package results.
+// Large is a result that is stored separately: see package export.
 type Large struct {
 	ID    uuid.UUID
 	Bytes int64

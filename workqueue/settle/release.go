@@ -257,8 +257,7 @@ SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = tranch
         SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
 WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
 
-// GiveUpClaim expires a claimed slice that may or may not have been published: the next sweep reissues it with a new
-// ID.
+// GiveUpClaim expires a claimed slice that was perhaps published: the next sweep reissues it with a new ID.
 func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
 	if _, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session); err != nil {
 		return fmt.Errorf("give up the claim of slice %s: %w", id, err)

@@ -64,7 +64,7 @@ FROM (SELECT $1::uuid AS run_id, *
     FROM unnest($4::uuid[], $5::int[], $6::text[]) AS u (slice, ordinal, error_message)) p
 ` + plane.KeyOfPart
 
-	// failInvalid fails invalid items at steps that need no other, and skips them at later steps.
+	// failInvalid fails invalid items at steps that need no other, and skips them at later ones. The blocks are new.
 	failInvalid = `
 UPDATE work_block b
 SET ready = b.ready & ~u.mask, held = nullif(b.held & ~u.mask, B'0'::bit(8192)),

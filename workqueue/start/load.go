@@ -224,8 +224,7 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 const planByIdempotencyKey = `
 SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
 
-// KeyedPlan returns the plan of the run started with an idempotency key, and its version if it is a saved plan, else
-// 0. The error wraps ErrNotFound if no such run exists.
+// KeyedPlan returns the plan of the run started with an idempotency key, and its version if it is saved, else 0.
 func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()

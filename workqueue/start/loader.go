@@ -165,8 +165,7 @@ func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return l.seal(ctx, tx)
 }
 
-// loadInParts makes a large run: the row first, then batches in separate transactions over a few connections, then
-// the seal. If its node dies, the leader deletes the load.
+// loadInParts makes a large run: the row, then batches in parallel, then the seal. The leader deletes abandoned loads.
 func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
 	if err := l.choosePartition(ctx); err != nil {
 		return err
@@ -182,8 +181,8 @@ func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
 
 const loadConnections = 2
 
-// stream reads batches on this goroutine and writes them on others. Runs that skip duplicates have one writer, since
-// a batch's ordinals depend on what earlier batches kept.
+// stream reads batches on this goroutine and writes them on others. Runs that skip duplicates have one writer, since a
+// batch's ordinals depend on what earlier batches kept.
 func (l *loader) stream(ctx context.Context, batch *itemBatch) error {
 	group, ctx := errgroup.WithContext(ctx)
 	writers := loadConnections

@@ -76,14 +76,12 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 	return items, time.Since(started)
 }
 
-// refuse drops an unexpected reply.
 func (c *continuation) refuse(why error) {
 	c.flow.Refused.Add(1)
 	c.log.Error("a reply to a flow is refused", zap.String("subject", c.msg.Subject), zap.Error(why))
 	c.origin.Terminate(why)
 }
 
-// read parses the message and checks it against its subject.
 func (c *continuation) read() error {
 	to, err := wire.ParseReturn(c.msg.Subject)
 	if err != nil || to.Asker != c.flow.Server.Name {
@@ -105,8 +103,7 @@ func (c *continuation) read() error {
 	return nil
 }
 
-// take finds the reply's chunk and runs its next stage if all replies have arrived. With an error, the message was
-// not handled.
+// take finds the reply's chunk and runs its next stage if all replies have arrived. An error: nothing was handled.
 func (c *continuation) take(ctx context.Context) (items int, err error) {
 	f := c.flow
 	if f.Recent.isDone(c.id) {
@@ -185,7 +182,6 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	return len(c.from.Items), err
 }
 
-// job returns the job that answers the requester.
 func (c *continuation) job() (*serve.Job, error) {
 	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
@@ -204,7 +200,6 @@ func (c *continuation) job() (*serve.Job, error) {
 	return j, nil
 }
 
-// deliveries returns the delivery limit of the original request.
 func (c *continuation) deliveries() int {
 	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
@@ -264,7 +259,6 @@ func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 	return true
 }
 
-// clear removes the state and its parked replies.
 func (c *continuation) clear() {
 	for n := range c.state.parts {
 		c.parts = append(c.parts, strconv.Itoa(n))
@@ -272,7 +266,6 @@ func (c *continuation) clear() {
 	c.flow.Store.remove(c.id, c.parts...)
 }
 
-// giveUp answers the requester with a failure for all unanswered items.
 func (c *continuation) giveUp(failure *wire.SlotError) error {
 	j, err := c.job()
 	if err != nil {

@@ -45,8 +45,7 @@ type Flow struct {
 	Crash func(step string)
 }
 
-// repliesBeyond is how many replies are prefetched beyond the slots. Replies that calls wait for share the consumer
-// with the rest, and are handled first once fetched.
+// repliesBeyond is how many replies are prefetched beyond the slots, since replies for calls share the consumer.
 const repliesBeyond = 16
 
 // New makes a server run its chunks in stages.
@@ -79,7 +78,6 @@ func (f *Flow) step(name string) {
 	}
 }
 
-// start returns the first stage's work.
 func (f *Flow) start(j *serve.Job) serve.Work {
 	w := &Work{Flow: f, Job: j, Total: len(j.Request.Items)}
 	w.Sheet = f.open(w)
@@ -114,7 +112,6 @@ func (w *Work) questions() ([]question, *wire.SlotError) {
 	return q.Made, nil
 }
 
-// asks reports whether an unanswered item asks something.
 func (w *Work) asks() bool {
 	for _, asked := range w.Asked {
 		for _, ask := range asked.items {
@@ -181,7 +178,6 @@ func (q *Questioner) add(item *Item, query []byte) bool {
 	return true
 }
 
-// open ends the current request and starts another.
 func (q *Questioner) open(asked *asked) *wire.SlotError {
 	q.close(asked)
 	if len(q.Made) == wire.MaxRequests {
@@ -195,7 +191,6 @@ func (q *Questioner) open(asked *asked) *wire.SlotError {
 	return nil
 }
 
-// meta returns the headers of the next request.
 func (q *Questioner) meta(asked *asked) wire.Meta {
 	w, m := q.Work, q.Work.Job.Request.Meta
 	next := w.Stage + 1
@@ -224,7 +219,6 @@ func (q *Questioner) tooLarge(asked *asked, item *Item, size int) {
 			asked.name, size), false))
 }
 
-// label distinguishes targets of one endpoint.
 func (a *asked) label() string {
 	if a.name == a.endpoint {
 		return ""
@@ -232,7 +226,6 @@ func (a *asked) label() string {
 	return a.name
 }
 
-// asks returns the endpoints asked, without duplicates.
 func asks(questions []question) string {
 	var names []string
 	seen := map[string]bool{}

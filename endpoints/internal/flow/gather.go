@@ -57,8 +57,7 @@ type gathering struct {
 	parts  []string // parts in the stream besides the state
 }
 
-// take handles one reply message. It returns all messages if they are complete and this one must run the stage;
-// otherwise the message only needs an acknowledgement.
+// take handles a reply message. It returns all messages if they are complete and this one must run the stage.
 func (g *gathering) take(ctx context.Context, name string, reply StageReply, msg *nats.Msg) ([]StageReply, error) {
 	part := g.part(name, reply)
 	if len(g.from.Requests) == 1 && part.ends(g.from.asked[0], len(part.Ordinals)) {
@@ -87,8 +86,7 @@ func (g *gathering) take(ctx context.Context, name string, reply StageReply, msg
 	return nil, fmt.Errorf("gather replies for %s: others were ahead %d times", g.id, maxConflicts)
 }
 
-// note records a message, after parking it unless it completes the replies. It returns the head if this message must
-// run the stage, else nil.
+// note records a message, parked unless it is the last. It returns the head if this message must run the stage.
 func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*gatherHead, error) {
 	head, sequence, err := g.head(ctx)
 	if err != nil {
@@ -221,8 +219,7 @@ func (g *gathering) write(ctx context.Context, head *gatherHead, sequence uint64
 	return g.store.replace(ctx, g.store.subject(g.id, PartHead), sequence, body)
 }
 
-// parkOnce parks the message once, despite conflicts. It may still become the last one; then it is removed with the
-// rest.
+// parkOnce parks the message once, despite conflicts. If it then becomes the last one, it is removed with the rest.
 func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) error {
 	if slices.Contains(g.parts, name) {
 		return nil
@@ -259,7 +256,6 @@ func isParkedHeader(name string) bool {
 	}
 }
 
-// collect reads the parked messages.
 func (g *gathering) collect(ctx context.Context, head *gatherHead, last StageReply) ([]StageReply, error) {
 	var all []StageReply
 	g.parts = append(g.parts, PartHead)

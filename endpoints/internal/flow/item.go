@@ -245,8 +245,7 @@ func (w *Work) missing(from *Suspended, r int, seen []bool, failure *wire.SlotEr
 // maxRecent bounds each of the two generations in Recent.
 const maxRecent = 2048
 
-// Recent caches which chunks this instance is running or has run through a stage, to drop repeated replies cheaply.
-// The stream is authoritative.
+// Recent caches the chunks of this instance, to drop repeated replies cheaply. The stream is authoritative.
 type Recent struct {
 	mu      sync.Mutex
 	running map[wire.FlowID]bool

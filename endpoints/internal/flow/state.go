@@ -22,14 +22,12 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// stateVersion is the format version of a suspended chunk.
 const stateVersion = 1
 
 // MaxState bounds the state of a suspended chunk, as JSON.
 const MaxState = 16 << 20
 
-// Suspended is a chunk between two stages. The message's headers name the requester, so that it can be answered even
-// if the body cannot be read.
+// Suspended is a chunk between two stages. Headers name the requester, so it gets an answer despite a bad body.
 type Suspended struct {
 	Version  int    `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -56,14 +54,12 @@ type suspendedError struct {
 	Retry   bool   `json:"retry"`
 }
 
-// suspendedRequest is a request whose reply is pending.
 type suspendedRequest struct {
 	Target   string `json:"target"`
 	Endpoint string `json:"endpoint"`
 	Keep     bool   `json:"keep,omitempty"`
 }
 
-// suspendedItem is an item that moves to the next stage.
 type suspendedItem struct {
 	Ordinal int    // "i"
 	Key     string // "k"
@@ -115,8 +111,7 @@ func (i *suspendedItem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// DecodeSuspended parses the output of encode and checks all that stages rely on, because streams are untrusted.
-// States alias body.
+// DecodeSuspended parses and checks the output of encode; streams are untrusted. States alias body.
 func DecodeSuspended(body []byte, limits wire.Limits) (*Suspended, error) {
 	limits = limits.WithDefaults()
 	s := &Suspended{}
@@ -278,14 +273,11 @@ const (
 )
 
 var (
-	// errNoState means that the chunk has moved on or expired.
-	errNoState = errors.New("the chunk is not suspended, or no longer")
-	// errOtherWriter means that the message changed since it was read.
+	errNoState     = errors.New("the chunk is not suspended, or no longer")
 	errOtherWriter = errors.New("the message was changed by someone else")
 )
 
-// Store keeps suspended chunks in StreamFlow as messages found by subject. It needs only permission to publish and
-// get there.
+// Store keeps suspended chunks in StreamFlow as messages found by subject. It only needs to publish and get there.
 type Store struct {
 	NC       *nats.Conn
 	out      *serve.Outbox
@@ -327,7 +319,6 @@ func (s *Store) write(ctx context.Context, id wire.FlowID, header nats.Header, b
 	return nil
 }
 
-// stored is a state as read.
 type stored struct {
 	header nats.Header
 	body   []byte
@@ -400,8 +391,7 @@ func mayAppear(err error) bool {
 	return errors.Is(err, errTorn) || errors.Is(err, errNoState) && !errors.Is(err, errDone)
 }
 
-// get returns the last message on a subject and its sequence. It asks any replica, which needs permission for the
-// subject only.
+// get returns a subject's last message and its sequence, from any replica, with permission for that subject only.
 func (s *Store) get(ctx context.Context, subject string) (msg *nats.Msg, sequence uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
@@ -428,8 +418,7 @@ func (s *Store) get(ctx context.Context, subject string) (msg *nats.Msg, sequenc
 	return msg, sequence, nil
 }
 
-// replace stores a message if the last one on the subject has the given sequence, or none exists when it is 0.
-// Otherwise it returns errOtherWriter.
+// replace stores a message if the subject's last sequence is as given (0: none exists), else returns errOtherWriter.
 func (s *Store) replace(ctx context.Context, subject string, sequence uint64, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()

@@ -177,8 +177,7 @@ func (f *Flow) writeState(ctx context.Context, id wire.FlowID, header nats.Heade
 // publishers bounds the requests of one stage being published concurrently.
 const publishers = 8
 
-// turns serializes updates of the same chunk in this process: concurrent ones would only conflict. It is safe for
-// concurrent use; its zero value is ready.
+// turns serializes updates of a chunk in this process, which would conflict. It is safe for concurrent use.
 type turns struct {
 	mu     sync.Mutex
 	chunks map[wire.FlowID]*turn

@@ -64,7 +64,6 @@ func (w *Work) pass(failure *wire.SlotError) {
 	}
 }
 
-// advance runs stages until the chunk is answered, suspended or failed.
 func (w *Work) advance(ctx context.Context) *wire.SlotError {
 	for {
 		if failure := w.RunStage(ctx); failure != nil {
@@ -90,7 +89,6 @@ func (w *Work) RunStage(ctx context.Context) *wire.SlotError {
 	return serve.RunWrapped(ctx, w.Job, w.Stage, w)
 }
 
-// moveOn enters the next stage with the items that asked nothing.
 func (w *Work) moveOn() {
 	a := &w.Job.Answers
 	a.Mu.Lock()

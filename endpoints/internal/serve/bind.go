@@ -120,7 +120,6 @@ func unmade(err error) bool {
 	return stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer)
 }
 
-// explain says what is missing and how to fix it.
 func (p *Puller) explain(err error) string {
 	nc := p.nc
 	switch {
@@ -147,7 +146,6 @@ func (p *Puller) explain(err error) string {
 	}
 }
 
-// life is a puller's reported state. It is safe for concurrent use.
 type life struct {
 	Rebinds atomic.Int64
 
@@ -170,7 +168,6 @@ func (l *life) State() (wire.State, string) {
 	return l.now, l.reason
 }
 
-// consumerMade returns the consumer's creation time as reported by the server.
 func (p *Puller) consumerMade(ctx context.Context) (time.Time, error) {
 	consumer, err := p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint))
 	if err != nil {
@@ -209,7 +206,6 @@ func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 // stallTimeout is how long messages may wait at the server while an open pull receives none.
 const stallTimeout = 5 * time.Second
 
-// errStalled ends a stalled pull.
 var errStalled = errors.New("messages wait at the server, and none is sent to an open pull")
 
 // watchdog detects a pull that the server, or something in between, has forgotten: it is open and messages wait, but

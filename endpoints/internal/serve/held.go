@@ -17,7 +17,6 @@ const MaxHeld = 64 << 20
 // HeldDepth exceeds the depth that the JSON encoder writes.
 const HeldDepth = 1 << 16
 
-// held is the answers to a chunk that wrappers hold back.
 type held struct {
 	bodies []heldBody
 	bytes  int
@@ -32,7 +31,6 @@ type heldBody struct {
 	large *largeResult
 }
 
-// mark is the state when a Hold began.
 type mark struct{ bodies, bytes, total, errors int }
 
 // Holding returns the number of unsettled Holds.
@@ -50,7 +48,6 @@ func (a *Writer) Hold() {
 	a.held.marks = append(a.held.marks, mark{len(a.held.bodies), a.held.bytes, a.Total, a.Errors})
 }
 
-// stash holds the current message back.
 func (a *Writer) stash() {
 	h := &a.held
 	if h.over != nil { // it will be dropped
@@ -112,7 +109,6 @@ func (a *Writer) Settle(n int, drop bool) {
 	}
 }
 
-// forget drops the answers since m.
 func (a *Writer) forget(m mark) {
 	h := &a.held
 	for _, body := range h.bodies[m.bodies:] {
@@ -174,7 +170,6 @@ func appendSlots(slots []wire.Slot, buf *bytes.Buffer) ([]wire.Slot, error) {
 // a slow server has not acknowledged only adds load.
 const pieceRoom = 4
 
-// largeResult is a result sent in pieces.
 type largeResult struct {
 	ordinal     int
 	contentType string // empty for JSON

@@ -10,8 +10,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Fields are the log fields of a chunk: run, slice, and for a flow's question also the node's slice and the waiting
-// endpoints.
+// Fields returns the log fields of a chunk: run, slice, and for a flow's question the node's slice and the stack.
 func Fields(m wire.Meta) []zap.Field {
 	fields := []zap.Field{zap.Stringer("run", m.Run), zap.Stringer("slice", m.Slice)}
 	if m.Root != m.Slice {

@@ -81,8 +81,7 @@ func (o *Outbox) Try(ctx context.Context, msg *nats.Msg) error {
 	}, msg.Subject)
 }
 
-// Hopeless reports whether a message can never be accepted. Other errors pass: a full stream is emptied, a missing
-// one recreated, a server restarted.
+// Hopeless reports whether a message can never be accepted, unlike when a stream is full or a server down.
 func Hopeless(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) ||
 		errors.Is(err, nats.ErrConnectionClosed)

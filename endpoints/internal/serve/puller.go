@@ -25,7 +25,6 @@ const (
 	failuresToTell = 10
 )
 
-// errReconnected ends a pull lost with its connection.
 var errReconnected = errors.New("the connection was lost")
 
 // Scope is the life of one Run. Stopping ends first, then Working, then Sending.
@@ -141,7 +140,6 @@ func (p *Puller) rest(ctx context.Context, err error) {
 	_ = backoff.Sleep(ctx, backoff.Nth(firstBind, longestBind, p.failures-failuresToRest+1))
 }
 
-// recovered records that a pull delivered a message or stays alive.
 func (p *Puller) recovered() {
 	if p.failures > 0 {
 		p.failures = 0
@@ -257,5 +255,4 @@ func (p *Puller) handle(scope Scope, id RequestID, msg jetstream.Msg) {
 	items, took = p.Deal(scope, id, msg)
 }
 
-// errNoConsumer means that the consumer is missing or unreachable.
 var errNoConsumer = errors.New("the consumer does not exist or does not answer")

@@ -15,8 +15,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// quick is the chunk time below which chunks are prefetched. A slower service would only withhold them from other
-// instances.
+// quick is the chunk time below which chunks are prefetched. Slower services would withhold them from others.
 const quick = time.Second
 
 // AheadBytes bounds the bytes prefetched beyond the slots, and those of one pull.
@@ -68,7 +67,6 @@ func NewRoom(slots *Slots, byItem bool) *Room {
 	return r
 }
 
-// look wakes the waiting fetch.
 func (r *Room) look() {
 	select {
 	case r.freed <- struct{}{}:
@@ -229,8 +227,7 @@ func (q Queued) Nak(after time.Duration) bool {
 // maxDelivered bounds the count reported by a server.
 const maxDelivered = 1 << 30
 
-// parseTTL parses a TTL header like the server: seconds or a duration. It returns 0 for anything else, including
-// "never".
+// parseTTL parses a TTL header like the server: seconds or a duration; 0 for anything else, including "never".
 func parseTTL(value string) time.Duration {
 	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil && seconds > 0 {
 		return time.Duration(seconds) * time.Second

@@ -25,8 +25,7 @@ const (
 	buryTimeout = 5 * time.Second
 )
 
-// retryDelay returns the delay after the given number of attempts, with jitter to spread out requests that failed
-// together.
+// retryDelay returns the delay after an attempt, with jitter to spread out requests that failed together.
 func retryDelay(tries int) time.Duration {
 	d := backoff.Nth(FirstRetry, LongestRetry, tries)
 	return min(time.Duration(float64(d)*(0.75+rand.Float64()/2)), LongestRetry)
@@ -35,8 +34,7 @@ func retryDelay(tries int) time.Duration {
 // single reports whether a caller waits for the request and it survives this attempt.
 func (j *Job) single() bool { return j.Request.Mode == wire.ModeSingle && j.Origin.Persisted() }
 
-// Lane returns Calls if a caller waits: for a single request, a stage of its flow, or a direct request that is not a
-// node's.
+// Lane returns Calls if a caller waits for the request: single, a stage of its flow, or direct and not a node's.
 func (j *Job) Lane() Lane {
 	asker := j.Request.ReplyTo
 	if j.Request.Mode == wire.ModeSingle || asker.Call != "" && !j.Origin.Persisted() && !wire.IsNode(asker.Asker) {
@@ -45,14 +43,12 @@ func (j *Job) Lane() Lane {
 	return Chunks
 }
 
-// verdict is the outcome of an attempt at a single request.
 type verdict struct {
 	failure *wire.SlotError // applies to unanswered items, if any
 	passing *wire.SlotError // retryable error; nil if a retry would not help
 	fault   *wire.SlotError // error that the handler did not choose, if any
 }
 
-// judge evaluates the answers, which are all held.
 func (j *Job) judge(failure *wire.SlotError, undecided bool) (v verdict, err error) {
 	slots, err := j.Answers.HeldSlots()
 	if err != nil {

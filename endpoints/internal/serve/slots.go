@@ -20,8 +20,7 @@ const (
 const (
 	// callShare is how many times the slot time of waiting chunks calls may take.
 	callShare = 3
-	// longestDebt caps the time that calls may owe to chunks before a chunk goes next; usually it is a chunk's average
-	// time.
+	// longestDebt caps the time that calls may owe to chunks; usually the bound is a chunk's average time.
 	longestDebt = time.Second
 )
 

@@ -117,13 +117,11 @@ type window struct {
 	buckets  [latencyBuckets]int64
 }
 
-// pace is the throughput and latency of the last minute.
 type pace struct {
 	rate     float64 // answered items per second
 	p50, p99 time.Duration
 }
 
-// add counts a chunk that took so long, and its answered items.
 func (l *latency) add(now time.Time, items, answered int, took time.Duration) {
 	if items <= 0 {
 		return
@@ -185,7 +183,6 @@ func (w *window) quantile(percent int64) time.Duration {
 	return 0 // there are no items
 }
 
-// bucketOf returns a duration's bucket: latencySteps of equal width per doubling.
 func bucketOf(d time.Duration) int {
 	v := uint64(max(d, 0))
 	if v < latencySteps {
@@ -196,7 +193,6 @@ func bucketOf(d time.Duration) int {
 	return (octave-2)*latencySteps + int(step)
 }
 
-// middleOf returns a bucket's representative duration.
 func middleOf(bucket int) time.Duration {
 	if bucket < 2*latencySteps { // 1 ns wide
 		return time.Duration(bucket)

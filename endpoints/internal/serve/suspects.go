@@ -34,7 +34,6 @@ type Suspects struct {
 	changed chan struct{}     // closed to wake waiters; nil without waiters
 }
 
-// visitor is a request to be handled.
 type visitor struct {
 	root    uuid.UUID // root slice
 	suspect bool

@@ -35,8 +35,7 @@ type Wrapped interface {
 type WorkItems interface {
 	// Unanswered returns the unanswered items in request order.
 	Unanswered() []Item
-	// ClaimFor marks an item as answered by a wrapper, or returns false if it does not exist or is answered. Answers.Mu
-	// must be held.
+	// ClaimFor marks an item as answered by a wrapper; false if unknown or answered. Answers.Mu must be held.
 	ClaimFor(ordinal int) bool
 	// LeaveOut removes answered items from those for the handler.
 	LeaveOut()

@@ -76,7 +76,6 @@ func (a *Writer) open() {
 	a.here = 0
 }
 
-// begin starts a slot, up to its result or error.
 func (a *Writer) begin(ordinal int) {
 	if a.Buf == nil {
 		a.open()
@@ -150,7 +149,6 @@ func (a *Writer) fits() bool {
 	return a.Buf.Len()-a.slot+len(`}`)+len(replyOpen)+len(ReplyClose) <= a.Limit
 }
 
-// commit ends a slot that fits.
 func (a *Writer) commit() {
 	a.Buf.WriteByte('}')
 	if a.Buf.Len()+len(ReplyClose) > a.Limit {

@@ -87,8 +87,7 @@ func New(conns *connections.Connections, cfg Config) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.transports.close() }
 
-// RestsUntil returns until when a host asked not to be called, given its pacing key such as http:127.0.0.1:8081. It
-// does not if the time is zero or past.
+// RestsUntil returns until when a host (http:127.0.0.1:8081) asked not to be called; zero or past: not at all.
 func (c *Client) RestsUntil(paceKey string) time.Time { return c.rests.until(paceKey) }
 
 // Fetcher returns the fetcher of a step with these settings, the JSON of gather.HTTP. The error is a *wire.SlotError
@@ -127,7 +126,6 @@ func (c *Client) parse(config []byte) (*step, error) {
 	return s, nil
 }
 
-// checkSecrets checks that this node has the step's secrets and may send them.
 func (s *step) checkSecrets() error {
 	for _, name := range s.templates.Secrets() {
 		if _, err := s.secretValue(name); err != nil {
@@ -141,8 +139,7 @@ func (s *step) checkSecrets() error {
 // redirects nor adds secrets. The caller must limit reading the response.
 func (c *Client) Transport() http.RoundTripper { return c.transports }
 
-// Explain returns why a request through Transport failed, without the URL that err contains. passes reports whether a
-// retry may succeed.
+// Explain returns why a request through Transport failed, without its URL, and whether a retry may succeed.
 func Explain(err error) (why string, passes bool) {
 	if _, refused := errors.AsType[*addressError](err); refused {
 		return (&addressError{}).Error(), false
@@ -168,8 +165,7 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// transports keeps one connection pool for hosts without settings, and one for each host with, so that client
-// certificates are shown only to their host.
+// transports pools connections, separately for each host with settings: only it may see its client certificate.
 type transports struct {
 	client *Client
 	plain  *http.Transport
@@ -287,7 +283,6 @@ func (s *step) checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// sameHost reports whether two URLs have the same origin.
 func sameHost(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
 }
@@ -299,14 +294,12 @@ func portOf(u *url.URL) string {
 	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 }
 
-// refusedRedirect returns the redirect that was not followed, or nil.
 func refusedRedirect(err error) *redirectError {
 	refused, _ := errors.AsType[*redirectError](err)
 	return refused
 }
 
-// addressError means that an address is not allowed. It omits the address, so that plan authors cannot explore the
-// operator's network.
+// addressError means that an address is not allowed. It omits it: plan authors must not explore the network.
 type addressError struct{}
 
 func (*addressError) Error() string {
@@ -314,8 +307,7 @@ func (*addressError) Error() string {
 		"those may be reached"
 }
 
-// special are non-public ranges that netip does not know. Some embed an IPv4 address, through which a private one
-// could be reached.
+// special are non-public ranges unknown to netip. Some embed an IPv4 address, perhaps a private one.
 var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("0.0.0.0/8"),       // this network
 	netip.MustParsePrefix("100.64.0.0/10"),   // carrier-grade NAT
@@ -346,7 +338,6 @@ func public(address netip.Addr) bool {
 		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkAddress returns an *addressError if an address is not allowed.
 func checkAddress(at netip.AddrPort, allowed []connections.Network) error {
 	if public(at.Addr()) || slices.ContainsFunc(allowed, func(n connections.Network) bool { return n.Contains(at) }) {
 		return nil

@@ -47,7 +47,6 @@ const (
 	CodeCharset        = "unsupported_charset" // JSON declared in an encoding other than UTF-8; permanent
 )
 
-// outcome is the outcome of one request.
 type outcome struct {
 	slot   wire.SlotError // no error if the code is empty
 	down   bool           // no answer: the service may be down
@@ -59,7 +58,6 @@ func failed(code string, retry bool, format string, args ...any) outcome {
 	return outcome{slot: wire.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
 }
 
-// flawed returns the outcome for JSON that is ambiguous, if it is.
 func (s *step) flawed(value []byte, maxDepth int) outcome {
 	flaw := wire.FlawOf(value, maxDepth)
 	if flaw == nil {
@@ -71,7 +69,6 @@ func (s *step) flawed(value []byte, maxDepth int) outcome {
 
 func (o outcome) failed() bool { return o.slot.Code != "" }
 
-// templateFailed returns the outcome for a template that cannot be expanded.
 func (s *step) templateFailed(what string, err error) outcome {
 	if long, ok := errors.AsType[*template.TooLongError](err); ok {
 		return failed(CodeURLTooLong, false, "%v", long)
@@ -115,7 +112,6 @@ func connecting(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// untrusted returns what is wrong with a certificate.
 func untrusted(err error) (why string, bad bool) {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "its certificate is signed by an authority that this node does not know; the operator's http.hosts can " +
@@ -154,7 +150,6 @@ func broken(err error) string {
 	return "the connection broke, or what came was no HTTP"
 }
 
-// statusFailed returns the outcome for a status other than success.
 func (s *step) statusFailed(status int, header http.Header, said string) outcome {
 	code, retry := codeOf(status)
 	wait, rest := retryAfter(header, time.Now())

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
-// fetchMany sends one request for all items of a chunk.
 func (s *step) fetchMany(ctx context.Context, req *fetch.Request, mine *share) ([]fetch.Slot, error) {
 	values := s.values(req)
 	for i := range req.Items {
@@ -47,8 +46,7 @@ func payload(item *fetch.Item) []byte {
 	return item.Payload
 }
 
-// refused returns the outcome of a chunk whose request failed. If smaller chunks or a retry may help, it is the
-// chunk's error. Otherwise each item gets it.
+// refused fails the chunk after a failed request if smaller chunks or a retry may help, else each item.
 func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	switch out.slot.Code {
 	case CodeThrottled, CodeOverloaded, CodeNoSecret, CodeAddress, CodeRedirect, CodeTLS, CodeUnauthorized, CodeForbidden,
@@ -110,7 +108,6 @@ func byName(text []byte) map[string][]byte {
 	return results
 }
 
-// keyText returns a key that may be written as a number.
 func keyText(text []byte) (key string, ok bool) {
 	var value any
 	d := json.NewDecoder(strings.NewReader(string(text)))
@@ -125,7 +122,6 @@ func keyText(text []byte) (key string, ok bool) {
 	return "", false
 }
 
-// resultOf returns an item's outcome. Results of other keys are ignored.
 func (s *step) resultOf(results map[string][]byte, item *fetch.Item) outcome {
 	host := s.templates.URL.Shown()
 	result, there := results[item.Key]

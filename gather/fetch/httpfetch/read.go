@@ -24,14 +24,12 @@ const (
 	// maxErrorBody bounds the bytes read of an error response: enough that quoting never cuts a secret in two.
 	maxErrorBody = 64 << 10
 	// firstRead is the initial buffer size for a response.
-	firstRead = 64 << 10
-	// maxContentType bounds a content type's length.
+	firstRead      = 64 << 10
 	maxContentType = 200
 )
 
 var errTooLarge = errors.New("larger than is allowed")
 
-// answer is a successful response.
 type answer struct {
 	data        []byte
 	contentType string // empty for JSON
@@ -60,7 +58,6 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	return outcome{answer: &answer{body, whole}}
 }
 
-// unread returns the outcome for a body that could not be read completely.
 func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err error) outcome {
 	host := s.templates.URL.Shown()
 	const noGzip = "%s answers with what is said to be gzip (Content-Encoding) and is none, or is "
@@ -102,7 +99,6 @@ func notGzip(err error) bool {
 	return corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum)
 }
 
-// checkJSON rejects ambiguous JSON, with separate codes.
 func (s *step) checkJSON(h http.Header, body []byte) outcome {
 	host := s.templates.URL.Shown()
 	_, params, _ := mime.ParseMediaType(h.Get("Content-Type")) // already validated
@@ -141,8 +137,7 @@ func readAll(r *http.Response, limit int) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// contentType returns a response's media type, without and with parameters. A response without one is JSON if it is
-// valid as such.
+// contentType returns a media type without and with parameters. A response without one is JSON if valid as such.
 func contentType(h http.Header, body []byte) (kind, whole string, known bool) {
 	said := h.Get("Content-Type")
 	if said == "" {

@@ -55,7 +55,6 @@ func serve(t *testing.T, handler http.HandlerFunc, more ...string) *bundle {
 	return b
 }
 
-// requests returns what the service was asked.
 func (b *bundle) requests() []*http.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()

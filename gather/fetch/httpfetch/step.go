@@ -188,10 +188,8 @@ func (s *step) request(ctx context.Context, values *template.Values) (*http.Requ
 	return r, outcome{}
 }
 
-// maxHeaderValue bounds the length of a header value.
 const maxHeaderValue = 8 << 10
 
-// asSlot returns an item's slot for its request's outcome.
 func (o outcome) asSlot(ordinal int) fetch.Slot {
 	if o.failed() {
 		e := o.slot
@@ -200,7 +198,6 @@ func (o outcome) asSlot(ordinal int) fetch.Slot {
 	return fetch.Slot{Ordinal: ordinal, Data: o.answer.data, ContentType: o.answer.contentType}
 }
 
-// asError returns a chunk's error for its request's outcome.
 func (o outcome) asError() error {
 	e := o.slot
 	return fetch.Clean(&e)
@@ -209,7 +206,6 @@ func (o outcome) asError() error {
 // heldBytes bounds the results of a chunk held without a sink.
 const heldBytes = 64 << 20
 
-// round sends a request for each item of a chunk.
 type round struct {
 	step  *step
 	req   *fetch.Request
@@ -226,7 +222,6 @@ type round struct {
 	stop   chan struct{} // closed when it does
 }
 
-// failedItem is an item whose request got no answer from the service.
 type failedItem struct {
 	ordinal int
 	why     outcome
@@ -236,8 +231,7 @@ func newRound(s *step, req *fetch.Request, mine *share) *round {
 	return &round{step: s, req: req, share: mine, most: max(3, s.Concurrency), stop: make(chan struct{})}
 }
 
-// run requests all items. It stops when the service no longer answers: then the chunk fails, and the remaining items
-// are not blamed.
+// run requests all items. When the service stops answering, the chunk fails, and remaining items are not blamed.
 func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -259,7 +253,6 @@ func (r *round) run(ctx context.Context) ([]fetch.Slot, error) {
 	return r.end(context.Cause(ctx))
 }
 
-// take returns the next item, or nil at the end of the round.
 func (r *round) take() *fetch.Item {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -385,7 +378,6 @@ func point(text []byte, pointer string) (value []byte, found bool) {
 	return text, true
 }
 
-// member returns an object's field or a list's element.
 func member(text []byte, name string) (value []byte, found bool) {
 	if isObject(text) {
 		times := 0

@@ -239,7 +239,6 @@ func CheckWebhookURL(address string) (*url.URL, error) {
 
 var errNoConnections = errors.New("this node has no secrets (serve --connections FILE)")
 
-// keyOf returns the signing key for u, if the operator's file allows the secret for its host.
 func keyOf(conns *connections.Connections, u *url.URL, secret string) ([]byte, error) {
 	if conns == nil {
 		return nil, errNoConnections
@@ -275,7 +274,6 @@ const (
 var errSecretForm = errors.New("it must be whsec_ and 24 to 64 random bytes in base64; make one with: " +
 	"echo whsec_$(openssl rand -base64 32)")
 
-// signingKey parses a secret in the standard's form.
 func signingKey(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)

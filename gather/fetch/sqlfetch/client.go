@@ -103,7 +103,6 @@ func (c *Client) pool(source *connections.Source) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// columns are the query's columns and the statement that wraps it.
 type columns struct {
 	bytes bool // the value is bytea
 	sql   string

@@ -24,7 +24,6 @@ import (
 // chunkBytes bounds the values of a chunk in memory.
 const chunkBytes = 64 << 20
 
-// found is an item's query result.
 type found struct {
 	rows  int
 	data  []byte // the value; of many rows the list without its end
@@ -142,7 +141,6 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 	return slot
 }
 
-// converted returns what a conversion to jsonb does with a flaw.
 func converted(code string) string {
 	if code == wire.CodeDuplicateName {
 		return " (::jsonb keeps the last of such values)"
@@ -169,7 +167,6 @@ const (
 	CodeBadResult   = wire.CodeBadResult // the database returned invalid JSON
 )
 
-// verdict is the meaning of a query's error.
 type verdict struct {
 	code  string
 	retry bool
@@ -213,7 +210,6 @@ func ofState(state string) verdict {
 	return verdict{CodeSQLError, false, false}
 }
 
-// failed returns the outcome of a chunk whose query failed.
 func (s *step) failed(req *fetch.Request, err error) ([]fetch.Slot, error) {
 	if slot, ok := errors.AsType[*queryError](err); ok {
 		return s.refused(req, verdict{slot.code, false, slot.whole}, slot.message)
@@ -221,7 +217,6 @@ func (s *step) failed(req *fetch.Request, err error) ([]fetch.Slot, error) {
 	return s.refused(req, judge(err), s.source.Explain(err))
 }
 
-// queryError is our own error about a query's result.
 type queryError struct {
 	code    string
 	whole   bool

@@ -70,7 +70,6 @@ func (b *bundle) exec(t *testing.T, sql string) {
 	testenv.Must(b.admin.Exec(t.Context(), sql))(t)
 }
 
-// client makes a client with one source.
 func client(t *testing.T, dsn string, more ...string) *sqlfetch.Client {
 	t.Helper()
 	dir := t.TempDir()

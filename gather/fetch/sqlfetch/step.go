@@ -40,7 +40,6 @@ func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	return s.failed(req, err)
 }
 
-// query runs the query for a chunk on a connection of the source.
 func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
 	params, err := s.params(req)
 	if err != nil {
@@ -96,7 +95,6 @@ func (s *step) limit() time.Duration {
 	return limit
 }
 
-// params returns the query's parameters: keys, items and run parameters.
 func (s *step) params(req *fetch.Request) ([][]byte, error) {
 	params := make([][]byte, 3)
 	params[0] = keyArray(req.Items)

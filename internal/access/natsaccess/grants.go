@@ -16,7 +16,6 @@ const unanswered = time.Second
 // Nothing else is answered, and unanswered mappings stay in the server's memory that long.
 const confirmed = 5 * time.Second
 
-// discovery are the subjects of service discovery.
 const discovery = "$SRV.>"
 
 // New returns the accounts for the roles.
@@ -57,7 +56,6 @@ func New(roles Roles) (*System, error) {
 
 func accountOf(r *role) string { return NodeAccount + "-" + r.name }
 
-// serve grants a service what it needs for an endpoint, and the nodes what they need of it.
 func serve(nodes, own *Account, endpoint string) {
 	consume(nodes, own, wire.StreamWork, endpoint)
 	consume(nodes, own, wire.StreamWork, wire.LaneOf(endpoint))
@@ -73,7 +71,6 @@ func serve(nodes, own *Account, endpoint string) {
 	nodes.request(own, discovery, true, 0)
 }
 
-// consume grants a service what it needs to read its consumer of a stream.
 func consume(nodes, own *Account, stream, endpoint string) {
 	consumer := stream + "." + wire.ConsumerName(endpoint)
 	own.request(nodes, apiPrefix+"CONSUMER.INFO."+consumer, false, 0)
@@ -90,7 +87,6 @@ const (
 	longAckSubjects = "$JS.ACK.*.*.%s.*.*.*.*.>"
 )
 
-// ask lets a role call an endpoint, and the endpoint's service answer it.
 func (s *System) ask(r, callee *role, endpoint string) {
 	nodes, own, other := s.Accounts[0], s.account(accountOf(r)), s.account(accountOf(callee))
 	own.request(nodes, wire.WorkSubject(endpoint), false, 0)
@@ -110,7 +106,6 @@ func (s *System) ask(r, callee *role, endpoint string) {
 	}
 }
 
-// view grants read access.
 func (s *System) view(own *Account, all []*role) {
 	nodes := s.Accounts[0]
 	consumers := []string{wire.StreamReply + "." + wire.RecorderConsumer,
@@ -177,7 +172,6 @@ func (a *Account) conf(b *strings.Builder, public map[string]string) {
 	b.WriteString("  }\n")
 }
 
-// section writes a list, one line per entry, unless it is empty.
 func section[T any](b *strings.Builder, begin, end string, list []T, line func(T) string) {
 	if len(list) == 0 {
 		return

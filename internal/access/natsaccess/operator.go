@@ -81,7 +81,6 @@ type operator struct {
 	public map[string]string
 }
 
-// know reads or creates an account's key.
 func (o *operator) know(name string) (err error) {
 	if o.pairs[name], err = o.keys.pair(name, nkeys.PrefixByteAccount); err != nil {
 		return err
@@ -113,7 +112,6 @@ func (o *operator) operator() (string, error) {
 	return token, write(file, []byte(token+"\n"))
 }
 
-// account returns the signed JWT of an account.
 func (o *operator) account(a *Account) (string, error) {
 	claims := jwt.NewAccountClaims(o.public[a.Name])
 	claims.Name = a.Name
@@ -145,7 +143,6 @@ func (o *operator) account(a *Account) (string, error) {
 	return claims.Encode(o.pair)
 }
 
-// claim makes an export private: importers need a token.
 func (e *Export) claim() *jwt.Export {
 	claim := &jwt.Export{Name: e.Subject, Subject: jwt.Subject(e.Subject), Type: kindOf(e.Stream), TokenReq: true}
 	if e.Stream {
@@ -158,7 +155,6 @@ func (e *Export) claim() *jwt.Export {
 	return claim
 }
 
-// imported signs an activation token by the exporting account.
 func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
 	activation := jwt.NewActivationClaims(o.public[a.Name])
 	activation.ImportSubject, activation.ImportType = jwt.Subject(i.Subject), kindOf(i.Stream)
@@ -170,7 +166,6 @@ func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
 		LocalSubject: jwt.RenamingSubject(numbered(i.Local)), Type: kindOf(i.Stream)}, nil
 }
 
-// numbered writes wildcards as in JWTs: $1, $2, ….
 func numbered(subject string) string {
 	parts := strings.Split(subject, ".")
 	n := 0

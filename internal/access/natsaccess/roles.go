@@ -64,7 +64,6 @@ type Roles struct {
 	Viewers []string
 }
 
-// role is everything granted to a name.
 type role struct {
 	name       string
 	serves     []string
@@ -74,7 +73,6 @@ type role struct {
 	views      bool
 }
 
-// byName returns the roles sorted by name, and the role that serves each endpoint.
 func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 	named := map[string]*role{}
 	of := func(name string) *role {
@@ -125,7 +123,6 @@ func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 	return all, serves, check(all, serves)
 }
 
-// check refuses ambiguous names, and callers of endpoints that no role serves.
 func check(all []*role, serves map[string]*role) error {
 	variables := map[string]string{Variable(NodeName): NodeName}
 	callers := map[string]string{}
@@ -168,7 +165,6 @@ func Variable(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + "_PASSWORD"
 }
 
-// union returns the distinct elements of both lists, in order.
 func union(a, b []string) []string {
 	var all []string
 	for _, each := range slices.Concat(a, b) {
@@ -179,7 +175,6 @@ func union(a, b []string) []string {
 	return all
 }
 
-// seedEnding is the extension of seed files.
 const seedEnding = ".nk"
 
 // Keys are nkeys kept in a directory as seeds. Existing keys are never changed, so their holders keep them when
@@ -194,7 +189,6 @@ func KeysIn(dir string) (*Keys, error) {
 	return &Keys{dir: dir}, nil
 }
 
-// pair returns the key of a name, creating it if needed.
 func (k *Keys) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
 	file := filepath.Join(k.dir, name+seedEnding)
 	seed, err := os.ReadFile(file)
@@ -216,7 +210,6 @@ func (k *Keys) pair(name string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error)
 	return pair, nil
 }
 
-// make creates a key in a file with mode 0600.
 func (k *Keys) make(file string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error) {
 	pair, err := nkeys.CreatePair(prefix)
 	if err != nil {
@@ -229,7 +222,6 @@ func (k *Keys) make(file string, prefix nkeys.PrefixByte) (nkeys.KeyPair, error)
 	return pair, write(file, append(seed, '\n'))
 }
 
-// write replaces a file, with mode 0600.
 func write(file string, content []byte) error {
 	temporary := file + ".new"
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {

@@ -27,8 +27,7 @@ func TestPullsByHand(t *testing.T) {
 	inbox := nc.NewInbox()
 	sub := testenv.Must(nc.SubscribeSync(inbox))(t)
 	next := func() *nats.Msg {
-		msg := testenv.Must(sub.NextMsg(patience))(t)
-		return msg
+		return testenv.Must(sub.NextMsg(patience))(t)
 	}
 	body := []byte(`{"batch":2,"expires":1000000000,"max_bytes":2000000}`)
 	testenv.NoError(t, nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.accounts", inbox, body))

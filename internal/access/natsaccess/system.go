@@ -96,12 +96,10 @@ func (a *Account) hear(of *Account, subject, among string) {
 	a.Imports = append(a.Imports, Import{Account: of.Name, Subject: subject, Stream: true})
 }
 
-// has reports whether a subject is already imported.
 func (a *Account) has(of *Account, subject string) bool {
 	return slices.ContainsFunc(a.Imports, func(i Import) bool { return i.Account == of.Name && i.Subject == subject })
 }
 
-// export returns the export of a subject, creating it if needed.
 func (a *Account) export(subject string, stream bool) *Export {
 	for _, e := range a.Exports {
 		if e.Subject == subject && e.Stream == stream {
@@ -117,7 +115,6 @@ func (a *Account) export(subject string, stream bool) *Export {
 // JetStream.
 const apiPrefix = "$JS.API."
 
-// localAPI returns the name of a JetStream API subject in another account; empty for other subjects.
 func localAPI(subject string) string {
 	rest, api := strings.CutPrefix(subject, apiPrefix)
 	if !api {

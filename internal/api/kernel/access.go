@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Limits on concurrent requests that read whole runs, page by page, or much of one run at once. Each holds a
+// Limits on concurrent requests that read whole runs, page by page, or much of one run. Each holds a
 // connection while it reads. So they get these shares of the store's connections, and one user half a share; the rest
 // is for other requests and for the node.
 const (
@@ -117,7 +117,6 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	s.idempotent(s.mux, w, r, route.unstored)
 }
 
-// takeSlot reserves a slot for a request that reads much, and counts an unauthenticated one.
 func (s *Kernel) takeSlot(
 	w http.ResponseWriter, r *http.Request, route *Route, user string,
 ) (giveBack func(), err error) {
@@ -154,7 +153,6 @@ func isTrue(value string) bool {
 	return err == nil && is
 }
 
-// madeBy sets the caller of a request, discarding what the client claims.
 func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.Request {
 	r = r.WithContext(ctx)
 	r.Header = r.Header.Clone()
@@ -185,7 +183,6 @@ func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Princip
 	return &who, nil
 }
 
-// whoAsks identifies the caller by token or else by cookie.
 func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, secret, _ := strings.Cut(header, " ")
@@ -245,7 +242,6 @@ func (s *Kernel) Deny(w http.ResponseWriter, r *http.Request, err error) {
 	SendProblem(w, p)
 }
 
-// busyRetry is the Retry-After for busy resources, in seconds.
 const busyRetry = 5
 
 func retryAfter(err error) int {
@@ -371,7 +367,7 @@ func ScansRunIf(parameter string, op huma.Operation) huma.Operation {
 	return noted(ReadsMany(op), metaScansRunIf, parameter)
 }
 
-// ReadsMany marks an operation that reads much of a run at once, to limit its concurrency.
+// ReadsMany marks an operation that reads much of a run, to limit its concurrency.
 func ReadsMany(op huma.Operation) huma.Operation { return noted(op, metaReadsMany, true) }
 
 // BroadIf marks an operation as broad if one of the parameters is present, since it then searches everything.

@@ -41,7 +41,6 @@ func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *h
 // deadlineStep is the minimum interval between changes of a deadline.
 const deadlineStep = time.Second / 4
 
-// slowestBody is the minimum rate of a body, in bytes per second.
 const slowestBody = 256
 
 // timedBody extends the deadline whenever bytes arrive, though not indefinitely, and removes it at the end of the
@@ -96,7 +95,6 @@ func (b *timedBody) left(now time.Time) time.Duration {
 	return b.silence + time.Duration(b.came)*(time.Second/slowestBody) - b.waited
 }
 
-// slowBodyError is a timeout of a body that arrives too slowly.
 type slowBodyError struct {
 	silence time.Duration
 	whole   bool // the whole body was due
@@ -110,10 +108,8 @@ func (e *slowBodyError) Error() string {
 		"parts to an open run (tranche run open, run add)", e.silence, slowestBody)
 }
 
-// Timeout makes it a net.Error.
 func (*slowBodyError) Timeout() bool { return true }
 
-// Temporary is true: the next body may be faster.
 func (*slowBodyError) Temporary() bool { return true }
 
 // SlowBody reports whether an error is a timeout of a body, and describes it.
@@ -202,7 +198,6 @@ func refuseBody(ctx context.Context, r *http.Request) (allow func()) {
 	return func() {}
 }
 
-// streamBody removes the time limit of a body while it keeps coming.
 func streamBody(r *http.Request) {
 	if body, ok := r.Body.(*timedBody); ok {
 		body.until = time.Time{}
@@ -301,10 +296,8 @@ func (t *timedWriter) finish() {
 
 func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// noRoute is the route, in metrics, of requests refused before routing.
 const noRoute = "(none)"
 
-// noteRoute records the route for metrics; open means that every caller is an admin.
 func noteRoute(w http.ResponseWriter, pattern string, open bool) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.route = pattern
@@ -364,7 +357,6 @@ func (b bulkRoom) Enter(r *http.Request, most int64) (leave func(), err error) {
 	return held.leave, nil
 }
 
-// heldBody is the received part of a body, with room reserved for it.
 type heldBody struct {
 	room  *semaphore.Weighted
 	bytes bytes.Buffer
@@ -387,7 +379,6 @@ func (h *heldBody) fill(ctx context.Context, from io.Reader, most int) (end io.R
 	return from, nil
 }
 
-// take waits for room for n more bytes.
 func (h *heldBody) take(ctx context.Context, n int) error {
 	if n == 0 { // at the end, where the context may have ended too
 		return nil

@@ -79,7 +79,6 @@ func lastWhole(text []byte) int {
 	return len(text)
 }
 
-// unpack undoes the protocol's compression. Damaged data is shown unchanged.
 func unpack(body []byte, encoding string) ([]byte, bool) {
 	if !strings.EqualFold(encoding, "zstd") {
 		return nil, false

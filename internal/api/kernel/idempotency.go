@@ -108,7 +108,6 @@ func refuseUnderWay(w http.ResponseWriter) {
 		" is in progress; ask again with the same key for its answer")
 }
 
-// once executes a request, or replays the answer of an earlier equal one.
 func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
 	claim, known, err := session.New(s.Store).ClaimRequest(r.Context(), key, r.Method+" "+Cut(r.URL.Path, maxDetail),

@@ -106,7 +106,6 @@ func wanted(t reflect.Type) string {
 	}
 }
 
-// placeOf formats a pointer like keys[3] and step.chunk.
 func placeOf(at jsontext.Pointer) string {
 	place := ""
 	for name := range at.Tokens() {

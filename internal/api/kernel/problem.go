@@ -91,7 +91,6 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-// failure returns an operation's error as a problem with its headers.
 func (s *Kernel) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
@@ -361,7 +360,6 @@ func BoundProblems(_ huma.Context, _ string, v any) (any, error) {
 	return v, nil
 }
 
-// echo returns a short value unchanged, else the beginning of its JSON.
 func echo(value any) any {
 	switch v := value.(type) {
 	case nil, bool, int, int64, float64:

@@ -51,7 +51,6 @@ func (s *Kernel) MayChange() error {
 	return errNotReady
 }
 
-// noNATS returns the error for a node that cannot reach NATS or is refused by it.
 func (s *Kernel) noNATS() *UnavailableError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
 		return Away(refused + "; " + health.NATS.Advice("refused").Do)
@@ -181,7 +180,6 @@ const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorde
 	"live; see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so " +
 	"(SHOW default_transaction_read_only); work continues automatically when it does"
 
-// shortage describes the exhausted resource an error is about, with a remedy; empty for other errors.
 func (s *Kernel) shortage(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {

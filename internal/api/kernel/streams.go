@@ -39,7 +39,6 @@ func (e *tooManyError) Error() string { return e.detail }
 // TooMany returns an error for exceeding a limit on concurrent streams.
 func TooMany(detail string) error { return &tooManyError{detail} }
 
-// Enter counts a stream in; leave must be called at its end.
 func (s *streams) Enter(user string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

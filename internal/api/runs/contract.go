@@ -22,7 +22,7 @@ import (
 
 const (
 	// contractWait limits how long a start waits for its services to report what they read. Services that do not answer
-	// in time are not compared.
+	// by then are not compared.
 	contractWait = 2 * time.Second
 	// maxCompared limits the items compared with what services read.
 	maxCompared    = 100
@@ -209,7 +209,6 @@ func (c *Comparison) see(payload []byte, valid bool, err error) error {
 	return err
 }
 
-// verdict returns an error for a missing required field, and collects warnings.
 func (c *Comparison) verdict() error {
 	if c.items == 0 {
 		return nil

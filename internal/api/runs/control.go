@@ -135,7 +135,6 @@ func (Sizing) Schema(huma.Registry) *huma.Schema {
 		Description: "a number, or auto", Examples: []any{500, "auto"}}
 }
 
-// given returns nil for 0, which is not a size.
 func (s Sizing) given() *workqueue.Adaptive {
 	if s.Adaptive == (workqueue.Adaptive{}) {
 		return nil
@@ -211,7 +210,6 @@ func (c *RunChanges) change() (controlstore.RunChange, error) {
 	return out, err
 }
 
-// maxFailed normalises a threshold; nil stays nil.
 func maxFailed(text *string) (*string, error) {
 	if text == nil {
 		return nil, nil //nolint:nilnil // not given

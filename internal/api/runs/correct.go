@@ -104,7 +104,6 @@ func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, 
 	return out, err
 }
 
-// contractOfRun queries the services of a run's steps for what they read. mode overrides the plan's setting.
 func (s changes) contractOfRun(ctx context.Context, run workqueue.RunID, mode string) (*Contract, error) {
 	plan, err := planOfRun(ctx, s.Store, run)
 	if err != nil {

@@ -132,7 +132,6 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 	}
 }
 
-// unheardAsk is an endpoint that a flow calls and that has no listeners.
 type unheardAsk struct {
 	endpoint string
 	requests uint64 // waiting for it

@@ -87,14 +87,12 @@ func (s *Routes) lookAtConsumers(ctx context.Context, names []string) map[string
 	return all
 }
 
-// flows selects the endpoints whose handlers are cut into stages.
 func (v *servicesSeen) flows(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !slices.ContainsFunc(v.listeners[name], func(l wire.Listener) bool { return l.Stages > 0 })
 	})
 }
 
-// apply refines what the database says of groups by what services do.
 func (v *servicesSeen) apply(groups []health.MissingGroup) {
 	for i := range groups {
 		g := &groups[i]
@@ -111,7 +109,6 @@ func (v *servicesSeen) apply(groups []health.MissingGroup) {
 	}
 }
 
-// away refines a group while this node cannot reach NATS.
 func (v *servicesSeen) away(g *health.MissingGroup) {
 	const cannot = "this node cannot reach NATS"
 	if g.State == "sent" {
@@ -131,7 +128,6 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	g.Advice = []health.Advice{health.NATS.Advice("")}
 }
 
-// unsent refines a group that waits for a node or for requests in flight.
 func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	node := g.Owner == health.OwnerNode && g.Reason != health.ReasonSampling
 	if node && !v.ready && v.alone {
@@ -154,7 +150,6 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	g.When = when
 }
 
-// slip adds the endpoint that may have been meant.
 func (v *servicesSeen) slip(g *health.MissingGroup, row health.Row) health.Row {
 	row["like"] = wire.Nearest(g.Endpoint, v.heard)
 	row["owner"] = string(health.OwnerOperator)
@@ -251,7 +246,6 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 	}
 }
 
-// say is Say for a group whose requests have a deadline, which stays.
 func (v *servicesSeen) say(g *health.MissingGroup, k health.Kind, row health.Row) {
 	when := g.When
 	all := health.Row{"listens": v.listening(g.Endpoint)}
@@ -323,7 +317,6 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 	}
 }
 
-// tellUnheard adds the endpoints that the group's flow calls and that have no listeners, and returns their names.
 func (v *servicesSeen) tellUnheard(g *health.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
 		g.Why += fmt.Sprintf("; %s calls endpoint %s, which has no listener (%d waiting there)", g.Endpoint, ask.endpoint,

@@ -312,7 +312,6 @@ func (e *objectExport) line(item *export.Item) error {
 	return err
 }
 
-// member adds a member to the object: raw JSON compacted, anything else as text.
 func (e *objectExport) member(name string, cell *exportCell) (err error) {
 	if e.buf.Len() == 0 {
 		e.buf.WriteByte('{')
@@ -339,7 +338,6 @@ func (e *objectExport) text(text string) error {
 	return err
 }
 
-// large streams a result, holding one part at a time.
 func (e *objectExport) large(id uuid.UUID) error {
 	result, err := e.open(id)
 	if err != nil {
@@ -409,7 +407,6 @@ func (e *csvExport) finish() error {
 	return e.rows.Error()
 }
 
-// resultText returns text unchanged, anything else in base64.
 func resultText(item *export.Item) string {
 	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {
 		return string(item.Result)

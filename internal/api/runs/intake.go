@@ -97,7 +97,6 @@ func startContent(set *RunSettings) *start.Content {
 	return &start.Content{Said: said, Items: !set.elsewhere()}
 }
 
-// rowsOf opens the source of a start's items. The caller closes it.
 func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
 ) (*intake.Reader, error) {
 	config, err := s.IntakeConfig(r.Context(), settings.Format, settings.Key, look)
@@ -311,7 +310,6 @@ func nothingToCarry(id workqueue.RunID, states []string) error {
 		"what it has is in: tranche run show %s", id, strings.Join(states, ", "), id)}
 }
 
-// digestOf returns a digest of corrections, independent of their order and format.
 func digestOf(fixes map[string]string) string {
 	if len(fixes) == 0 {
 		return ""

@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// query starts a run of a query's rows.
 func query(text string) string {
 	return "/runs?" + url.Values{"endpoint": {"echo"}, "sql": {text}, "sql_source": {"ledger"}}.Encode()
 }

@@ -196,7 +196,6 @@ func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.Stream
 	}}, nil
 }
 
-// lookAtRuns lists the newest runs, and older ones that have not ended.
 func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
 	runs, err := inspect.New(s.Store).Runs(ctx, inspect.RunFilter{})
 	if err != nil {

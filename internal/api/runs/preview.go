@@ -32,12 +32,12 @@ const (
 	maxPreview     = 256 << 10 // bytes of a file
 	maxPreviewBody = maxPreview + 16<<10
 	maxPreviewRows = 20
-	maxPreviewRead = 100_000 // rows that are looked at: what was sent may be packed, and hold any number of them
-	maxColumns     = 200     // that are listed
+	maxPreviewRead = 100_000 // rows read: compressed input may hold any number of them
+	maxColumns     = 200     // listed
 	parquetMagic   = "PAR1"
 )
 
-// Preview is the beginning of what would be the items of a run.
+// Preview is the beginning of a file of items, as a run would read it.
 type Preview struct {
 	Format    intake.Format   `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
 	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
@@ -96,15 +96,14 @@ func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, e
 	if err != nil {
 		return Preview{}, explainCut(err)
 	}
-	defer func() { _ = rows.Close() }() // what was read has been read
+	defer func() { _ = rows.Close() }() // read only, nothing is lost
 	out, err := preview(rows, in.Key)
 	return out, explainCut(err)
 }
 
-// errCut ends what is known to go on.
 var errCut = errors.New("the rest of the file was not sent")
 
-// cutItems is the beginning of a file: it has no end.
+// cutItems is the beginning of a file, without its end.
 type cutItems struct{ io.Reader }
 
 func (c cutItems) Read(p []byte) (int, error) {
@@ -115,7 +114,6 @@ func (c cutItems) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// items is the file, or what there is of it.
 func (in *previewInput) items() (io.Reader, error) {
 	from := in.Body()
 	if kind, params, err := mime.ParseMediaType(in.Kind()); err == nil && kind == "multipart/form-data" {
@@ -152,7 +150,6 @@ func (b *previewBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// preview reads rows to their end, or to where they are cut.
 func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
 	twins := duplicateFinder{first: map[string]int{}}
@@ -204,8 +201,8 @@ func (p *Preview) nameKey(found, wanted string) {
 }
 
 type duplicateFinder struct {
-	first map[string]int // where keys stand first
-	items int            // whose keys came before
+	first map[string]int // lines of first occurrences
+	items int            // with a key seen before
 }
 
 func (t *duplicateFinder) add(item *row.Item) (twice bool) {
@@ -222,7 +219,6 @@ func (t *duplicateFinder) warning(item *row.Item, unit string) string {
 		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
 }
 
-// addColumns adds the names of an object's members that are not there yet. The object is valid.
 func addColumns(columns []string, object []byte) []string {
 	dec := jsontext.NewDecoder(bytes.NewReader(object))
 	if _, err := dec.ReadToken(); err != nil {
@@ -243,7 +239,6 @@ func addColumns(columns []string, object []byte) []string {
 	return columns
 }
 
-// explainCut makes errors about a file that goes on those of a preview.
 func explainCut(err error) error {
 	switch {
 	case err == nil:
@@ -255,7 +250,7 @@ func explainCut(err error) error {
 	}
 }
 
-// DryRun is what a start would make. Nothing was stored.
+// DryRun is the result a start would have. Nothing was stored.
 type DryRun struct {
 	DryRun      bool             `json:"dry_run" enum:"true"`
 	Name        string           `json:"name,omitempty"`
@@ -289,7 +284,6 @@ type DryRunStep struct {
 	Services     int            `json:"services" doc:"instances that listen; of other kinds, nodes that can do it"`
 }
 
-// dryRun does what load does, and stores nothing.
 func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	intent, err := s.intend(r, in)
 	if err != nil {
@@ -342,7 +336,7 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 		for _, need := range spec.Needs {
 			step.Needs = append(step.Needs, specs[need].Name)
 		}
-		if !tried.Existing { // not of a run that there is already
+		if !tried.Existing { // not for an existing run
 			step.Chunk, step.Requests = tried.Steps[i].Chunk, tried.Steps[i].Requests
 			if oneByOne(spec) {
 				step.Requests = tried.Items
@@ -372,5 +366,5 @@ func (s *Starts) answerDryRun(w http.ResponseWriter, r *http.Request, in *startI
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = kernel.SendJSON(w, found) // a caller that is gone has lost nothing
+	_ = kernel.SendJSON(w, found) // nothing is lost with a caller that is gone
 }

@@ -126,7 +126,6 @@ func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.Strea
 	}}, nil
 }
 
-// changesOf parses the names of changes; none means all.
 func changesOf(names []string) ([]reportstore.Change, error) {
 	all := reportstore.Changes()
 	if len(names) == 0 {

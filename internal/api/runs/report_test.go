@@ -14,63 +14,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/report"
 )
-
-func TestReports(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	first := b.Start("name=first&chunk=2")
-	running := apitest.Read[runs.ReportDocument](b, "/runs/first/report")
-	if running.Complete || running.Digests == nil || running.Digests.Items == "" || running.Digests.Results != "" ||
-		running.Digests.Note == "" || running.Unprocessed[0] != (report.Unprocessed{State: "ready", Items: 3}) {
-		t.Errorf("of a run in progress: %+v", running)
-	}
-	b.Finish(first.Run)
-	second := b.Start("name=second")
-	b.Finish(second.Run)
-	const change = `UPDATE work_result SET result = 'null' WHERE run_id = $1 AND ordinal = 2`
-	testenv.Must(b.Pool.Exec(t.Context(), change, second.Run))(t)
-
-	r := apitest.Read[runs.ReportDocument](b, "/runs/second/report?against=first")
-	if !r.Complete || r.Done != 2 || r.Failed != 1 || r.Errors.Items != 1 || r.Errors.Groups[0].Code != "=BAD" {
-		t.Errorf("the report is %+v", r)
-	}
-	if a := r.Against; a == nil || a.Against != first.Run || a.Digests.Items != r.Digests.Items ||
-		a.Digests.Results == r.Digests.Results || a.Note != "" {
-		t.Fatalf("against the first: %+v", a)
-	}
-	counts := map[report.Change]int64{}
-	for _, c := range r.Against.Changes {
-		counts[c.Change] = c.Items
-	}
-	if counts[report.ChangeNone] != 1 || counts[report.ChangeResult] != 1 ||
-		counts[report.ChangeStillFailing] != 1 {
-		t.Errorf("the changes are %v", counts)
-	}
-	if plain := apitest.Read[runs.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
-		t.Errorf("digests that no one asked for: %+v", plain.Digests)
-	}
-
-	code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/second/comparison?against=first&change=changed", nil)
-	var d report.Difference
-	if err := json.Unmarshal(text, &d); err != nil || code != 200 || d.Key != "3" || d.Change != report.ChangeResult ||
-		d.Here.Outcome != workqueue.OutcomeDone {
-		t.Errorf("the changed keys are %d %s", code, text)
-	}
-	_, text = b.Ask(http.MethodGet, api.Prefix+"/runs/second/comparison?against=first", nil)
-	if lines := strings.Count(string(text), "\n"); lines != 3 {
-		t.Errorf("all keys are %s", text)
-	}
-	b.Refused(422, "use one of newly_failing", http.MethodGet,
-		api.Prefix+"/runs/second/comparison?against=first&change=nope", nil)
-	b.Refused(422, "validation failed", http.MethodGet, api.Prefix+"/runs/second/comparison", nil)
-	b.Refused(404, "run list", http.MethodGet, api.Prefix+"/runs/second/comparison?against=third", nil)
-	b.Refused(404, "run list", http.MethodGet, api.Prefix+"/runs/second/report?against=third", nil)
-	b.Refused(404, "run list", http.MethodGet, api.Prefix+"/runs/third/report", nil)
-}
 
 func TestAudit(t *testing.T) {
 	t.Parallel()

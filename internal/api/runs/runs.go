@@ -152,7 +152,7 @@ type forecastInput struct {
 	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32"`
 }
 
-// Forecasts predicts when a run will end, as it is and with changes.
+// Forecasts predicts when a run will end, unchanged and with changes.
 type Forecasts struct {
 	Run      workqueue.RunID   `json:"run"`
 	At       time.Time         `json:"at" doc:"the database's clock when it looked"`

@@ -69,7 +69,6 @@ type startInput struct {
 	DryRun bool `query:"dry_run" doc:"store nothing, and say what would be started, or what is wrong"`
 }
 
-// Resolve refuses unknown parameters, as other operations do.
 func (in *startInput) Resolve(ctx huma.Context) (problems []error) {
 	known := gather.OverrideFields()
 	known = append(known, queryNames(reflect.TypeFor[startInput]())...)
@@ -185,7 +184,6 @@ type intent struct {
 	compared *Comparison
 }
 
-// warnings adds findings about the items, once they were read.
 func (i *intent) warnings(others []string) []string {
 	if by := i.req.DoneBy; by != nil && by.Location() == time.Local {
 		others = append(others, "done_by names no zone: it is "+by.Format("2006-01-02 15:04 MST")+", by the clock of the node")
@@ -323,7 +321,6 @@ const (
 	maxHeard = 10_000
 )
 
-// unheard warns of endpoints that no service listens on now, or just before.
 func (s *Starts) unheard(ctx context.Context, names []string) []string {
 	if s.NC.IsConnected() {
 		names = s.heard.others(names, time.Now())

@@ -29,7 +29,6 @@ const ours = intake.ExportPrefix
 
 const maxFields = 2000
 
-// exportCell is a value in a table: as JSON for programs, as text for people.
 type exportCell struct {
 	raw   json.RawMessage // nil: text is the value
 	text  string
@@ -43,7 +42,6 @@ type exportRow struct {
 	payload, result map[string]json.RawMessage // nil: without fields
 }
 
-// formats is the set of formats that have a column.
 type formats uint8
 
 const (
@@ -114,7 +112,6 @@ var itemColumns = []exportColumn{
 	}},
 }
 
-// payloadColumn is included on request only.
 const payloadColumn = "payload"
 
 // few is the type of an optional text with few different values.
@@ -122,7 +119,6 @@ const payloadColumn = "payload"
 //nolint:gochecknoglobals // a constant
 var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
 
-// columnsIn returns the columns of formats. Outside Parquet all are optional texts.
 func columnsIn(in formats, payload bool) (all []exportColumn) {
 	for _, c := range itemColumns {
 		if c.in&in != 0 && (payload || c.name != payloadColumn) {
@@ -166,7 +162,6 @@ func jsonResult(item *export.Item) bool {
 	return item.State == workqueue.OutcomeDone && item.Large == nil && item.ContentType == "" && json.Valid(item.Result)
 }
 
-// resultCell returns JSON on one line, text unchanged, anything else in base64.
 func resultCell(item *export.Item) exportCell {
 	switch {
 	case item.State != workqueue.OutcomeDone:
@@ -179,7 +174,6 @@ func resultCell(item *export.Item) exportCell {
 	return textCell(resultText(item))
 }
 
-// flatColumns returns one column per field of payloads and results, and the columns about items.
 func flatColumns(payload, result []string) []exportColumn {
 	own := columnsIn(inFlat, false)
 	for i := range own {

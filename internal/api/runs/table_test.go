@@ -50,7 +50,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	files := func() []string {
 		return testenv.Must(filepath.Glob(filepath.Join(dir, "*")))(t)
 	}
-	room := intake.NewRoom(3*excelize.StreamChunkSize, nil)
+	room := intake.NewRoom(3*excelize.StreamChunkSize/2, nil)
 	for range 2 { // what the first took is given back
 		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir,
 			room)
@@ -72,7 +72,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	}
 	var full *intake.NoRoomError
 	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir, room)
-	for range 4 * excelize.StreamChunkSize / 32_000 {
+	for range 2 * excelize.StreamChunkSize / 32_000 {
 		if err == nil {
 			err = e.line(&export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
 		}

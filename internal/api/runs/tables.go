@@ -127,7 +127,6 @@ type xlsxExport struct {
 	notHeld int // cells that cannot hold their value
 }
 
-// xlsxCell is the size of a cell in the file without its text.
 const xlsxCell = 64
 
 func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *intake.Room) (*xlsxExport, error) {
@@ -201,7 +200,6 @@ func (e *xlsxExport) Close() error {
 	return e.file.Close()
 }
 
-// mayFit refuses a workbook that clearly exceeds the room now.
 func mayFit(room *intake.Room, rows int64, columns int) error {
 	share := room.Share()
 	defer share.Close()

@@ -34,7 +34,6 @@ func warnings(run *inspect.RunView, obstacles []string) []string {
 	return append(append(overdue(run), obstacles...), strays(run)...)
 }
 
-// overdue warns of an open run past its seal deadline. The run continues.
 func overdue(run *inspect.RunView) []string {
 	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
 		return []string{}
@@ -106,7 +105,6 @@ func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []strin
 		"the program that has it", function, st.Name)}
 }
 
-// heldWarning says why nothing of a run is claimed, and what releases it.
 func heldWarning(run *inspect.RunView) string {
 	why := "it is paused"
 	if run.Hold.Detail != "" {

@@ -38,7 +38,6 @@ type Commands struct {
 	Man        manPages     `cmd:"" hidden:"" help:"Write the man pages."`
 }
 
-// chosenOnce requires either some things or --all, not both or neither.
 func chosenOnce(all, some bool, which, either string) error {
 	switch {
 	case all && some:
@@ -49,7 +48,6 @@ func chosenOnce(all, some bool, which, either string) error {
 	return nil
 }
 
-// sizeText formats a limit in bytes; 0: none.
 func sizeText(n int64) string {
 	if n == 0 {
 		return "-"

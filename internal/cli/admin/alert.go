@@ -52,14 +52,14 @@ type alertList struct{ namesPage }
 func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListAlerts(ctx, client.ListAlertsParams(l.namesPage))
 	return (&cli.List[client.AlertSummary]{
-		Columns: "ALERT|STATE|TELLS OF|BY|HOLDING|WAITING|TOLD|TROUBLE",
+		Columns: "ALERT|STATE|REPORTS|BY|ACTIVE|WAITING|NOTIFIED|ERROR",
 		Row: func(a *client.AlertSummary) []any {
 			of, by := alertText(a.Spec)
 			trouble, _, _ := strings.Cut(cmp.Or(a.Error, "-"), "\n")
 			if a.FailingSince != nil {
 				trouble = fmt.Sprintf("since %s: %s", cli.Moment(*a.FailingSince), trouble)
 			}
-			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.ToldAt), trouble}
+			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.NotifiedAt), trouble}
 		},
 		Empty: "no saved alerts; save one with: tranche alert apply FILE", Next: list.Next,
 	}).Print(term, list.Alerts, err)
@@ -91,8 +91,8 @@ func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 			term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
 				cli.Count(view.Holding), cli.Count(view.Waiting))
 		}
-		if view.ToldAt != nil {
-			term.Note("its receiver was last told something %s", cli.Moment(*view.ToldAt))
+		if view.NotifiedAt != nil {
+			term.Note("its receiver was last notified %s", cli.Moment(*view.NotifiedAt))
 		}
 		if view.FailingSince != nil {
 			term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)

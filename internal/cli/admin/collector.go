@@ -211,7 +211,6 @@ func collectorCounts(c *client.CollectorView) string {
 	return t.String()
 }
 
-// collectorWhy describes why operations wait, and what helps.
 func collectorWhy(c *client.CollectorView) string {
 	var text strings.Builder
 	for _, why := range c.Why {
@@ -394,7 +393,6 @@ type opChoice struct {
 	All  bool     `help:"All of them."`
 }
 
-// Validate requires exactly one selection.
 func (c *opChoice) Validate() error {
 	return chosenOnce(c.All, len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != "",
 		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")

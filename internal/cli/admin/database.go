@@ -60,7 +60,6 @@ func (d *doctorCommand) examine(ctx context.Context, term *cli.Console) (found d
 	return found, err
 }
 
-// asSent encodes a local result as a server's answer would be, and keeps it as the console's answer.
 func asSent[T any](term *cli.Console, found any, err error) (document T, _ error) {
 	if err != nil {
 		return document, err
@@ -171,7 +170,6 @@ type tokenKeeper interface {
 	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
 }
 
-// with calls use with the keeper of the tokens.
 func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(tokenKeeper) error) error {
 	url, stop := p.Database, func() error { return nil }
 	if url == "env" { // in a container without a shell to expand it
@@ -223,7 +221,6 @@ func privateDatabase(ctx context.Context, dir string) (url string, stop func() e
 	return private.URL(), func() error { return private.Stop(context.WithoutCancel(ctx)) }, nil
 }
 
-// storedTokens keeps tokens without an API, with the same answers.
 type storedTokens struct {
 	store *database.DB
 	term  *cli.Console

@@ -51,7 +51,6 @@ func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 	return err
 }
 
-// person returns the input of an interactive user, who may want to look around at the end.
 func (d *demoStory) person(term *cli.Console) io.Reader {
 	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil
@@ -63,10 +62,8 @@ func (d *demoStory) coloured(term *cli.Console) bool {
 	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)
 }
 
-// amount is a number, or all.
 type amount int
 
-// UnmarshalText implements encoding.TextUnmarshaler for kong.
 func (a *amount) UnmarshalText(text []byte) error {
 	if string(text) == "all" {
 		*a = demo.AllPDFs

@@ -34,7 +34,6 @@ func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	}).Print(term, page.Letters, err)
 }
 
-// shortDeadLetter is the time in an ID plus its counter: dead letters come in bursts.
 func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
@@ -88,7 +87,6 @@ type deadLetterChoice struct {
 	All      bool     `help:"All that wait."`
 }
 
-// Validate requires exactly one selection.
 func (c *deadLetterChoice) Validate() error {
 	const either = "give either ids, or --endpoint, or --all"
 	if len(c.IDs) > 0 && c.Endpoint != "" {
@@ -103,7 +101,6 @@ type dlqRequeue struct {
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
-// Run fails if a dead letter is refused.
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
 		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force})
@@ -188,7 +185,6 @@ func headersText(headers map[string][]string, room int) string {
 	return "\nheaders\n" + t.String()
 }
 
-// contentText shows the body of a message, shortened on a terminal unless full.
 func contentText(c *client.Content, room int, full bool) string {
 	head := fmt.Sprintf("\nbody, %s bytes", cli.Count(int64(c.Size)))
 	if c.Unpacked != "" {

@@ -28,7 +28,6 @@ type controlDocument = func(
 	cl *client.Client, ctx context.Context, name string, options ...client.CallOption,
 ) (client.ControlledDocument, error)
 
-// kind is a kind of document with commands of these types.
 type kind interface{ documents() *documents }
 
 type applyDocument[K kind] struct {
@@ -67,7 +66,6 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	return text
 }
 
-// printSource prints a document's source; its state is printed separately, by notes.
 func printSource(term *cli.Console, source string, err error, notes func()) error {
 	if err != nil || term.JSON {
 		return term.Answered(err)

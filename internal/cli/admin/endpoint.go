@@ -58,7 +58,6 @@ func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	}).Print(term, list.Endpoints, err)
 }
 
-// callsText describes waiting calls, if they have a separate lane.
 func callsText(e *client.Endpoint) string {
 	apart := func(l client.Listener) bool { return l.Lane }
 	if !slices.ContainsFunc(e.Listeners, apart) && e.CallsBacklog == 0 && e.CallsProcessing == 0 {
@@ -68,7 +67,6 @@ func callsText(e *client.Endpoint) string {
 		cli.Count(int64(e.CallsProcessing)))
 }
 
-// doers names the instances of services, or nodes, that do the work.
 func doers(e *client.Endpoint) string {
 	switch kind, _ := workqueue.TargetKind(e.Name); {
 	case kind == workqueue.KindEndpoint:
@@ -89,7 +87,6 @@ func listeners(all []client.Listener) string {
 	return fmt.Sprintf("%d: %s", len(all), strings.Join(services(all, true), ", "))
 }
 
-// services lists the listening services, with or without versions.
 func services(all []client.Listener, versions bool) []string {
 	var names []string
 	for i := range all {
@@ -211,7 +208,6 @@ func instancesText(all []client.Listener, room int) string {
 	return "\n" + list.Text(all, room) + notes.String()
 }
 
-// instanceNotes lists an instance's peculiarities, on separate lines.
 func instanceNotes(l *client.Listener) string {
 	var notes []string
 	switch {
@@ -244,7 +240,6 @@ func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *clien
 	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name))
 }
 
-// paceRows adds an endpoint's limits over all runs to its head.
 func paceRows(t *cli.Table, e *client.Endpoint) {
 	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
 	if e.RequestRate > 0 {

@@ -93,7 +93,6 @@ func untilText(until *time.Time) string {
 	return " until " + cli.Moment(*until)
 }
 
-// healthText lists the conditions by kind, worst first, each with its remedy, and the muted ones.
 func healthText(h *client.Health, room int) string {
 	t := &cli.Prose{Columns: cli.ExplainWidth(room), Now: h.At}
 	if len(h.Conditions) == 0 {
@@ -195,7 +194,6 @@ func (h *healthReady) server(term *cli.Console) (url string, secure *tls.Config,
 	return scheme + net.JoinHostPort(host, port), secure, nil
 }
 
-// Run requests /readyz, which needs no token.
 func (h *healthReady) Run(ctx context.Context, term *cli.Console) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // longer than the server's wait for PostgreSQL
 	defer cancel()
@@ -409,7 +407,6 @@ func auditFields(doc json.RawMessage) map[string]json.RawMessage {
 	return fields
 }
 
-// nothing stands for a missing value.
 const nothing = "none"
 
 func auditValue(doc json.RawMessage) string {

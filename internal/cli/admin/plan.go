@@ -55,7 +55,6 @@ type planList struct {
 	namesPage
 }
 
-// Validate refuses the other list's page flag.
 func (p *planList) Validate() error {
 	switch {
 	case p.Name == "" && p.Before != 0:
@@ -120,7 +119,6 @@ func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	})
 }
 
-// planOf returns a version of a plan; version 0 is the newest.
 func planOf(ctx context.Context, cl *client.Client, name string, version int) (client.PlanView, error) {
 	if version == 0 {
 		return cl.GetPlan(ctx, name)
@@ -128,7 +126,6 @@ func planOf(ctx context.Context, cl *client.Client, name string, version int) (c
 	return cl.GetPlanVersion(ctx, name, version)
 }
 
-// planRef parses NAME or NAME@VERSION; version 0 is the newest.
 func planRef(ref string) (name string, version int, err error) {
 	name, number, versioned := strings.Cut(ref, "@")
 	if !versioned {
@@ -216,7 +213,6 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 	return read, rows.Notes(), nil
 }
 
-// byName parses NAME=VALUE.
 func byName(texts []string) map[string]string {
 	all := map[string]string{}
 	for _, text := range texts {

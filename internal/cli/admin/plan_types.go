@@ -120,7 +120,6 @@ func (p *planTypes) read(ctx context.Context, term *cli.Console, cl *client.Clie
 	return plan, nil
 }
 
-// readsOf returns the JSON Schema of an endpoint's input; nil if no service reports it.
 func readsOf(ctx context.Context, cl *client.Client, endpoint string) (json.RawMessage, error) {
 	found, err := cl.GetEndpoint(ctx, endpoint)
 	if problem, ok := errors.AsType[*client.ProblemError](err); ok && problem.Problem.Status == http.StatusNotFound {
@@ -164,7 +163,6 @@ func typesText(plan, lang string, steps []stepInput) (string, error) {
 	return string(text), nil
 }
 
-// inputShape is a JSON Schema, reduced to keywords that make a type.
 type inputShape struct {
 	kind       string // "": anything
 	properties map[string]inputShape
@@ -173,7 +171,6 @@ type inputShape struct {
 	values     *inputShape // of unnamed members
 }
 
-// UnmarshalJSON treats what it does not know, such as true for a schema or several types, as anything.
 func (s *inputShape) UnmarshalJSON(text []byte) error {
 	var said struct {
 		Type       json.RawMessage       `json:"type"`
@@ -265,7 +262,6 @@ func (s *inputShape) typescript(indent string) string {
 	return b.String() + indent + "}"
 }
 
-// orAny stands for anything if there is no schema.
 func (s *inputShape) orAny() *inputShape {
 	if s == nil {
 		return &inputShape{}
@@ -275,7 +271,6 @@ func (s *inputShape) orAny() *inputShape {
 
 var scriptWord = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
 
-// scriptName is a member's name in TypeScript: quoted, unless it is a word.
 func scriptName(name string) string {
 	if scriptWord.MatchString(name) {
 		return name
@@ -284,7 +279,6 @@ func scriptName(name string) string {
 	return string(quoted)
 }
 
-// exportedName converts a name to an exported Go name.
 func exportedName(name string) string {
 	var b strings.Builder
 	between := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }

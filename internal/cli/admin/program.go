@@ -42,7 +42,6 @@ func (m *manPages) Run(line *kong.Context, term *cli.Console, built buildinfo.In
 	return nil
 }
 
-// pageName is tranche, or tranche-run.
 func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " ", "-") }
 
 // page formats a command's manual page with man(7) macros. It includes subcommands; the top page only lists them.
@@ -108,7 +107,6 @@ func lowerFirst(s string) string {
 	return strings.ToLower(s[:1]) + s[1:]
 }
 
-// roff escapes text: lines must not be read as requests, nor hyphens become soft.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n\n", "\n.PP\n").Replace(text)
 	lines := strings.Split(text, "\n")
@@ -237,7 +235,6 @@ func oneValue(v strictyaml.Value) (text string, ok bool) {
 	return v.Plain()
 }
 
-// Validate refuses names that are not flags of serve.
 func (c *file) Validate(app *kong.Application) error {
 	var known []string
 	for _, flag := range serveFlags(app) {
@@ -252,7 +249,6 @@ func (c *file) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve implements kong.Resolver.
 func (c *file) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
 	v, ok := c.settings[flag.Name]
 	if !ok || parent.Command == nil || parent.Command.Name != "serve" {

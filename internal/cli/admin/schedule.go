@@ -67,7 +67,6 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}).Print(term, list.Schedules, err)
 }
 
-// whenText drops zero parts of an interval: every 1h, not every 1h0m0s.
 func whenText(when string) string {
 	if strings.HasPrefix(when, "every ") {
 		when = cli.ShortTime(when)

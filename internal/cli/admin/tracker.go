@@ -88,7 +88,6 @@ func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})(added, err)
 }
 
-// printIDs generates the added IDs locally.
 func printIDs(term *cli.Console, added *client.GroupsAdded) error {
 	const group = 8192
 	var lines strings.Builder
@@ -369,7 +368,6 @@ type ackLines struct {
 	line int    // the last one read
 }
 
-// ackPiece is one request, with the line of each ID and range.
 type ackPiece struct {
 	set                 client.Acknowledgement
 	idLines, rangeLines []int
@@ -383,7 +381,6 @@ func linesOf(r io.Reader) *bufio.Scanner {
 	return lines
 }
 
-// fill reads the next request's lines; none at the end.
 func (l *ackLines) fill(code string) (*ackPiece, error) {
 	p := &ackPiece{set: client.Acknowledgement{Code: code}}
 	for len(p.idLines) < ackIDs && len(p.rangeLines) < ackRanges {
@@ -409,7 +406,6 @@ func (l *ackLines) fill(code string) (*ackPiece, error) {
 	return p, nil
 }
 
-// place maps the server's position, like ids[17], to a line.
 func (l *ackLines) place(err error, p *ackPiece) error {
 	refused, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || len(refused.Errors) == 0 {

@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// itemChoice selects items by exactly one of its flags.
 type itemChoice struct {
 	Key   []string `json:"keys" xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
 	Keys  string   `json:"-" xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
@@ -31,14 +30,12 @@ type evidence struct {
 	Corrected   bool      `help:"Only items whose data was corrected."`
 }
 
-// chosen selects items to change, by a choice or by evidence, which narrows the choice.
 type chosen struct {
 	itemChoice
 	State []string `json:"states" enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
 	evidence
 }
 
-// failedAt selects items by their failure at another step.
 type failedAt struct {
 	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
 }
@@ -51,10 +48,8 @@ func (c *chosen) none() bool {
 const chooseOf = "--key K, --keys FILE, --code C, --group G, or evidence: --service, --since, --until, --where, " +
 	"--where-result, --state, --corrected"
 
-// ask is a request about items with these keys, or those selected by flags.
 type ask[T any] = func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (T, error)
 
-// asking sends flags as the settings of a request about a run.
 func asking[S, T any](
 	flags any, ref string, call func(context.Context, string, S, ...client.CallOption) (T, error),
 ) ask[T] {
@@ -71,7 +66,6 @@ func asking[S, T any](
 	}
 }
 
-// redoing changes the selected items by requests to the server.
 type redoing[T any] struct {
 	chosen *chosen
 	dry    bool
@@ -139,7 +133,6 @@ func (r *redoing[T]) send(ctx context.Context, parts [][]string, dry bool) (sum 
 	return sum, fit, nil
 }
 
-// tell prints the result: as received, as the sum of several requests, or as text.
 func (r *redoing[T]) tell(term *cli.Console, done *T, text func(*T) string) error {
 	switch {
 	case term.JSON && r.chosen.Keys == "":
@@ -208,7 +201,6 @@ func addAccepted(sum, one *client.Accepted) client.Accepted {
 	return both
 }
 
-// addByName adds elements of b to those with the same name in a.
 func addByName[S any](a, b []S, name func(*S) string, add func(to, of *S)) []S {
 	for i := range b {
 		at := slices.IndexFunc(a, func(of S) bool { return name(&of) == name(&b[i]) })

@@ -34,7 +34,6 @@ func (w *whichRuns) settings() client.ControlSettings {
 	return client.ControlSettings{Reason: w.Reason}
 }
 
-// do performs the action and prints the result.
 func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
 	one func() (client.Controlled, error), text func(*client.Controlled) string,
@@ -176,7 +175,6 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	})
 }
 
-// show prints what an approver must know.
 func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step})
 	if err != nil || term.JSON {

@@ -223,7 +223,6 @@ func (r *runExport) openDir() (*os.Root, error) {
 	return root, nil
 }
 
-// fileExport writes files and their index into a directory.
 type fileExport struct {
 	dir    *os.Root
 	names  *fileNames
@@ -268,7 +267,6 @@ func (e *fileExport) begin(format string, raw bool) (err error) {
 	return nil
 }
 
-// all writes the streamed items.
 func (e *fileExport) all(stream io.Reader) error {
 	defer func() { _ = e.index.Close() }()
 	decoder := json.NewDecoder(bufio.NewReaderSize(stream, 1<<20))
@@ -311,7 +309,6 @@ func (e *fileExport) item(item *client.ExportedItem) error {
 	return e.list(&line)
 }
 
-// has reports whether the file exists with this content.
 func (e *fileExport) has(name string, size int, sum [sha256.Size]byte) bool {
 	info, err := e.dir.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(size) {
@@ -321,7 +318,6 @@ func (e *fileExport) has(name string, size int, sum [sha256.Size]byte) bool {
 	return err == nil && sha256.Sum256(data) == sum
 }
 
-// write creates a file that gets its name when complete.
 func (e *fileExport) write(name string, data []byte) error {
 	if dir := path.Dir(name); !e.made[dir] {
 		if err := e.dir.MkdirAll(dir, 0o700); err != nil {
@@ -347,7 +343,6 @@ func (e *fileExport) list(line *indexedFile) error {
 	return err
 }
 
-// finish renames the index.
 func (e *fileExport) finish() error {
 	e.rows.Flush()
 	err := errors.Join(e.rows.Error(), e.lines.Flush(), e.index.Sync(), e.index.Close())
@@ -357,7 +352,6 @@ func (e *fileExport) finish() error {
 	return e.dir.Rename(unfinishedIndex, e.indexName())
 }
 
-// wanted returns the selected keys; nil means all.
 func (c *itemChoice) wanted(stdin io.Reader) (map[string]bool, error) {
 	parts := [][]string{c.Key}
 	if c.Keys != "" {
@@ -376,7 +370,6 @@ func (c *itemChoice) wanted(stdin io.Reader) (map[string]bool, error) {
 	return wanted, nil
 }
 
-// wants reports whether the item is to be exported, and marks it as seen.
 func (e *fileExport) wants(key string) bool {
 	if e.wanted == nil {
 		return true
@@ -386,7 +379,6 @@ func (e *fileExport) wants(key string) bool {
 	return wanted
 }
 
-// tellMissing reports wanted keys without a result.
 func (e *fileExport) tellMissing(term *cli.Console) {
 	if len(e.wanted) == 0 {
 		return

@@ -20,7 +20,7 @@ const (
 	shardItems  = 1000
 )
 
-// fileNames makes file names from a template. A name is safe whatever the key: only ASCII letters and digits, -_.+=,@
+// fileNames makes file names from a template. A name is safe for any key: only ASCII letters and digits, -_.+=,@
 // and inner spaces are kept; the rest becomes %XX. No part of a path begins with a dot, ends in a dot or space, is a
 // device name, or exceeds 200 bytes. Names never differ by case alone: the second one gets its ordinal.
 type fileNames struct {
@@ -29,13 +29,11 @@ type fileNames struct {
 	taken    map[uint64]struct{} // hashes of lower case names: 8 bytes each
 }
 
-// named is the item of a file.
 type named struct {
 	key, step, contentType string
 	ordinal                int
 }
 
-// nameField matches a template's placeholder.
 var nameField = regexp.MustCompile(`\{[^}]*\}`)
 
 func newFileNames(template string) (*fileNames, error) {
@@ -103,13 +101,11 @@ func (f *fileNames) of(item *named) string {
 	return name
 }
 
-// reserve keeps files and directories from taking the name of the index.
 func (f *fileNames) reserve(index string) {
 	f.index = strings.ToLower(index)
 	f.take(index)
 }
 
-// take reserves a name; false if it, or one that differs by case alone, is taken.
 func (f *fileNames) take(name string) bool {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(strings.ToLower(name)))
@@ -132,7 +128,6 @@ func escapeName(text string) string {
 	return b.String()
 }
 
-// safeName makes part of a path valid on all systems.
 func safeName(part string) string {
 	if part == "" {
 		part = "%00"
@@ -158,13 +153,11 @@ func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], p
 
 var device = regexp.MustCompile(`^(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|COM[0-9]|LPT[0-9])$`)
 
-// isDevice reports whether Windows treats a name as a device, whatever its extension.
 func isDevice(part string) bool {
 	stem, _, _ := strings.Cut(part, ".")
 	return device.MatchString(strings.ToUpper(strings.TrimRight(stem, " ")))
 }
 
-// extension is the file extension of a content type.
 func extension(contentType string) string {
 	base, _, err := mime.ParseMediaType(contentType)
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {

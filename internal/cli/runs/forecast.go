@@ -19,7 +19,6 @@ type runForecast struct {
 	Without   []string `help:"Suppose that another run were not there." placeholder:"RUN"`
 }
 
-// changes are those that the API is asked for.
 func (r *runForecast) changes() []string {
 	all := append([]string{}, r.Set...)
 	for _, given := range r.Instances {
@@ -77,7 +76,7 @@ func at(from time.Time, seconds float64) *time.Time {
 	return &t
 }
 
-// forecastText says when a run ends, or what is waited for and how long it takes then, or why no one knows.
+// forecastText says when a run ends, or what it waits for and its duration after that, or why there is no forecast.
 func forecastText(f *client.Forecast) string {
 	switch {
 	case f.WhyNot != "":
@@ -94,7 +93,7 @@ func forecastText(f *client.Forecast) string {
 	return text + ", then " + spanText(f.Then)
 }
 
-// ends is a time, and between what times it will be.
+// ends formats the median end and its range.
 func ends(f *client.Forecast, say func(time.Time) string) string {
 	if clock(*f.P10) == clock(*f.P90) {
 		return say(*f.P50)
@@ -102,7 +101,6 @@ func ends(f *client.Forecast, say func(time.Time) string) string {
 	return say(*f.P50) + " (" + band(f) + ")"
 }
 
-// band is between what times a run ends.
 func band(f *client.Forecast) string {
 	low, high := clock(*f.P10), clock(*f.P90)
 	if low == high {
@@ -111,19 +109,18 @@ func band(f *client.Forecast) string {
 	return low + " to " + high
 }
 
-// clock is the time of a day, with its date when it is far; with seconds when it is soon.
+// clock formats a time, with the date if it is far off and with seconds if it is soon.
 func clock(t time.Time) string {
 	t = t.Local()
 	switch soon := time.Until(t); {
 	case soon < 10*time.Minute:
 		return t.Format("15:04:05")
-	case soon < 18*time.Hour: // the next time that a clock shows it
+	case soon < 18*time.Hour: // unambiguous without the date
 		return t.Format("15:04")
 	}
 	return t.Format("Jan 2 15:04")
 }
 
-// spanText is how long something takes, as a person says it: 40 to 55 min.
 func spanText(s *client.Span) string {
 	low, high := s.P10Seconds, s.P90Seconds
 	unit, by := "s", 1.0
@@ -143,7 +140,6 @@ func spanText(s *client.Span) string {
 	return from + " to " + to + " " + unit
 }
 
-// endsText is when a run of a list ends or ended.
 func endsText(run *client.RunSummary) string {
 	f := run.Forecast
 	switch {

@@ -84,7 +84,6 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	return text
 }
 
-// addReruns merges the results of two reruns; the warnings are those of the second.
 func addReruns(sum, one *client.Rerun) client.Rerun {
 	both := *one
 	both.Items, both.Slices, both.Blocks = sum.Items+one.Items, sum.Slices+one.Slices, sum.Blocks+one.Blocks
@@ -123,7 +122,6 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, done.Run, func() error { return reset.tell(term, &done, resetText) })
 }
 
-// addResets merges the results of two resets; the warnings are those of the second.
 func addResets(a, b *client.Reset) client.Reset {
 	sum := *b
 	sum.Examples = a.Examples
@@ -165,7 +163,6 @@ func resetText(done *client.Reset) string {
 	return b.String()
 }
 
-// resetSteps describes the items of each step, one line per step.
 func resetSteps(steps []client.StepReset) string {
 	var t cli.Table
 	for i := range steps {

@@ -85,7 +85,6 @@ func reportHead(r *client.ReportDocument) string {
 	return t.String()
 }
 
-// maxReportGroups limits the error groups in the text of a report.
 const maxReportGroups = 10
 
 // reportItems counts the items so that the lines after the first add up to it.
@@ -143,7 +142,6 @@ func reportCorrected(c *client.CorrectedReport) string {
 	return text + t.String()
 }
 
-// reportSteps lists the steps if there are several.
 func reportSteps(r *client.ReportDocument, room int) string {
 	if len(r.Steps) < 2 {
 		return ""
@@ -178,7 +176,6 @@ func reportTime(r *client.ReportDocument) string {
 		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + list.Text(r.Generations, 0)
 }
 
-// exactly formats a time with milliseconds.
 func exactly(s float64) string {
 	d := cli.Seconds(s)
 	if d > 0 && d < time.Second {
@@ -204,7 +201,6 @@ func reportRequests(r *client.ReportDocument) string {
 	return text + reportBisections(&r.Bisections)
 }
 
-// reportBisections describes what was learned from chunks that failed as a whole.
 func reportBisections(b *client.Bisections) string {
 	if len(b.Kinds) == 0 {
 		return ""
@@ -409,7 +405,6 @@ func between(first, last time.Time) string {
 	}
 }
 
-// errorLine returns "" for an item that did not fail.
 func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""

@@ -137,7 +137,6 @@ func runHead(run *client.RunDocument) string {
 	return t.String()
 }
 
-// runRules writes settings of a run beyond its plan, if given.
 func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.Row("max failed", maxFailedText(run))
@@ -217,7 +216,6 @@ func startedBy(at time.Time, by string) string {
 	return cli.Moment(at) + " by " + by
 }
 
-// tookText is how long the current generation took, named if there were several.
 func tookText(run *client.RunDocument) string {
 	took := cli.Span(cli.Seconds(run.Seconds))
 	if run.Generation > 1 {
@@ -328,7 +326,6 @@ func settingsText(step *client.StepView) []string {
 	return lines
 }
 
-// upTo formats a limit, and whether nodes tune the number below it.
 func upTo(n int, auto bool) string {
 	if auto {
 		return fmt.Sprintf("auto (at most %d)", n)
@@ -366,7 +363,6 @@ func runSteps(run *client.RunDocument) string {
 	return text + "\nsettings\n" + settings.String()
 }
 
-// relationText describes a step's target, its needs, and how they bind it.
 func relationText(s *client.StepView) string {
 	parts := []string{cli.TargetText(s.Endpoint)}
 	if s.Kind == client.KindDirect {
@@ -396,7 +392,6 @@ func relationText(s *client.StepView) string {
 	return strings.Join(parts, "; ")
 }
 
-// seenText describes a step's input if it is not the item and all needs.
 func seenText(s *client.StepView) string {
 	if s.SeesItem && len(s.Inputs) == len(s.Needs) {
 		return ""
@@ -468,7 +463,6 @@ func groupsText(found *client.PayloadGroups) string {
 	return t.String()
 }
 
-// linkRows names the run this one carries on, and the runs that carry it on.
 func linkRows(t *cli.Table, from *string, carriedOn []string) {
 	if from != nil {
 		t.Row("carries on", "run "+*from)

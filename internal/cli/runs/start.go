@@ -78,7 +78,6 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return r.end(ctx, term, cl, started.Run, func() error { return cli.Say(term, startedText)(started, nil) })
 }
 
-// send starts the run, with the items if they come from here.
 func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
 	flag, name := r.file()
 	if name == "" {
@@ -87,7 +86,6 @@ func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Ou
 	return cli.Upload(term, flag, name, ask)
 }
 
-// settings reads the plan if it is a file, and returns the run's settings.
 func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, err error) {
 	if cli.IsPlanFile(r.Plan) {
 		if plan, err = cli.ReadPlan(r.Plan, nil); err != nil {
@@ -110,7 +108,6 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 	return plan, settings, cmp.Or(err, alikeErr)
 }
 
-// sent converts flags to the API's settings.
 func sent(flags any) (settings client.RunSettings, err error) {
 	err = alike(flags, &settings)
 	return settings, err
@@ -172,14 +169,12 @@ func planRefText(name string, version int) string {
 	return cli.EscapeControl(name)
 }
 
-// runSettings override a plan's settings for one run.
 type runSettings struct {
 	gather.Overrides
 
 	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
 }
 
-// overrides validates the flags. Errors name the flag.
 func (r *runSettings) overrides() (gather.Overrides, error) {
 	over := r.Overrides
 	for _, text := range r.Set {
@@ -190,7 +185,6 @@ func (r *runSettings) overrides() (gather.Overrides, error) {
 	return over, flagError(over.Validate())
 }
 
-// flagError names a setting in an error by its flag.
 func flagError(err error) error {
 	field, ok := errors.AsType[*gather.FieldError](err)
 	if !ok {
@@ -423,7 +417,6 @@ func (f *itemFlags) validate(format string) error {
 	return nil
 }
 
-// file returns the file to send, if any, and its flag.
 func (f *itemFlags) file() (flag, name string) {
 	switch {
 	case f.Parquet != "":

@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -184,23 +181,6 @@ func TestResetText(t *testing.T) {
 	}
 }
 
-// The table of settings in docs/operations.md names each setting and its flag.
-func TestSettingsAreInTheTable(t *testing.T) {
-	t.Parallel()
-	text := testenv.Must(os.ReadFile("../../../docs/operations.md"))(t)
-	flags := maps.Collect(workqueue.Flags())
-	for _, name := range gather.OverrideFields() {
-		flag, ofStep := flags[name]
-		if !ofStep {
-			flag = "--" + strings.ReplaceAll(name, "_", "-")
-		}
-		row := regexp.MustCompile("(?m)^\\| `" + name + "`.* \\| `" + flag + "`")
-		if !row.Match(text) {
-			t.Errorf("no row says that %s is %s in run start", name, flag)
-		}
-	}
-}
-
 func TestStepsReadWell(t *testing.T) {
 	t.Parallel()
 	run := &client.RunDocument{}
@@ -282,23 +262,6 @@ func severalSteps() (run client.RunDocument) {
 	run.Steps = []client.StepView{{Name: "accounts", Progress: 1}, {Name: "statement", Progress: 0.25}}
 	run.Steps[1].Done, run.Steps[1].Failed, run.Steps[1].Skipped = 240, 7, 3
 	return run
-}
-
-func TestEachStepHasABar(t *testing.T) {
-	t.Parallel()
-	lines := liveLines(severalSteps(), 80)
-	if len(lines) != 3 || !strings.Contains(lines[1], strings.Repeat("█", barRoom)+"   100%") ||
-		!strings.Contains(lines[2], "█░") || !strings.HasSuffix(lines[2], " 25%  240  7 failed  3 left out") {
-		t.Errorf("got\n%s", strings.Join(lines, "\n"))
-	}
-	for _, line := range lines {
-		if n := len([]rune(line)); n >= 80 {
-			t.Errorf("%d characters on 80 columns: %s", n, line)
-		}
-	}
-	if lines := liveLines(severalSteps(), 60); len(lines) != 1 || len([]rune(lines[0])) >= 60 {
-		t.Errorf("on a narrow terminal: %q", lines)
-	}
 }
 
 func TestBarFitsTheTerminal(t *testing.T) {

@@ -108,7 +108,6 @@ func conclusion(run *client.RunDocument) string {
 	return text
 }
 
-// progress shows a run in progress: a bar at a terminal, else occasional lines.
 type progress struct {
 	term  *cli.Console
 	live  bool
@@ -130,7 +129,6 @@ func (p *progress) show(run client.RunDocument) {
 	_, _ = fmt.Fprintln(p.term.Err, line) // cosmetic
 }
 
-// end keeps the last state of the bar and starts a new line.
 func (p *progress) end() {
 	if p.live && p.last != "" {
 		_, _ = fmt.Fprintln(p.term.Err) // cosmetic
@@ -146,7 +144,6 @@ func share(run client.RunDocument) float64 {
 
 func plainLine(run client.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
 
-// runLine formats a run's state, with or without its steps.
 func runLine(run client.RunDocument, steps bool) string {
 	parts := []string{
 		fmt.Sprintf("%4s", percent(share(run))), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
@@ -178,7 +175,6 @@ func runLine(run client.RunDocument, steps bool) string {
 	return strings.Join(parts, "  ")
 }
 
-// perSecondOf is the unit of a run's rate: with several steps, each item counts at each step.
 func perSecondOf(run client.RunDocument) string {
 	if len(run.Steps) > 1 {
 		return " parts/s"
@@ -186,7 +182,6 @@ func perSecondOf(run client.RunDocument) string {
 	return "/s"
 }
 
-// barLine is plainLine after a bar that fills the line.
 func barLine(run client.RunDocument, columns int) string {
 	text := plainLine(run)
 	room := columns - len([]rune(text)) - 3
@@ -207,13 +202,11 @@ type watchFlags struct {
 	MaxWait time.Duration `json:"-" within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
-// waitFlags are the flags of commands that set a run in motion.
 type waitFlags struct {
 	Wait bool `json:"-" help:"Watch until the run ends; exit 3 when items failed, 8 when it was cancelled."`
 	watchFlags
 }
 
-// Check refuses conflicting flags.
 func (w *waitFlags) Check(dryRun bool) error {
 	switch {
 	case w.Wait && dryRun:
@@ -273,7 +266,6 @@ func waits(run *client.RunDocument) bool {
 
 const goOn = "go on with: tranche run watch "
 
-// left says why the watch ended before the run, and how to continue; the exit code is for scripts.
 func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
 	id, seen := run.ID, run.State != ""
 	if seen {
@@ -381,7 +373,6 @@ const (
 	minBarColumns = 78
 )
 
-// liveLines returns the run's line and, for several steps, a bar per step.
 func liveLines(run client.RunDocument, columns int) []string {
 	if len(run.Steps) < 2 || len(run.Steps) > maxBars || columns < minBarColumns {
 		return []string{barLine(run, columns)}
@@ -407,7 +398,6 @@ func liveLines(run client.RunDocument, columns int) []string {
 	return lines
 }
 
-// draw replaces the previous lines.
 func (p *progress) draw(lines []string) {
 	up := ""
 	if p.lines > 1 {

@@ -58,7 +58,6 @@ const patience = 2 * time.Minute
 // browser is a Chromium that lives as long as its test.
 type browser struct{ ctx context.Context }
 
-// program returns the browser to start.
 func program(t *testing.T) string {
 	t.Helper()
 	if chosen := cmp.Or(os.Getenv("CHROMIUM"), os.Getenv("CHROME")); chosen != "" {

@@ -30,7 +30,6 @@ type page struct {
 	allowed []string
 }
 
-// open returns an empty page for a server.
 func (b *browser) open(t *testing.T, base string) *page {
 	t.Helper()
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
@@ -51,7 +50,6 @@ func (p *page) attach() {
 	command(p, runtime.Enable, cdp.Empty{})
 }
 
-// watch notes what a page complains of.
 func (p *page) watch(event any) {
 	switch e := event.(type) {
 	case *runtime.EventConsoleAPICalled:
@@ -172,7 +170,6 @@ func (p *page) settled() {
 		!document.querySelector(".skeleton, [aria-busy=true]") && document.readyState === "complete"`)
 }
 
-// until waits for an expression to be true.
 func (p *page) until(what, expression string) {
 	p.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -207,19 +204,16 @@ func (p *page) run(script string) {
 // at selects what tests know by a name.
 func at(test string) string { return `[data-test="` + test + `"]` }
 
-// has waits for an element.
 func (p *page) has(test string) {
 	p.Helper()
 	p.until(test+" is there", `document.querySelector('`+at(test)+`')?.checkVisibility()`)
 }
 
-// lacks waits until an element is gone.
 func (p *page) lacks(test string) {
 	p.Helper()
 	p.until(test+" is gone", `!document.querySelector('`+at(test)+`')?.checkVisibility()`)
 }
 
-// says waits until an element has a text in it.
 func (p *page) says(test, text string) {
 	p.Helper()
 	p.until(test+" says "+text, fmt.Sprintf(`[...document.querySelectorAll('%s')].some((e) => e.innerText.includes(%q))`,
@@ -233,7 +227,6 @@ func (p *page) hear() {
 		forEach((e) => window.__notices.push(e.innerText))).observe(document.body, {childList: true, subtree: true}))`)
 }
 
-// heard waits for a notice with a text in it.
 func (p *page) heard(text string) {
 	p.Helper()
 	p.until("it is said that it "+text, fmt.Sprintf(`window.__notices.some((notice) => notice.includes(%q))`, text))
@@ -264,7 +257,6 @@ func (p *page) fill(test, text string) {
 	p.press(text)
 }
 
-// press presses keys, one at a time.
 func (p *page) press(keys ...string) {
 	p.Helper()
 	for _, key := range keys {
@@ -281,7 +273,6 @@ func (p *page) refused(test string) (why string, off bool) {
 	return found[0], found[1] == "true"
 }
 
-// asPhone makes the page as narrow as a phone.
 func (p *page) asPhone() {
 	p.Helper()
 	p.do("be a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch))
@@ -354,7 +345,6 @@ func (p *page) drag(fromX, fromY, toX, toY float64) {
 		chromedp.ClickCount(1)))
 }
 
-// wheel turns the mouse's wheel over the map.
 func (p *page) wheel(x, y, by float64) {
 	p.Helper()
 	px, py := p.box("map").at(x, y)

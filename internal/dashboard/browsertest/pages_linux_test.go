@@ -459,7 +459,6 @@ func (p *page) live(test string) {
 	p.until("it is live", `document.querySelector('`+at(test)+`')?.dataset.state === "live"`)
 }
 
-// another opens one more tab of the same profile.
 func (p *page) another(t *testing.T) *page {
 	t.Helper()
 	ctx, end := chromedp.NewContext(p.ctx)

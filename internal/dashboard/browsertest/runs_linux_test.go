@@ -99,7 +99,6 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	}
 }
 
-// runOf is the run of the page.
 func runOf(p *page) string {
 	p.Helper()
 	return strings.Split(eval[string](p, `location.pathname`), "/")[2]
@@ -111,14 +110,12 @@ func runID(t *testing.T, text string) workqueue.RunID {
 	return workqueue.RunID(id)
 }
 
-// number runs a query that returns one.
 func (s *stack) number(query string, args ...any) (n int) {
 	s.Helper()
 	testenv.NoError(s, s.Pool.QueryRow(s.Context(), query, args...).Scan(&n))
 	return n
 }
 
-// drop drops a file with a text on an element.
 func (p *page) drop(test, name, text string) {
 	p.Helper()
 	p.has(test)

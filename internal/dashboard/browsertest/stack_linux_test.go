@@ -161,7 +161,6 @@ func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, p
 	return loaded.Run
 }
 
-// request is a run of one step.
 func request(name, endpoint string) startstore.LoadRequest {
 	return startstore.LoadRequest{Name: name, Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 100, InFlight: 4, MaxAttempts: 1,
@@ -179,8 +178,7 @@ func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	if s.secret != "" {
 		req.Header.Set("Authorization", "Bearer "+s.secret)
 	}
-	said, err := http.DefaultClient.Do(req)
-	testenv.NoError(s, err)
+	said := testenv.Must(http.DefaultClient.Do(req))(s)
 	defer said.Body.Close()
 	raw, err := io.ReadAll(said.Body)
 	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {
@@ -189,7 +187,6 @@ func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	return answer
 }
 
-// ended waits until a run is completed.
 func (s *stack) ended(run workqueue.RunID) {
 	s.Helper()
 	testenv.Until(s, patience, "the run ends", func() bool {
@@ -198,7 +195,6 @@ func (s *stack) ended(run workqueue.RunID) {
 	})
 }
 
-// token makes one of a role.
 func (s *stack) token(role access.Role) (secret string) {
 	s.Helper()
 	secret = access.NewSecret()
@@ -213,7 +209,6 @@ func (s *stack) token(role access.Role) (secret string) {
 const evil = `<img src=x onerror="window.__ran=1">"><script>window.__ran=1</script>` +
 	"\u202egnp.exe\u202c \x1b[31mred\x1b[0m ${window.__ran=1} {{constructor.constructor('window.__ran=1')()}}"
 
-// start is the first characters of a text.
 func start(text string, n int) string {
 	if all := []rune(text); len(all) > n {
 		return string(all[:n])

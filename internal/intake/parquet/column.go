@@ -21,7 +21,6 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// maxHeldBytes limits the current pages of all columns together.
 const maxHeldBytes = 256 << 20
 
 // column reads one leaf of the schema, entry by entry, across the pages of a row group.
@@ -160,7 +159,6 @@ func (c *column) data(h *format.PageHeader) ([]byte, error) {
 	return data, nil
 }
 
-// hold keeps all current pages within maxHeldBytes.
 func (c *column) hold(old *int64, bytes int64) error {
 	c.file.held += bytes - *old
 	*old = bytes
@@ -235,7 +233,6 @@ func (c *column) explain(err error, how format.Encoding) error {
 	return c.damaged()
 }
 
-// begin prepares the page's decoder.
 func (c *column) begin(how format.Encoding, data []byte, values int32, hold func(int64) error) (err error) {
 	if values < 0 {
 		panic(errPage)

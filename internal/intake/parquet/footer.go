@@ -134,7 +134,6 @@ func decodeThrift(data []byte, into any) (n int, err error) {
 	return n, thrift.NewDecoder(r).Decode(into)
 }
 
-// walker checks data in Thrift's compact protocol.
 type walker struct {
 	r       thrift.Reader
 	structs int // that may still come

@@ -92,7 +92,6 @@ func TestParquetGoReadsOtherValues(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -10,7 +10,6 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// errPage means that a page is not what its header says.
 var errPage = errors.New("a page is damaged")
 
 // value is a number, the bits of a float, or bytes that are valid until the next value.

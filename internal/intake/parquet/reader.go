@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// Reader reads the rows of a Parquet file by random access. The data is not trusted: whatever sizes and numbers it
-// claims, memory is bounded by one page per column, and those pages have bounds of their own.
+// Reader reads the rows of a Parquet file by random access. The data is not trusted: regardless of the sizes
+// it claims, memory is bounded by one page per column, and pages are bounded too.
 type Reader struct {
 	input    io.ReaderAt
 	size     int64
@@ -217,7 +217,6 @@ func (p *Reader) Next(item *row.Item) error {
 	return nil
 }
 
-// nextGroup goes to the next row group. Unread entries of the previous one are damage.
 func (p *Reader) nextGroup() error {
 	if p.group > 0 {
 		for _, c := range p.columns {
@@ -271,7 +270,6 @@ func (p *Reader) takeKey(item *row.Item, f *node) error {
 	return nil
 }
 
-// write appends the values of a node whose parent is present.
 func (p *Reader) write(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
 	case n.is(format.Repeated):

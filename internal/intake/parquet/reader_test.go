@@ -269,13 +269,13 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	defer func() { _ = file.Close() }()
 	base, peak := heap(), uint64(0)
 	dir := t.TempDir()
-	r, err := intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}})
-	testenv.NoError(t, err)
+	r := testenv.Must(intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}}))(t)
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("%d files are to be seen, %v", len(left), err)
 	}
 	start := time.Now()
 	var item row.Item
+	var err error
 	n := 0
 	for ; err == nil; n++ {
 		if err = r.Next(&item); n%50_000 == 0 {
@@ -294,7 +294,6 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	}
 }
 
-// heap is how many bytes are in use.
 func heap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats

@@ -28,7 +28,7 @@ func (e *LineError) Error() string {
 	return fmt.Sprintf("line %d, field %s: %s", e.Line, Quote(e.Column), e.Reason)
 }
 
-// InputError is returned for an input that is unusable as a whole or from some point on: empty, of an unknown
+// InputError is returned for an input that is unusable entirely or from some point on: empty, of an unknown
 // format, or damaged compressed data.
 type InputError struct {
 	Line   int    // the last line read; 0: none
@@ -63,6 +63,7 @@ func Quote(name string) string {
 	return fmt.Sprintf("%q…", name[:cut])
 }
 
+// List quotes names for a message.
 func List(names []string) string {
 	var b strings.Builder
 	for i, name := range names {

@@ -149,7 +149,6 @@ func InvalidAt(text []byte) int {
 	return -1
 }
 
-// guessEncoding guesses the encoding of a byte that is not UTF-8.
 func guessEncoding(b byte) string {
 	if strings.IndexByte("\x81\x8d\x8f\x90\x9d", b) >= 0 {
 		return "latin-1"

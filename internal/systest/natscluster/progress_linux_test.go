@@ -162,7 +162,6 @@ type peer struct {
 	Offline bool   `json:"offline"`
 }
 
-// get asks a server's monitoring port.
 func (s *natsProcess) get(path string, into any) bool {
 	client := http.Client{Timeout: monitorTimeout}
 	defer client.CloseIdleConnections()

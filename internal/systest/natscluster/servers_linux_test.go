@@ -217,7 +217,6 @@ const (
 	lameDuckTime  = 3 * time.Second
 )
 
-// beNATSServer is nats-server's main.
 func beNATSServer(config string) error {
 	opts, err := server.ProcessConfigFile(config)
 	if err != nil {
@@ -237,7 +236,6 @@ func beNATSServer(config string) error {
 	return nil
 }
 
-// await polls until the condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	testenv.Until(t, clusterTimeout, what, holds)
@@ -322,7 +320,6 @@ func (s *natsProcess) end(t testing.TB) {
 	}
 }
 
-// said is the end of the server's log.
 func (s *natsProcess) said() string {
 	const most = 8 << 10
 	text, err := os.ReadFile(s.log())

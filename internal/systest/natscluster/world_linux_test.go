@@ -120,7 +120,6 @@ func (w *world) run(name string, cmd *exec.Cmd) io.Reader {
 	return out
 }
 
-// startNode starts a tranche serve.
 func (w *world) startNode() {
 	w.Helper()
 	cmd := exec.Command(w.binary, "--json", "serve", "--database", w.url, "--nats", w.cluster.URL(),
@@ -171,7 +170,6 @@ func (w *world) startService() {
 	testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
 
-// note writes an execution of a chunk down.
 func (l *ledger) note(c *endpoints.Chunk[account, answer]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,10 +206,8 @@ func (w *world) start(endpoint string, items int, rate int) workqueue.RunID {
 	return started.Run
 }
 
-// until polls for a condition, with a deadline.
 func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
-// number runs a query that returns one.
 func (w *world) number(sql string, args ...any) int {
 	w.Helper()
 	return testenv.Number(w, w.pool, sql, args...)
@@ -228,7 +224,6 @@ func (w *world) command(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// must runs a command that has to succeed.
 func (w *world) must(args ...string) {
 	w.Helper()
 	if code, out := w.command(args...); code != 0 {

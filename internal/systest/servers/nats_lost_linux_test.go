@@ -120,7 +120,6 @@ func TestRepliesArePurged(t *testing.T) {
 	w.wantLost(run, purged)
 }
 
-// held returns how many messages a stream has.
 func (w *world) held(name string) uint64 {
 	w.Helper()
 	stream := testenv.Must(w.js.Stream(w.Context(), name))(w)

@@ -57,8 +57,7 @@ func setupPast(t *testing.T, url string) *past {
 
 func (w *past) serve() {
 	w.Helper()
-	svc, err := endpoints.New(testenv.Conn(w, w.ns), endpoints.Config{Name: "test", Version: "1.0.0"})
-	testenv.NoError(w, err)
+	svc := testenv.Must(endpoints.New(testenv.Conn(w, w.ns), endpoints.Config{Name: "test", Version: "1.0.0"}))(w)
 	handle := func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		select {
 		case <-time.After(pause):
@@ -109,7 +108,6 @@ func (w *past) keep(what string, f func(context.Context) error) (stop func()) {
 	return testenv.Keep(w, w.Logf, what, f) // that a node without its database cannot hand back is no fault
 }
 
-// start runs a node.
 func (w *past) start() {
 	w.Helper()
 	store, release, err := database.Open(w.Context(), w.url, database.PoolConfig{})
@@ -133,7 +131,6 @@ func (w *past) start() {
 	}
 }
 
-// stopNodes ends all of them.
 func (w *past) stopNodes() {
 	var all sync.WaitGroup
 	for _, stop := range w.nodes {
@@ -182,7 +179,6 @@ const (
 	madeRuns = `SELECT count(*) FROM batchrun WHERE id = $1`
 )
 
-// until polls for a condition, with a deadline.
 func (w *past) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // wantSound waits for a run's end and holds it against the service's ledger, its results and the doctor.

@@ -78,8 +78,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	}
 	c.start(2, stores)
 	nodetest.WantReady(t, node)
-	js, err := jetstream.New(nc)
-	testenv.NoError(t, err)
+	js := testenv.Must(jetstream.New(nc))(t)
 	replicas := func(want int) bool {
 		all, err := stream.Read(t.Context(), js, stream.Config{})
 		if err != nil || len(all) != 6 {

@@ -128,10 +128,8 @@ func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.Run
 	return loaded.Run
 }
 
-// until polls for a condition, with a deadline.
 func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
-// number runs a query that returns one.
 func (w *world) number(sql string, args ...any) int {
 	w.Helper()
 	return testenv.Number(w, w.Pool, sql, args...)

@@ -206,7 +206,6 @@ func lastWord(text string) string {
 	return words[len(words)-1]
 }
 
-// until polls with a deadline.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	testenv.Until(t, time.Minute, what, ok)

@@ -37,7 +37,6 @@ func TestReleaseArtefacts(t *testing.T) {
 	}
 }
 
-// one is the file of a name.
 func one(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -200,7 +199,6 @@ func TestTwoCheckoutsMakeTheSameBytes(t *testing.T) {
 	}
 }
 
-// build builds the program of a checkout.
 func build(t *testing.T, from, out string) string {
 	t.Helper()
 	cmd := command(t.Context(), filepath.Join(from, "scripts", "build.sh"), out)

@@ -53,7 +53,6 @@ type flush struct {
 	members [][]string
 }
 
-// collect makes the collector.
 func (s *simulation) collect() {
 	spec := collector.CollectorSpec{Endpoint: storetest.Endpoint, MinSize: 1 + s.r.IntN(2), MaxSize: 4,
 		MaxAge: collector.Span(time.Minute), MaxAttempts: triesOfOp, InFlight: 1 + s.r.IntN(5),
@@ -105,7 +104,6 @@ func (o *operations) fold(number int) string {
 	return []string{"even", "odd"}[number%2]
 }
 
-// flush has a node claim keys.
 func (s *simulation) flush() {
 	if s.ops != nil {
 		s.flushFor(s.node())
@@ -305,7 +303,6 @@ const (
 	readFlushes = `SELECT flush FROM collector_key WHERE flush IS NOT NULL`
 )
 
-// readOps reads what is stored.
 func (s *simulation) readOps() (there map[string]string) {
 	if s.ops == nil {
 		return nil
@@ -364,7 +361,6 @@ func (o *operations) String() string {
 	return fmt.Sprint(o.are(opWaits))
 }
 
-// endOps deletes the collector.
 func (s *simulation) endOps() {
 	_, err := collector.New(s.Store).SetCollector(s.Context(), "c", workqueue.DocumentDeleted, true, "ann")
 	s.must(err)

@@ -330,7 +330,6 @@ func (s *simulation) goOn() {
 	}
 }
 
-// take acknowledges a request.
 func (s *simulation) take(q *request) {
 	s.work = slices.DeleteFunc(s.work, func(o *request) bool { return o.ID == q.ID })
 }

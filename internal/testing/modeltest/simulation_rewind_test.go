@@ -82,7 +82,6 @@ func (s *simulation) copyTables(from, to string) {
 	s.Exec(strings.NewReplacer("t.FROM", "t."+from, "t.TO", "t."+to).Replace(copyTables))
 }
 
-// backup copies the database.
 func (s *simulation) backup() {
 	s.past.Do(func() {
 		s.Exec(`CREATE SCHEMA past`)

@@ -324,7 +324,6 @@ func (s *simulation) begin(r *rand.Rand) {
 	s.check()
 }
 
-// load yields the items.
 func (s *simulation) load() func(*start.LoadItem) error {
 	next := storetest.Keys(storetest.Names(s.items)...)
 	o := 0
@@ -346,7 +345,6 @@ func (s *simulation) payload(o int) string {
 	return fmt.Sprintf(`{"v":%d,"g":%d}`, o%4, s.data[min(o, s.items-1)])
 }
 
-// draw makes a plan.
 func (s *simulation) draw() []workqueue.StepSpec {
 	r := s.r
 	for step := range 1 + r.IntN(5) {

@@ -375,7 +375,6 @@ func (s *storm) nature() {
 	})
 }
 
-// end lets everything go and finishes all runs.
 func (s *storm) end() {
 	s.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'storm'`)
 	if _, err := settle.New(s.Store).ReleaseDeadSessions(s.Context(), s.lease); err != nil {

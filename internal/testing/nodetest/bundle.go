@@ -215,6 +215,14 @@ func (b *Bundle) Outcome(t *testing.T, run workqueue.RunID, generation int) (don
 	return 0, 0
 }
 
+// Want waits until a generation of the run is completed, and checks its counts.
+func (b *Bundle) Want(t *testing.T, run workqueue.RunID, generation, done, failed int) {
+	t.Helper()
+	if d, f := b.Outcome(t, run, generation); d != int64(done) || f != int64(failed) {
+		t.Errorf("run %s: done %d, failed %d; want %d and %d: %s", run, d, f, done, failed, b.Dump(t, run))
+	}
+}
+
 // Dump describes the items and slices of a run.
 func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 	t.Helper()

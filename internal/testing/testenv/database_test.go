@@ -9,26 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/migrations"
 )
-
-func TestDatabasesAreMigratedAndApart(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	pending, err := migrations.Pending(t.Context(), url)
-	if err != nil || len(pending) != 0 {
-		t.Fatalf("pending %v, %v; want none", pending, err)
-	}
-	one, other := testenv.Connect(t, url), testenv.Pool(t)
-	if _, err := one.Exec(t.Context(), `INSERT INTO leader
-		VALUES ('x', 1, gen_random_uuid(), tranche_now())`); err != nil {
-		t.Fatal(err)
-	}
-	var n int
-	if err := other.QueryRow(t.Context(), `SELECT count(*) FROM leader`).Scan(&n); err != nil || n != 0 {
-		t.Fatalf("the other database has %d rows (%v), want 0", n, err)
-	}
-}
 
 // A moved clock counts at once in what was planned before, in a transaction that sees the past, in defaults, and for a
 // role that only serves.

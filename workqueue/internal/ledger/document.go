@@ -81,8 +81,7 @@ func (k Kind) find(ctx context.Context, tx pgx.Tx, name string, alone bool) (was
 	return was, fmt.Errorf("%s %q: %w", k.Name, name, workqueue.ErrNotFound)
 }
 
-// Apply creates or changes a document, with an audit entry of the earlier one. An identical text and meaning changes
-// nothing. write stores it and sets its version and time.
+// Apply creates or changes a document with write, and an audit entry. An identical text and meaning changes nothing.
 func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, actor string,
 	write func(ctx context.Context, tx pgx.Tx, was *Held, out *workqueue.AppliedDocument) error,
 ) (out workqueue.AppliedDocument, err error) {

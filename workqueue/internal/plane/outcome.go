@@ -152,8 +152,7 @@ const readyTail = `
             ORDER BY b.turn, b.run_id, b.step LIMIT 1) n)
     SELECT run_id, step FROM turn)`
 
-// DueAt is the steps with due slices at an endpoint e, by the index work_slice_waiting; while it is down, any waiting
-// slice.
+// DueAt is the steps with due slices at an endpoint e, by work_slice_waiting; while it is down, any waiting slice.
 const DueAt = `(
     SELECT run_id, step FROM (
         SELECT s.run_id, s.step FROM work_slice s

@@ -62,7 +62,6 @@ export function query(params) {
   return text ? "?" + text : "";
 }
 
-// segment escapes a name as one part of a path.
 export const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
 
 async function call(method, path, { body, headers = {}, signal } = {}) {
@@ -103,13 +102,12 @@ async function parse(answer) {
   }
 }
 
-// problem reads a problem document from an error response.
 export async function problem(answer) {
   const retryAfter = Number(answer.headers.get("Retry-After")) || 0;
   let body = {};
   try {
     body = JSON.parse(await answer.text());
-  } catch { /* not from the API: the status has to do */ }
+  } catch { /* not an answer of the API: use the status */ }
   return new ApiError(answer.status, { title: answer.statusText, ...body }, retryAfter);
 }
 

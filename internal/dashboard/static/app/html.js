@@ -1,4 +1,4 @@
-// What every module builds pages with: Preact through tagged templates, hooks and signals.
+// What all modules build pages with: Preact by tagged templates, hooks and signals.
 import { h, render, Fragment, Component, cloneElement } from "preact";
 import { useState, useEffect, useLayoutEffect, useRef, useMemo, useCallback, useErrorBoundary, useId } from "preact/hooks";
 import htm from "htm";

@@ -1,4 +1,4 @@
-// The keyboard: the same keys on every page, and those that a page adds.
+// The keyboard: keys common to all pages, and those that a page adds.
 import { html, signal, useEffect } from "./html.js";
 import { go } from "./router.js";
 import { places } from "./places.js";
@@ -10,7 +10,7 @@ export const searchShown = signal(false);
 const own = signal([]); // of the page: [{keys, label, fn}]
 let waitsFor = 0;       // until when a key after g counts
 
-// useKeys adds keys while a component is shown: [["p", "Pause", fn], …]. They show up in the help.
+// useKeys adds keys while a component is mounted: [["p", "Pause", fn], …]. The help lists them.
 export function useKeys(list, deps = []) {
   useEffect(() => {
     const mine = list.map(([key, label, fn]) => ({ key, label, fn }));
@@ -19,7 +19,6 @@ export function useKeys(list, deps = []) {
   }, deps);
 }
 
-// actionsHere are the keys that the page adds.
 export const actionsHere = () => own.value;
 
 const typing = (el) => el?.closest?.("input:not([type=checkbox]):not([type=radio]),textarea,select,[contenteditable]");
@@ -71,7 +70,7 @@ function focusSearch() {
   return Boolean(field);
 }
 
-// step goes to the next or the previous row of the page's tables and lists.
+// step moves the focus to the next or previous row of the page's tables and lists.
 function step(by) {
   const rows = [...document.querySelectorAll("#main [data-rows] > [data-row]")];
   if (rows.length === 0) return false;
@@ -83,7 +82,6 @@ function step(by) {
   return true;
 }
 
-// Help lists them.
 export function Help() {
   const line = (keys, label) => html`<li><span>${keys.map((k) => html`<kbd>${k}</kbd>`)}</span>${label}</li>`;
   return html`<${Dialog} title="Keys" test="help-dialog" onClose=${() => { helpShown.value = false; }}>

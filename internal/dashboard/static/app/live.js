@@ -1,10 +1,10 @@
-// What several pages watch: the health of all, and the list of runs. One stream carries both.
+// State shared by several pages: health and the list of runs. One stream carries both.
 import { signal } from "./html.js";
 import { stream } from "./stream.js";
 
-// health is {status, counts: {critical, warning, info}}, or null before it is known.
+// health is {status, counts: {critical, warning, info}}, or null until known.
 export const health = signal(null);
-// liveRuns is the newest runs and all that have not ended, or null while nothing is known.
+// liveRuns is the newest runs and all that have not ended, or null until known.
 export const liveRuns = signal(null);
 
 function counted(document) {
@@ -13,7 +13,7 @@ function counted(document) {
   return { status: document.status, counts };
 }
 
-// watch holds what a page needs of them; returns what ends it.
+// watch subscribes to what a page needs; returns an unsubscribe function.
 export function watch(page) {
   const onRuns = page === "runs";
   const end = stream("/events?topic=health" + (onRuns ? "&topic=runs" : ""), {

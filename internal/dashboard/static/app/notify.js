@@ -1,16 +1,16 @@
-// Tells a person in a notification of the system when a run ends, or waits for someone, also while its tab is not seen.
+// Sends a system notification when a run ends or waits for a decision, even while the tab is hidden.
 import { api, segment } from "./api.js";
 import { signal } from "./html.js";
 import { inert, num } from "./format.js";
 
 const EVERY = 15_000; // ms
 
-// awaited are the runs of which one is to be told; it lasts as long as the tab.
+// awaited are the runs to be notified of, as long as the tab is open.
 export const awaited = signal(new Set());
 
 export const possible = () => "Notification" in globalThis && Notification.permission !== "denied";
 
-// notify tells when a run has ended, or is held. Resolves to false where the person does not allow it.
+// notify reports the end or hold of a run. Resolves to false if the user denies permission.
 export async function notify(run) {
   if (await Notification.requestPermission() !== "granted") return false;
   awaited.value = new Set([...awaited.value, run.id]);
@@ -19,7 +19,7 @@ export async function notify(run) {
     try {
       now = await api.get(`/runs/${segment(run.id)}`);
     } catch {
-      return; // away for now
+      return; // temporarily unavailable
     }
     const over = now.state === "completed" || now.state === "cancelled";
     if (!over && !now.hold) return;

@@ -1,4 +1,4 @@
-// Where one can go: in the navigation, and by the keyboard.
+// The places in the navigation, and their keys.
 
 // groups of places: [title, [[path, label, icon, key after g, pages that belong to it], …]].
 export const groups = [

@@ -1,4 +1,4 @@
-// Paths of the dashboard, by the history API.
+// The dashboard's paths, by the History API.
 import { html, signal } from "./html.js";
 
 // pages are the modules by path; {name} is a parameter.
@@ -36,10 +36,10 @@ function read() {
   return { path, ...match(path), query: Object.fromEntries(new URLSearchParams(location.search)) };
 }
 
-// route is where we are: {path, page, params, query}.
+// route is the current place: {path, page, params, query}.
 export const route = signal(read());
 
-// go shows a path of the dashboard. keep leaves the scroll position alone, for a change of the query.
+// go shows a path of the dashboard. keep keeps the scroll position, for a change of the query.
 export function go(path, { replace = false, keep = false } = {}) {
   const before = location.pathname;
   if (path !== location.pathname + location.search) {
@@ -49,7 +49,7 @@ export function go(path, { replace = false, keep = false } = {}) {
   if (!keep && before !== location.pathname) scrollTo(0, 0);
 }
 
-// setQuery changes parameters of the query in place; empty values go.
+// setQuery changes query parameters in place; empty values are removed.
 export function setQuery(changes, { replace = true } = {}) {
   const q = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {
@@ -62,7 +62,7 @@ export function setQuery(changes, { replace = true } = {}) {
 
 addEventListener("popstate", () => { route.value = read(); });
 
-// Link goes without loading the page again; with a modifier it is the browser's.
+// Link navigates without reloading the page; with a modifier key the browser handles it.
 export function Link({ to, children, ...rest }) {
   const click = (e) => {
     if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return;

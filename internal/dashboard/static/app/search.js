@@ -1,4 +1,4 @@
-// Search from anywhere: pages, runs, plans, endpoints, keys of the run that is shown, and what can be done here.
+// Global search: pages, runs, plans, endpoints, keys of the current run, and actions.
 import { html, useEffect, useId, useState } from "./html.js";
 import { api, query } from "./api.js";
 import { inert, shortId } from "./format.js";
@@ -9,12 +9,12 @@ import { go, route } from "./router.js";
 import { can } from "./session.js";
 import { Dialog } from "./ui/overlays.js";
 
-const MOST = 6;    // of a kind
-const WAIT = 150;  // ms without a letter before the server is asked
+const MOST = 6;    // per kind
+const WAIT = 150;  // ms after the last key before the server is queried
 
 const fits = (text, words) => words.every((w) => text.toLowerCase().includes(w));
 
-// local is what can be found without asking: [{kind, text, note, open()}].
+// local searches without the server: [{kind, text, note, open()}].
 function local(words) {
   const all = [
     { kind: "Action", text: "Start a run", open: () => go("/start") },
@@ -25,14 +25,12 @@ function local(words) {
   return all.filter((one) => fits(one.text, words));
 }
 
-// item leads to one of the run that is shown.
 function item(text) {
   const { page, params } = route.value;
   if (!text || !["run", "errors", "item"].includes(page)) return [];
   return [{ kind: "Item", text, note: "of this run", open: () => go(itemPath(params.run, text)) }];
 }
 
-// remote asks for runs, plans and endpoints.
 async function remote(text, words, signal) {
   const ask = (path) => api.get(path, { signal }).catch((err) => {
     if (err.name === "AbortError") throw err;

@@ -1,4 +1,4 @@
-// The frame: navigation, who is logged in, the state of the connection, and the page in the middle.
+// The frame: navigation, user, connection state, and the page in the middle.
 import { html, useEffect, useErrorBoundary, useRef, useState, signal } from "./html.js";
 import { route, go, Link } from "./router.js";
 import { session, refresh, leave, can } from "./session.js";
@@ -13,7 +13,7 @@ import { groups, places } from "./places.js";
 
 const drawer = signal(false);
 
-// closeDrawer gives the focus back to the button that opened it.
+// closeDrawer returns the focus to the button that opened it.
 function closeDrawer() {
   drawer.value = false;
   document.querySelector("[data-test=menu]")?.focus();
@@ -133,9 +133,9 @@ function User() {
     <${Button} kind="ghost" small icon="out" label="Log out" title="Log out" test="logout" onClick=${out}/></div>`;
 }
 
-const modules = new Map(); // what was loaded, by page
+const modules = new Map(); // loaded modules, by page
 
-// Main loads the page's module and shows it. What a page throws is shown in its place; the frame stays.
+// Main loads and shows the page's module. Errors of a page are shown in its place; the frame stays.
 function Main({ page }) {
   const [state, setState] = useState({ page: "", Component: null, error: null });
   useEffect(() => {
@@ -168,7 +168,7 @@ function Guarded({ children }) {
   return html`<${Page} title="Something broke"><${ErrorBox} title="This page broke" error=${error} retry=${reset}/><//>`;
 }
 
-// A module may be missing because the server was replaced by another version since the page was loaded.
+// A module may be missing because the server was replaced by another version.
 function NotLoaded({ error }) {
   return html`<${Page} title="Not loaded"><${ErrorBox} title="This page could not be loaded" error=${{
     detail: `The server is unavailable, or was replaced by another version: load the page again. (${error.message})`,

@@ -1,19 +1,19 @@
-// Live events of the server, with a state that the page shows. All tabs share the connections: a worker holds them, and
-// a tab that no one sees looks at none.
+// Server-sent events, with a connection state that the page shows. All tabs share the connections through a worker;
+// hidden tabs release theirs.
 import { signal } from "./html.js";
 import { BASE, toLogin } from "./api.js";
 import { refresh } from "./session.js";
 import { Hub } from "./streamhub.js";
 
-// connection is what the page's streams are, taken together: "none", "live", "connecting", "waiting" (other windows
-// have all the streams that there may be) or "lost".
+// connection is the overall state of the page's streams: "none", "live", "connecting", "waiting" (other windows use
+// all permitted streams) or "lost".
 export const connection = signal("none");
 
-const patience = 8000; // ms without a connection, then it is "lost"
-const unseen = 2000;   // ms a tab may be out of sight before it looks no longer
+const patience = 8000; // ms without a connection until "lost"
+const unseen = 2000;   // ms until a hidden tab releases its streams
 const sign = 10_000;   // ms between two heartbeats
 
-const looks = new Map(); // what listens to a stream, by its name
+const looks = new Map(); // subscriptions by name
 let names = 0;
 let hub = null;          // takes (wants, focused)
 let shown = !document.hidden;
@@ -21,7 +21,7 @@ let timer = 0;
 
 function begin() {
   if (hub) return;
-  const alone = () => { // one hub for this tab, where browsers share none
+  const alone = () => { // one hub per tab in browsers without shared workers
     hub = new Hub((path) => new EventSource(BASE + path)).attach(take);
   };
   setInterval(() => tell(), sign);
@@ -63,12 +63,12 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) timer = setTimeout(see, unseen, false);
   else see(true);
 });
-// A page that is left may be kept for the way back to it.
+// A page that is left may be cached for the way back.
 addEventListener("pagehide", () => see(false));
 addEventListener("pageshow", () => see(!document.hidden));
 
-// stream listens to GET /api/v1 + path, server-sent events, while the tab is seen. on maps names of events to functions
-// of their data. Where something may have been missed on.resync is called, as if the server had sent it. Returns close().
+// stream subscribes to the events of GET /api/v1 + path while the tab is visible. on maps event names to functions of
+// their data. on.resync is called, as if sent by the server, when events may have been missed. Returns close().
 export function stream(path, on, { onState } = {}) {
   begin();
   const look = new Look(path, on, onState);
@@ -119,7 +119,7 @@ class Look {
     this.onState?.(state);
   }
 
-  // A stream does not say why it was refused. A session that ended must lead to the login page.
+  // A stream does not tell why it was refused. An ended session must lead to the login page.
   async #refused() {
     const now = await refresh();
     if (now.loaded && !now.authenticated) toLogin();

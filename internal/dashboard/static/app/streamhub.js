@@ -1,9 +1,9 @@
-// One connection for each stream that someone looks at, shared by all tabs: a browser has six for one server over
-// HTTP/1.1, and whatever else the pages ask for needs some, too.
+// One connection per stream, shared by all tabs: browsers allow six per server over HTTP/1.1, and other requests need
+// some.
 
-const AT_ONCE = 4;          // streams that are open; those of the tabs that had the focus last
-const SILENT = 30_000;      // ms without a word, and a tab is taken to be gone
-const FIRST_PAUSE = 500;    // ms until a stream that was refused is retried
+const AT_ONCE = 4;          // open streams, those of the most recently focused tabs
+const SILENT = 30_000;      // ms of silence until a tab is considered gone
+const FIRST_PAUSE = 500;    // ms until a refused stream is retried
 const LONGEST_PAUSE = 15_000;
 
 /** Hub holds the streams. connect(path) returns an EventSource, and now() a time in ms; both for tests. */
@@ -11,14 +11,14 @@ export class Hub {
   constructor(connect, now = () => Date.now()) {
     Object.assign(this, { connect, now });
     this.tabs = new Set();
-    this.streams = new Map(); // those that are open, by path
+    this.streams = new Map(); // open ones, by path
   }
 
   /**
-   * attach counts a tab in, and returns what the tab is to call at each change, and now and then: want(wants, focused),
-   * with the paths of the streams that it looks at, by names of its own, and whether it has just got the focus. post(message) tells it of each by that name:
-   * {to, state} ("live", "connecting", "refused", "waiting"), {to, joined: true} when what it knows may be out of date,
-   * and {to, name, data, id} for an event.
+   * attach adds a tab and returns the function that the tab calls at each change and periodically: want(wants,
+   * focused), with the paths of its streams by its own names, and whether it was just focused. post(message) sends to
+   * it, by that name: {to, state} ("live", "connecting", "refused", "waiting"), {to, joined: true} if its state may
+   * be outdated, and {to, name, data, id} for an event.
    */
   attach(post) {
     const tab = { post, wants: new Map(), focused: 0, heard: this.now() };
@@ -34,7 +34,7 @@ export class Hub {
     };
   }
 
-  /** sweep forgets tabs that are gone without a word. */
+  /** sweep drops tabs that disappeared silently. */
   sweep() {
     for (const tab of this.tabs) {
       if (this.now() - tab.heard <= SILENT) continue;
@@ -44,16 +44,16 @@ export class Hub {
     this.#arrange();
   }
 
-  /** tell tells all who look at a stream. */
+  /** tell posts to all tabs that use a stream. */
   tell(path, message) {
     for (const tab of this.tabs) {
       for (const [to, wanted] of tab.wants) if (wanted === path) tab.post({ to, ...message });
     }
   }
 
-  // The streams that may be open are opened, all others closed.
+  // Opens the streams that may be open and closes the rest.
   #arrange() {
-    const wanted = new Map(); // when it had the focus, by path
+    const wanted = new Map(); // time of the last focus, by path
     for (const tab of this.tabs) {
       for (const path of tab.wants.values()) wanted.set(path, Math.max(wanted.get(path) ?? 0, tab.focused));
     }
@@ -68,7 +68,7 @@ export class Hub {
     for (const path of may) if (!this.streams.has(path)) this.streams.set(path, new Stream(this, path));
   }
 
-  // A tab that joins a stream is told what the others know: the newest event of each name, but for changes.
+  // A tab that joins a stream gets the newest event of each name, except changes.
   #welcome(tab, to, path) {
     const stream = this.streams.get(path);
     tab.post({ to, state: stream ? stream.state : "waiting" });
@@ -78,13 +78,13 @@ export class Hub {
   }
 }
 
-// What a tab that joins must not be told: it is about what came before.
+// Events that a joining tab must not get, because they are relative to earlier ones.
 const PASSING = ["delta", "resync"];
 
-// The names of all events that the server's streams have: an EventSource listens for none that it was not told of.
+// The names of all events of the server's streams: an EventSource must register each.
 const NAMES = ["hello", "run", "delta", "resync", "end", "database", "health", "runs"];
 
-// Stream is one connection. The browser comes back by itself where it was, unless it was refused.
+// Stream is one connection. The browser reconnects and resumes it, unless it was refused.
 class Stream {
   constructor(hub, path) {
     Object.assign(this, { hub, path, state: "connecting", newest: new Map(), pause: FIRST_PAUSE, timer: 0 });

@@ -1,4 +1,4 @@
-// The streams of all tabs, in a worker that they share.
+// The streams of all tabs, in a shared worker.
 import { Hub } from "./streamhub.js";
 
 const BASE = new URL("/api/v1", location.origin);

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. The choice is this browser's.
+// Light, dark, or the system's theme. The choice is stored in this browser.
 import { signal, effect } from "./html.js";
 
 const stored = () => {
@@ -11,7 +11,7 @@ const stored = () => {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-// theme is "light", "dark" or "auto"; shownTheme is which of the two is seen: what is drawn on a canvas depends on it.
+// theme is "light", "dark" or "auto"; shownTheme is the one in effect, which canvases depend on.
 export const theme = signal(["light", "dark"].includes(stored()) ? stored() : "auto");
 export const shownTheme = signal("light");
 
@@ -30,5 +30,5 @@ export function nextTheme() {
   try {
     if (theme.value === "auto") localStorage.removeItem("tranche-theme");
     else localStorage.setItem("tranche-theme", theme.value);
-  } catch { /* then it holds until the page is left */ }
+  } catch { /* then it lasts until the page is left */ }
 }

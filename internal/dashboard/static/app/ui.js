@@ -1,4 +1,4 @@
-// The design system: what pages are made of. Each part is described where it is.
+// The design system: the parts of all pages, described where they are defined.
 export { Page, Card, Empty, ErrorBox, Skeleton, Badge, StateBadge, stateWords } from "./ui/blocks.js";
 export { Button, ButtonLink, Copy, Menu, Tabs } from "./ui/buttons.js";
 export { Dialog, confirm, toast, Toast } from "./ui/overlays.js";

@@ -1,10 +1,10 @@
-// Uploads with progress: fetch tells nothing of how far it is.
+// Uploads with progress, which fetch does not report.
 import { BASE, ApiError, toLogin } from "./api.js";
 
-const again = [500, 2000, 5000]; // ms; an upload whose connection broke is sent again that often
+const again = [500, 2000, 5000]; // ms; the delays of retries after a broken connection
 
-// upload posts a file. onProgress gets the share that is sent, 0 to 1, and "again" while it waits to send it again.
-// The path must hold what makes a repetition harmless (an idempotency key, or a dry run). control is an AbortSignal.
+// upload posts a file. onProgress gets the sent share, 0 to 1, and "again" while it waits for a retry. The path must
+// make repetitions harmless (an idempotency key, or a dry run). control is an AbortSignal.
 export async function upload(path, file, { type, onProgress, control } = {}) {
   for (let i = 0; ; i++) {
     try {
@@ -42,7 +42,7 @@ function once(path, file, type, onProgress, control) {
       let body = {};
       try {
         body = JSON.parse(request.responseText);
-      } catch { /* no answer of the API: the status has to do */ }
+      } catch { /* not an answer of the API: use the status */ }
       if (request.status >= 200 && request.status < 300) return done({ status: request.status, body });
       if (request.status === 401) toLogin(path);
       return fail(new ApiError(request.status, { title: request.statusText, ...body },

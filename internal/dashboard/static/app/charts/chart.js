@@ -47,7 +47,6 @@ export function Chart({ times, series, span = [times[0], times.at(-1)], name, un
   </figure>`;
 }
 
-// line skips missing values.
 function line(times, all, x, y) {
   const points = times.map((t, i) => [t, all[i]]).filter(([, v]) => v !== null && v !== undefined);
   return points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join("");

@@ -24,5 +24,4 @@ export function headline(e) {
 /** by is the person who did it. */
 export const by = (e) => (["action", "note"].includes(e.kind) && e.who !== "tranche" ? e.who : "");
 
-/** more is the text beyond the headline. */
 export const more = (e) => (e.kind === "event" ? "" : e.text ?? "");

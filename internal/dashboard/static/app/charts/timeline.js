@@ -12,7 +12,6 @@ const BUCKETS = 120; // at most; a bucket has at least 2 s, or single requests w
 const EVERY = 3; // seconds, while the run is in progress
 const LINES = 6; // steps with a line each
 
-/** middles are the middle times of buckets. */
 export function middles({ from, bucket_seconds: width, steps }) {
   const begin = new Date(from).getTime() / 1000;
   const n = Math.max(0, ...steps.map((s) => s.done.length));

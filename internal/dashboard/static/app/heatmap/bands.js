@@ -104,7 +104,6 @@ export class Bands {
 
   rects(from, to) { return this.spans(from, to).flatMap(([a, b]) => this.base.rects(a, b)); }
 
-  /** rectOf is the rectangle of a group. */
   rectOf(g) {
     const { base, starts } = this;
     const y = (starts[g] / base.perBand) * base.band;

@@ -47,7 +47,6 @@ export class Feed {
     }
   }
 
-  /** delta applies streamed changes of a step. */
   delta({ step, changes }) {
     if ((step ?? "") !== this.step) return;
     if (this.layer !== "state") {
@@ -58,7 +57,6 @@ export class Feed {
     this.plane?.apply(changes);
   }
 
-  /** grown sets the increased number of items. */
   grown(items) {
     if (!this.plane || items <= this.plane.items) return;
     this.load(Math.floor(this.plane.items / BLOCK));

@@ -148,7 +148,6 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
   </div>`;
 }
 
-// counter updates the legend's counts at intervals.
 function counter(surfaceOf, setSeen) {
   let timer = 0;
   const read = () => {

@@ -1,6 +1,5 @@
 // The keyboard on the map: arrows move a cursor and the map with it; the page reads out the item.
 
-/** HELP lists the keys. */
 export const HELP = [
   ["← ↑ → ↓", "move the cursor; with Alt, by one item"],
   ["Shift + arrows", "select a range"],

@@ -12,7 +12,6 @@ const BANDS = [
 /** MAX_CELL is the largest side of a cell that fit() chooses, in pixels. */
 export const MAX_CELL = 36;
 
-/** bandHeight is the height of a line in cells. */
 export function bandHeight(items) {
   return BANDS.find((b) => items <= b.upTo).height;
 }

@@ -4,7 +4,6 @@ import { Icon } from "../ui.js";
 import { num, percent } from "../format.js";
 import { STATES, bandColours, css } from "./palette.js";
 
-/** entries are the legend's entries of a layer: [{id, text, why, values, items}]. */
 export function entries(layer, counts) {
   const sum = (from, to) => {
     let n = 0;

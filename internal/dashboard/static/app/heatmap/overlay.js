@@ -79,7 +79,6 @@ function contrast([r, g, b]) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "rgb(0 0 0 / 0.75)" : "rgb(255 255 255 / 0.85)";
 }
 
-/** drawFrame marks the visible part in the small picture. */
 export function drawFrame(ctx, view, theme) {
   const { width, height } = ctx.canvas;
   const sx = width / (view.cols * view.scale);

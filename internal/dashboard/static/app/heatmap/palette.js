@@ -21,7 +21,6 @@ const ORDER = [
   State.FAILED,
 ];
 
-/** stateName is the API's name of a state's value. */
 export function stateName(value) {
   return STATES.find((s) => s.value === value)?.name ?? "unknown";
 }
@@ -53,7 +52,6 @@ export function unpack(code) {
   return code <= 0 ? 0 : 2 ** ((code - 1) / 12) - 1;
 }
 
-/** pack is the inverse of unpack. */
 export function pack(t) {
   return Math.min(UNLOADED - 1, 1 + Math.round(12 * Math.log2(1 + Math.max(0, t))));
 }

@@ -40,7 +40,6 @@ export class Pyramid {
     this.dirty = true;
   }
 
-  /** flush recomputes the marked parts. */
   flush() {
     if (!this.dirty) return;
     const { layout, low, high } = this;

@@ -21,7 +21,6 @@ export class Plane {
     this.onChange = onChange;
   }
 
-  /** grow extends the plane for items added to the run. */
   grow(items) {
     if (items <= this.items) return;
     const data = new Uint8Array(items).fill(UNLOADED);
@@ -45,7 +44,6 @@ export class Plane {
     if (n > 0) this.#changed(from, from + n - 1);
   }
 
-  /** set sets a value for count items starting at from. */
   set(from, count, value) {
     const begin = Math.max(0, from);
     const end = Math.min(this.items, from + count);

@@ -36,7 +36,6 @@ export class Surface {
     this.frames = []; // durations of the last frames, for measurements
   }
 
-  /** show sets the plane and its layer. */
   show(plane, layer) {
     if (this.plane) this.plane.onChange = () => {};
     const other = this.plane?.items !== plane.items;
@@ -129,7 +128,6 @@ export class Surface {
     return { view: this.view.place, cursor: this.cursor };
   }
 
-  /** open shows a place as soon as there is a map. */
   open(place) {
     this.opening = place;
     if (this.layout) this.#arrive();
@@ -148,7 +146,6 @@ export class Surface {
     return nearest ? this.layout.nearest(x, y) : this.layout.at(Math.floor(x), Math.floor(y));
   }
 
-  /** goTo shows an ordinal large, in the middle. */
   goTo(ordinal) {
     if (!this.layout) return;
     this.view.scale = Math.min(this.view.maxScale, Math.max(this.view.scale, 14 * this.ratio));
@@ -157,7 +154,6 @@ export class Surface {
     this.moved();
   }
 
-  /** zoomToRange shows a range as large as possible. */
   zoomToRange([from, to]) {
     const rects = this.layout.rects(from, to);
     const x = Math.min(...rects.map((r) => r.x));

@@ -11,7 +11,6 @@ export function stateWord(state) {
   return words[state] ?? state ?? "";
 }
 
-/** valueText explains a value of a layer for one item. */
 export function valueText(layer, value) {
   if (value === undefined || value === UNLOADED) return "not loaded";
   switch (layer.name) {
@@ -22,7 +21,6 @@ export function valueText(layer, value) {
   }
 }
 
-/** Tip follows the pointer within the page. */
 export function Tip({ ordinal, x, y, item, error, selecting, plane, layer }) {
   const box = useRef(null);
   useLayoutEffect(() => {
@@ -53,7 +51,6 @@ export function Tip({ ordinal, x, y, item, error, selecting, plane, layer }) {
 
 const NAMES = ["waiting", "held", "ready", "scheduled", "in_flight", "done", "failed", "skipped", "stale"];
 
-/** numberOf is the value of a state's name, for its swatch. */
 export function numberOf(state) {
   return Math.max(0, NAMES.indexOf(state));
 }

@@ -59,7 +59,6 @@ function radioKeys(e, choose, current) {
   e.currentTarget.parentElement.children[names.indexOf(next)].focus();
 }
 
-// Find goes to an item by its key, or by #ordinal.
 function Find({ run, surface }) {
   const [text, setText] = useState("");
   const find = async (e) => {

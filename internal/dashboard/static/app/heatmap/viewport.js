@@ -78,7 +78,6 @@ export class Viewport {
     return this.pan(dx, dy);
   }
 
-  /** centre shows a position of the map in the middle. */
   centre(x, y) {
     this.ox = this.width / 2 - x * this.scale;
     this.oy = this.height / 2 - y * this.scale;

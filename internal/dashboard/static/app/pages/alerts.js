@@ -1,4 +1,4 @@
-// Alerts: who is told what a person must see to, and what became of each message.
+// Alerts: rules, receivers, and the outcome of each message.
 import { html } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Table, Text, Time, useLoad } from "../ui.js";
 import { Link } from "../router.js";
@@ -19,13 +19,13 @@ quiet: {from: "22:00", to: "07:00", zone: Europe/Berlin}   # only what is critic
 const tones = { waiting: "info", delivered: "ok", given_up: "bad", dropped: "plain" };
 const severities = { critical: "bad", warning: "warn", info: "info" };
 
-/** Alerts is the page /alerts; with ?name= it is about one. */
+/** Alerts is the page /alerts; ?name= shows one. */
 export default function Alerts({ query }) {
   return html`<${Documents} kind="alert" icon="bell" query=${query} every=${3} template=${template} note="It tells what holds already." columns=${columns} One=${Alert}
     what="An alert tells people or programs when a run is stalled, is late or has completed, and when something here is not well."/>`;
 }
 
-// words of a rule: of what it tells, and by what.
+// What a rule reports, and by which channel.
 const tells = ({ when }) => [...(when.runs || []).map((change) => "runs " + change.replaceAll("_", " ")), ...(when.health ? [`health: ${when.health}`] : [])].join(", ");
 const by = (spec) => Object.keys(spec.to || {})[0] || "";
 
@@ -35,7 +35,7 @@ const columns = [
   { key: "to", title: "By", hide: "narrow", render: (a) => html`<${Text} max=${20}>${by(a.spec)}<//>` },
   { key: "state", title: "State", render: (a) => html`<${State} of=${a}/>` },
   { key: "holding", title: "Holding", align: "right", hide: "narrow", render: (a) => html`<span class="num">${num(a.holding)}</span>` },
-  { key: "told", title: "Last told", align: "right", class: "nowrap", render: (a) => (a.told_at ? html`<${Time} at=${a.told_at}/>` : html`<span class="muted">never</span>`) },
+  { key: "told", title: "Last notified", align: "right", class: "nowrap", render: (a) => (a.notified_at ? html`<${Time} at=${a.notified_at}/>` : html`<span class="muted">never</span>`) },
 ];
 
 function State({ of: a }) {

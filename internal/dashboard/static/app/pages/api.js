@@ -1,4 +1,4 @@
-// The reference of the public API, from the document that the server itself describes it with.
+// The reference of the public API, from the server's own OpenAPI document.
 
 import { html, useEffect, useMemo } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Page, Search, Skeleton, useLoad } from "../ui.js";
@@ -10,7 +10,7 @@ import { onEnter } from "../parts/enter.js";
 const methods = ["get", "post", "put", "patch", "delete"];
 const tones = { get: "info", post: "ok", put: "warn", patch: "warn", delete: "bad" };
 
-/** Reference is the page /api; q searches, op is the operation that is open. */
+/** Reference is the page /api; q searches, op is the open operation. */
 export default function Reference({ query }) {
   const { data: doc, error, reload } = useLoad("/openapi.json");
   const groups = useMemo(() => (doc ? grouped(doc) : []), [doc]);
@@ -67,7 +67,7 @@ const pathText = (path) => path.split("/").map((part, i) => html`${i > 0 && html
 const words = { runs: "Runs", plans: "Plans", endpoints: "Endpoints", "dead-letters": "Dead letters", quarantine: "Quarantine",
   audit: "Audit", nodes: "Nodes", health: "Health", tokens: "Tokens", session: "Session", items: "Items", events: "Events" };
 
-// grouped sorts operations by their first tag, or by the first part of their path.
+// grouped groups operations by their first tag, or by the first part of their path.
 function grouped(doc) {
   const groups = new Map();
   const named = (id, name, description) => {

@@ -1,4 +1,4 @@
-// What operators did, and nodes by themselves: who, when, what, and what changed by it.
+// Actions of operators and nodes: who, when, and what changed.
 
 import { html, useMemo, useState } from "../html.js";
 import { Badge, Button, Card, Empty, ErrorBox, Page, Select, Skeleton, Text, Time } from "../ui.js";
@@ -30,7 +30,7 @@ const tones = {
 };
 const filters = ["run", "actor", "action", "since"];
 
-/** Audit is the page /audit. Filters stand in its query: run, actor, action, since (hours). */
+/** Audit is the page /audit. Its query has the filters: run, actor, action, since (hours). */
 export default function Audit({ query }) {
   const since = useMemo(() => (Number(query.since) > 0 ? new Date(Date.now() - query.since * 3600e3).toISOString() : ""), [query.since]);
   const pathOf = (before) => `/audit${params({ run: query.run, actor: query.actor, action: query.action, since, before, limit: 50 })}`;

@@ -1,4 +1,4 @@
-// Collectors: operations that wait to be flushed in batches, what keeps them, and those that failed.
+// Collectors: waiting operations, why they wait, and failed ones.
 import { html } from "../html.js";
 import {
   Badge, Button, Card, Empty, ErrorBox, Select, Table, Text, Time, confirm, toast, useLoad,
@@ -21,7 +21,7 @@ rate: 50/m            # calls, over all keys
 const tones = { waiting: "info", backoff: "warn", parked: "bad" };
 const states = [["", "All operations"], ["parked", "Parked"], ["backoff", "To be retried"], ["waiting", "Waiting"]];
 
-/** Collectors is the page /collectors; with ?name= it is about one. */
+/** Collectors is the page /collectors; ?name= shows one. */
 export default function Collectors({ query }) {
   return html`<${Documents} kind="collector" icon="collectors" query=${query} every=${3} template=${template} note="Changes hold from the next flush on." columns=${columns} One=${Collector}
     what="A collector stores small operations as they come, and hands them to a service in batches: one call for many, in order by their key."/>`;

@@ -1,4 +1,4 @@
-// Two runs beside each other: what fails newly and no more, which results are others, and where the time went.
+// Compares two runs: new and fixed failures, different results, and where the time went.
 import { html, useState } from "../html.js";
 import {
   Button, Card, Empty, ErrorBox, Page, Select, Skeleton, Table, Text, useLoad,
@@ -20,7 +20,7 @@ const words = {
   not_compared: ["Not compared", "info", "done in both, by other steps"],
   unchanged: ["The same", "ok", "done in both, with the same bytes"],
 };
-const shown = 8; // differences of a result
+const shown = 8; // differences of a result shown
 
 const nameOf = (run) => run.name || `${run.plan} ${shortId(run.id)}`;
 
@@ -76,11 +76,10 @@ function Kind({ run, against, change: c }) {
     ${c.items > c.examples.length && html`<p class="muted card-note">and ${num(c.items - c.examples.length)} more</p>`}<//></div>`;
 }
 
-// results are what the steps made of an item, by their names.
 const results = (found) => Object.fromEntries((found.items?.[0]?.steps ?? []).filter((s) => s.result !== undefined)
   .map((s) => [s.name, s.result]));
 
-// Result fetches both results when someone wants to see them: they may be large.
+// Result fetches both results on demand, because they may be large.
 function Result({ run, against, item }) {
   const [open, setOpen] = useState(false);
   const [all, setAll] = useState(false);

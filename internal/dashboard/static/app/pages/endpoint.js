@@ -1,4 +1,4 @@
-// One endpoint: how it does, who listens, what an operator has set and nodes have learned, and why it does not move.
+// An endpoint: performance, listeners, settings, what nodes learned, and why its items wait.
 
 import { html } from "../html.js";
 import { Badge, Button, Card, Empty, ErrorBox, Page, Skeleton, Table, Text, Time, confirm, toast, useLoad } from "../ui.js";
@@ -45,7 +45,7 @@ export default function EndpointPage({ query: { name = "" } }) {
   <//>`;
 }
 
-// Breaker tells of an open breaker, and lets it be closed for a while.
+// Breaker shows an open breaker, with a button to close it for a while.
 function Breaker({ endpoint: { name, pace: p }, set }) {
   if (p?.breaker !== "open") return null;
   const close = () =>
@@ -109,7 +109,7 @@ function Instances({ endpoint: e }) {
   <//>`;
 }
 
-// notes are what stands out of an instance.
+// notes lists an instance's peculiarities.
 function notes(l) {
   const all = [];
   if (l.reason) all.push(l.state === "waiting" ? `waits: ${inert(l.reason, 300)}` : inert(l.reason, 300));

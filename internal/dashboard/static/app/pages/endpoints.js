@@ -1,4 +1,4 @@
-// All endpoints: who listens, what waits for them, and how they do.
+// All endpoints: listeners, waiting requests and performance.
 
 import { html } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Page, Search, Skeleton, Table, Text, useLoad } from "../ui.js";
@@ -9,7 +9,6 @@ import { Sparkline, useHistory } from "../parts/sparkline.js";
 import { endpointPath } from "../parts/target.js";
 import { Command } from "../parts/explain.js";
 
-/** Endpoints is the page /endpoints. */
 export default function Endpoints({ query }) {
   const { data, error, reload, at } = useLoad("/endpoints", [], { every: 2 });
   const all = data?.endpoints ?? [];
@@ -49,7 +48,7 @@ function fits(e, q) {
   return q.toLowerCase().split(/\s+/).every((word) => text.some((t) => t.toLowerCase().includes(word)));
 }
 
-// What needs someone comes first.
+// Endpoints that need attention come first.
 const trouble = (e) => (e.pace?.breaker === "open" ? 2 : isEndpoint(e) && e.listeners.length === 0 && e.runs > 0 ? 1 : 0);
 const byTrouble = (a, b) => trouble(b) - trouble(a) || a.name.localeCompare(b.name);
 

@@ -1,4 +1,4 @@
-// What failed in a run, in groups by error code and the shape of the message, and how to run a group again, or accept it.
+// A run's failures, grouped by error code and shape of the message, to rerun or accept.
 
 import { html, useMemo, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Search, Select, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
@@ -11,7 +11,7 @@ import { AcceptDialog } from "../parts/accept.js";
 import { itemPath } from "../parts/itempath.js";
 import { onEnter } from "../parts/enter.js";
 
-/** Errors is the page /runs/{run}/errors. Filters stand in its query: q, step, code, service, sort. */
+/** Errors is the page /runs/{run}/errors. Its query has the filters: q, step, code, service, sort. */
 export default function Errors({ params, query }) {
   const run = useLoad(`/runs/${segment(params.run)}`, [], { every: 5 });
   const found = useLoad(`/runs/${segment(params.run)}/errors`, [run.data?.generation, run.data?.state], {
@@ -31,7 +31,7 @@ export default function Errors({ params, query }) {
   const shown = useMemo(() => sorted(groups.filter((g) => fits(g, query)), query.sort), [groups, query]);
   const selected = shown.filter((g) => chosen.has(keyOf(g)));
   const total = found.data?.items ?? 0;
-  const others = groups.filter((g) => !g.resets); // a re-run may help
+  const others = groups.filter((g) => !g.resets); // a rerun may help
   const all = others.length === groups.length ? { select: { failed: true }, items: total, what: "all that failed" }
     : { select: { groups: ids(others) }, items: sum(others), what: "what does not fail for a bad part" };
   const actions = html`${run.data && html`<${StateBadge} state=${run.data.state} failed=${run.data.failed - (run.data.accepted ?? 0)} />`}
@@ -97,7 +97,7 @@ export default function Errors({ params, query }) {
 }
 
 const count = (g) => g.count + (g.also ?? 0);
-// open is how many failures of some groups no one has accepted.
+// open is the number of failures in groups that are not accepted.
 const open = (groups) => groups.reduce((n, g) => n + count(g) - (g.accepted ?? 0), 0);
 const sum = (groups) => groups.reduce((n, g) => n + count(g), 0);
 const ids = (groups) => [...new Set(groups.map((g) => g.id))];
@@ -127,17 +127,16 @@ function fits(g, { q, step, code, service }) {
   return q.toLowerCase().split(/\s+/).every((word) => text.some((t) => t.toLowerCase().includes(word)));
 }
 
-// nameOf is a service without its instance: name@version.
 const nameOf = (service) => service.split(" ")[0];
 
-// byName counts the items of a group by service, without its instances, the most first.
+// byName counts a group's items by service, without instances, most first.
 function byName(g) {
   const found = new Map((g.services ?? []).map((s) => [nameOf(s), 0]));
   for (const { service, count: n } of g.by_service ?? []) found.set(nameOf(service), (found.get(nameOf(service)) ?? 0) + n);
   return [...found].sort((a, b) => b[1] - a[1]);
 }
 
-// BySteps is what failed at each step, of a run that has failures at several.
+// BySteps shows the failures per step, if several steps have any.
 function BySteps({ steps, chosen }) {
   if (steps.length < 2) return null;
   return html`<div class="tiles by-step" role="group" aria-label="Failed items by step">${steps.map(

@@ -1,4 +1,4 @@
-// What a person must see to, the worst first: conditions of one kind are one card, with buttons for what helps.
+// Conditions that need an operator, worst first: one card per kind, with buttons for the remedies.
 
 import { html, useEffect, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, ErrorBox, Icon, Menu, Page, Skeleton, Text, Time, useLoad } from "../ui.js";
@@ -14,15 +14,14 @@ const words = {
   warning: ["Warnings", "warn", "needs an operator, but can wait"],
   info: ["Good to know", "info", "may be intended"],
 };
-const few = 5; // conditions of a kind that are shown at first
+const few = 5; // conditions per kind shown at first
 
-/** Health is the page /health. */
 export default function Health() {
   const { data, error, reload } = useLoad("/health", [], { every: 5 });
   const [muted, setMuted] = useState(null);
   const known = health.value;
   useEffect(() => {
-    if (data && known && known.status !== data.status) reload(); // the stream knows something newer
+    if (data && known && known.status !== data.status) reload(); // the stream has a newer state
   }, [known?.status]);
   const all = data?.conditions ?? [];
   const kinds = data?.kinds ?? [];
@@ -59,7 +58,7 @@ function Verdict({ report: r }) {
   </section>`;
 }
 
-// Kind is the conditions of a kind as one card; one alone is told whole, of several each has a line.
+// Kind is a card of the conditions of a kind. A single one is shown in full, several have a line each.
 function Kind({ kind: k, conditions, tone, onMuted, onDone }) {
   const [whole, setWhole] = useState(false);
   const [c] = conditions;
@@ -68,7 +67,7 @@ function Kind({ kind: k, conditions, tone, onMuted, onDone }) {
   const title = several ? k.title : c.title;
   const name = several ? { kind: k.kind } : { kind: k.kind, subject: c.subject };
   const marks = new Set(conditions.map((one) => JSON.stringify(one.mark)));
-  const mark = marks.size === 1 ? c.mark : undefined; // else each line has its own
+  const mark = marks.size === 1 ? c.mark : undefined; // otherwise each line has its own
   return html`<li class=${`condition tone-${tone}`} data-row=${k.kind} data-test="condition" data-kind=${k.kind} tabindex="-1" onKeyDown=${onEnter(() => !several && inside(c) && go(c.link))}>
     <div class="condition-head">
       <h3><bdi>${inert(title, 300)}</bdi></h3>
@@ -108,7 +107,7 @@ function Line({ condition: c, marked, onMuted, onDone }) {
   </li>`;
 }
 
-// Words are the buttons by which people say something of conditions.
+// Words are the buttons to mute or acknowledge conditions.
 function Words({ name, title, mark, onMuted, onDone }) {
   return html`<${Button} role="operator" test="muted" onClick=${() => onMuted(name, title)}>Mute…<//>
     ${mark?.state === "acknowledged"
@@ -128,7 +127,7 @@ function Mark({ mark: m }) {
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
 }
 
-// MuteCondition lists what does not count, by whom and until when; what was muted together comes back together.
+// MuteCondition lists muted conditions, by whom and until when; those muted together are restored together.
 function MuteCondition({ conditions, onDone }) {
   const groups = new Map();
   for (const c of conditions) {
@@ -147,7 +146,7 @@ function MuteCondition({ conditions, onDone }) {
   </section>`;
 }
 
-// Remedy is a text in which commands stand between backquotes: they are for a terminal, and stand behind the buttons.
+// Remedy is a text with commands in backquotes: they are for a terminal, so they follow the buttons.
 function Remedy({ text, more }) {
   const parts = (text ?? "").split("`");
   const said = html`<div class="remedy">${parts.map((part, i) => {

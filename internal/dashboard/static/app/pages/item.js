@@ -1,4 +1,4 @@
-// An item of a run and its whole story: its payload, and at each step what was made of it, when, by whom, at which try.
+// An item of a run with its history: payload and, per step, results, times, services and attempts.
 
 import { html, useRef, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Select, Skeleton, StateBadge, Text, Time, useLoad, toast } from "../ui.js";
@@ -18,10 +18,10 @@ import { nextFailed } from "../parts/neighbours.js";
 import { itemPath } from "../parts/itempath.js";
 import { columns } from "../parts/stepgraph.js";
 
-const moving = 2; // seconds between two looks while something is to come, and
-const still = 20; // while nothing is
+const moving = 2; // seconds between polls while something is expected,
+const still = 20; // and otherwise
 
-/** Item is the page /runs/{run}/item?key=…, with &ordinal=… where a key stands more than once. */
+/** Item is the page /runs/{run}/item?key=…, with &ordinal=… for a duplicate key. */
 export default function Item({ params: { run: id }, query }) {
   const [open, setOpen] = useState(false);
   const run = useLoad(`/runs/${segment(id)}`, [], { every: still });
@@ -96,8 +96,8 @@ export default function Item({ params: { run: id }, query }) {
   <//>`;
 }
 
-// useStory loads the items of a key as their text, so that numbers and the order of members stay as they are. What has
-// not changed since is not sent again.
+// useStory loads the items of a key as JSON text, to keep numbers and the order of members. Unchanged data is not
+// resent.
 function useStory(run, key, every) {
   const last = useRef(null);
   return useLoad(
@@ -124,7 +124,7 @@ function story(text) {
   return { doc: { items: doc.of ?? [] }, tree: { kind: "object", members: [["items", at(tree, "of")]] } };
 }
 
-// A browser takes the dots of a path for directions, however they are written: such keys go in the query.
+// Browsers resolve dots in a path even if escaped, so such keys go in the query.
 const storyPath = (run, key) =>
   key === "." || key === ".." || key === ""
     ? `/runs/${segment(run)}/explain${params({ item: key })}`
@@ -155,7 +155,7 @@ function Twins({ items, nth }) {
       options=${items.map((i) => [String(i.ordinal), `#${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
 }
 
-// Glance is the item in a few numbers.
+// Glance summarises the item in a few numbers.
 function Glance({ item }) {
   const attempts = item.steps.flatMap((s) => s.attempts);
   const first = attempts.map((a) => a.created_at).sort()[0];
@@ -174,7 +174,7 @@ function Glance({ item }) {
   <//>`;
 }
 
-// Path is the steps in a line, with where the item is in each. What goes side by side stands one below the other.
+// Path shows the steps in a line with the item's state in each. Parallel steps are stacked.
 function Path({ steps }) {
   return html`<nav class="item-path" aria-label="Steps of the item"><ol>
     ${columns(steps).map((column, i) => html`<li key=${i}>${column.map(

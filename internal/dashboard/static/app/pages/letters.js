@@ -1,4 +1,4 @@
-// What could not be delivered or understood: dead letters to send again or to give up, and messages in quarantine.
+// Dead letters to requeue or drop, and quarantined messages.
 
 import { html } from "../html.js";
 import { Page, Tabs } from "../ui.js";
@@ -8,7 +8,7 @@ import { Quarantine } from "../parts/quarantine.js";
 
 const tabs = [{ id: "letters", label: "Dead letters" }, { id: "quarantine", label: "Quarantine" }];
 
-/** Letters is the page /dead-letters. Its query has the tab, the filters and the letter that is open. */
+/** Letters is the page /dead-letters. Its query has the tab, the filters and the open letter. */
 export default function Letters({ query }) {
   const tab = query.tab === "quarantine" ? "quarantine" : "letters";
   return html`<${Page} title="Dead letters" test="letters-page"

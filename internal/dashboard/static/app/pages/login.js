@@ -1,5 +1,5 @@
-// The login: a token, or the company's own login. The token goes to the server, and what stays is a cookie that no script
-// can read.
+// The login: by token, or at the OIDC provider. The token is sent to the server; what remains is a cookie that
+// scripts cannot read.
 import { html, useEffect, useState } from "../html.js";
 import { Button, Card, ErrorBox, Field, Icon } from "../ui.js";
 import { api } from "../api.js";
@@ -12,7 +12,7 @@ export default function Login({ query }) {
   const [error, setError] = useState(null);
   const [shown, setShown] = useState(false);
   const { authenticated, oidc, auth, loaded } = session.value;
-  // Only a path of this dashboard: no one may send people elsewhere from here.
+  // Only a path of this dashboard, to prevent open redirects.
   const next = /^\/(?![/\\])/.test(query.next || "") ? query.next : "/runs";
   useEffect(() => { document.title = "Log in · Tranche"; }, []);
   useEffect(() => { if (loaded && authenticated) go(next, { replace: true }); }, [loaded, authenticated]);

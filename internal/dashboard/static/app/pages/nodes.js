@@ -1,4 +1,4 @@
-// The nodes of the system: who leads, whose heartbeat is late, and what each holds.
+// The nodes: the leader, late heartbeats, and what each node holds.
 
 import { html } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Page, Skeleton, Text, Time, useLoad } from "../ui.js";
@@ -8,7 +8,6 @@ import { inert, num, plural } from "../format.js";
 const tones = { live: "ok", late: "warn", dead: "bad", ended: "plain" };
 const order = { live: 0, late: 1, dead: 2, ended: 3 };
 
-/** Nodes is the page /nodes. */
 export default function Nodes() {
   const { data, error, reload } = useLoad("/nodes", [], { every: 2 });
   const all = [...(data?.nodes ?? [])].sort((a, b) => order[a.state] - order[b.state] || Number(b.leader) - Number(a.leader));
@@ -66,7 +65,6 @@ function Node({ node: n, leader }) {
   <//>`;
 }
 
-// Stats are the node's own counters, by name, as it tells them.
 function Stats({ stats }) {
   const entries = Object.entries(stats ?? {}).filter(([, v]) => typeof v === "number" || typeof v === "string");
   if (entries.length === 0) return null;

@@ -1,4 +1,4 @@
-// Plans on record: their versions, their source, and putting a new version there.
+// Saved plans: their versions and source, and saving a new version.
 import { html, useState } from "../html.js";
 import {
   Page, Card, Button, ButtonLink, Copy, ErrorBox, Select, Skeleton, Text, Time, toast, useLoad,

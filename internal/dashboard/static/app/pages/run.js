@@ -1,4 +1,4 @@
-// The page of a run: the heat-map of its items, and beside it all that says how it goes and lets one act on it.
+// The page of a run: the heat-map of its items, its state and its controls.
 import { html, useCallback, useEffect, useRef, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
@@ -24,10 +24,9 @@ import { Steps } from "../run/steps.js";
 import { Why, useWhy } from "../run/why.js";
 
 /**
- * The page /runs/{run}. What is shown stands in its query: step, layer, range (what is selected), time (of the timeline),
- * view (the part of the map), by (a field of the payloads: the map in bands) and at (the item that the cursor is on).
- * Its stream is opened at once, beside the first
- * request: the map needs it open before it can load.
+ * RunPage is the page /runs/{run}. Its query: step, layer, range (the selection), time (of the timeline), view (the
+ * visible part of the map), by (a field of the payloads, for bands) and at (the cursor's item). It opens the stream
+ * together with the first request, because the map needs it before loading.
  */
 export default function RunPage({ params, query }) {
   const [found, setFound] = useState({ run: null, error: null });
@@ -47,7 +46,7 @@ export default function RunPage({ params, query }) {
     return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${ErrorBox} error=${found.error}
         retry=${load} /><//>`;
   }
-  // While the stream of another step opens, what was known stays.
+  // While another step's stream opens, the known document stays.
   const run = streamed ?? (known.current?.id === found.run?.id ? known.current : null) ?? found.run;
   known.current = run;
   if (!run) return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${Skeleton} height="480px" /><//>`;
@@ -133,7 +132,7 @@ function rangeOf(text, items) {
   return from >= 0 && to >= from ? [from, to] : null;
 }
 
-// About is the line below the name: what it runs, whose it is, and whether the page is up to date.
+// About is the line below the name: plan, user, and whether the page is live.
 function About({ run, state }) {
   return html`<${LiveBadge} state=${state} />
     ${run.name && html`<span>plan <${Text}
@@ -146,7 +145,7 @@ function About({ run, state }) {
         label="Copy the run's id" /></span>`;
 }
 
-// A click on an item leads to its page. Its key is known when the pointer rested on it; else it is asked for.
+// A click on an item opens its page. The key is known if the pointer rested on it; otherwise it is looked up.
 async function inspectItem(run, ordinal, item) {
   const known = item ?? (await api.get(`/runs/${segment(run)}/items?from=${ordinal}&to=${ordinal}`)).items?.[0];
   if (known) go(itemPath(run, known.key, ordinal));

@@ -1,4 +1,4 @@
-// The list of runs: live, the newest first.
+// The live list of runs, newest first.
 import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import {
   Page, Card, Table, StateBadge, Progress, Time, ErrorBox, Empty, useLoad, Skeleton, Search, Button, ButtonLink, Menu,
@@ -21,15 +21,15 @@ export default function Runs({ query }) {
   const { state = "", q = "", before = "" } = query;
   const live = liveRuns.value;
   const filter = { state, q, before, limit: pageSize };
-  // What the stream brings is the first page without a filter. All else is asked for now and then.
+  // The stream carries the first page without a filter. Everything else is polled.
   const plain = !state && !q && !before;
   const { data, error, loading, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
   const [chosen, setChosen] = useState(new Set());
-  const rates = useRef([]).current; // items a second of all runs, newest last
+  const rates = useRef([]).current; // items per second of all runs, newest last
   const [, redraw] = useState(0);
 
   const runs = useMemo(() => merge(data?.runs, live, plain), [data, live]);
-  const known = live ? live.runs : runs; // for the account of all: no filter is on what the stream brings
+  const known = live ? live.runs : runs; // for the totals: the stream is unfiltered
   useEffect(() => {
     if (!known) return;
     rates.push(known.reduce((sum, run) => sum + (run.state === "running" ? run.rate : 0), 0));
@@ -68,11 +68,11 @@ export default function Runs({ query }) {
   <//>`;
 }
 
-// open is how many failed items no one has accepted.
+// open is the number of failed items not accepted.
 const open = (run) => run.failed - (run.accepted ?? 0);
 
-// merge lays what the stream says over what was fetched. The stream has all that have not ended, however old: those are
-// only added where they are newer than the page's last.
+// merge overlays the stream on what was fetched. The stream has all unfinished runs, however old: they are added only
+// if newer than the page's last.
 function merge(fetched, live, plain) {
   if (!live) return fetched;
   const newest = new Map(live.runs.map((r) => [r.id, r]));
@@ -91,7 +91,7 @@ function Start() {
   return html`<${ButtonLink} to="/start" kind="primary" icon="start" test="start">Start a run<//>`;
 }
 
-// Bulk is what can be done to the runs that were chosen.
+// Bulk has the actions for the selected runs.
 function Bulk({ runs, onNone }) {
   if (runs.length === 0) return null;
   const may = { pause: (r) => r.state === "running", resume: (r) => r.state === "paused" && r.hold?.kind === "operator",
@@ -143,7 +143,7 @@ function List({ runs, reset, chosen, onChoose }) {
       <${Button} small onClick=${reset}>Show all runs<//><//>`}/>`;
 }
 
-// Reason says why a run is as it is, where the state alone does not.
+// Reason explains a run's state if the state alone does not.
 function Reason({ run }) {
   if (run.hold) {
     const what = { operator: run.hold.by ? `by ${run.hold.by}` : "by an operator", threshold: "too many failed",
@@ -198,7 +198,7 @@ function Spark({ values }) {
     <path class="area" d=${`M0,30 L${points.join(" L")} L120,30 Z`}/><path class="line" d=${"M" + points.join(" L")}/></svg>`;
 }
 
-// First is what someone sees who has just begun.
+// First is shown to a new user.
 function First() {
   const at = location.origin === "http://127.0.0.1:8480" ? "" : " --url " + location.origin;
   const lines = [

@@ -1,4 +1,4 @@
-// Schedules: what starts by itself, when it does so next, and what became of the times that have come.
+// Schedules: next and past due times.
 import { html } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Table, Text, Time, useLoad } from "../ui.js";
 import { Link } from "../router.js";
@@ -21,7 +21,7 @@ const tones = {
   due: "info", queued: "info", starting: "busy", started: "ok", skipped: "plain", missed: "warn", failed: "bad",
 };
 
-/** Schedules is the page /schedules; with ?name= it is about one. */
+/** Schedules is the page /schedules; ?name= shows one. */
 export default function Schedules({ query }) {
   return html`<${Documents} kind="schedule" icon="clock" query=${query} every=${3} template=${template} note="Running runs continue." columns=${columns} One=${Schedule}
     what="A schedule starts a run by the clock: which plan, over which items, and what to do when the run before is not done."/>`;
@@ -69,7 +69,7 @@ function Fires({ load }) {
       columns=${fireColumns} empty=${html`<${Empty} title="None has come yet"/>`}/>`}<//>`;
 }
 
-/** Why says why a fire is as it is, and when it goes on if that is known. */
+/** Why explains a fire's state, and when it continues if known. */
 function Why({ of: f }) {
   const start = new Date(f.start_at);
   const waits = f.state === "due" && start > new Date(f.due_at);

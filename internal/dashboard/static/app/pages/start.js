@@ -1,4 +1,4 @@
-// Start a run: what to run, over which items, how carefully; try it first, then start.
+// Starts a run: plan or endpoint, items, settings; with a dry run.
 import { html, useEffect, useRef, useState } from "../html.js";
 import {
   Page, Card, Button, Check, ErrorBox, Field, Icon, Progress, Select, Text, toast, useLoad, Empty,
@@ -28,7 +28,7 @@ export default function Start({ query }) {
   const preview = usePreview(file, form.key);
   useEffect(() => () => control.current?.abort(), []);
 
-  // A change makes another start of it: what was tried and the key of the last attempt are about something else.
+  // A change makes it another start: the dry run and the key of the last attempt no longer apply.
   const changed = () => {
     key.current = newKey();
     setProblem(null);
@@ -42,10 +42,10 @@ export default function Start({ query }) {
     setFile(f);
     set({ key: "", ...(form.name && (!file || form.name !== nameFrom(file)) ? {} : { name: nameFrom(f) }) });
   };
-  useEffect(() => { // what is wrong comes into sight
+  useEffect(() => { // scrolls to the error
     if (problem) document.querySelector("#main [aria-invalid=true], #main .start-drop.wrong button")?.focus();
   }, [problem]);
-  useEffect(() => { // the first plan, when there is one; else an endpoint
+  useEffect(() => { // the first plan if any, else an endpoint
     const list = plans.data?.plans || [];
     if (!plans.data || form.plan || query.endpoint !== undefined) return;
     if (list.length > 0) setForm((f) => ({ ...f, plan: list[0].name }));
@@ -164,7 +164,6 @@ function EndpointChoice({ endpoints, value, onChange, error }) {
   </div>`;
 }
 
-// Chain shows the steps that an item goes through.
 function Chain({ plan, endpoint }) {
   if (!plan && !endpoint) return null;
   return html`<${StepChain} steps=${plan ? stepsOf(plan) : [{ name: endpoint }]}/>`;

@@ -1,4 +1,4 @@
-// API tokens: who may come in, as what, until when.
+// API tokens: names, roles and expiry.
 import { html, useState } from "../html.js";
 import {
   Page, Card, Badge, Button, Copy, Dialog, Empty, ErrorBox, Field, Icon, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
@@ -58,7 +58,7 @@ async function revoke(token, reload) {
   reload();
 }
 
-// Create makes a token and shows its secret, this once. The secret lives in this dialog only.
+// Create creates a token and shows its secret once. The secret exists in this dialog only.
 function Create({ onClose }) {
   const [form, setForm] = useState({ name: "", role: "operator", expires_in: "720h" });
   const [made, setMade] = useState(null);

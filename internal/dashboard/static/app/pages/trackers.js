@@ -1,4 +1,4 @@
-// Tracker batches: which fanned-out events are all done, and what is missing of those that are not.
+// Tracker batches: which are complete, and what is missing in the rest.
 import { html } from "../html.js";
 import {
   Badge, Button, Card, Copy, Empty, ErrorBox, Page, Progress, Search, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
@@ -11,7 +11,7 @@ const tones = { open: "info", sealed: "busy", completed: "ok", expired: "bad" };
 const states = [["", "All states"], ["open", "Open"], ["sealed", "Sealed"], ["completed", "Completed"], ["expired", "Expired"]];
 const shownRanges = 200;
 
-/** Trackers is the page /trackers; with ?id= it is about one batch. */
+/** Trackers is the page /trackers; ?id= shows one batch. */
 export default function Trackers({ query }) {
   return query.id ? html`<${Batch} key=${query.id} id=${query.id}/>` : html`<${List} query=${query}/>`;
 }

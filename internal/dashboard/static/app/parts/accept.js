@@ -1,4 +1,4 @@
-// The dialog that accepts failures of a run, with a reason, or withdraws that.
+// The dialog to accept a run's failures, with a reason, or to withdraw that.
 
 import { html, useId, useState } from "../html.js";
 import { api, segment } from "../api.js";
@@ -6,8 +6,8 @@ import { Button, Dialog, ErrorBox, Field, Text, toast } from "../ui.js";
 import { num, plural } from "../format.js";
 
 /**
- * AcceptDialog accepts a selection of a run's failures, or with withdraw accepts them no more. select is what the API
- * takes for it ({groups}, {keys}, {failed} …), items how many they are, what their name in words.
+ * AcceptDialog accepts a selection of failures or, with withdraw, undoes that. select is the API's selection
+ * ({groups}, {keys}, {failed} …), items their number, what their name in words.
  */
 export function AcceptDialog({ run, select, items, what, withdraw = false, onClose }) {
   const [reason, setReason] = useState("");

@@ -1,6 +1,6 @@
-// What an operator could do about an explanation, once: what someone has to do stands first, and no group repeats it.
+// Lists what an operator could do about an explanation, without repetition, most important first.
 
-/** adviceOnce returns {first, groups} of an explanation; the groups keep what has not been advised before them. */
+/** adviceOnce returns {first, groups} of an explanation; groups keep only advice not given before. */
 export function adviceOnce(e) {
   const said = new Set();
   const fresh = (advice) => (advice ?? []).filter((a) => {

@@ -1,5 +1,5 @@
-// The attempts at one part as a timeline: when each was made, sent and answered, by whom, and what came of it. Each
-// generation has a scale of its own: between two of them may be days.
+// A timeline of the attempts at one part: created, sent, answered, by whom, and the outcome. Each generation has a
+// separate scale, because days may lie between two.
 
 import { html } from "../html.js";
 import { Badge, Time } from "../ui.js";
@@ -9,10 +9,9 @@ import { Long } from "./jsonview.js";
 
 const tones = { done: "ok", failed: "bad", retried: "warn", lost: "warn", open: "busy" };
 
-/** outcomeTone is the colour of an attempt's outcome. */
 export const outcomeTone = (outcome) => tones[outcome] ?? "plain";
 
-/** Attempts shows them by generation, the newest first. now is the server's clock, as far as it is known. */
+/** Attempts shows attempts by generation, newest first. now is the server's clock, if known. */
 export function Attempts({ attempts, now }) {
   const generations = new Map();
   for (const a of attempts) {
@@ -37,8 +36,8 @@ function Chart({ attempts, now }) {
   </ol>`;
 }
 
-// endOf is where the scale ends. A try that waits for half an hour after tries of milliseconds would make those vanish:
-// what is open takes a quarter of the width at most.
+// endOf is the end of the scale. An open attempt gets at most a quarter of the width: one that waits for half an hour
+// would otherwise make attempts of milliseconds invisible.
 function endOf(attempts, from, now) {
   const known = Math.max(from + 1, ...attempts.map((a) => Date.parse(a.ended_at ?? a.sent_at ?? a.created_at)));
   if (attempts.every((a) => a.ended_at)) return known;

@@ -1,4 +1,4 @@
-// Why a slice was made, in words; as package workqueue says it.
+// Why a slice was created, in words; as in package workqueue.
 export const causes = {
   ready: "first request",
   retry: "the service asked to try again",

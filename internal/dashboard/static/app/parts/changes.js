@@ -1,8 +1,8 @@
-// What differs between two documents, value by value.
+// The differences between two documents, value by value.
 
 import { num } from "../format.js";
 
-/** changes lists the names whose values differ, nested ones as a.b.c: [{name, was, is}], undefined where there is none. */
+/** changes lists different values, nested names as a.b.c: [{name, was, is}], undefined if missing. */
 export function changes(before, after) {
   const was = flat(before);
   const is = flat(after);
@@ -12,7 +12,7 @@ export function changes(before, after) {
     .filter((c) => c.was !== c.is);
 }
 
-// flat is the scalar values of a document by their paths. Lists are values: their places say little.
+// flat maps paths to the scalar values of a document. Lists count as values, because indexes say little.
 function flat(doc, path = "", into = new Map()) {
   for (const [name, value] of Object.entries(doc ?? {})) {
     const at = path ? `${path}.${name}` : name;

@@ -1,4 +1,4 @@
-// What a button can do about conditions of health, by their kind, and what people say of them: muted, taken, back.
+// The buttons for conditions of health, by kind, and muting, acknowledging and restoring them.
 
 import { html, useId, useState } from "../html.js";
 import { api, segment } from "../api.js";
@@ -9,8 +9,8 @@ const run = (verb) => (c) => `/runs/${segment(c.subject)}/${verb}`;
 const isRun = (c) => /^[0-9a-f-]{36}$/.test(c.subject);
 
 /**
- * acts are the buttons of each kind: what is asked of the API for a condition, and what a person is told before. can
- * leaves out conditions that it cannot be done about.
+ * acts are the buttons of each kind: the API request, and the question to the user before it. can excludes conditions
+ * to which a button does not apply.
  */
 const acts = {
   failed_items: [{ label: "Rerun", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: (c) => isRun(c) && !c.resets, did: "is rerun",
@@ -33,7 +33,6 @@ const acts = {
 /** risky kinds are decided one at a time, with their evidence. */
 export const risky = (kind) => Boolean(acts[kind]?.some((act) => act.risky));
 
-/** Acts are the buttons for some conditions of a kind. */
 export function Acts({ conditions, onDone, small = false }) {
   return (acts[conditions[0].kind] ?? []).map((act) => {
     const about = conditions.filter(act.can ?? (() => true));
@@ -66,7 +65,7 @@ async function perform(act, about, onDone) {
   onDone();
 }
 
-/** said tells the API what is said of a condition, or without a subject of all of its kind. */
+/** said marks a condition or, without a subject, all of its kind. */
 async function said(verb, names, onDone) {
   try {
     for (const name of [names].flat()) await api.post("/health/" + verb, name);
@@ -81,7 +80,7 @@ export const back = (name, onDone) => said("clear", name, onDone);
 
 const times = [["1h", "For an hour"], ["8h", "For 8 hours"], ["24h", "For a day"], ["168h", "For a week"], ["", "Permanently"]];
 
-/** MuteDialog mutes a condition, or without a subject all of its kind. */
+/** MuteDialog mutes a condition or, without a subject, all of its kind. */
 export function MuteDialog({ name, title, onDone, onClose }) {
   const [form, setForm] = useState({ time: "8h", reason: "" });
   const [error, setError] = useState(null);

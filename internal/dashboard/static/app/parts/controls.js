@@ -1,11 +1,11 @@
-// What an operator can set for an endpoint: each with what is in force now, and who or what made it so.
+// An endpoint's settings: the value in force, and who or what set it.
 
 import { html, useEffect, useId, useRef, useState } from "../html.js";
 import { Button, Card, Text, Time, confirm } from "../ui.js";
 import { inert, num } from "../format.js";
 import { isEndpoint, rate } from "./rates.js";
 
-/** Controls are the settings of an endpoint. set posts a change; audit is who changed endpoints before. */
+/** Controls are the settings of an endpoint. set posts a change; audit has earlier changes of endpoints. */
 export function Controls({ endpoint: e, set, audit = [] }) {
   const mine = audit.filter((a) => a.subject === e.name);
   const by = (name) => mine.find((a) => a.after && name in a.after);
@@ -55,13 +55,12 @@ function ownConcurrency(e) {
 
 const learned = (p) => (p ? `${num(p.requests_out)} in progress; nodes found that it takes ${num(p.in_flight)}` : "nodes have not had to find a pace");
 
-// Author is who set something, and when.
 function Author({ entry }) {
   if (!entry) return "set by an operator";
   return html`set by <${Text} max=${40}>${entry.actor}<//>, <${Time} at=${entry.at} />`;
 }
 
-// Control shows a setting, and becomes a field when it is to be changed.
+// Control shows a setting, and a field while it is edited.
 function Control({ name, field, value, most, unit, now, why, none, decimals = false, set }) {
   const [draft, setDraft] = useState(null);
   const [error, setError] = useState(null);

@@ -1,4 +1,4 @@
-// The dialog that gives an item other data, with which it is done again.
+// The dialog that replaces an item's data and reruns it.
 
 import { html, useId, useState } from "../html.js";
 import { api, segment } from "../api.js";
@@ -7,7 +7,7 @@ import { parse } from "./jsontext.js";
 import { Follow } from "./follow.js";
 import { StepResets } from "./stepresets.js";
 
-/** problem is what keeps a text from being a payload; empty: nothing. */
+/** problem returns why a text is not a payload; empty if it is. */
 export function problem(text) {
   try {
     return parse(text).kind === "object" ? "" : "The payload must be a JSON object: {…}";
@@ -16,7 +16,7 @@ export function problem(text) {
   }
 }
 
-/** CorrectDialog edits the payload of a key, given as JSON text. It is sent as it is written: numbers keep their digits. */
+/** CorrectDialog edits the payload of a key as JSON text, which is sent unchanged: numbers keep their digits. */
 export function CorrectDialog({ run, itemKey, payload, onClose }) {
   const [text, setText] = useState(payload);
   const [cascade, setCascade] = useState(false);

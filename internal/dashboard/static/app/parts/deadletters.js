@@ -1,4 +1,4 @@
-// The list of dead letters, and what can be done with those that wait.
+// The list of dead letters, and the actions on those that wait.
 
 import { html, useState } from "../html.js";
 import { Badge, Button, Card, Empty, ErrorBox, Select, Skeleton, Table, Text, Time, confirm, toast } from "../ui.js";
@@ -9,11 +9,11 @@ import { More, usePages } from "./paged.js";
 import { Typed } from "./typed.js";
 import { LetterDialog } from "./letter.js";
 
-const most = 1000; // ids in one request
+const most = 1000; // IDs per request
 export const letterTones = { waiting: "bad", requeued: "info", reissued: "ok", dropped: "plain" };
 const states = [["waiting", "Waiting"], ["requeued", "Requeued"], ["reissued", "Reissued"], ["dropped", "Dropped"], ["all", "Every state"]];
 
-/** DeadLetters lists them: those that wait, unless another state is asked for. */
+/** DeadLetters lists the waiting ones, unless another state is selected. */
 export function DeadLetters({ query }) {
   const state = states.some(([s]) => s === query.state) ? query.state : "waiting";
   const pathOf = (after) => `/dead-letters${params({ endpoint: query.endpoint, state: state === "all" ? "" : state, after, limit: 50 })}`;
@@ -90,7 +90,7 @@ const columns = [
   { key: "at", title: "Died", align: "right", render: (l) => html`<${Time} at=${l.at} />` },
 ];
 
-/** requeue sends letters to their endpoints again, after a question, and says what was refused. */
+/** requeue requeues letters after a confirmation, and reports refused ones. */
 export async function requeue(selection, which, done, { force = false } = {}) {
   const answer = await confirm({
     title: force ? "Requeue anyway?" : "Requeue?",
@@ -110,7 +110,7 @@ export async function requeue(selection, which, done, { force = false } = {}) {
   return true;
 }
 
-/** drop gives letters up, after a question. */
+/** drop drops letters after a confirmation. */
 export async function drop(selection, which, done) {
   const answer = await confirm({
     title: "Drop permanently?",

@@ -1,4 +1,4 @@
-// What changed between two sets of values by name: as people read it, with what was there struck out.
+// The changes between two sets of values by name, with old values struck out.
 
 import { html } from "../html.js";
 import { inert, num } from "../format.js";
@@ -6,7 +6,7 @@ import { changes } from "./changes.js";
 
 const short = (text, most) => inert(text.length > most ? text.slice(0, most) + "…" : text);
 
-/** Diff shows changes, limit at most, and a button for the others; of something new only what it is. */
+/** Diff shows at most limit changes, and a button for the rest; new values are shown alone. */
 export function Diff({ before, after, limit = Infinity, onMore }) {
   const all = changes(before, after);
   const most = limit === Infinity ? 600 : 60;

@@ -1,4 +1,4 @@
-// What the pages of documents share: of plans, schedules, alerts and collectors, which people write and put on record.
+// What the pages of plans, schedules, alerts and collectors share.
 import { html } from "../html.js";
 import { Button, Card, Copy, Empty, ErrorBox, Page, Skeleton, Table, confirm, toast, useLoad } from "../ui.js";
 import { setQuery } from "../router.js";
@@ -8,10 +8,9 @@ import { Editor, Source } from "../plans/source.js";
 
 const titled = (kind) => kind[0].toUpperCase() + kind.slice(1);
 
-/** at is where a document is shown. */
 export const at = (kind) => (d) => `/${kind}s?name=` + encodeURIComponent(d.name);
 
-/** Documents is the page of a kind, like /alerts: the list of all; with ?name= it is about One, and with ?edit=new a new one is written. */
+/** Documents is the page of a kind, like /alerts: the list, with ?name= one document, and with ?edit=new the editor. */
 export function Documents({ kind, icon, what, template, note, every, columns, One, query }) {
   const { name = "", edit = "" } = query;
   const list = useLoad(`/${kind}s`, [], { every });
@@ -39,7 +38,6 @@ export function Documents({ kind, icon, what, template, note, every, columns, On
   <//>`;
 }
 
-/** removal asks whether a document is to be deleted, and deletes it. */
 export const removal = (kind, name, body, reload) => async () => {
   const done = await confirm({
     title: `Delete ${inert(name, 60)}?`, action: `Delete the ${kind}`, danger: true, test: "delete-dialog", body,
@@ -51,7 +49,7 @@ export const removal = (kind, name, body, reload) => async () => {
   setQuery({ name: "", version: "", edit: "" });
 };
 
-/** posting does something to a document by an operation of its own, and loads again what that changed. */
+/** posting runs an operation on a document and reloads what it changed. */
 export const posting = (kind, name, again) => async (what, says) => {
   try {
     await api.post(`/${kind}s/${segment(name)}/${what}`, {});
@@ -62,7 +60,7 @@ export const posting = (kind, name, again) => async (what, says) => {
   }
 };
 
-/** Document is the page of one that can be paused: what is done to it, what it shows (children), and its text. */
+/** Document is the page of a document that can be paused: its actions, content (children) and source. */
 export function Document({ kind, name, load, editing, onApplied, reload, note, subtitle, act, pauses, resumes, deletes, more, children }) {
   const d = load.data;
   const paused = d?.state === "paused";
@@ -82,7 +80,6 @@ export function Document({ kind, name, load, editing, onApplied, reload, note, s
   <//>`;
 }
 
-/** Text of a document, as it was applied. */
 export function SourceCard({ kind, text = "" }) {
   return html`<${Card} flush title="Source" actions=${html`<${Copy} text=${text} label="Copy the source"/>`}><${Source} kind=${kind} text=${text}/><//>`;
 }

@@ -1,6 +1,6 @@
-// Rows of lists that are no tables: j and k go from one to the next, and Enter does what each is for.
+// Rows of lists that are not tables: j and k move, Enter opens.
 
-/** onEnter is a handler that acts when Enter is pressed on a row itself, not on something in it. */
+/** onEnter returns a handler for Enter on a row itself, not on its content. */
 export const onEnter = (act) => (e) => {
   if (e.key !== "Enter" || e.target !== e.currentTarget) return;
   e.preventDefault();

@@ -1,4 +1,4 @@
-// Why something does not move, as the API explains it: who has to do what, since when, and what an operator could do.
+// The API's explanation of why something waits: who must do what, since when, and what an operator could do.
 
 import { html } from "../html.js";
 import { Badge, Copy, Time } from "../ui.js";
@@ -18,7 +18,7 @@ export function Explanation({ explanation: e, several = false }) {
   </div>`;
 }
 
-/** sentence is a text with a capital and a full stop. */
+/** sentence adds a capital and a full stop. */
 export function sentence(text) {
   const said = inert(text ?? "");
   if (!said) return "";
@@ -46,7 +46,7 @@ function Group({ group: g, several }) {
   </section>`;
 }
 
-/** AdviceList is what an operator could do, with the commands to copy. */
+/** AdviceList is what an operator could do, with commands to copy. */
 export function AdviceList({ advice }) {
   if (!advice?.length) return null;
   return html`<ul class="advice">
@@ -59,7 +59,7 @@ export function AdviceList({ advice }) {
   </ul>`;
 }
 
-/** Command is a line for a terminal, with a button that copies it. */
+/** Command is a terminal command with a copy button. */
 export function Command({ text }) {
   return html`<span class="command"><code tabindex="0">${inert(text)}</code><${Copy} text=${text} label="Copy the command" /></span>`;
 }

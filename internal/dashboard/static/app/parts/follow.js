@@ -1,4 +1,4 @@
-// What a re-run or a reset does, while it does it.
+// Shows the progress of a rerun or a reset.
 
 import { html, useState, useEffect } from "../html.js";
 import { api, segment } from "../api.js";
@@ -8,7 +8,7 @@ import { inert, num, plural } from "../format.js";
 import { approveRest, outcome } from "../run/canary.js";
 import { causes, verdict } from "./verdict.js";
 
-/** Follow shows a run since it was started again, and lets the rest of it go when its sample waits for that. */
+/** Follow shows a run since it was rerun, and releases the rest when its sample waits for approval. */
 export function Follow({ run: id, started, select, before, onClose }) {
   const [run, setRun] = useState(null);
   const [error, setError] = useState(null);

@@ -1,17 +1,17 @@
-// When a run will end: a band, what is waited for, or why no one knows.
+// When a run will end: a range, what it waits for, or why there is no forecast.
 import { html } from "../html.js";
 import { useLoad } from "../ui.js";
 import { query, segment } from "../api.js";
 import { clock, duration, inert, percent } from "../format.js";
 
-/** spanText is how long something takes: 40 to 55 min. */
+/** spanText formats a range of durations: 40 to 55 min. */
 export function spanText({ p10_seconds: low, p90_seconds: high }) {
   const [unit, by, digits] = high >= 3 * 3600 ? ["h", 3600, 1] : high >= 180 ? ["min", 60, 0] : ["s", 1, 0];
   const [from, to] = [(low / by).toFixed(digits), (high / by).toFixed(digits)];
   return from === to ? `${to} ${unit}` : `${from} to ${to} ${unit}`;
 }
 
-/** forecastText says it in a few words: {value, more}. */
+/** forecastText summarises a forecast: {value, more}. */
 export function forecastText(forecast, now = new Date()) {
   if (!forecast) return { value: "–", more: "" };
   const { p10, p50, p90, then, waits_for: what, waits_from: from, why_not: why } = forecast;
@@ -20,17 +20,17 @@ export function forecastText(forecast, now = new Date()) {
   return { value: "not yet", more: inert(why, 160) };
 }
 
-/** Supposed says when a run would end if a setting were changed; nothing is. */
+/** Supposed shows when a run would end after a change of a setting. Nothing is changed. */
 export function Supposed({ run, change }) {
   const { data, loading, error } = useLoad(`/runs/${segment(run.id)}/forecast${query({ change })}`);
-  if (!data || loading || error) return null; // the old number's end is not the new one's
+  if (!data || loading || error) return null; // outdated while the new one loads
   const { value, more } = forecastText(data.variants[1].forecast);
   return html`<small class="muted" role="status" data-test="supposed">would end: ${value}${more && ` (${more})`}</small>`;
 }
 
 const [WIDTH, HEIGHT] = [600, 90];
 
-/** fan is the way of a run so far as points of a drawing, and the corners of what is foretold; null: it is not. */
+/** fan is the drawing of a run's progress as points, and the corners of the forecast; null: no forecast. */
 export function fan(run, timeline) {
   const { p10, p50, p90 } = run.forecast ?? {};
   if (!p50) return null;
@@ -53,7 +53,6 @@ export function fan(run, timeline) {
 
 const points = (all) => all.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
 
-/** Fan draws it. */
 export function Fan({ run, timeline }) {
   const f = fan(run, timeline);
   if (!f) return null;

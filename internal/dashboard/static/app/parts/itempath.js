@@ -1,6 +1,6 @@
-// Where an item of a run has its page. Keys may be anything, so they stand in the query.
+// The path of an item's page. Keys may be anything, so they are in the query.
 
 import { query, segment } from "../api.js";
 
-/** itemPath is the page of an item; ordinal tells the items of one key apart. */
+/** itemPath is the path of an item's page; ordinal distinguishes duplicates of a key. */
 export const itemPath = (run, key, ordinal) => `/runs/${segment(run)}/item${query({ key, ordinal })}`;

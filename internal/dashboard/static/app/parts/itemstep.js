@@ -1,4 +1,4 @@
-// One item at one step: where it stands, what was made of it, and every attempt.
+// An item at one step: its state, result and attempts.
 
 import { html } from "../html.js";
 import { Badge, Button, Card, Copy, StateBadge, Text, Time, now } from "../ui.js";
@@ -9,10 +9,10 @@ import { Long } from "./jsonview.js";
 import { Preview } from "./preview.js";
 import { targetText } from "./target.js";
 
-/** itemStates is the state of an item's step as badges know it. */
+/** itemStates is the state of an item's step, for badges. */
 export const itemStates = (step) => (step.stale && step.state === "done" ? "stale" : step.state.replaceAll("_", " "));
 
-/** ItemStep shows a step; node is its result where that is JSON. */
+/** ItemStep shows a step; node is its result if that is JSON. */
 export function ItemStep({ run, item, step, node, onReset, onAccept }) {
   const recorded = step.generation > 0;
   const resettable = !["waiting", "held", "skipped"].includes(step.state) || recorded;
@@ -55,13 +55,13 @@ export function ItemStep({ run, item, step, node, onReset, onAccept }) {
 
 const names = (list) => list.map((n, i) => html`${i > 0 && ", "}<${Text} max=${40}>${n}<//>`);
 
-// resultPath is where the bytes of a result are; none for a key that a path cannot have.
+// resultPath is the path of a result's bytes; undefined for keys that a path cannot have.
 function resultPath(run, item, step) {
   if (item.key === "." || item.key === "..") return undefined;
   return `/api/v1/runs/${segment(run)}/items/${encodeURIComponent(item.key)}/result${query({ step: step.name, ordinal: item.ordinal })}`;
 }
 
-// Standing says what keeps an item where it is.
+// Standing says why an item waits or was left out.
 function Standing({ step: s }) {
   const steps = (list) => html`${list.length === 1 ? "step" : "steps"} ${names(list)}`;
   if (s.state === "skipped" && s.left_out_by?.length) {

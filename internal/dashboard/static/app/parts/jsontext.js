@@ -1,15 +1,15 @@
-// JSON as it was written: numbers keep their digits, members their order, and a depth that would break a recursive
-// reader is read anyway. JSON.parse rounds 12345678901234567890 and sorts members that look like numbers, and
-// an operator who compares two results has to see neither.
+// JSON as written: numbers keep their digits, members their order, and any depth can be read without recursion.
+// JSON.parse rounds 12345678901234567890 and reorders members that look like numbers, which would mislead an operator
+// comparing results.
 
 const space = /[ \t\n\r]*/y;
 const number = /-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
 const literal = /true|false|null/y;
 
 /**
- * parse reads a JSON text into nodes: {kind: "object", members: [[name, node]…]}, {kind: "array", items: [node…]},
- * {kind: "string", value}, {kind: "number", value: its text} and {kind: "literal", value: its text}. It throws a
- * SyntaxError, as JSON.parse does.
+ * parse parses JSON into nodes: {kind: "object", members: [[name, node]…]}, {kind: "array", items: [node…]}, {kind:
+ * "string", value}, {kind: "number", value: its text} and {kind: "literal", value: its text}. Like JSON.parse it
+ * throws a SyntaxError.
  */
 export function parse(text) {
   const reader = new Reader(text);
@@ -23,7 +23,7 @@ export function parse(text) {
   return root.items[0];
 }
 
-// step reads one value, or the end of a container, into the innermost container that is open.
+// step reads a value, or the end of a container, into the innermost open container.
 function step(reader, open) {
   const into = open[open.length - 1].node;
   if (into.kind && reader.ends(into)) {
@@ -41,7 +41,7 @@ function step(reader, open) {
   if (value.kind === "object" || value.kind === "array") open.push({ node: value });
 }
 
-// escaped reports whether an odd number of backslashes stands before a quote.
+// escaped reports whether an odd number of backslashes precedes a quote.
 function escaped(text, quote) {
   let first = quote;
   while (text[first - 1] === "\\") first--;
@@ -78,7 +78,7 @@ class Reader {
     return this.text[this.at];
   }
 
-  // string looks for the closing quote by itself: a pattern would walk through a megabyte character by character.
+  // string searches the closing quote with indexOf: a pattern would walk a megabyte character by character.
   string() {
     if (this.peek() !== '"') this.fail();
     let end = this.at;
@@ -96,7 +96,7 @@ class Reader {
     this.at++;
   }
 
-  // ends takes the end of a container, or the comma before its next value.
+  // ends consumes the end of a container, or the comma before its next value.
   ends(container) {
     const close = container.kind === "object" ? "}" : "]";
     if (this.peek() === close) {
@@ -127,24 +127,22 @@ class Reader {
   }
 }
 
-/** member is the node of an object's member, or undefined. */
 export function member(node, name) {
   return node?.kind === "object" ? node.members.find(([n]) => n === name)?.[1] : undefined;
 }
 
-/** at walks from a node by names and indices; undefined where there is nothing. */
+/** at follows names and indexes from a node; undefined if missing. */
 export function at(node, ...path) {
   for (const part of path) node = typeof part === "number" ? node?.items?.[part] : member(node, part);
   return node;
 }
 
-/** size is how many values a container holds. */
 export const size = (node) => (node.members ?? node.items ?? []).length;
 
-// Deeper than this lines are not indented any further: a thousand levels would be a megabyte of spaces.
+// Indentation stops at this depth: a thousand levels would be a megabyte of spaces.
 const deepest = 48;
 
-/** write is the text of a node, indented by two, without recursion. */
+/** write formats a node, indented by two, without recursion. */
 export function write(node) {
   const out = [];
   const work = [{ node, indent: "", name: null, comma: false }];

@@ -1,20 +1,20 @@
-// A JSON value as a tree that is drawn only where it is open, so that a megabyte, a thousand levels or a hundred
-// thousand entries cost what is looked at.
+// A JSON tree that renders only open parts, so that a megabyte, a thousand levels or a hundred thousand entries cost
+// no more than what is visible.
 
 import { html, useState, useMemo } from "../html.js";
 import { inert, num } from "../format.js";
 import { Copy } from "../ui.js";
 import { parse, size, write } from "./jsontext.js";
 
-const openDepth = 2; // levels that are open at first
-const openSize = 50; // and not those with more values than this
-const page = 100; // values of a container that are drawn at once
+const openDepth = 2; // levels open at first
+const openSize = 50; // unless they have more values
+const page = 100; // values of a container per page
 const shownText = 400; // characters of a string before "more"
-const moreText = 20_000; // characters that each "more" adds
+const moreText = 20_000; // characters per "more"
 
-/** JsonView shows a JSON text. What is none is shown as text. Give node when it is parsed already. */
+/** JsonView shows JSON, and other text as text. node is the parsed text, if available. */
 export function JsonView({ text, node, label = "JSON" }) {
-  const [all, setAll] = useState(null); // null: as it is at first; else whether all is open
+  const [all, setAll] = useState(null); // null: initial; else whether everything is open
   const [plain, setPlain] = useState(false);
   const tree = useMemo(() => node ?? tryParse(text), [text, node]);
   if (!tree) return html`<${TextView} text=${text ?? ""} label=${label} />`;
@@ -51,7 +51,7 @@ function Value({ node, name, depth, all }) {
   return html`<div class="json-row">${label(name)}<${Scalar} node=${node} /></div>`;
 }
 
-// Opening all stops where it would draw tens of thousands of rows.
+// "Open all" stops here, before it would render tens of thousands of rows.
 const tooDeep = 12;
 
 function Container({ node, name, depth, all }) {
@@ -93,7 +93,7 @@ function Container({ node, name, depth, all }) {
 const inlineItems = 40;
 const inlineText = 16;
 
-// isShort tells a list of numbers, words and the like, which takes no line for each.
+// isShort reports whether a list of short values fits one line.
 const isShort = (node) =>
   node.kind === "array" && node.items.length <= inlineItems &&
   node.items.every((i) => i.value !== undefined && i.value.length <= inlineText);
@@ -119,7 +119,7 @@ function Scalar({ node }) {
   return html`<span class="json-string">"<${Long} text=${node.value} />"</span>`;
 }
 
-/** Long shows a text, inert, and only its beginning while it is long. */
+/** Long shows the beginning of a long text, escaped. */
 export function Long({ text, most = shownText }) {
   const [shown, setShown] = useState(most);
   const rest = text.length - shown;
@@ -129,11 +129,11 @@ export function Long({ text, most = shownText }) {
       </button>`}`;
 }
 
-// lines is an inert text that keeps its lines and tabs.
+// lines is an escaped text that keeps line breaks and tabs.
 const lines = (text) => text.split("\n").map((line) => line.replace(/\r$/, "").split("\t").map(inert1).join("\t")).join("\n");
 const inert1 = (part) => inert(part);
 
-/** TextView shows a text with its lines, inert, in a box that scrolls. */
+/** TextView shows escaped text with its lines in a scrolling box. */
 export function TextView({ text, label = "text" }) {
   const [shown, setShown] = useState(moreText);
   const rest = text.length - shown;

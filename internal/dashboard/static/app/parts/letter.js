@@ -1,4 +1,4 @@
-// A dead letter, and a message in quarantine: what it says of itself, its headers and its body.
+// A dead letter or a quarantined message: facts, headers and body.
 
 import { html, useState } from "../html.js";
 import { Badge, Button, Copy, Dialog, ErrorBox, Skeleton, Text, Time, useLoad } from "../ui.js";
@@ -8,7 +8,7 @@ import { bytes, inert, num, plural } from "../format.js";
 import { JsonView, Long, TextView } from "./jsonview.js";
 import { endpointPath } from "./target.js";
 
-/** LetterDialog shows a dead letter. requeue and drop do so after a question; onChanged is called when they did. */
+/** LetterDialog shows a dead letter. requeue and drop ask first; onChanged is called after them. */
 export function LetterDialog({ id, requeue, drop, onChanged, onClose }) {
   const [full, setFull] = useState(false);
   const { data: l, error, reload } = useLoad(`/dead-letters/${segment(id)}${full ? "?full=true" : ""}`);
@@ -52,13 +52,11 @@ function LetterFacts({ letter: l }) {
     </dl>`;
 }
 
-/** Fact is a line of facts, when there is something to say. */
 export function Fact({ name, value, code = false }) {
   if (value === undefined || value === null || value === "") return null;
   return html`<div><dt>${name}</dt><dd>${code ? html`<code><${Text} max=${300}>${value}<//></code>` : html`<${Text} max=${300}>${value}<//>`}</dd></div>`;
 }
 
-/** Headers are those of a message, folded away. */
 export function Headers({ headers }) {
   const all = Object.entries(headers ?? {}).flatMap(([name, values]) => values.map((v) => [name, v]));
   if (all.length === 0) return null;
@@ -66,7 +64,6 @@ export function Headers({ headers }) {
     <dl class="facts">${all.map(([name, v], i) => html`<div key=${i}><dt><bdi>${inert(name, 80)}</bdi></dt><dd><${Long} text=${v} most=${300} /></dd></div>`)}</dl></details>`;
 }
 
-/** Body is the body of a message, as JSON or text where it is that. */
 export function Body({ body: b, full, onFull }) {
   if (!b || b.size === 0) return html`<p class="muted">It has no body.</p>`;
   return html`<section class="letter-body" aria-label="Body">

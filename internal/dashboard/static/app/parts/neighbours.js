@@ -1,15 +1,12 @@
-// The failed items before and after one, found in the plane of states: a byte an item, and nothing of the items.
+// Finds the previous or next failed item in the plane of states, a byte per item, without reading items.
 
 import { api, query, segment } from "../api.js";
 
-const blockItems = 8192; // items of a block, as the planes have them
-const blocksAtOnce = 128; // the most that are asked for
-const failed = 6; // the state in a plane
+const blockItems = 8192; // items per block of a plane
+const blocksAtOnce = 128; // maximum per request
+const failed = 6; // the value of the state in a plane
 
-/**
- * nextFailed finds the failed item next to an ordinal, after it or (by is -1) before it. It returns its {key, ordinal},
- * or null when there is none.
- */
+/** nextFailed finds the failed item after an ordinal or, if by is -1, before it. It returns {key, ordinal}, or null. */
 export async function nextFailed(run, ordinal, by, items) {
   const found = await search(run, ordinal, by, items);
   if (found === null) return null;
@@ -17,7 +14,7 @@ export async function nextFailed(run, ordinal, by, items) {
   return page.items[0] ?? null;
 }
 
-// The block of the item itself comes first, alone: a neighbour is most often near.
+// The item's own block is read first and alone, because a neighbour is usually near.
 async function search(run, ordinal, by, items = Infinity) {
   const last = Math.ceil(items / blockItems) - 1;
   let block = Math.floor(ordinal / blockItems);

@@ -1,4 +1,4 @@
-// One operation of the API: what it takes, what it answers, and how to call it.
+// An operation of the API: input, output, and how to call it.
 
 import { html, useState } from "../html.js";
 import { Badge, Copy } from "../ui.js";
@@ -8,7 +8,7 @@ import { bounds, deref, example, members, nameOf, typeText } from "./schema.js";
 
 const base = "/api/v1";
 
-/** Operation shows what is behind an operation's line. op is {method, path, id, spec}. */
+/** Operation shows an operation's details. op is {method, path, id, spec}. */
 export function Operation({ doc, op }) {
   const { spec } = op;
   const parameters = (spec.parameters ?? []).map((p) => deref(doc, p));
@@ -51,7 +51,7 @@ function Answer({ doc, status, response }) {
     <${Contents} doc=${doc} content=${response.content} /></details>`;
 }
 
-// Members are drawn when they are opened: schemas may refer to themselves.
+// Members are rendered when opened, because schemas may refer to themselves.
 function Members({ doc, schema }) {
   const all = members(doc, schema);
   if (all.length === 0) return html`<p class="muted">${typeText(doc, schema)}</p>`;
@@ -75,7 +75,7 @@ function Folded({ doc, schema }) {
   return html`<button type="button" class="tool" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Hide members" : "Members"}</button>${open && html`<${Members} doc=${doc} schema=${schema} />`}`;
 }
 
-/** curl is a command line that calls an operation. */
+/** curl is a command that calls an operation. */
 export function curl(doc, op, body, parameters, origin, auth) {
   const path = op.path.replace(/\{(\w+)\}/g, (_, name) => {
     const p = parameters.find((q) => q.name === name);

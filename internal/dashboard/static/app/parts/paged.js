@@ -1,13 +1,13 @@
-// A list that comes in pages, newest first: its beginning is looked at again and again, the rest on demand.
+// A paged list, newest first: the first page is polled, the rest loads on demand.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Button, useLoad } from "../ui.js";
 import { api } from "../api.js";
 
 /**
- * usePages loads a list. pathOf(cursor) is the path of a page, rowsOf(document) its rows, idOf(row) what they are
- * ordered by, falling. It returns {rows, error, loading, reload, more}; rows is undefined before the first page, more
- * loads the next one, and is null when there is none. deps say when the list is another one.
+ * usePages loads a list. pathOf(cursor) is the path of a page, rowsOf(document) its rows, idOf(row) their sort key,
+ * descending. It returns {rows, error, loading, reload, more}; rows is undefined before the first page; more loads
+ * the next page, and is null if there is none. deps change when the list becomes another one.
  */
 export function usePages(pathOf, rowsOf, idOf, deps, { every = 0 } = {}) {
   const first = useLoad(pathOf(""), deps, { every });
@@ -15,7 +15,7 @@ export function usePages(pathOf, rowsOf, idOf, deps, { every = 0 } = {}) {
   const [, redraw] = useState(0);
   const key = JSON.stringify([pathOf(""), ...deps]);
   const h = held.current;
-  // What a former list had, or its answer that is still on its way out, is not this one's.
+  // Rows, or an answer still in flight, of a previous list are discarded.
   if (h.key !== key) Object.assign(h, { key, from: first.data, rows: new Map(), next: undefined, stale: true });
   if (first.data && first.data !== h.from) take(h, first.data, rowsOf, idOf);
   useEffect(() => () => { held.current.key = ""; }, []);
@@ -31,7 +31,7 @@ export function usePages(pathOf, rowsOf, idOf, deps, { every = 0 } = {}) {
   return { rows, error: first.error, loading: first.loading, reload: first.reload, more: h.next ? more : null };
 }
 
-// take puts a new first page in: it is the truth about all that is not older than its last row.
+// take merges a new first page: it replaces all rows that are not older than its last.
 function take(h, data, rowsOf, idOf) {
   const rows = rowsOf(data);
   const last = data.next && rows.length > 0 ? idOf(rows[rows.length - 1]) : null;
@@ -45,7 +45,6 @@ function take(h, data, rowsOf, idOf) {
   h.stale = false;
 }
 
-/** More is the button at the end of such a list. */
 export function More({ pages }) {
   if (!pages.more) return null;
   return html`<div class="more"><${Button} onClick=${pages.more} test="more">Show more<//></div>`;

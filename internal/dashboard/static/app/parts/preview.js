@@ -1,12 +1,12 @@
-// What a service made of an item, shown without ever being run: bytes reach the page only as text, or behind a blob:
-// URL whose type is one of a few that cannot carry scripts. HTML and SVG are shown as their source.
+// Shows a service's result safely: as text, or by a blob: URL of a type that cannot carry scripts. HTML and SVG are
+// shown as source.
 
 import { html, useState, useEffect, useMemo } from "../html.js";
 import { bytes, inert, num } from "../format.js";
 import { JsonView, TextView } from "./jsonview.js";
 import { write } from "./jsontext.js";
 
-// The types that a browser only draws. A service's own word for the type picks one of them, and is never passed on.
+// Types that browsers only draw. The service's content type selects one of them, and is never passed on.
 const images = new Map([
   ["image/png", [0x89, 0x50, 0x4e, 0x47]],
   ["image/jpeg", [0xff, 0xd8, 0xff]],
@@ -17,8 +17,8 @@ const pdfType = "application/pdf";
 const pdfMagic = [0x25, 0x50, 0x44, 0x46, 0x2d];
 
 /**
- * Preview shows a result and offers it as a file. node is the result where it is JSON; base64 its bytes where it is
- * not. href is where its exact bytes are, size how many; without, they are made from what is shown.
+ * Preview shows a result, with a download. node is a JSON result, base64 the bytes of others. href and size are of
+ * the exact bytes; without them they are made from what is shown.
  */
 export function Preview({ node, base64, contentType, name, href, size }) {
   const data = useMemo(() => (base64 === undefined ? null : decode(base64)), [base64]);
@@ -47,7 +47,7 @@ function Shown({ kind, node, data, contentType }) {
   }
 }
 
-/** media is a content type without its parameters, in lower case. */
+/** media is a content type without parameters, in lower case. */
 export const media = (type) => (type ?? "").split(";")[0].trim().toLowerCase();
 
 function kindOf(data, contentType) {
@@ -60,7 +60,7 @@ function kindOf(data, contentType) {
 
 const begins = (data, magic) => magic.every((byte, i) => data[i] === byte);
 
-// A NUL is for bytes, unless the service says that this is text.
+// A NUL means bytes, unless the service says that this is text.
 function isText(data, type) {
   if (data.includes(0) && !type.startsWith("text/")) return false;
   try {
@@ -78,7 +78,7 @@ function decode(base64) {
   return data;
 }
 
-// useBlob is a URL for bytes, as long as the component is there.
+// useBlob is a URL for bytes while the component is mounted.
 function useBlob(data, type) {
   const [url, setUrl] = useState(null);
   useEffect(() => {
@@ -94,7 +94,7 @@ function Drawn({ data, type }) {
   return url && html`<img class="preview-image" src=${url} alt="The result, an image" />`;
 }
 
-// Where a browser has no viewer for PDFs, as on phones, the file is still a click away.
+// Without a PDF viewer, as on phones, the file can be downloaded.
 function Pdf({ data }) {
   const url = useBlob(data, pdfType);
   if (navigator.pdfViewerEnabled === false) {
@@ -118,7 +118,7 @@ function hexRow(row, at) {
   return `${at.toString(16).padStart(6, "0")}  ${digits.join(" ").padEnd(48)}  ${letters.join("")}`;
 }
 
-// The file gets a type that no browser opens by itself.
+// The type of the file is one that no browser opens automatically.
 function Download({ data, node, name, href, size }) {
   const made = useMemo(() => (href ? "" : (data ?? write(node))), [href, data, node]);
   const blob = useBlob(made, "application/octet-stream");
@@ -137,7 +137,7 @@ const endings = {
   "text/csv": "csv",
 };
 
-// fileName takes nothing of a key that a file system or a shell could take for something else.
+// fileName replaces all characters of a key that a file system or a shell could interpret.
 function fileName(name, kind, contentType) {
   const safe = name.replace(/[^\p{L}\p{N}_-]+/gu, "_").replace(/^[_-]+|[_-]+$/g, "").slice(0, 80) || "result";
   const ending = endings[media(contentType)] ?? (kind === "json" ? "json" : kind === "text" ? "txt" : "bin");

@@ -1,4 +1,4 @@
-// Messages that could not be taken: why, and what they were.
+// Quarantined messages: the reason and the content.
 
 import { html } from "../html.js";
 import { Button, Card, Dialog, Empty, ErrorBox, Skeleton, Table, Text, Time, useLoad } from "../ui.js";
@@ -10,7 +10,6 @@ import { More, usePages } from "./paged.js";
 import { Typed } from "./typed.js";
 import { Body, Fact, Headers } from "./letter.js";
 
-/** Quarantine lists them, newest first. */
 export function Quarantine({ query }) {
   const pathOf = (after) => `/quarantine${params({ run: query.run, after, limit: 50 })}`;
   const pages = usePages(pathOf, (d) => d.messages ?? [], (m) => m.id, [], { every: 5 });

@@ -1,13 +1,11 @@
-// How endpoints are told about: rates, times for an item, shares of errors, and who listens.
+// Endpoints in numbers: rates, times per item, error shares and listeners.
 
 import { html } from "../html.js";
 import { Badge } from "../ui.js";
 import { inert, num, percent, plural } from "../format.js";
 
-/** rate is items a second. */
 export const rate = (perSecond) => (perSecond > 0 ? `${num(perSecond)}/s` : "–");
 
-/** millis is the time that an item takes. */
 export function millis(ms) {
   if (!(ms > 0)) return "–";
   if (ms < 1) return `${Math.max(1, Math.round(ms * 1000))} µs`;
@@ -15,10 +13,10 @@ export function millis(ms) {
   return `${(ms / 1000).toFixed(1)} s`;
 }
 
-/** errorShare is the share of errors of what was answered. */
+/** errorShare is the share of errors among answered items. */
 export const errorShare = ({ items, errors }) => (items > 0 ? percent(errors / items) : "–");
 
-/** services are those who listen, without their instances: [name, version, count]. */
+/** services are the listeners without their instances: [name, version, count]. */
 export function services(listeners) {
   const found = new Map();
   for (const l of listeners) {
@@ -28,7 +26,7 @@ export function services(listeners) {
   return [...found.values()];
 }
 
-/** EndpointState says in a badge whether an endpoint works. */
+/** EndpointState is a badge that says whether an endpoint works. */
 export function EndpointState({ endpoint: e }) {
   if (e.pace?.breaker === "open") return html`<${Badge} tone="bad" icon="warn" title=${inert(e.pace.breaker_reason, 400)} test="breaker">breaker open<//>`;
   if (!isEndpoint(e)) return e.nodes?.length ? html`<${Badge} tone="ok" icon="check">${plural(e.nodes.length, "node")}<//>` : html`<${Badge}>no node<//>`;
@@ -39,5 +37,5 @@ export function EndpointState({ endpoint: e }) {
   return html`<${Badge} tone="ok" icon="check">listening<//>`;
 }
 
-/** isEndpoint tells endpoints of services from what nodes do themselves. */
+/** isEndpoint distinguishes services' endpoints from work that nodes do themselves. */
 export const isEndpoint = (e) => e.kind === "endpoint" || e.kind === "direct";

@@ -1,4 +1,4 @@
-// The dialog that runs items again: a sample first, smaller requests, another endpoint; tried dry; then followed.
+// The dialog to rerun items: a sample first, smaller requests, another endpoint; a dry run; then the progress.
 
 import { html, useEffect, useId, useState } from "../html.js";
 import { api, segment } from "../api.js";
@@ -9,8 +9,8 @@ import { StepResets } from "./stepresets.js";
 import { sampleFrom, sampleOf, suggestion } from "./suggestion.js";
 
 /**
- * RerunDialog runs a selection of a run's items again. select is what the API takes for it ({groups}, {keys}, {failed}
- * …), items how many they are, what their name in words; steps are names of the steps it is about.
+ * RerunDialog reruns a selection of items. select is the API's selection ({groups}, {keys}, {failed} …), items their
+ * number, what their name in words; steps are the names of their steps.
  */
 export function RerunDialog({ run, select, items, what, group, onClose }) {
   const steps = run.steps.filter((s) => !group || s.name === group.step);
@@ -30,7 +30,7 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
     api.get(`/runs/${segment(run.id)}/errors`).then(({ groups }) => setBefore(groups), () => {}); // to compare with
     api.get("/endpoints").then(
       ({ endpoints }) => setKnown({ endpoints, pace: endpoints.find((e) => e.name === step?.endpoint)?.pace }),
-      () => {}, // they are extra: the dialog does without
+      () => {}, // optional: the dialog works without them
     );
   }, []);
   const hint = suggestion(group, step, known.pace);
@@ -99,14 +99,14 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
   <//>`;
 }
 
-// BadParts says what to run again does not help.
+// BadParts names the failures that a rerun does not help.
 function BadParts({ groups, select }) {
   const bad = (groups ?? []).filter((g) => g.resets && (!select.groups || select.groups.includes(g.id)));
   return bad.map((g) => html`<p class="warn-text" key=${g.step + g.id} data-test="bad-part">${plural(g.count, "item")} of step <${Text} max=${40}>${g.step}<//>
     failed for the part of step ${inert(g.resets.join(", "), 80)}, and would get it again: reset that step instead.</p>`);
 }
 
-// chunkHint says how large requests are now, and offers a size that suits better.
+// chunkHint shows the current request size, and suggests a better one.
 function chunkHint(step, hint, chosen, put) {
   const now = step && `now ${sizing(step.settings, "chunk")}`;
   if (!hint) return now;
@@ -114,12 +114,11 @@ function chunkHint(step, hint, chosen, put) {
   html` <button type="button" class="suggest" onClick=${() => put("chunk", String(hint.chunk))} data-test="suggest">Use ${num(hint.chunk)}</button>`}`;
 }
 
-// sizing writes a setting that may be left to the nodes.
 function sizing(settings, name) {
   return settings[name + "_auto"] ? `auto, up to ${num(settings[name])}` : num(settings[name]);
 }
 
-// settings is what the form says to the API; what is empty stays as it was.
+// settings converts the form for the API; empty fields stay unchanged.
 function settings(form) {
   const set = {};
   if (form.canaryOn) {
@@ -140,7 +139,6 @@ function said(a) {
   return `Dry run: ${plural(a.items, "item")} would run again as generation ${a.generation}, in ${plural(a.slices, "request")}${held}. Nothing was changed.`;
 }
 
-// Tried says what a dry run found.
 function Tried({ answer: a }) {
   return html`<div class="tried" data-test="tried">
     <p>${said(a)}</p>

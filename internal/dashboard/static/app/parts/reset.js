@@ -1,4 +1,4 @@
-// The dialog that takes the part of a step back for an item, to be made again.
+// The dialog that discards an item's result of a step, to recompute it.
 
 import { html, useId, useState } from "../html.js";
 import { api, segment } from "../api.js";
@@ -8,8 +8,8 @@ import { Follow } from "./follow.js";
 import { StepResets } from "./stepresets.js";
 
 /**
- * ResetDialog resets a selection of a run's items at a step, named by step: those of a key, of which there are twins, or
- * those of a group of errors of another step.
+ * ResetDialog resets a selection of items at a step, named by step: those of a key, which may have twins, or those of
+ * a group of errors of another step.
  */
 export function ResetDialog({ run, step, select, what, twins = 1, onClose }) {
   const [cascade, setCascade] = useState(false);

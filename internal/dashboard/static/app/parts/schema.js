@@ -1,8 +1,7 @@
-// Schemas of an OpenAPI document: what they refer to, what they say of themselves, and examples of what fits.
+// Schemas of an OpenAPI document: references, descriptions and examples.
 
 import { num } from "../format.js";
 
-/** deref follows a reference within a document. */
 export function deref(doc, schema) {
   let found = schema;
   for (let i = 0; found?.$ref && i < 20; i++) {
@@ -11,10 +10,10 @@ export function deref(doc, schema) {
   return found ?? {};
 }
 
-/** nameOf is the name of the schema that a reference leads to, or "". */
+/** nameOf is the name of the schema that a reference points to, or "". */
 export const nameOf = (schema) => schema?.$ref?.split("/").pop() ?? "";
 
-/** typeText is a type in words: string, integer or text, array of StepView. */
+/** typeText describes a type: string, integer or text, array of StepView. */
 export function typeText(doc, schema) {
   if (!schema) return "";
   if (schema.$ref) return nameOf(schema);
@@ -27,7 +26,6 @@ export function typeText(doc, schema) {
   return form ?? (types.join(" or ") || "any value");
 }
 
-/** bounds are the limits of a value, in words. */
 export function bounds(schema) {
   const s = schema ?? {};
   const all = [];
@@ -54,7 +52,7 @@ export function members(doc, schema) {
   return [];
 }
 
-/** example is a value that fits a schema; of an object the members that are required, or have an example. */
+/** example is a valid value of a schema; for an object it has the members that are required or have an example. */
 export function example(doc, schema, depth = 0) {
   const s = deref(doc, schema);
   if (s.examples?.length) return s.examples[0];

@@ -1,12 +1,12 @@
-// A small line of the last values of something, gathered while the page is open.
+// A small line of recent values, collected while the page is open.
 
 import { html, useRef } from "../html.js";
 import { num } from "../format.js";
 
 const kept = 60;
-const drawnFrom = 3; // values; fewer are no line
+const drawnFrom = 3; // values; fewer make no line
 
-/** useHistory keeps the last values by name: it takes a map of values each time stamp changes, and returns all lists. */
+/** useHistory collects values by name: it takes a map of values each time stamp changes, and returns all lists. */
 export function useHistory(stamp, values) {
   const held = useRef({ stamp: 0, lists: new Map() });
   if (stamp && stamp !== held.current.stamp) {
@@ -19,7 +19,6 @@ export function useHistory(stamp, values) {
   return held.current.lists;
 }
 
-/** Sparkline draws values as a line over 0. */
 export function Sparkline({ values = [], label, width = 72, height = 20 }) {
   const most = Math.max(...values, 0);
   const step = width / (kept - 1);

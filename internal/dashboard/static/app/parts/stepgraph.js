@@ -1,16 +1,15 @@
-// The steps of a plan as what they are: a graph, in which a step stands in a column behind all that it needs.
+// The steps of a plan as a graph: each step is in a column after all its needs.
 import { html } from "../html.js";
 import { Text } from "../ui.js";
 import { inert } from "../format.js";
 
 const BOX = { wide: 132, high: 28, across: 36, down: 10 }; // pixels
 
-/** ranks puts each step into a column after all that it needs. */
 export function ranks(steps) {
   const rank = new Map();
   const of = (step) => {
     if (rank.has(step.name)) return rank.get(step.name);
-    rank.set(step.name, 0); // a circle cannot be in a plan; if it were, it would end here
+    rank.set(step.name, 0); // ends a cycle, which a plan cannot have
     const needs = steps.filter((s) => step.needs?.includes(s.name));
     rank.set(step.name, needs.length === 0 ? 0 : 1 + Math.max(...needs.map(of)));
     return rank.get(step.name);
@@ -19,7 +18,6 @@ export function ranks(steps) {
   return rank;
 }
 
-/** columns is the steps by rank, in the order of the plan. */
 export function columns(steps) {
   const rank = ranks(steps);
   const out = [];
@@ -27,10 +25,10 @@ export function columns(steps) {
   return out;
 }
 
-/** stepsOf is the steps of a plan as the API lists it: [{name, needs}]. */
+/** stepsOf is a plan's steps as the API lists them: [{name, needs}]. */
 export const stepsOf = (plan) => plan.steps.map((name, i) => ({ name, needs: plan.needs?.[i] ?? [] }));
 
-/** placed is each step with the left upper corner of its box, columns centred, and the size of it all. */
+/** placed is each step with the upper left corner of its box, columns centred, and the total size. */
 export function placed(steps) {
   const all = columns(steps);
   const most = Math.max(...all.map((c) => c.length));
@@ -41,7 +39,7 @@ export function placed(steps) {
   return { boxes, width: all.length * (BOX.wide + BOX.across) - BOX.across, height: most * row - BOX.down };
 }
 
-/** StepGraph draws it. What it shows is said by the list of steps beside it. */
+/** StepGraph draws the graph. The list of steps beside it has the same content. */
 export function StepGraph({ steps }) {
   const { boxes, width, height } = placed(steps);
   const by = new Map(boxes.map((b) => [b.step.name, b]));
@@ -57,7 +55,7 @@ export function StepGraph({ steps }) {
     </div></div>`;
 }
 
-/** StepChain is the same in a line: what goes side by side stands one below the other. */
+/** StepChain draws the steps in a line, parallel ones stacked. */
 export function StepChain({ steps }) {
   return html`<ol class="step-chain" aria-label="Steps">${columns(steps).map((column, i) => html`<li key=${i}><span>${column.map((s) =>
     html`<${Text} key=${s.name} max=${30}>${s.name}<//>`)}</span></li>`)}</ol>`;

@@ -1,4 +1,4 @@
-// What becomes of the items at each step of a run, when parts are taken back.
+// What happens to the items at each step of a run when results are discarded.
 
 import { html } from "../html.js";
 import { inert, num } from "../format.js";
@@ -12,7 +12,6 @@ const words = [
   ["left_out", "left out still"],
 ];
 
-/** StepResets is a line for each step. */
 export function StepResets({ steps }) {
   if (!steps?.length) return null;
   return html`<dl class="facts">

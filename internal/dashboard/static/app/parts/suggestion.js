@@ -1,19 +1,18 @@
-// What to try when items run again: how many first, and how many in a request.
+// Suggestions for a rerun: the sample's size, and the request size.
 
 import { num } from "../format.js";
 
-/** sampleFrom is from how many items on a sample goes first. */
+/** sampleFrom is the number of items from which a sample goes first. */
 export const sampleFrom = 20;
 
-/** sampleOf is how many of so many items to try first. */
 export const sampleOf = (items) => Math.max(5, Math.min(50, Math.ceil(items / 50)));
 
-// Codes that speak of size or time: smaller requests help against those.
+// Codes about size or time, which smaller requests may avoid.
 const sizeCodes = /time.?out|deadline|memory|too_(large|big|many)|exhausted|deliver|unanswered|payload/i;
 
 /**
- * suggestion says what size of request to try for a group of errors, {chunk, why}: what nodes have learned of the
- * endpoint, or half of what failed for want of time or room. Null: nothing speaks for another size.
+ * suggestion suggests a request size for a group of errors, {chunk, why}: what nodes learned about the endpoint, or
+ * half of the size that failed for lack of time or memory. Null: no other size suggested.
  */
 export function suggestion(group, step, pace) {
   const { chunk = 0, chunk_auto: auto = false } = step?.settings ?? {};

@@ -1,4 +1,4 @@
-// What a step asks, in words: an endpoint, or a host, a source or a function by its kind.
+// The target of a step: an endpoint, host, source or function.
 
 import { html } from "../html.js";
 import { Text } from "../ui.js";
@@ -7,10 +7,8 @@ import { query } from "../api.js";
 
 const kinds = { http: "HTTP service", sql: "source", local: "local function" };
 
-/** endpointPath is the page of an endpoint, or of what else steps ask. */
 export const endpointPath = (name) => `/endpoint${query({ name })}`;
 
-/** targetText is what a step asks, with a link to it. */
 export function targetText({ endpoint, kind }) {
   const [prefix, ...rest] = endpoint.split(":");
   const word = rest.length > 0 ? kinds[prefix] : undefined;

@@ -1,8 +1,8 @@
-// A field of a filter: what is typed counts after a short rest, or at Enter.
+// A filter field: what is typed applies after a short rest, or on Enter.
 
 import { html, useEffect, useRef } from "../html.js";
 
-/** Typed reports what is typed. search makes it the field that "/" leads to. */
+/** Typed reports what is typed. With search it is the field that "/" focuses. */
 export function Typed({ value = "", onChange, label, placeholder, search = false, test, rest = 350 }) {
   const input = useRef(null);
   const timer = useRef(0);

@@ -1,10 +1,10 @@
-// What a sample of items that ran again has come to, in a sentence.
+// The result of a rerun's sample, in a sentence.
 import { inert, num } from "../format.js";
 
 /**
- * causes sorts the groups of errors there are now: while the others wait, what is failed in a group that ran again is of
- * the canary, and so is a group that was not there before. before are all groups then, select what ran again. Returns
- * {same, other}, or null where that cannot be known.
+ * causes classifies the current groups of errors. While the rest waits, failures in a group that was rerun, and new
+ * groups, come from the canary. before are the earlier groups, select what was rerun. Returns {same, other}, or null
+ * if unknown.
  */
 export function causes(before, select, now) {
   const ids = before?.map((g) => g.id);
@@ -13,7 +13,7 @@ export function causes(before, select, now) {
   return { same: now.filter((g) => ran.includes(g.id)), other: now.filter((g) => !ids.includes(g.id)) };
 }
 
-/** verdict of {done, failed}, of a sample that ran again or for the first time. */
+/** verdict describes {done, failed} of a sample that was rerun or run for the first time. */
 export function verdict({ done, failed }, why = null, again = true) {
   const all = done + failed;
   if (all === 0) return "";

@@ -1,4 +1,4 @@
-// The text of a plan, a collector or a schedule: shown with the numbers of its lines, and edited with errors at theirs.
+// The source of a plan, collector or schedule: shown with line numbers, and edited with errors at their lines.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Button, ErrorBox, Icon, toast } from "../ui.js";
 import { api, query } from "../api.js";
@@ -17,10 +17,9 @@ steps:
     needs: [first]      # gets what first found out
 `;
 
-// lines of a text, harmless one by one.
 const lines = (text) => text.replace(/\n$/, "").split("\n");
 
-// parts of a line of YAML: comment, key and the rest, enough to read it well.
+// colour splits a line of YAML into comment, key and rest: enough to read it well.
 function colour(line) {
   const comment = /(^|\s)#.*$/.exec(line);
   const body = comment ? line.slice(0, comment.index + comment[1].length) : line;
@@ -31,13 +30,12 @@ function colour(line) {
     rest && html`<span class="y-note">${shown(rest)}</span>`}`;
 }
 
-// Source shows it. Long lines scroll inside.
 export function Source({ text, kind = "plan" }) {
   return html`<div class="source" tabindex="0" role="region" aria-label=${"Text of the " + kind} data-test="source"><table><tbody>${lines(text).map((line, i) =>
     html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${colour(line)}</code></td></tr>`)}</tbody></table></div>`;
 }
 
-// Editor puts a new version on record: of a plan, or of what else kind says. Errors stand at the line that they are about.
+// Editor saves a new version of a plan, or of another kind. Errors are shown at their lines.
 export function Editor({ kind = "plan", note = "Runs that are in progress keep theirs.", name = "", source, onApplied, onCancel }) {
   const [text, setText] = useState(source);
   const [error, setError] = useState(null);

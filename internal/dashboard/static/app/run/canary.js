@@ -6,7 +6,7 @@ import { num, percent, plural } from "../format.js";
 import { verdict } from "../parts/verdict.js";
 import { ended } from "./head.js";
 
-/** outcome is what the sample has come to: what the newest generation of the report has done and failed. */
+/** outcome is the sample's result: what the newest generation of the report has done and failed. */
 export function outcome(run, report) {
   const last = report?.generations?.at(-1);
   if (last && last.generation === run.generation) return { done: last.done, failed: last.failed };

@@ -1,5 +1,5 @@
-// A step that waits for someone: what would go on, some of its results, what is other than in the run before, and the word
-// that lets it begin. What changes nothing stands first.
+// A step that waits for approval: what would continue, sample results, differences from the previous run, and the
+// approval. Actions that change nothing come first.
 import { html, useRef } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Field, Icon, Skeleton, Text, Time, confirm, toast, useLoad } from "../ui.js";
 import { BASE, api, query, segment } from "../api.js";
@@ -7,7 +7,7 @@ import { bytes, inert, num, plural, shortId } from "../format.js";
 import { itemPath } from "../parts/itempath.js";
 import { Link } from "../router.js";
 
-/** Gates are the gates of a run at which someone is waited for, and those that have ceased to wait since they were shown. */
+/** Gates are the gates of a run that wait for approval, and those that stopped waiting while shown. */
 export function Gates({ run }) {
   const shown = useRef(new Set());
   if (run.state === "completed" || run.state === "cancelled") return null;
@@ -19,7 +19,7 @@ function Gate({ run, step }) {
   const path = `/runs/${segment(run.id)}/gate` + query({ step });
   const gate = useLoad(path, [run.generation, run.approval?.includes(step)]);
   const g = gate.data;
-  const looked = useRef(null); // as it was shown first
+  const looked = useRef(null); // as first shown
   if (g?.state === "waiting") looked.current ??= g;
   const news = g && changed(looked.current, g);
   const name = inert(step, 60);
@@ -58,7 +58,7 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
     </div>`;
 }
 
-// changed says what of a gate is other than when it was looked at; nothing where it has waited ever since.
+// changed lists what changed at a gate since it was shown; nothing if it has waited ever since.
 function changed(looked, g) {
   if (g.state !== "waiting" || looked.since === g.since) return null;
   const counts = (of) => [["items that continue", of.items], ["items left out", of.left_out],
@@ -96,8 +96,8 @@ function Sample({ run, items }) {
           max=${40}>${r.step}<//>, ${bytes(r.bytes)}</a>`)}</td></tr>`)}</tbody></table>`;
 }
 
-// approve asks again, and lets go on what was shown. Where that is there no more the page says what is, and whoever
-// asked has to press again.
+// approve asks for confirmation and releases what was shown. If that changed meanwhile, the page shows the change and
+// the user must confirm again.
 async function approve(run, gate, news, path, reload) {
   const why = { current: null };
   const step = inert(gate.step, 60);

@@ -1,4 +1,4 @@
-// The items of a run by the value of a field of their payloads: rows in a table, and bands in the map.
+// The items of a run by the value of a payload field: rows in a table, and bands in the map.
 import { html, useEffect, useState } from "../html.js";
 import { api, query, segment } from "../api.js";
 import { Card, ErrorBox, Select, Skeleton, Table, Text, useLoad } from "../ui.js";
@@ -6,17 +6,20 @@ import { inert, num, percent } from "../format.js";
 import { BLOCK } from "../heatmap/store.js";
 import { ended } from "./head.js";
 
-const EVERY = 5;   // seconds between two counts
-const PIECE = 128; // blocks in a request, as many as the server gives at once
+const EVERY = 5;   // seconds between counts
+const PIECE = 128; // blocks per request, the server's maximum
 
-/** rowsOf is the rows of a table: {at, name, value, items, …}; the others, if there are any, are the last. */
+/** rowsOf is the rows of the table: {at, name, value, items, …}; the other values, if any, are last. */
 export function rowsOf({ groups, others }) {
   const rows = groups.map((g, at) => ({ ...g, at, name: g.value ?? "(none)" }));
   if (others) rows.push({ ...others, at: rows.length, name: `${num(others.values)} others` });
   return rows;
 }
 
-/** useGroups is what a page knows of groups: {fields, found, error, reload, map}; map is for the HeatMap, null without groups. */
+/**
+ * useGroups is the page's state of groups: {fields, found, error, reload, map}; map is for the HeatMap, null without
+ * groups.
+ */
 export function useGroups(run, by) {
   const path = `/runs/${segment(run.id)}/groups`;
   const { data: list } = useLoad(path, [run.items > 0]);
@@ -36,7 +39,7 @@ async function readMap(path, by, { signal }) {
   for (let from = 0, blocks = 1; from < blocks; from += PIECE) {
     const answer = await api.raw(`${path}/map${query({ by, from: String(from), blocks: PIECE })}`, { signal });
     const items = Number(answer.headers.get("Tranche-Items"));
-    if (from === 0) { // of an open run there may be more by the next piece
+    if (from === 0) { // an open run may have more by the next piece
       blocks = Number(answer.headers.get("Tranche-Blocks"));
       bytes = new Uint8Array(items).fill(255);
     }
@@ -45,7 +48,6 @@ async function readMap(path, by, { signal }) {
   return { by, bytes };
 }
 
-/** Groups is the choice of a field and its table. onShow(g) shows a band. */
 export function Groups({ groups, by, onBy, onShow }) {
   const { fields, found, error, reload } = groups;
   if (fields.length === 0 && !by) return null;

@@ -1,4 +1,4 @@
-// The head of a run's page: its state with the reason, what can be done with it, and its numbers.
+// The head of a run's page: state with reason, actions and numbers.
 import { html } from "../html.js";
 import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
 import { BASE, api, segment } from "../api.js";
@@ -7,13 +7,11 @@ import { mayResume, resume } from "../runs/actions.js";
 import { forecastText } from "../parts/forecast.js";
 import { clock, duration, inert, num, percent, plural, short, timed } from "../format.js";
 
-/** ended says whether a run moves no more by itself. */
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
 const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
   fail_fast: "Stopped: first results failed", canary: "Canary waits for approval" };
 
-/** Reason says in a sentence why a run is in its state, where that is not plain. */
 export function Reason({ run }) {
   const { hold, open } = run;
   return html`
@@ -29,7 +27,6 @@ export function Reason({ run }) {
           class="muted"> · then: ${inert(open.on_overdue)}</span></span></p>`}`;
 }
 
-/** Live says whether what the page shows is of now. */
 export function LiveBadge({ state }) {
   const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"],
     waiting: ["warn", "Not live: too many windows"] }[state] ?? ["plain", state];
@@ -37,7 +34,6 @@ export function LiveBadge({ state }) {
     <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
 }
 
-/** Away says that the database does not answer, which nothing on the page can outlive. */
 export function Away({ database }) {
   if (!database) return null;
   return html`<p class="run-reason warn" role="alert" data-test="database"><${Icon}
@@ -57,7 +53,7 @@ export function Actions({ run, onRerun, onReport }) {
   };
   const over = ended(run);
   const paused = run.state === "paused";
-  const failFast = paused && run.hold?.kind === "fail_fast"; // then what changes nothing stands first
+  const failFast = paused && run.hold?.kind === "fail_fast"; // then actions that change nothing come first
   const errors = run.failed > 0 && html`<${ButtonLink} kind=${failFast ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
         test="errors">${failFast ? "What failed" : "Errors"}<//>`;
   return html`
@@ -94,7 +90,7 @@ async function tell(run) {
   else toast("The browser does not allow notifications", { tone: "warn" });
 }
 
-// download has the browser fetch an export: it streams to a file, and nothing of it is held by the page.
+// download makes the browser stream an export to a file; the page holds nothing.
 function download(run, params) {
   const link = document.createElement("a");
   link.href = `${BASE}/runs/${segment(run.id)}/export?${new URLSearchParams(params)}`;
@@ -104,7 +100,7 @@ function download(run, params) {
   link.remove();
 }
 
-// goOn ends the hold of a fail-fast limit, which asks once only.
+// goOn releases a run held by its fail-fast limit, after one confirmation.
 function goOn(run) {
   const left = run.items - run.done - run.failed;
   return confirm({
@@ -131,7 +127,6 @@ function cancel(run) {
   });
 }
 
-/** Numbers are what one looks for first. */
 export function Numbers({ run }) {
   const left = run.items - run.done - run.failed;
   const inFlight = run.steps.reduce((n, s) => n + s.slices_in_flight, 0);
@@ -170,13 +165,13 @@ function dueText(run) {
   return run.gentle ? "gently" : false;
 }
 
-// failedShare says how much of the run failed, and how many of those are accepted.
+// failedShare is the share of failed items, and how many of them are accepted.
 function failedShare(run) {
   if (!(run.items > 0 && run.failed > 0)) return false;
   return percent(run.failed / run.items) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
 }
 
-// rateOf is the rate of the moment, or of all the time that the run took: items then, for each is counted once.
+// rateOf is the current rate, or of an ended run the average: items, because each counts once.
 function rateOf(run) {
   if (!ended(run)) return run.rate < 10 ? Math.round(run.rate * 10) / 10 : Math.round(run.rate);
   if (run.generation > 1 || !(run.seconds > 0)) return null;
@@ -193,9 +188,8 @@ function Elapsed({ run }) {
   return duration(run.seconds);
 }
 
-/** Warnings are the server's, as sentences. */
 export function Warnings({ run }) {
-  // A pause is told by the head already.
+  // The head already shows a pause.
   const warnings = run.warnings.filter((w) => !(run.hold && run.state === "paused" && /paused/i.test(w)));
   if (warnings.length === 0) return null;
   return html`<div role="status"><ul class="run-warnings" data-test="warnings">${warnings.map((w) => html`<li key=${w}>

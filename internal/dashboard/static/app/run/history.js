@@ -1,4 +1,4 @@
-// What happened to a run, newest first, and a field for a note of it.
+// The history of a run, newest first, and a field for a note.
 import { html, useState } from "../html.js";
 import { Button, Card, ErrorBox, Skeleton, Text, Time, toast } from "../ui.js";
 import { api, segment } from "../api.js";
@@ -6,9 +6,8 @@ import { plural } from "../format.js";
 import { can } from "../session.js";
 import { by, headline, more } from "../charts/happened.js";
 
-const FIRST = 8; // entries that are shown unasked
+const FIRST = 8; // entries shown at first
 
-/** History lists what useLoad found at /runs/{run}/history. */
 export function History({ run, history: { data, error, reload } }) {
   const [all, setAll] = useState(false);
   const entries = data?.entries ?? [];

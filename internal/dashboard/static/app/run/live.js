@@ -1,18 +1,18 @@
-// What the server streams about one run: its document, and the changes of its planes.
+// The stream of a run: its document, and changes of its planes.
 import { useEffect, useMemo, useState } from "../html.js";
 import { query, segment } from "../api.js";
 import { stream } from "../stream.js";
 
-const PATIENCE = 1500; // ms until the map is fetched although the stream has not opened
+const PATIENCE = 1500; // ms until the map is fetched without an open stream
 
-/** Live is a stream that several parts of the page listen to. */
+/** Live is a stream shared by several parts of the page. */
 export class Live {
   constructor() {
     this.listeners = new Map();
     this.open = new Promise((resolve) => (this.hello = resolve));
   }
 
-  /** on listens for "run", "delta", "resync" or "end". Returns what ends it. */
+  /** on subscribes to "run", "delta", "resync" or "end". Returns an unsubscribe function. */
   on(name, fn) {
     if (!this.listeners.has(name)) this.listeners.set(name, new Set());
     this.listeners.get(name).add(fn);
@@ -23,13 +23,16 @@ export class Live {
     for (const fn of this.listeners.get(name) ?? []) fn(data);
   }
 
-  /** opened is fulfilled when changes are listened for: what is fetched from then on can be kept true. */
+  /** opened resolves when changes are received: data fetched from then on can be kept current. */
   opened() {
     return Promise.race([this.open, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
   }
 }
 
-/** useLive opens the stream of a run (an id, or what else names one) and a step (empty: over all steps). Returns {live, run, state, database}. */
+/**
+ * useLive opens the stream of a run (an ID or another reference) and a step (empty: all steps). Returns {live, run,
+ * state, database}.
+ */
 export function useLive(id, step) {
   const live = useMemo(() => new Live(), [id, step]);
   const [run, setRun] = useState(null);
@@ -43,7 +46,7 @@ export function useLive(id, step) {
     const on = {
       hello: ({ resumed }) => {
         live.hello();
-        if (met && !resumed) live.tell("resync", {}); // another server: it knows nothing of before
+        if (met && !resumed) live.tell("resync", {}); // another server, without knowledge of earlier events
         met = true;
       },
       database: (data) => setDatabase(data.ok ? null : data),

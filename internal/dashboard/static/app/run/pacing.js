@@ -1,4 +1,4 @@
-// How fast a run goes, and the knobs for it. A change acts at once, says what it was before, and can be undone.
+// The pace of a run, and its controls. A change applies immediately, shows the previous value, and can be undone.
 import { html, useEffect, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
@@ -6,14 +6,13 @@ import { can, mayNot } from "../session.js";
 import { inert, num } from "../format.js";
 import { Supposed } from "../parts/forecast.js";
 
-/** fields are the settings of a step, as the API has them. */
 const fields = [
   { name: "chunk", text: "Items in a request", unit: "items", auto: true, least: 1, most: 8192, steps: [0.5, 2] },
   { name: "in_flight", text: "Requests in flight", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2] },
   { name: "rate", text: "Rate limit", unit: "items/s", auto: false, least: 0, most: 1e9, zero: "no limit", steps: [0.5, 2] },
 ];
 
-/** parse reads what was typed for a field: a number, auto or no limit. Returns {value} or {error}. */
+/** parse parses a field's text: a number, auto or no limit. Returns {value} or {error}. */
 export function parse(field, text) {
   const t = text.trim().toLowerCase().replace(/[,\s_]/g, "");
   if (field.auto && t === "auto") return { value: "auto" };
@@ -26,7 +25,6 @@ export function parse(field, text) {
   return { value };
 }
 
-/** shown is how a setting is written into its field. */
 export function shown(field, settings) {
   if (field.auto && settings[field.name + "_auto"]) return "auto";
   const value = settings[field.name] ?? 0;
@@ -57,7 +55,7 @@ export function Pacing({ run, step, onStep }) {
 
 const limitUnit = (run) => (run.failed_limit !== undefined && run.max_failed?.endsWith("%") ? `= ${num(run.failed_limit)} items` : "");
 
-// Knob is one setting: typed and sent by Enter or on leaving, or halved and doubled by its buttons.
+// Knob is a setting: typed and sent by Enter or on blur, or halved and doubled by its buttons.
 function Knob({ run, step, field, value, several = false }) {
   const now = value ?? shown(field, step.settings);
   const [text, setText] = useState(now);
@@ -132,14 +130,13 @@ function Knob({ run, step, field, value, several = false }) {
   </div>`;
 }
 
-/** supposing is what a forecast is asked to suppose while a number is typed into a field; null: nothing. */
+/** supposing is the change to forecast while a number is typed into a field; null: none. */
 export function supposing(run, step, field, now, text) {
   const { value } = field.free ? {} : parse(field, text);
   if (run.state !== "running" || typeof value !== "number" || text.trim() === now) return null;
   return `${step ? `${step.name}.` : ""}${field.name}=${value}`;
 }
 
-// nudges are the buttons beside a field: [label, value or null, title].
 function nudges(field, now, step) {
   if (field.free) return [];
   const number = Number(now === "auto" || now === "" ? (step?.settings[field.name] ?? 0) : now);

@@ -1,4 +1,4 @@
-// The report of a run: what it took, where the time went, and what was slow.
+// The report of a run: durations, where the time went, and what was slow.
 import { html } from "../html.js";
 import { Button, ButtonLink, Card, Dialog, ErrorBox, Skeleton, Text, Time, useLoad } from "../ui.js";
 import { BASE, segment } from "../api.js";
@@ -42,7 +42,7 @@ function Summary({ run, r }) {
         key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-// tiny writes times of single items, which may be far below a millisecond.
+// tiny formats times of single items, which may be far below a millisecond.
 function tiny(seconds) {
   return seconds < 0.001 ? `${num(Number((seconds * 1e6).toPrecision(2)))} µs` : duration(seconds);
 }
@@ -79,10 +79,9 @@ function Workers({ title, all }) {
         max=${60}>${servedBy(w.name)}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
 }
 
-// A report reads every request and every item with an error: of a large run it is made when someone asks for it.
+// A report reads every request and every failed item, so for a large run it is made on demand.
 const SMALL = 250_000;
 
-/** ReportCard is the report of a run that has ended, in short. */
 export function ReportCard({ run, onOpen }) {
   const shown = ended(run) && run.items * run.step_count <= SMALL;
   const { data: r, error } = useLoad(shown ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.state]);

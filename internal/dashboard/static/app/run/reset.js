@@ -1,11 +1,11 @@
-// The dialog that takes the part of a step back, for a range of items, to be made again.
+// The dialog that discards the results of a step for a range of items, to recompute them.
 import { html, useEffect, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Button, Check, Dialog, ErrorBox, Field, Select, Skeleton, Text, toast } from "../ui.js";
 import { inert, num, plural } from "../format.js";
 import { StepResets } from "../parts/stepresets.js";
 
-/** ResetDialog tries it dry first, as soon as a step is chosen: no one has to ask for that. */
+/** ResetDialog makes a dry run automatically as soon as a step is chosen. */
 export function ResetDialog({ run, step, range, onClose }) {
   const [chosen, setChosen] = useState(step || run.steps[0].name);
   const [cascade, setCascade] = useState(false);

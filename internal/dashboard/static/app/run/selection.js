@@ -1,4 +1,4 @@
-// What can be done with a range of items that was selected on the map: look at them, take a part back, run them again.
+// Actions on a range of items selected on the map: show, reset, rerun.
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { api, query, segment } from "../api.js";
 import { Button, Card, ErrorBox, Skeleton, StateBadge, Text } from "../ui.js";
@@ -13,7 +13,7 @@ import { ResetDialog } from "./reset.js";
 const PAGE = 50;
 const FIRST = 5;
 
-/** Selection is the panel of a range [from, to] of ordinals. plane: of states, or null when the map shows another layer. */
+/** Selection is the panel of a range [from, to] of ordinals. plane: of states, or null for another layer. */
 export function Selection({ run, step, range, plane, onClose, onZoom }) {
   const [from, to] = range;
   const size = to - from + 1;
@@ -55,7 +55,6 @@ function count(plane, from, to) {
   return STATES.map((state) => ({ state, items: counts[state.value] })).filter((c) => c.items > 0);
 }
 
-// Items is the list, by pages.
 function Items({ run, step, from, to, page, paged }) {
   const [pages, setPages] = useState([""]);
   const [state, setState] = useState({ items: null, next: "", error: null });
@@ -91,7 +90,6 @@ function Picked({ run, item: i }) {
         max=${140}>${i.error.message}<//></span>`}</li>`;
 }
 
-// Few is the first ones in a line each.
 function Few({ run, items, more }) {
   return html`<ul class="few" data-test="selection-few">${items.map((i) => html`<li key=${i.ordinal}><i
       class=${"swatch state-" + numberOf(i.state)}></i>

@@ -1,4 +1,4 @@
-// The requests of a run that are in progress: who has them, for how long, and until when.
+// The requests of a run in progress: holders, ages and deadlines.
 import { html, useEffect, useState } from "../html.js";
 import { query, segment } from "../api.js";
 import { Badge, Button, Card, Empty, ErrorBox, Skeleton, Table, Text, Time, now, useLoad } from "../ui.js";
@@ -15,7 +15,7 @@ const EVERY = 3; // seconds
 const kinds = [["out", "In progress", ["claimed", "sent"]], ["later", "To be retried", ["scheduled"]]];
 const states = { claimed: ["plain", "being sent"], sent: ["plain", "queued"], handed: ["busy", "at a service"], scheduled: ["warn", "to be retried"] };
 
-// What was sent lies in the queue until a service takes it.
+// A sent request is in the queue until a service takes it.
 const stateOf = (s) => states[s.state === "sent" && s.delivered_at ? "handed" : s.state] ?? ["plain", inert(s.state)];
 
 export function Slices({ run, step, onShow }) {
@@ -91,7 +91,7 @@ function Since({ at }) {
       title=${inert(at)}>${duration(Math.max(0, (now.value - new Date(at).getTime()) / 1000))}</span>`;
 }
 
-// Until is when something happens by itself: the deadline, or the next attempt.
+// Until is the time of the next automatic event: the deadline, or the next attempt.
 function Until({ slice: s }) {
   const at = s.state === "scheduled" ? s.not_before : s.deadline;
   if (!at) return html`<span class="muted">–</span>`;

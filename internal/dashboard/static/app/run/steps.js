@@ -1,10 +1,10 @@
-// The steps of a run: which need which, and how far each is. A press shows a step on the map.
+// The steps of a run: their dependencies and progress. A press shows a step on the map.
 import { html } from "../html.js";
 import { Badge, Progress, Text } from "../ui.js";
 import { inert, num, percent, plural, short } from "../format.js";
 import { columns } from "../parts/stepgraph.js";
 
-/** Steps draws the graph. value: the step that is shown, empty for all. */
+/** Steps draws the graph. value: the shown step, empty for all. */
 export function Steps({ run, value, onChange }) {
   if (run.steps.length < 2) return html`<${Single} step=${run.steps[0]} />`;
   const all = columns(run.steps);
@@ -49,19 +49,18 @@ function StepCard({ step: s, steps, chosen, onClick }) {
   </button>`;
 }
 
-// barrier says where a step is that begins for all items at once.
+// barrier is the state of a step that begins for all items together.
 function barrier(s) {
   if (s.gate) return { approved: "approved", waiting: "waits for an approval" }[s.gate.state] ?? "gate";
   return s.barrier_passed ? "barrier passed" : "barrier";
 }
 
-// about is what a step asks, and which steps it needs.
 function about(s) {
   const needs = s.needs?.length ? `, after ${inert(s.needs.join(", "), 200)}` : "";
   return `${inert(s.endpoint, 80)} (${s.kind})${needs}: ${num(s.done)} of ${num(s.items)} done`;
 }
 
-// A run of one step says in a line where its items are.
+// A run with one step has a line of item states instead.
 function Single({ step: s }) {
   if (!s) return null;
   const held = s.held ?? 0;

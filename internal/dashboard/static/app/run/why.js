@@ -1,17 +1,17 @@
-// Why a run is not done. The panel opens by itself, before all else, when something is amiss.
+// Why a run is not done. The panel opens automatically, at the top, if something is wrong.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Badge, Card, ErrorBox, Skeleton, useLoad } from "../ui.js";
 import { segment } from "../api.js";
 import { Explanation } from "../parts/explain.js";
 import { ended } from "./head.js";
 
-const STILL = 8000; // ms without any movement
+const STILL = 8000; // ms without movement
 
-/** movement is what changes when a run moves. */
+/** movement changes when a run makes progress. */
 export const movement = (run) =>
   [run.state, run.generation, run.done, run.failed, ...run.steps.flatMap((s) => [s.done, s.failed, s.skipped])].join();
 
-/** useStill says whether a run that should move has not for a while. */
+/** useStill reports whether a run that should make progress has not for a while. */
 export function useStill(run) {
   const [still, setStill] = useState(false);
   const mark = movement(run);
@@ -26,8 +26,8 @@ export function useStill(run) {
 }
 
 /**
- * useWhy asks why a run is not done. stuck: something is amiss, or it does not move. first: it was so since the page is
- * looked at, and the answer stands before all else.
+ * useWhy explains why a run is not done. stuck: something is wrong, or there is no progress. first: so since the page
+ * was opened, then the answer comes first.
  */
 export function useWhy(run) {
   const still = useStill(run);
@@ -35,7 +35,7 @@ export function useWhy(run) {
   const [stuck, setStuck] = useState(false);
   const [first, setFirst] = useState(false);
   const [open, setOpen] = useState(false);
-  const chosen = useRef(false); // someone opened or closed it; then it is theirs
+  const chosen = useRef(false); // the user opened or closed it, which then holds
   const explain = useLoad(over ? "" : `/runs/${segment(run.id)}/explain`, [run.state, run.hold?.kind],
     { every: open ? 5 : 15 });
   useEffect(() => {
@@ -51,7 +51,6 @@ export function useWhy(run) {
   return { over, still, stuck, first, open, explain, toggle };
 }
 
-/** Why shows the answer. */
 export function Why({ run, why: { over, still, open, explain, toggle } }) {
   if (over) return null;
   return html`<${Card} class=${"why" + (open ? "" : " closed")} label="Why it is not done" test="why"

@@ -1,4 +1,4 @@
-// What can be done to runs from the list.
+// Actions on runs in the list.
 import { html } from "../html.js";
 import { api } from "../api.js";
 import { confirm, toast } from "../ui.js";
@@ -6,7 +6,7 @@ import { inert, num, plural, shortId } from "../format.js";
 
 const nameOf = (run) => inert(run.name || run.plan + " " + shortId(run.id), 60);
 
-// did says what came of a change, where the list does not show it yet.
+// act changes a run and shows a message, because the list does not show it yet.
 async function act(run, verb, said, body) {
   try {
     await api.post(`/runs/${run.id}/${verb}`, body);
@@ -18,7 +18,7 @@ async function act(run, verb, said, body) {
 
 export const pause = (run) => act(run, "pause", "paused; requests in flight still finish", { reason: "paused on the dashboard" });
 
-/** mayResume says whether a run can be told to go on: one that is paused, or that was cancelled before its end. */
+/** mayResume reports whether a run can be resumed: paused, or cancelled before its end. */
 export const mayResume = (run) => (run.state === "paused" && run.hold?.kind !== "canary") ||
   (run.state === "cancelled" && run.done + run.failed < run.items);
 
@@ -45,7 +45,6 @@ export const cancel = (run) => confirm({
   act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
 });
 
-// several does to each of some runs what verb says, one at a time.
 export async function several(verb, runs) {
   const wrong = [];
   for (const run of runs) {
@@ -67,7 +66,6 @@ export const cancelSeveral = (runs) => confirm({
   act: () => several("cancel", runs),
 });
 
-// all pauses or resumes every run that is in progress.
 export const all = (verb, count) => confirm({
   title: verb === "pause" ? "Pause all runs?" : "Resume all runs?", test: verb + "-all-dialog",
   action: verb === "pause" ? "Pause all" : "Resume all",
@@ -83,7 +81,6 @@ export const all = (verb, count) => confirm({
   },
 });
 
-// actionsOf are the items of a run's menu.
 export function actionsOf(run) {
   const ended = run.state === "completed" || run.state === "cancelled";
   const role = "operator";

@@ -1,4 +1,4 @@
-// What a dry run found: how many items, in which requests, and what is odd about it.
+// The result of a dry run: items, requests and oddities.
 import { html } from "../html.js";
 import { Icon, Text } from "../ui.js";
 import { bytes, num, plural } from "../format.js";

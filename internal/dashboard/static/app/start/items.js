@@ -1,12 +1,11 @@
-// The file of items: dropped or chosen, and its first rows as the server reads them.
+// The file of items: dropped or chosen, with a preview as the server reads it.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { api, query, ApiError } from "../api.js";
 import { Button, ErrorBox, Field, Icon, Select, Skeleton, Text } from "../ui.js";
 import { bytes, num, plural } from "../format.js";
 
-const most = 256 << 10; // bytes that the preview takes
+const most = 256 << 10; // bytes sent for the preview
 
-// DropZone takes a file from the pointer or the keyboard.
 export function DropZone({ file, onFile, error }) {
   const [over, setOver] = useState(false);
   const input = useRef(null);
@@ -35,7 +34,7 @@ export function DropZone({ file, onFile, error }) {
   </div>`;
 }
 
-// usePreview asks the server how it reads the beginning of a file: {data, error, loading}.
+// usePreview shows how the server reads the beginning of a file: {data, error, loading}.
 export function usePreview(file, key) {
   const [state, setState] = useState({});
   useEffect(() => {
@@ -60,7 +59,6 @@ export function usePreview(file, key) {
   return state;
 }
 
-// Preview shows the first rows, and lets the key column be chosen.
 export function Preview({ preview, keyColumn, onKey, error }) {
   const { data, loading, error: unread } = preview;
   const large = unread && /only be previewed whole/.test(unread.detail);
@@ -80,7 +78,6 @@ export function Preview({ preview, keyColumn, onKey, error }) {
 
 const shownRows = 8;
 
-// Rows of items, as a table.
 export function Rows({ rows, columns, keyColumn }) {
   const names = columns || [...new Set(rows.flatMap((r) => Object.keys(isRecord(r.payload) ? r.payload : {})))];
   if (rows.length === 0) return html`<p class="muted">There is no item in it.</p>`;

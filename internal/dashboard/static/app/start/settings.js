@@ -1,4 +1,4 @@
-// The settings of a start: what they are called, how they are sent, and which of them an error is about.
+// The settings of a start: labels, encoding, and which one an error is about.
 import { query } from "../api.js";
 
 export const blank = {
@@ -6,7 +6,7 @@ export const blank = {
   canary_auto_approve: false, on_duplicate: "", priority: "", done_by: "", max_attempts: "", timeout: "", retry_backoff: "", params: [],
 };
 
-// Fields that are one text each: [name, label, placeholder, hint].
+// Text fields: [name, label, placeholder, hint].
 export const pacing = [
   ["chunk", "Chunk", "as the plan says", "items in a request, or auto"],
   ["in_flight", "In flight", "auto", "requests in flight, or auto"],
@@ -27,7 +27,6 @@ export const more = [
   ["done_by", "Done by", "whenever", "like 06:00 Europe/Berlin; its pace follows"],
 ];
 
-// path is what is posted to, with the settings in its query.
 export function path(form, file, { dryRun = false, key = "" } = {}) {
   const plain = {};
   for (const [name] of [...pacing, ...care, ...more]) plain[name] = form[name].trim();
@@ -40,7 +39,7 @@ export function path(form, file, { dryRun = false, key = "" } = {}) {
   });
 }
 
-// typeOf is the media type by the file's name; the server looks at the bytes itself.
+// typeOf is the media type by the file's name; the server also checks the content.
 export function typeOf(file) {
   if (/\.parquet$/i.test(file.name)) return "application/vnd.apache.parquet";
   if (/\.(ndjson|jsonl)(\.gz|\.zst)?$/i.test(file.name)) return "application/x-ndjson";
@@ -61,6 +60,5 @@ export function placeOf(error) {
   return "";
 }
 
-// nameFrom makes a run's name of a file's.
 export const nameFrom = (file) => file.name.replace(/\.(csv|tsv|ndjson|jsonl|json|parquet)?(\.gz|\.zst)?$/i, "")
   .replaceAll(/[_\s]+/g, " ").trim().slice(0, 80);

@@ -4,10 +4,10 @@ import { Button } from "./buttons.js";
 import { inert } from "../format.js";
 
 let at = location.pathname + location.search;
-let moved = false; // before, the focus is where the browser has put it
+let moved = false; // before that, the browser places the focus
 
-// arrive gives the heading of another page the focus, which has it read out. Who is in the page already stays there, and
-// so does who is beside it, when the page has only found what it shows.
+// arrive focuses the heading of a new page, so that screen readers read it. A focus already in the page stays, and so
+// does one beside it if the page has only loaded its content.
 function arrive(heading) {
   const here = location.pathname + location.search;
   const focus = document.activeElement;
@@ -16,8 +16,8 @@ function arrive(heading) {
   at = here;
 }
 
-// Page is the frame of each page: its heading, what is beside it, and what it has.
-// crumbs: [[label, path], …] before the title. subtitle: a line below it. actions: at the right.
+// Page is the frame of each page. crumbs: [[label, path], …] before the title. subtitle: a line below it. actions: at
+// the right.
 export function Page({ title, tab, heading, crumbs = [], subtitle, actions, children, test }) {
   const plain = inert(title);
   const name = tab ? inert(tab) : plain ? plain + " · Tranche" : "Tranche";
@@ -38,7 +38,6 @@ export function Page({ title, tab, heading, crumbs = [], subtitle, actions, chil
   </div>`;
 }
 
-// Card is a panel with a heading.
 export function Card({ title, actions, children, test, flush = false, class: extra = "", label }) {
   return html`<section class=${"card " + (flush ? "flush " : "") + extra} data-test=${test}
       aria-label=${label ?? (typeof title === "string" ? title : undefined)}>
@@ -55,7 +54,7 @@ export function Empty({ title, icon, children, test }) {
     <p class="empty-title">${title}</p>${children}</div>`;
 }
 
-// ErrorBox shows a problem: its detail, the places it names beyond that, and a way to try again.
+// ErrorBox shows a problem: its detail, further places, and a retry button.
 export function ErrorBox({ error, title, retry, test = "error" }) {
   if (!error) return null;
   const head = title || (error.status ? `${error.title || "Error"} (${error.status})` : error.title || "Error");
@@ -72,7 +71,6 @@ export function ErrorBox({ error, title, retry, test = "error" }) {
   </div>`;
 }
 
-// Skeleton stands where something is still to come.
 export function Skeleton({ lines = 3, height }) {
   if (height) return html`<div class="skeleton block" aria-hidden="true" style=${{ height }}></div>`;
   return html`<div class="skeleton-lines" role="status" aria-label="Loading">${Array.from({ length: lines }, (_, i) =>

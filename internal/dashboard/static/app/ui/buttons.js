@@ -3,8 +3,8 @@ import { Icon } from "./icons.js";
 import { mayNot } from "../session.js";
 import { Link } from "../router.js";
 
-// Button: kind is "" | "primary" | "danger" | "ghost". role is what the session needs for it: without, it is off and
-// says why. onClick may be async: until it ends the button is busy and takes no second click.
+// Button: kind is "" | "primary" | "danger" | "ghost". role is the role it requires; without it the button is
+// disabled and says why. onClick may be async: until it ends the button is busy and ignores clicks.
 export function Button({
   kind = "", small = false, icon, role, disabled = false, title, onClick, busy = false, type = "button", test, label,
   children, ...rest
@@ -36,13 +36,12 @@ export function Button({
     ${children}</button>`;
 }
 
-// ButtonLink looks like a button and leads to a page.
 export function ButtonLink({ to, kind = "", small = false, icon, children, test, title, label }) {
   return html`<${Link} to=${to} class=${["btn", kind, small ? "small" : "", !children ? "bare" : ""].join(" ")}
     data-test=${test} title=${title} aria-label=${label}>${icon && html`<${Icon} name=${icon}/>`}${children}<//>`;
 }
 
-// Copy puts a text on the clipboard and says so.
+// Copy copies a text to the clipboard and confirms it.
 export function Copy({ text, label = "Copy", children, small = true, test }) {
   const [done, setDone] = useState("");
   const copy = async () => {
@@ -59,7 +58,7 @@ async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
-  } catch { /* no secure context: the old way */ }
+  } catch { /* no secure context: use the old API */ }
   const area = document.createElement("textarea");
   area.value = text;
   area.className = "offscreen";
@@ -70,7 +69,8 @@ async function toClipboard(text) {
   return done;
 }
 
-// Menu is a button that opens a list: items [{label, icon, onClick, to, role, disabled, title, danger} or null: a line].
+// Menu is a button that opens a list: items [{label, icon, onClick, to, role, disabled, title, danger} or null: a
+// line].
 export function Menu({ label, icon = "more", items, kind = "", small = false, children, test }) {
   const [open, setOpen] = useState(false);
   const box = useRef(null);
@@ -123,7 +123,7 @@ function MenuItem({ item, close }) {
     ${inside}</button>`;
 }
 
-// Tabs: [{id, label, count}]. The panel is the caller's: give it role="tabpanel" and id = name + "-panel".
+// Tabs: [{id, label, count}]. The caller provides the panel: role="tabpanel" and id = name + "-panel".
 export function Tabs({ tabs, value, onChange, label, name = "tabs" }) {
   const keys = (e) => {
     const at = tabs.findIndex((t) => t.id === value);

@@ -2,7 +2,7 @@ import { html, cloneElement, useId, useRef, useEffect } from "../html.js";
 import { Icon } from "./icons.js";
 import { inert } from "../format.js";
 
-// Field labels one input, select or textarea, with a hint and an error at its place.
+// Field labels one input, select or textarea, with a hint and an error.
 export function Field({ label, hint, error, children, class: extra = "", test }) {
   const id = useId();
   const input = Array.isArray(children) ? children.find((c) => c && c.type) : children;
@@ -24,13 +24,12 @@ export function Select({ value, onChange, options, label, test, ...rest }) {
   })}</select><${Icon} name="down" size=${12}/></span>`;
 }
 
-// Check is a box with its label beside it.
 export function Check({ checked, onChange, children, test, disabled }) {
   return html`<label class="check"><input type="checkbox" checked=${checked} disabled=${disabled} data-test=${test}
     onChange=${(e) => onChange(e.currentTarget.checked)}/><span>${children}</span></label>`;
 }
 
-// Search is the field that "/" leads to. It reports what is typed after a short rest.
+// Search is the field that "/" focuses. It reports what is typed after a short rest.
 export function Search({ value, onChange, label = "Search", placeholder = "Search", test = "search", rest = 200 }) {
   const timer = useRef(0);
   const input = useRef(null);

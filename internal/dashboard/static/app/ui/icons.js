@@ -1,6 +1,6 @@
 import { html } from "../html.js";
 
-// Paths of 16 × 16, drawn with a line of 1.5.
+// 16 × 16 paths with a stroke of 1.5.
 const shapes = {
   runs: "M2.5 4h11M2.5 8h7.5M2.5 12h4",
   plans: "M4 2.5h5.5L13 6v7.5H4zM9.5 2.5V6H13M6.5 9h4M6.5 11.2h4",
@@ -46,7 +46,7 @@ const shapes = {
   repeat: "M3 7.5V6a2 2 0 0 1 2-2h7.5M10.5 1.8 12.7 4l-2.2 2.2M13 8.5V10a2 2 0 0 1-2 2H3.5M5.5 14.2 3.3 12l2.2-2.2",
 };
 
-// Icon draws one of the shapes. It says nothing to a screen reader: the text beside it does.
+// Icon draws a shape. Screen readers skip it, because there is text beside it.
 export function Icon({ name, size = 16 }) {
   return html`<svg class="icon" width=${size} height=${size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
     <path d=${shapes[name] || shapes.info} fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round"

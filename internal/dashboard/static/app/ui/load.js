@@ -1,9 +1,9 @@
 import { useEffect, useRef, useState } from "../html.js";
 import { api } from "../api.js";
 
-// useLoad fetches a path of the API (or what fn({signal}) returns) and again when deps change, every so many seconds
-// (while someone looks), and on reload(). What was there stays until the next is. A path that is empty loads nothing.
-// Returns {data, error, loading, reload, at}.
+// useLoad fetches a path of the API (or what fn({signal}) returns), again when deps change, every given seconds
+// (while visible), and on reload(). Old data stays until the new arrives. An empty path loads nothing. Returns {data,
+// error, loading, reload, at}.
 export function useLoad(source, deps = [], { every = 0 } = {}) {
   const [state, setState] = useState({ data: undefined, error: null, loading: true, at: 0 });
   const reloadRef = useRef(() => {});
@@ -29,7 +29,7 @@ export function useLoad(source, deps = [], { every = 0 } = {}) {
       }
       if (!ended && control === mine && every > 0) timer = setTimeout(tick, every * 1000);
     };
-    // Out of sight nothing is asked; the first look brings it up to date.
+    // Hidden tabs do not poll; they refresh when shown.
     const tick = () => { if (!document.hidden) load(); };
     const seen = () => { if (every > 0 && !document.hidden) load(); };
     document.addEventListener("visibilitychange", seen);

@@ -5,9 +5,8 @@ import { ErrorBox } from "./blocks.js";
 import { useState } from "../html.js";
 import { inert } from "../format.js";
 
-// Dialog is modal while it is rendered. The element is the browser's: it keeps the focus inside, and gives it back.
-// onClose is called for Escape, the cross and a click beside it; where firm is set, for the cross only. footer: buttons
-// at the end.
+// Dialog is modal while rendered. The browser's element traps and restores the focus. onClose is called for Escape,
+// the cross and a click outside; with firm, for the cross only. footer: buttons at the end.
 export function Dialog({ title, onClose, children, footer, wide = false, firm = false, test }) {
   const ref = useRef(null);
   const id = useId();
@@ -35,8 +34,8 @@ export function Dialog({ title, onClose, children, footer, wide = false, firm = 
     </div></dialog>`;
 }
 
-// confirm asks before something that cannot be taken back. body is a text, or what html makes. act, if given, is run
-// while the dialog stands, and its error is shown there. Resolves to true (or what act returned), or false.
+// confirm asks before an irreversible action. body is a text, or what html makes. act, if given, runs while the
+// dialog is open, which shows its error. Resolves to true (or act's result), or false.
 export function confirm({ title, body, action = "OK", danger = false, act, test = "confirm" }) {
   return new Promise((resolve) => {
     const place = document.createElement("div");
@@ -70,7 +69,7 @@ function Confirm({ title, body, action, danger, act, test, end }) {
 const toasts = signal([]);
 let nextToast = 1;
 
-// toast says something that needs no answer. tone: ok, warn, bad or info. Errors stay until they are put away.
+// toast shows a message. tone: ok, warn, bad or info. Errors stay until dismissed.
 export function toast(text, { tone = "ok", action, onAction } = {}) {
   const id = nextToast++;
   const said = text instanceof Error ? text.detail || text.message : text;
@@ -81,7 +80,7 @@ export function toast(text, { tone = "ok", action, onAction } = {}) {
 
 const dropToast = (id) => { toasts.value = toasts.value.filter((t) => t.id !== id); };
 
-// Toast is where they appear; the frame has one. As a popover it is above dialogs too.
+// Toast is where messages appear, once in the frame. As a popover it is above dialogs too.
 export function Toast() {
   const ref = useRef(null);
   const list = toasts.value;

@@ -1,9 +1,9 @@
 import { html } from "../html.js";
 import { go } from "../router.js";
 
-// Table of rows. columns: [{key, title, align: "right", render(row), class, hide: "narrow" (left out below 900 px),
-// label (for phones, where a row is a card; "" none)}]. rowKey(row) identifies. href(row) makes a row lead somewhere:
-// its first cell should hold the link; the rest of the row follows it. j and k go from row to row, Enter opens.
+// Table of rows. columns: [{key, title, align: "right", render(row), class, hide: "narrow" (hidden below 900 px),
+// label (for phones, where a row is a card; "" none)}]. rowKey(row) identifies. href(row) makes a row a link: its
+// first cell should hold the link; the rest of the row follows it. j and k move between rows, Enter opens.
 export function Table({ columns, rows, rowKey, href, onOpen, caption, empty, test, rowClass, stack = true }) {
   if (rows.length === 0 && empty) return empty;
   const openRow = (row, e) => {

@@ -1,12 +1,11 @@
 import { html, signal } from "../html.js";
 import { ago, clock, duration, inert, num, percent } from "../format.js";
 
-// now is the time of day, a second at a time, for all that says how long ago something was.
+// now is the current time, updated each second, for relative times.
 export const now = signal(Date.now());
 setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
 
-// Time shows when: mode "ago" or "clock"; the other is its title.
-// mode: "ago" (3 min ago), "for" (for 3 min) or "clock" (14:03:09).
+// Time shows a time as "ago" (3 min ago), "for" (for 3 min) or "clock" (14:03:09); the title has the other form.
 export function Time({ at, mode = "ago" }) {
   if (!at) return html`<span class="muted">–</span>`;
   const text = mode === "clock" ? clock(at)
@@ -22,7 +21,7 @@ export function Duration({ seconds }) {
   return html`<span class="num">${duration(seconds)}</span>`;
 }
 
-// Text is what someone else wrote: keys, names, messages. It moves nothing on the page.
+// Text shows untrusted text: keys, names, messages. It cannot affect the page.
 export function Text({ children, max = 0, class: extra = "", code = false }) {
   const text = Array.isArray(children) ? children.filter((c) => c || c === 0).join("") : children;
   const shown = inert(text, max);
@@ -30,7 +29,7 @@ export function Text({ children, max = 0, class: extra = "", code = false }) {
   return html`<bdi class=${(code ? "code " : "") + extra} title=${title}>${shown}</bdi>`;
 }
 
-// Progress is a bar of what is done and failed of total. label says of what, for those who do not see it.
+// Progress is a bar of done and failed out of total. label is for screen readers.
 export function Progress({ done = 0, failed = 0, total = 0, share, label = "Progress", state = "" }) {
   const all = Math.max(total, 1);
   const whole = share ?? Math.min(1, (done + failed) / all);
