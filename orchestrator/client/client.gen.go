@@ -355,13 +355,13 @@ type AlertSummary struct {
 	// Spec with every setting; of secrets their names only
 	Spec json.RawMessage `json:"spec"`
 
-	// Holding conditions that hold and were told
+	// Holding conditions that are active and were reported
 	Holding int64 `json:"holding"`
 
 	// Waiting messages that were not delivered yet
 	Waiting int64 `json:"waiting"`
 
-	// Failures attempts that failed since the receiver was last told something
+	// Failures attempts that failed since the receiver was last notified
 	Failures int `json:"failures"`
 
 	// FailingSince when the first of them failed
@@ -370,8 +370,8 @@ type AlertSummary struct {
 	// Error why the last attempt failed, or whom it did not reach
 	Error string `json:"error,omitempty"`
 
-	// ToldAt when the receiver was last told something
-	ToldAt *time.Time `json:"told_at,omitempty"`
+	// NotifiedAt when the receiver was last notified
+	NotifiedAt *time.Time `json:"notified_at,omitempty"`
 
 	// NextAt no attempt is made before
 	NextAt    time.Time `json:"next_at"`
@@ -911,7 +911,7 @@ type Condition struct {
 	// Resets a step must be reset, as remedy says: a re-run would fail again
 	Resets bool `json:"resets,omitempty"`
 
-	// Mark what someone said of it; absent: nothing
+	// Mark how operators marked it; absent: not marked
 	Mark *Mark `json:"mark,omitempty"`
 }
 
@@ -1350,7 +1350,7 @@ type Endpoint struct {
 	// P99Millis time for one item, of the slowest listener
 	P99Millis float64 `json:"p99_millis"`
 
-	// CallsBacklog requests that someone waits for and no service has taken
+	// CallsBacklog calls that no service has taken
 	CallsBacklog uint64 `json:"calls_backlog"`
 
 	// CallsProcessing of those, taken and not answered
@@ -1390,7 +1390,7 @@ type EndpointExplanation struct {
 	// Missing items of them that it has not answered
 	Missing int64 `json:"missing"`
 
-	// Groups the ones that need someone first; their items add up to missing
+	// Groups those that need an operator first; their items add up to missing
 	Groups []MissingGroup `json:"groups"`
 
 	// Listens who listens, in words
@@ -1659,7 +1659,7 @@ type Explanation struct {
 	// Summary the whole in a sentence or two
 	Summary string `json:"summary"`
 
-	// Groups the ones that need someone first
+	// Groups those that need an operator first
 	Groups []MissingGroup `json:"groups"`
 
 	// Key all counts are of the items of this key
@@ -3518,7 +3518,7 @@ type RunDeleted struct {
 	Bytes       int64 `json:"bytes"`
 	DeadLetters int64 `json:"dead_letters"`
 
-	// WaitingLetters dead letters that wait for someone; they go too
+	// WaitingLetters waiting dead letters; they are deleted, too
 	WaitingLetters int64 `json:"waiting_letters"`
 
 	// Quarantine messages in quarantine
@@ -3560,7 +3560,7 @@ type RunDocument struct {
 	// Quarantined messages about the run that could not be taken
 	Quarantined int64 `json:"quarantined"`
 
-	// DeadLetters of the run, that wait for someone
+	// DeadLetters of the run, waiting for an operator
 	DeadLetters int64 `json:"dead_letters"`
 
 	// GivenUp requests that were given up, and their items went on in others
@@ -3834,7 +3834,7 @@ type RunSummary struct {
 	// Sampling its canary is in progress
 	Sampling bool `json:"sampling,omitempty"`
 
-	// Approval steps that wait for someone to approve them
+	// Approval steps that wait for approval
 	Approval []string `json:"approval,omitempty"`
 
 	// Open while it takes items, before it is sealed
@@ -4355,7 +4355,7 @@ type StepView struct {
 	Barrier       bool `json:"barrier,omitempty"`
 	BarrierPassed bool `json:"barrier_passed,omitempty"`
 
-	// Gate with a barrier that someone has to approve
+	// Gate with a barrier that needs approval
 	Gate *Gate `json:"gate,omitempty"`
 
 	// State waiting: for other steps; one of waiting, running, completed
@@ -6810,4 +6810,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 8a393f970a29d2d1491f38c79d630dab, is ab9c8b872b0511125f224024770f05280c4c0b4871db54b066d638ff916e7fba.
+// Of a59a1e6aaae1d3af6d60333c429408ef, is 1e6453ee4c771bf40070b97076bf4a02289711a3745d962cf871c6ef6e0abbe2.

@@ -114,6 +114,7 @@ func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt,
 	return noted, err
 }
 
+// keepMessages is how long delivered and abandoned messages are kept.
 const keepMessages = 30 * 24 * time.Hour
 
 // Forget deletes old ended messages of all rules, including deleted ones. Leader work.

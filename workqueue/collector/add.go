@@ -82,6 +82,7 @@ func (s Store) AddOps(ctx context.Context, name string, version int, batches [][
 	return add.out, add.next, nil
 }
 
+// noWait means there is nothing to wait for.
 const noWait = time.Duration(1<<63 - 1)
 
 type opsAdding struct {

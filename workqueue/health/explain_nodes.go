@@ -236,6 +236,7 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	return true
 }
 
+// replacedWithin is about how long the leader takes to replace a stream.
 const replacedWithin = 10 * time.Second
 
 // StoreText says why streams reject messages.

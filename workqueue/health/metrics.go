@@ -92,6 +92,7 @@ type TableMetrics struct {
 	Dead int64 // rows that VACUUM has not cleared, as PostgreSQL estimates
 }
 
+// statementLimit bounds each statement of a scrape.
 const statementLimit = 2 * time.Second
 
 const limitStatements = `SELECT set_config('statement_timeout', $1, true)`

@@ -135,6 +135,7 @@ const (
 	MaxRuns     = 500
 )
 
+// rateWindow is the period over which the rate is measured.
 const rateWindow = 10 * time.Second
 
 // Only uncompleted runs are counted from planes: a key range each. Items without a block count as missing.

@@ -128,6 +128,7 @@ func (r *RunReport) readWorkers(ctx context.Context, tx pgx.Tx) (err error) {
 	return nil
 }
 
+// bestWindow is the period of the best rate; shorter runs use their duration.
 const bestWindow = 10 * time.Second
 
 const maxBuckets = 20_000

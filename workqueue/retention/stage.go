@@ -196,6 +196,7 @@ func (at *pieceAt) next(st *stage) {
 	}
 }
 
+// goneKept is how long a deleted run answers "deleted".
 const goneKept = 400 * 24 * time.Hour
 
 const forgetGone = `
