@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/order"
 	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -30,6 +32,10 @@ type scene struct {
 	beside int                          // items of a run that begins at the same time and asks the same; 0: there is none
 	budget int                          // of the first endpoint
 	takes  map[string]func() float64    // seconds of a request, by endpoint
+	each   float64                      // and of each of its items
+	at     int                          // requests that a service works on at once; 0: 32
+	double bool                         // a second service begins when half is done
+	down   time.Duration                // services answer nothing for so long, from a quarter of the way on
 	again  float64                      // share of the items that are answered with an error that passes
 	change func(req *start.LoadRequest) // of the run; nil: nothing
 	by     float64                      // seconds in which it is to be done; 0: whenever
@@ -50,6 +56,8 @@ func around(seconds float64) func() float64 {
 func scenes() []scene {
 	barrier, second := asks("b", 0), asks("b", 0)
 	barrier.Barrier = true
+	patient, auto := asks("a"), asks("a")
+	patient.MaxAttempts, auto.Chunk, auto.ChunkAuto = 100, 200, true
 	tail := func() float64 {
 		if rand.Float64() < 0.03 {
 			return 5 + 3*rand.Float64()
@@ -73,6 +81,16 @@ func scenes() []scene {
 			takes: map[string]func() float64{"a": around(0.8)}, change: func(req *start.LoadRequest) {
 				req.Canary, req.CanaryAutoApprove = 60, true
 			}},
+		{name: "breaker open for 30 s", steps: []workqueue.StepSpec{patient}, items: 3000, down: 30 * time.Second,
+			takes: map[string]func() float64{"a": around(0.8)}},
+		{name: "ordered, 4 lanes", steps: []workqueue.StepSpec{asks("a")}, items: 600,
+			takes: map[string]func() float64{"a": around(0.2)}, change: func(req *start.LoadRequest) {
+				req.Order = &workqueue.RunOrder{Rule: order.Rule{By: order.Key, Partitions: 4}}
+			}},
+		{name: "doubled half-way", steps: []workqueue.StepSpec{asks("a")}, items: 3000, at: 4, double: true,
+			takes: map[string]func() float64{"a": around(0.5)}},
+		{name: "chunk auto", steps: []workqueue.StepSpec{auto}, items: 20_000, each: 0.005,
+			takes: map[string]func() float64{"a": around(0.2)}},
 	}
 }
 
@@ -214,14 +232,19 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 	t.Helper()
 	b := setup(t)
 	var seen sync.Map
-	for endpoint, takes := range s.takes {
+	var down atomic.Bool
+	serve := func(endpoint string, takes func() float64) {
 		b.Serve(t, endpoint, func(ctx context.Context, chunk *nodetest.Chunk) error {
 			select {
-			case <-time.After(time.Duration(takes() * float64(time.Second))):
+			case <-time.After(time.Duration((takes() + s.each*float64(len(chunk.Items()))) * float64(time.Second))):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 			for _, item := range chunk.Items() {
+				if down.Load() {
+					item.Retry("down", "the ledger is unavailable")
+					continue
+				}
 				if _, known := seen.LoadOrStore(item.In.ID, true); !known && rand.Float64() < s.again {
 					item.Retry("busy", "later")
 					continue
@@ -229,7 +252,10 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 				item.Reply(nodetest.Statement{Of: item.In.ID})
 			}
 			return nil
-		}, endpoints.Concurrency(32))
+		}, endpoints.Concurrency(cmp.Or(s.at, 32)))
+	}
+	for endpoint, takes := range s.takes {
+		serve(endpoint, takes)
 	}
 	req := start.LoadRequest{Plan: "scene", CreatedBy: "test", Steps: s.steps}
 	if s.budget > 0 {
@@ -261,6 +287,15 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 		if view.State == "completed" {
 			took = view.FinishedAt.Sub(*view.StartedAt).Seconds()
 			return true
+		}
+		if s.double && view.Progress > 0.5 {
+			s.double = false
+			serve("a", s.takes["a"])
+		}
+		if s.down > 0 && view.Progress > 0.25 {
+			down.Store(true)
+			time.AfterFunc(s.down, func() { down.Store(false) })
+			s.down = 0
 		}
 		if view.StartedAt != nil {
 			found = append(found, telling(view))

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -134,6 +135,7 @@ func TestRunsAreForetold(t *testing.T) {
 	look := inspect.New(b.Store)
 	view := func(id workqueue.RunID) *forecast.Forecast {
 		t.Helper()
+		look := inspect.New(database.New(b.Pool)) // nothing is kept of an earlier look
 		one := testenv.Must(look.Run(t.Context(), id))(t)
 		list := testenv.Must(look.Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}}))(t)
 		if f := list[0].Forecast; f.WhyNot != one.Forecast.WhyNot || f.WaitsFor != one.Forecast.WaitsFor ||
@@ -167,17 +169,18 @@ func TestRunsAreForetold(t *testing.T) {
 		t.Errorf("of a run that may start with a canary it says %+v", f)
 	}
 	before := b.Dump(run)
-	all, _, err := look.Suppose(t.Context(), run, []string{"rate=1", "without=" + other.String()})
+	supposed, err := look.Suppose(t.Context(), run, []string{"rate=1", "without=" + other.String()})
+	all := supposed.Variants
 	if err != nil || len(all) != 4 || len(all[0].Changes) != 0 || len(all[3].Changes) != 2 || b.Dump(run) != before ||
 		!all[1].Forecast.P10.After(*all[0].Forecast.P90) {
 		t.Errorf("it supposes %+v, %v", all, err)
 	}
 	var refused *workqueue.SettingError
-	if _, _, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"}); !errors.As(err, &refused) {
+	if _, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"}); !errors.As(err, &refused) {
 		t.Errorf("got %v; want a SettingError", err)
 	}
-	b.PauseRun(other)
-	if f := view(other); f.WaitsFor != "someone to resume it" || f.Then == nil || f.P50 != nil {
+	b.PauseRun(other) // which is seen whatever was kept
+	if f := testenv.Must(look.Run(t.Context(), other))(t).Forecast; f.WaitsFor != "someone to resume it" || f.Then == nil || f.P50 != nil {
 		t.Errorf("of a paused run it says %+v", f)
 	}
 	b.openBreaker()

@@ -58,8 +58,8 @@ const (
 type Metrics interface {
 	http.Handler
 	kernel.Meter
-	// Watch sets, once, how to get the conditions that need an operator and the reasons why the node is not ready.
-	Watch(report func(context.Context) (*health.Report, error), unready func(context.Context) map[string]bool)
+	// Watch sets, once, what finds conditions and forecasts, and the reasons why the node is not ready.
+	Watch(judge *health.Watch, unready func(context.Context) map[string]bool)
 }
 
 // Trouble is the node's latest failure.
@@ -241,7 +241,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.kernel.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
-		s.config.Metrics.Watch(s.health.Report, s.kernel.Unready)
+		s.config.Metrics.Watch(s.health, s.kernel.Unready)
 	}
 	s.admin.RegisterOIDC(mux)
 	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })

@@ -67,7 +67,7 @@ type Metrics struct {
 	gatherer *prometheus.Registry // nil: another registry
 	handler  http.Handler
 	sources  atomic.Pointer[Sources]
-	judge    atomic.Pointer[func(context.Context) (*health.Report, error)]
+	judge    atomic.Pointer[health.Watch]
 	unready  atomic.Pointer[func(context.Context) map[string]bool]
 
 	endpoints, collectors, reasons, requests *names
@@ -239,11 +239,9 @@ func (m *Metrics) Asked(route, role string, code int) {
 	m.asked.WithLabelValues(route, role, status).Inc()
 }
 
-// Watch sets the sources of conditions and of the reasons why the node is not ready.
-func (m *Metrics) Watch(report func(context.Context) (*health.Report, error),
-	unready func(context.Context) map[string]bool,
-) {
-	m.judge.Store(&report)
+// Watch sets, once, what finds conditions and forecasts, and the reasons why the node is not ready.
+func (m *Metrics) Watch(judge *health.Watch, unready func(context.Context) map[string]bool) {
+	m.judge.Store(judge)
 	m.unready.Store(&unready)
 }
 

@@ -58,7 +58,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	testenv.NoError(t, err)
 	watch := testenv.Must(health.New(health.Config{Store: b.store, NC: nc}))(t)
 	t.Cleanup(watch.Wait)
-	b.m.Watch(watch.Report, func(context.Context) map[string]bool { return map[string]bool{"jetstream": true} })
+	b.m.Watch(watch, func(context.Context) map[string]bool { return map[string]bool{"jetstream": true} })
 	b.m.Bind(metrics.Sources{Node: b.node, Store: b.store, NC: nc})
 	b.keep(b.node.Run)
 	<-b.node.Ready()
@@ -255,7 +255,7 @@ func TestOnlyTheLeaderTellsOfTheWhole(t *testing.T) {
 	b := setup(t, metrics.Config{})
 	follower := testenv.Must(metrics.New(metrics.Config{}))(t)
 	second := testenv.Must(orchestrator.New(b.store, testenv.Dial(t, b.nats), orchestrator.Config{Meter: follower}))(t)
-	follower.Watch(func(context.Context) (*health.Report, error) { return nil, context.Canceled },
+	follower.Watch(testenv.Must(health.New(health.Config{Store: b.store, NC: testenv.Dial(t, b.nats)}))(t),
 		func(context.Context) map[string]bool { return map[string]bool{"jetstream": false} })
 	follower.Bind(metrics.Sources{Node: second, Store: b.store, NC: testenv.Dial(t, b.nats)})
 	b.keep(second.Run)

@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/database"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // streamPrefix is the prefix of our streams' names, fewer than maxStreams.
@@ -100,7 +99,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	others.Go(func() { now.streams = s.lookAtStreams(ctx, from) })
 	others.Go(func() { now.calls = callsIn(ctx, from) })
 	others.Go(func() { now.conditions = s.conditionsOf(ctx) })
-	others.Go(func() { now.ends = s.lastEnds(ctx, from) })
+	others.Go(func() { now.ends = s.lastEnds(ctx) })
 	var err error
 	if now.db, err = healthstore.New(from.Store).Metrics(ctx); err != nil {
 		s.m.log.Warn("metrics of the database are left out", zap.Error(err))
@@ -112,9 +111,13 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	return now
 }
 
-// lastEnds is when the last run in progress will end, among those with a forecast.
-func (s *system) lastEnds(ctx context.Context, from *Sources) map[string]time.Time {
-	runs, err := inspect.New(from.Store).Runs(ctx, inspect.RunFilter{States: []string{"running"}})
+// lastEnds is when the last of the runs in progress will end, of those that have a forecast.
+func (s *system) lastEnds(ctx context.Context) map[string]time.Time {
+	judge := s.m.judge.Load()
+	if judge == nil {
+		return nil
+	}
+	runs, _, err := judge.Foretold(ctx)
 	if err != nil {
 		s.m.log.Warn("metrics of forecasts are left out", zap.Error(err))
 	}
@@ -151,7 +154,7 @@ func (s *system) conditionsOf(ctx context.Context) []healthstore.Condition {
 	if judge == nil {
 		return nil
 	}
-	report, err := (*judge)(ctx)
+	report, err := judge.Report(ctx)
 	if err != nil {
 		return nil // it took too long
 	}

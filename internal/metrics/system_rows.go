@@ -67,7 +67,7 @@ func runRows() []row[*seen] {
 				}
 				return oldest
 			})},
-		{"tranche_runs_end_timestamp_seconds", "When the last of the 50 newest runs in progress will end, by " +
+		{"tranche_runs_end_timestamp_seconds", "When the last of the 50 most urgent runs in progress will end, by " +
 			"forecast: quantile is 0.1, 0.5 or 0.9; absent: none has a time.", "quantile",
 			func(s *seen, put func(float64, ...string)) {
 				for quantile, at := range s.ends {

@@ -15,6 +15,39 @@ func (n *Network) Clone() *Network {
 	return &Network{slices.Clone(n.Runs), slices.Clone(n.Steps), slices.Clone(n.Endpoints)}
 }
 
+// Around returns a network of a run, as its first, and the most urgent other active runs at the same endpoints.
+func (n *Network) Around(run, most int) *Network {
+	runs := []int{run}
+	for r := range n.Runs {
+		if r != run && !n.Runs[r].Idle && n.Runs[r].Person == "" && n.meet(run, r) {
+			runs = append(runs, r)
+		}
+	}
+	slices.SortStableFunc(runs[1:], func(a, b int) int { return cmp.Compare(n.Runs[b].Priority, n.Runs[a].Priority) })
+	out, at := &Network{Endpoints: slices.Clone(n.Endpoints)}, make([]int, len(n.Steps))
+	for to, from := range runs[:min(len(runs), 1+most)] {
+		out.Runs = append(out.Runs, n.Runs[from])
+		for i, s := range n.Steps {
+			if s.Run != from {
+				continue
+			}
+			at[i], s.Run, s.Needs = len(out.Steps), to, slices.Clone(s.Needs)
+			for j, need := range s.Needs {
+				s.Needs[j] = at[need]
+			}
+			out.Steps = append(out.Steps, s)
+		}
+	}
+	return out
+}
+
+// meet reports whether two runs use the same endpoint.
+func (n *Network) meet(a, b int) bool {
+	return slices.ContainsFunc(n.Steps, func(s Step) bool {
+		return s.Run == a && slices.ContainsFunc(n.Steps, func(o Step) bool { return o.Run == b && o.Endpoint == s.Endpoint })
+	})
+}
+
 // Apply changes the network as if a run were changed: "STEP.in_flight=32", "STEP.chunk=200", "STEP.rate=50",
 // "STEP.budget=16" (of its endpoint), "STEP.instances=6" (of its service), "rate=50" (of each step), "priority=5",
 // or "without=RUN" (without that other run). An error says what is accepted.

@@ -29,6 +29,7 @@ type Cost struct {
 	Fixed     float64   // share of those that does not depend on the number of items
 	Busy      float64   // share in which the service worked; 0: unknown
 	Level     float64   // requests in flight while there were any; 0: unknown
+	Present   float64   // share of the time in which there were any
 	Oldest    float64   // age of the oldest request in flight
 	Instances int       // that answered
 
@@ -41,6 +42,8 @@ const (
 	borrowed      = 0.15 // difference from an earlier run's rate
 	levelWindow   = 30.0 // most seconds over which requests in flight are counted
 	batches       = 8    // in which the spread is measured
+	changed       = 16   // requests that must show a change
+	fixedUnknown  = 0.1  // share of a request's time that does not depend on its size, if not measured
 )
 
 // Known reports whether enough was measured.
@@ -60,15 +63,20 @@ func (c *Cost) rest(age float64) float64 {
 // Measure derives the cost from requests of this run, or of an earlier one.
 func Measure(requests []Request, earlier bool) Cost {
 	var c Cost
-	var ended []Request
-	instances := map[string]bool{}
-	items, firsts, again, took, timed := 0.0, 0.0, 0.0, 0.0, 0.0
+	var live, ended []Request
 	for _, r := range requests {
 		if r.Live {
 			c.Oldest = max(c.Oldest, -r.Began)
-			continue
+			live = append(live, r)
+		} else {
+			ended = append(ended, r)
 		}
-		ended = append(ended, r)
+	}
+	slices.SortFunc(ended, func(a, b Request) int { return cmp.Compare(a.Ended, b.Ended) })
+	ended = sinceChange(ended)
+	instances := map[string]bool{}
+	items, firsts, again, took, timed := 0.0, 0.0, 0.0, 0.0, 0.0
+	for _, r := range ended {
 		if r.First {
 			items, firsts = items+r.Items, firsts+1
 		} else {
@@ -85,9 +93,8 @@ func Measure(requests []Request, earlier bool) Cost {
 		return Cost{}
 	}
 	c.Requests, c.Instances, c.Chunk, c.Again = len(ended), len(instances), items/firsts, min(again/items, 9)
-	slices.SortFunc(ended, func(a, b Request) int { return cmp.Compare(a.Ended, b.Ended) })
 	var mean float64
-	c.Stays, mean = stays(requests)
+	c.Stays, mean = stays(slices.Concat(ended, live))
 	c.Slot = mean * float64(len(ended)) / items
 	for _, q := range c.Stays {
 		c.Vary += (q/mean - 1) * (q/mean - 1) / float64(len(c.Stays))
@@ -101,8 +108,33 @@ func Measure(requests []Request, earlier bool) Cost {
 		c.Spread += borrowed
 	} else {
 		c.Level = Level(requests)
+		_, c.Present = level(requests, levelWindow)
 	}
 	return c
+}
+
+// sinceChange drops requests from before their time for an item clearly changed, by half or more.
+func sinceChange(ended []Request) []Request {
+	for len(ended) >= 2*changed {
+		half := len(ended) / 2
+		before, after := logs(ended[:half]), logs(ended[half:])
+		if by := math.Abs(before.mean - after.mean); by < 0.35 || by < 5*math.Hypot(before.chance, after.chance) {
+			break
+		}
+		ended = ended[half:]
+	}
+	return ended
+}
+
+// logs is the mean logarithm of the time for an item, and its standard error.
+func logs(requests []Request) (of struct{ mean, chance float64 }) {
+	n, square := float64(len(requests)), 0.0
+	for _, r := range requests {
+		x := math.Log(max(r.Ended-r.Began, 1e-6) / max(r.Items, 1))
+		of.mean, square = of.mean+x/n, square+x*x/n
+	}
+	of.chance = math.Sqrt(max(square-of.mean*of.mean, 0) / n)
+	return of
 }
 
 // points is the number of stored quantiles.
@@ -172,9 +204,14 @@ func spread(ended []Request) float64 {
 // Level is the recent number of requests in flight, ignoring pauses. Recent means a few times their median duration.
 // If many more are in flight now, something has just begun, and they count.
 func Level(requests []Request) float64 {
-	type edge struct{ at, by float64 }
 	quantiles, _ := stays(requests)
-	window := min(max(4*quantile(quantiles, 0.5), 2), levelWindow)
+	in, _ := level(requests, min(max(4*quantile(quantiles, 0.5), 2), levelWindow))
+	return in
+}
+
+// level is the number of requests in flight in the last window seconds, ignoring pauses, and the share without pauses.
+func level(requests []Request, window float64) (mean, present float64) {
+	type edge struct{ at, by float64 }
 	var edges []edge
 	live := 0.0
 	for _, r := range requests {
@@ -196,9 +233,9 @@ func Level(requests []Request) float64 {
 		in += e.by
 	}
 	if busy == 0 {
-		return 0
+		return 0, 0
 	}
-	return max(sum/busy, 0.9*live)
+	return max(sum/busy, 0.9*live), min(busy/-edges[0].at, 1)
 }
 
 // fixedShare is the share of a request's time that does not depend on its size: from a line through requests of
@@ -216,7 +253,7 @@ func fixedShare(ended []Request, busy float64) float64 {
 	if busy > 0 {
 		return 1 - busy
 	}
-	return 0.1
+	return fixedUnknown
 }
 
 // marks are the items that may finish last: how many items before the end such a one is on average, and its
@@ -271,7 +308,7 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
 		slots[i] = s.Cost.Slot
-		waiting := sp.arrived-sp.started-s.Retrying >= 2*s.Cost.Chunk
+		waiting := sp.arrived+sp.later-sp.started-s.Retrying >= 2*s.Cost.Chunk
 		if s.Cost.Level == 0 || !waiting || sp.places <= 0 || sp.limit == byRate || sp.limit == byEndpointRate {
 			continue
 		}
@@ -279,8 +316,8 @@ func (n *Network) fit(x *index, without []bool) []float64 {
 		// Requests that have ended, or will shortly, used the same places.
 		others := min(n.Endpoints[s.Endpoint].Level*s.Cost.used()/taken[s.Endpoint], 1)
 		least := 0.1
-		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places
-			least = 0.001
+		if s.Held > 0 && !n.Runs[s.Run].Canary { // few lanes fill few places, and none while the next items are found
+			full, others, least = full*s.Cost.Present, 0, 0.001
 		}
 		slots[i] /= min(max(full, others, least), 1.25)
 	}

@@ -51,6 +51,7 @@ type Step struct {
 	Held           float64 // by the canary or, in a run without one, behind others in their lanes
 	Out            float64 // in flight
 	Retrying       float64 // waiting to be retried
+	RetryMean      float64 // mean seconds until those are due
 	RetryDue       float64 // seconds until the last of those is due
 	Failed         float64 // share of the settled items, which later steps skip
 
@@ -74,7 +75,11 @@ type Endpoint struct {
 	Workers     float64 // concurrent requests of its service, if others wait; 0: more than are sent
 	Level       float64 // recent requests in flight of all runs; 0: unknown
 	Down        string  // why nothing is sent to it
+	Speeds      []Speed // times when its service is slower than measured
 }
+
+// Speed is a time, in seconds from now, when a service has a share of its usual speed; 0: it does not answer.
+type Speed struct{ From, To, Share float64 }
 
 // Forecast predicts when a run will end. Its times are kept by 10%, 50% and 90% of the simulations.
 type Forecast struct {

@@ -318,6 +318,24 @@ func TestSlowRequestsCountWhileTheyAreInFlight(t *testing.T) {
 	}
 }
 
+// Where requests have clearly become quicker or slower, those before tell nothing any more.
+func TestWhatHasChangedIsMeasuredAnew(t *testing.T) {
+	t.Parallel()
+	for _, after := range []float64{1, 2, 4} {
+		var all []forecast.Request
+		for i := range 240 {
+			at, took := -0.25*float64(i), after*(1+0.1*float64(i%3))
+			if i > 80 {
+				took *= 2 / after
+			}
+			all = append(all, forecast.Request{Items: 10, First: true, Began: at - took, Ended: at, Took: took})
+		}
+		if c := forecast.Measure(all, false); math.Abs(c.Slot-0.11*after) > 0.012*after {
+			t.Errorf("requests took 2 s and take %v s now: an item costs %v s", after, c.Slot)
+		}
+	}
+}
+
 // A service for which requests wait is as fast as its workers: more in flight changes nothing, more instances do.
 func TestAServiceThatRequestsWaitForIsTheBound(t *testing.T) {
 	t.Parallel()
@@ -333,7 +351,7 @@ func TestAServiceThatRequestsWaitForIsTheBound(t *testing.T) {
 	n := one(step("a", 0, 8000, forecast.Measure(all, false)))
 	n.Fit()
 	f := outcomes(t, n)[0]
-	if got := seconds(t, f.P50); math.Abs(got-200) > 12 || !strings.Contains(f.BoundBy, "works on 2 requests at once") {
+	if got := seconds(t, f.P50); math.Abs(got-200) > 12 || !strings.Contains(f.BoundBy, "works on 2 requests concurrently") {
 		t.Errorf("%.0f s, by %q", got, f.BoundBy)
 	}
 	for change, want := range map[string]float64{"a.in_flight=32": 200, "a.instances=2": 100} {

@@ -3,7 +3,6 @@ package forecast
 import (
 	"cmp"
 	"math"
-	"math/rand/v2"
 	"slices"
 )
 
@@ -47,6 +46,8 @@ type stepPlay struct {
 	slot      float64 // seconds of a place that an item costs, including retries
 	started   float64 // items requested at least once
 	arrived   float64 // items available
+	later     float64 // items available at laterAt: scheduled retries
+	laterAt   float64
 	total     float64
 	marks     []mark  // what ends last
 	ended     float64 // -1: not ended
@@ -60,78 +61,12 @@ type stepPlay struct {
 	moved     float64 // items requested lately
 	was       float64 // rate of the last pass
 	stuck     bool    // it cannot progress
+	began     float64 // time of the first request; -1: none
+	used      float64 // seconds of places used
 }
 
 // mark is an item whose outcome comes that long after its request.
 type mark struct{ item, delay float64 }
-
-// luck is a step's random variations: its cost, and its slow requests and retries.
-type luck struct {
-	cost  float64   // standard normal
-	marks []float64 // exponential, with mean 1
-}
-
-const drawn = 12 // most marks of a step
-
-// draw draws each round's variations. Each step's costs form a Latin hypercube, so few rounds suffice.
-func draw(steps, count int, seed uint64) [][]luck {
-	source := rand.New(rand.NewPCG(seed, 0x7261))
-	all := make([][]luck, count)
-	for r := range all {
-		all[r] = make([]luck, steps)
-	}
-	for s := range steps {
-		for r, at := range source.Perm(count) {
-			l := luck{cost: math.Sqrt2 * math.Erfinv(2*(float64(at)+0.5)/float64(count)-1), marks: make([]float64, drawn)}
-			for i := range l.marks {
-				l.marks[i] = source.ExpFloat64()
-			}
-			all[r][s] = l
-		}
-	}
-	return all
-}
-
-type index struct {
-	byEndpoint, byRun [][]int
-	depth             int // steps of the longest chain
-}
-
-func (n *Network) index() *index {
-	x := &index{byEndpoint: make([][]int, len(n.Endpoints)), byRun: make([][]int, len(n.Runs))}
-	depth := make([]int, len(n.Steps))
-	for i := range n.Steps {
-		s := &n.Steps[i]
-		x.byEndpoint[s.Endpoint] = append(x.byEndpoint[s.Endpoint], i)
-		x.byRun[s.Run] = append(x.byRun[s.Run], i)
-		for _, need := range s.Needs {
-			depth[i] = max(depth[i], depth[need])
-		}
-		depth[i]++
-		x.depth = max(x.depth, depth[i])
-	}
-	return x
-}
-
-// start returns the initial state. Runs left out count as ended.
-func (n *Network) start(x *index, lucks []luck, without []bool) *play {
-	p := &play{index: x, steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs)),
-		changed: make([]bool, len(n.Endpoints))}
-	for i := range n.Steps {
-		l := luck{}
-		if lucks != nil {
-			l = lucks[i]
-		}
-		n.begin(p, i, l)
-		if len(without) > 0 && without[n.Steps[i].Run] {
-			p.steps[i].leave()
-		}
-	}
-	for r := range n.Runs {
-		p.runs[r] = runPlay{waits: -1, free: !n.Runs[r].Canary}
-	}
-	return p
-}
 
 // exact is the most changes simulated individually; see [play.least].
 const exact = 200
@@ -142,6 +77,9 @@ func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	n.expect(p)
 	one := min(8*len(n.Steps)+32, exact)
 	for event := range one + 32*40 {
+		if lucks == nil {
+			p.note()
+		}
 		n.release(p)
 		n.allot(p)
 		if p.now == 0 {
@@ -180,7 +118,7 @@ func (n *Network) expect(p *play) {
 	for i := range n.Steps {
 		if sp := &p.steps[i]; sp.ended < 0 {
 			out := n.fed(p, i, func(need int) float64 { return n.Steps[need].Out })
-			sp.arrived = min(sp.arrived+out, sp.total)
+			sp.arrived = min(sp.arrived+out, sp.most())
 		}
 	}
 }
@@ -216,76 +154,10 @@ func (n *Network) fed(p *play, i int, of func(need int) float64) float64 {
 }
 
 // leave removes a step from a simulation.
-func (s *stepPlay) leave() { s.started, s.arrived, s.ended = s.total, s.total, 0 }
+func (s *stepPlay) leave() { s.started, s.arrived, s.later, s.ended = s.total, s.total, 0, 0 }
 
-func (n *Network) begin(p *play, i int, l luck) {
-	s, out := &n.Steps[i], &p.steps[i]
-	*out = stepPlay{slot: s.Cost.Slot, total: s.Items, ended: -1}
-	out.started = min(s.Settled+s.Out, s.Items)
-	// The rest may cost more or less than measured, varying more the fewer requests it is.
-	toCome := s.Cost.Vary * s.Cost.Vary * s.Cost.Chunk / max(s.Items-out.started, s.Cost.Chunk, 1)
-	for _, need := range s.Needs { // what failed there is skipped here
-		out.slot *= max(1-n.Steps[need].Failed, 0.01)
-	}
-	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
-	out.arrived = min(out.started+s.Ready+s.Retrying, s.Items)
-	if s.Items <= s.Settled || !s.Cost.Known() {
-		out.leave()
-		return
-	}
-	held := s.Held
-	if !n.Runs[s.Run].Canary { // they are behind others in their lanes
-		held, out.arrived = 0, min(out.arrived+s.Held, s.Items)
-	}
-	if len(s.Needs) == 0 {
-		out.arrived = max(s.Items-held, out.started)
-	}
-	for j, m := range s.marks() {
-		ago := 1.0
-		if l.marks != nil {
-			ago = l.marks[j]
-		}
-		if at := s.Items - ago*m.item; at > s.Settled || m.item == 0 {
-			out.marks = append(out.marks, mark{at, m.delay})
-		}
-	}
-	out.ended = -1
-	before := s.Cost.Level / max(s.Cost.Slot, 1e-9) // items a second until now
-	out.pass(math.Inf(-1), out.started, -s.Out/max(before, 1e-9), before)
-	if s.Retrying > 0 {
-		out.marks = append(out.marks, mark{-1, s.RetryDue + s.Cost.typical()})
-	}
-	if late := s.Cost.Oldest; s.Out > 0 && late > quantile(s.Cost.Stays, 0.9) {
-		out.marks = append(out.marks, mark{-1, s.Cost.rest(late)})
-	}
-}
-
-// pass records when the items between two were requested: delays become times. A passed mark has item -1.
-func (s *stepPlay) pass(from, to, at, rate float64) {
-	for i := range s.marks {
-		m := &s.marks[i]
-		if m.item < 0 || m.item <= from && from > 0 || m.item > to {
-			continue
-		}
-		began := at
-		switch {
-		case math.IsInf(from, -1):
-			began = max(at, -(to-m.item)/max(rate, 1e-9))
-		case rate > 0:
-			began = at + (m.item-from)/rate
-		}
-		m.item, m.delay = -1, max(began+m.delay, 0)
-	}
-}
-
-// end is the time of the last outcome, once all items are requested.
-func (s *stepPlay) end() float64 {
-	last := 0.0
-	for _, m := range s.marks {
-		last = max(last, m.delay)
-	}
-	return last
-}
+// most is the number of items that can be available now.
+func (s *stepPlay) most() float64 { return s.total - s.later }
 
 // release releases items that waited for steps, a canary or a person, who is assumed to act immediately.
 func (n *Network) release(p *play) {
@@ -299,10 +171,13 @@ func (n *Network) release(p *play) {
 	}
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
-		if sp.ended >= 0 || sp.arrived >= sp.total || !p.runs[s.Run].free || !p.over(s.Needs) {
+		if sp.later > 0 && p.now >= sp.laterAt {
+			sp.arrived, sp.later = sp.arrived+sp.later, 0
+		}
+		if sp.ended >= 0 || sp.arrived >= sp.most() || !p.runs[s.Run].free || !p.over(s.Needs) {
 			continue
 		}
-		if sp.arrived = sp.total; s.Gate && !sp.waitedFor {
+		if sp.arrived = sp.most(); s.Gate && !sp.waitedFor {
 			sp.waitedFor = true
 			p.runs[s.Run].wait(p.now)
 		}
@@ -357,7 +232,7 @@ func (n *Network) allot(p *play) {
 		for i := range n.Steps {
 			sp := &p.steps[i]
 			inflow := 0.0
-			if sp.ended < 0 && sp.arrived < sp.total {
+			if sp.ended < 0 && sp.arrived < sp.most() {
 				inflow = n.fed(p, i, rate)
 			}
 			if pass > straight {
@@ -422,7 +297,7 @@ func (n *Network) allotEndpoint(p *play, e int) {
 	}
 	for _, sh := range all {
 		sp := &p.steps[sh.step]
-		sp.places, sp.rate = sh.gets, sh.gets/sp.slot
+		sp.places, sp.rate = sh.gets, sh.gets/sp.slot*at.speed(p.now)
 	}
 	if at.Rate > 0 {
 		n.shareRate(p, all, at.Rate)
@@ -432,18 +307,20 @@ func (n *Network) allotEndpoint(p *play, e int) {
 // wants is how many places a step alone would fill now.
 func (n *Network) wants(p *play, i int) float64 {
 	s, sp := &n.Steps[i], &p.steps[i]
-	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total {
+	speed := n.Endpoints[s.Endpoint].speed(p.now)
+	if sp.rate, sp.places = 0, 0; sp.ended >= 0 || sp.started >= sp.total || speed == 0 {
 		return 0
 	}
+	slot := sp.slot / speed
 	places := float64(s.inFlight())
 	sp.limit = byInFlight
-	if most := s.most(&n.Endpoints[s.Endpoint]) * sp.slot; most < places {
-		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*sp.slot <= most {
+	if most := s.most(&n.Endpoints[s.Endpoint]) * slot; most < places {
+		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*slot <= most {
 			sp.limit = byRate
 		}
 	}
 	if sp.arrived-sp.started < 1e-6 {
-		return min(places, sp.inflow*sp.slot)
+		return min(places, sp.inflow*slot)
 	}
 	return places
 }
@@ -477,7 +354,7 @@ func (n *Network) shareRate(p *play, all []share, rate float64) {
 	}
 	for _, sh := range all {
 		sp := &p.steps[sh.step]
-		sp.rate, sp.places = sh.gets, sh.gets*sp.slot
+		sp.rate, sp.places = sh.gets, sh.gets*sp.slot/n.Endpoints[n.Steps[sh.step].Endpoint].speed(p.now)
 	}
 }
 
@@ -530,6 +407,9 @@ func (n *Network) next(p *play) float64 {
 	d := math.Inf(1)
 	for i := range n.Steps {
 		sp := &p.steps[i]
+		if sp.later > 0 && sp.ended < 0 {
+			d = min(d, max(sp.laterAt-p.now, 0))
+		}
 		switch left, waiting := sp.total-sp.started, sp.arrived-sp.started; {
 		case sp.ended > p.now:
 			d = min(d, sp.ended-p.now)
@@ -541,6 +421,15 @@ func (n *Network) next(p *play) float64 {
 			d = min(d, waiting/(sp.rate-sp.inflow), left/sp.rate)
 		default:
 			d = min(d, left/sp.rate)
+		}
+	}
+	for e := range n.Endpoints {
+		for _, s := range n.Endpoints[e].Speeds {
+			for _, at := range []float64{s.From, s.To} {
+				if at > p.now {
+					d = min(d, at-p.now)
+				}
+			}
 		}
 	}
 	if !(d >= 0) { // NaN
@@ -557,7 +446,7 @@ func (n *Network) advance(p *play, d float64) {
 			continue
 		}
 		waiting := sp.arrived - sp.started
-		sp.arrived = min(max(sp.arrived+n.fed(p, i, moved), sp.started), sp.total)
+		sp.arrived = min(max(sp.arrived+n.fed(p, i, moved), sp.started), sp.most())
 		if sp.rate > 0 {
 			if waiting > 1e-6 || n.Steps[i].most(&n.Endpoints[n.Steps[i].Endpoint]) <= sp.rate {
 				sp.backlog += d
@@ -566,6 +455,10 @@ func (n *Network) advance(p *play, d float64) {
 			if sp.total-to < 1e-6 {
 				to = sp.total
 			}
+			if sp.began < 0 {
+				sp.began = p.now
+			}
+			sp.used += sp.places * (to - sp.started) / sp.rate
 			sp.pass(sp.started, to, p.now, sp.rate)
 			sp.started, sp.moved = to, to-sp.started
 			sp.arrived = max(sp.arrived, to)

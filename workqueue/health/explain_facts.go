@@ -165,7 +165,8 @@ func (f *facts) readSteps(
 	rows := pg.Rows(ctx, tx, explainSteps, runs, blocks, masks)
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
-		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
+		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightCap,
+			&s.inFlightAuto, &s.shares, &s.rate, &s.tokens,
 			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.gate,
 			&s.gateSince, &s.left,
 			&s.missing.items, &s.missing.counted, &s.ready.items, &s.ready.counted, &s.held.items, &s.held.counted, &s.done,

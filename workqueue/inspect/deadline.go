@@ -32,7 +32,7 @@ func (s Store) Deadlines(ctx context.Context) (d *Deadlines, err error) {
 			return err
 		}
 		d = &Deadlines{}
-		d.f, err = readNetwork(ctx, tx, ids, nil, 0)
+		d.f, err = readNetwork(ctx, tx, ids, maxTimed+beside, nil, 0)
 		return err
 	})
 	if err != nil {

@@ -3,14 +3,18 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
@@ -18,37 +22,40 @@ import (
 )
 
 const (
-	// foretold bounds the runs of a list that get forecasts together, and beside the other runs simulated with them.
+	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
+	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core, but at most
+	// maxRest.
+	restShare = 10
+	maxRest   = 15 * time.Second
 	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
 	// staleAfter is how long a run's requests are representative.
 	staleAfter = 15 * time.Minute
 )
 
-// networkSteps is the steps of the runs $1, and those of other active runs at the same endpoints, or at $4. Blocks
-// are ranges of work_block's primary key, live slices by work_slice_live.
+// networkSteps is the steps of at most $2 active runs: first the runs $1, then by urgency, by batchrun_active. Runs
+// must use an endpoint of $1 or $4, unless both are empty. Blocks are ranges of work_block's primary key, live slices
+// by work_slice_live.
 const networkSteps = `
 WITH asked AS MATERIALIZED (
     SELECT endpoint COLLATE "C" AS endpoint FROM run_step WHERE run_id = ANY ($1) UNION SELECT unnest($4::text[])),
 chosen AS MATERIALIZED (
-    SELECT r.*, true AS own FROM batchrun r WHERE r.id = ANY ($1)
-    UNION ALL
-    (SELECT r.*, false FROM batchrun r
-     WHERE r.state = 'running' AND r.hold IS NULL AND r.id <> ALL ($1) AND EXISTS (
-         SELECT FROM run_step st JOIN asked USING (endpoint) WHERE st.run_id = r.id)
-     ORDER BY r.priority DESC, r.id LIMIT $2))
-SELECT r.id, coalesce(r.name, ''), r.plan, r.own, r.state, coalesce(r.hold, ''), r.priority,
+    SELECT r.*, r.id <> ALL ($1) AS other FROM batchrun r
+    WHERE r.state IN ('loading', 'running') AND (NOT EXISTS (SELECT FROM asked) OR EXISTS (
+        SELECT FROM run_step st JOIN asked USING (endpoint) WHERE st.run_id = r.id))
+    ORDER BY other, r.hold IS NOT NULL, r.priority DESC, r.id LIMIT $2)
+SELECT r.id, coalesce(r.name, ''), r.plan, r.state, coalesce(r.hold, ''), r.priority,
     r.opened AND r.sealed_at IS NULL, coalesce(r.canary_state, '') = 'sampling', NOT r.canary_auto_approve,
     st.step, st.name, st.endpoint, st.needs, st.barrier AND NOT st.barrier_passed,
-    st.approval IS NOT NULL AND NOT st.barrier_passed, st.in_flight, coalesce(st.in_flight_cap, 0),
-    st.in_flight_auto, st.share, coalesce(st.rate, 0),
+    st.approval IS NOT NULL AND NOT st.barrier_passed, st.gate_since IS NOT NULL, st.in_flight,
+    coalesce(st.in_flight_cap, 0), st.in_flight_auto, st.share, coalesce(st.rate, 0),
     st.max_attempts, extract(epoch FROM st.retry_backoff)::float8,
     extract(epoch FROM coalesce(st.max_backoff, $3::interval))::float8, greatest(b.items, r.items)::float8,
     coalesce(b.settled, 0)::float8, coalesce(b.ready, 0)::float8, coalesce(b.held, 0)::float8,
     CASE WHEN st.optional THEN 0 ELSE coalesce(b.failed::float8 / nullif(b.settled, 0), 0) END,
-    coalesce(w.out, 0)::float8, coalesce(w.again, 0)::float8,
+    coalesce(w.out, 0)::float8, coalesce(w.again, 0)::float8, coalesce(w.mean_due, 0)::float8,
     coalesce(w.due, 0)::float8, extract(epoch FROM r.done_by - tranche_now())::float8, r.gentle, r.at_risk IS NOT NULL
 FROM chosen r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN LATERAL (
@@ -60,12 +67,13 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(remaining)) FILTER (WHERE s.state <> 'scheduled') AS out,
         sum(bit_count(remaining)) FILTER (WHERE s.state = 'scheduled') AS again,
+        sum(bit_count(remaining) * extract(epoch FROM not_before - tranche_now())) FILTER (WHERE s.state = 'scheduled')
+            / nullif(sum(bit_count(remaining)) FILTER (WHERE s.state = 'scheduled'), 0) AS mean_due,
         extract(epoch FROM max(not_before) FILTER (WHERE s.state = 'scheduled') - tranche_now()) AS due
     FROM work_slice s
     WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('scheduled', 'claimed', 'sent')
 ) w ON true
-WHERE r.own OR EXISTS (SELECT FROM asked a WHERE a.endpoint = st.endpoint)
-ORDER BY r.own DESC, r.id, st.step`
+ORDER BY r.other, r.id, st.step`
 
 // newestRequests is the last ended ones of each endpoint, by work_slice_ended, and those in flight, by
 // work_slice_busy. A scheduled one counts as in flight from its time on.
@@ -89,15 +97,23 @@ SELECT e.endpoint, coalesce(s.max_in_flight, 0), coalesce(p.in_flight, 0),
 FROM unnest($1::text[]) AS e (endpoint)
 LEFT JOIN endpoint_setting s ON s.endpoint = e.endpoint LEFT JOIN endpoint_pace p ON p.endpoint = e.endpoint`
 
-// foresight is a network as read from the database.
+// foresight is a network as read from the database, and the forecasts made of it.
 type foresight struct {
 	*forecast.Network
-	at    time.Time // by the database's clock
-	runs  map[workqueue.RunID]int
-	plans []string // of each run
-	own   int      // the requested runs come first
-	steps map[stepOf]int
-	ends  map[string]int // endpoints
+	at     time.Time // by the database's clock
+	runs   map[workqueue.RunID]int
+	plans  []string // of each run
+	states []state
+	steps  map[stepOf]int
+	ends   map[string]int // endpoints
+	known  []forecast.Outcome
+}
+
+// state is what people change of a run; a kept forecast with another state is not used.
+type state struct {
+	state, hold, gates string
+	open, sampling     bool
+	priority           int
 }
 
 type stepOf struct {
@@ -105,16 +121,17 @@ type stepOf struct {
 	step workqueue.Step
 }
 
-// readNetwork reads the work of runs, what they share, and the cost of their requests, and of planned unless nil.
+// readNetwork reads the work of runs, what they share, and the cost of their requests, and makes their forecasts: of
+// the named runs and others at their endpoints, or of all active runs if none is named. planned comes first unless nil.
 func readNetwork(
-	ctx context.Context, from pg.Querier, ids []workqueue.RunID, planned *start.LoadRequest, items int64,
+	ctx context.Context, from pg.Querier, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
 	f := &foresight{Network: &forecast.Network{}, runs: map[workqueue.RunID]int{}, steps: map[stepOf]int{},
 		ends: map[string]int{}}
 	if planned != nil {
 		f.plan(planned, float64(items))
 	}
-	rows := pg.Rows(ctx, from, networkSteps, ids, beside, workqueue.DefaultMaxBackoff, f.names())
+	rows := pg.Rows(ctx, from, networkSteps, named, most, workqueue.DefaultMaxBackoff, f.names())
 	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, f.scanStep(row) })
 	if err != nil {
 		return nil, fmt.Errorf("read what runs have to do: %w", err)
@@ -126,23 +143,25 @@ func readNetwork(
 		return nil, err
 	}
 	f.Fit()
-	return f, nil
+	f.known, err = f.All(ctx, f.at, 1)
+	return f, err
 }
 
 func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	var id workqueue.RunID
 	var step workqueue.Step
-	var name, plan, state, hold, endpoint string
-	var own, open, sampling, approve bool
-	var priority, share int
+	var name, plan, endpoint string
+	var approve, gate, gentle, atRisk bool
+	var share int
 	var by *float64
-	var gentle, atRisk bool
+	var is state
 	var needs []workqueue.Step
 	var s forecast.Step
-	err := row.Scan(&id, &name, &plan, &own, &state, &hold, &priority, &open, &sampling, &approve, &step, &s.Name,
-		&endpoint, &needs, &s.Barrier, &s.Gate, &s.InFlight, &s.Cap, &s.Auto, &share, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
-		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryDue,
-		&by, &gentle, &atRisk)
+	err := row.Scan(&id, &name, &plan, &is.state, &is.hold, &is.priority, &is.open, &is.sampling, &approve, &step,
+		&s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Cap,
+		&s.Auto, &share, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
+		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryMean,
+		&s.RetryDue, &by, &gentle, &atRisk)
 	if err != nil {
 		return err
 	}
@@ -150,17 +169,17 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	if !known {
 		r = len(f.Runs)
 		f.runs[id] = r
-		run := forecast.Run{ID: id.String(), Name: name, Priority: priority, Canary: sampling, Approve: approve,
+		run := forecast.Run{ID: id.String(), Name: name, Priority: is.priority, Canary: is.sampling, Approve: approve,
 			Share: share}
-		if own && by != nil {
+		if by != nil {
 			run.Timed, run.DoneBy, run.Gentle, run.AtRisk = true, *by, gentle, atRisk
 		}
-		run.WhyNot, run.Person = standing(state, hold, open)
-		run.Idle = state != "running"
-		f.Runs, f.plans = append(f.Runs, run), append(f.plans, plan)
-		if own {
-			f.own++
-		}
+		run.WhyNot, run.Person = standing(is.state, is.hold, is.open)
+		run.Idle = is.state != "running"
+		f.Runs, f.plans, f.states = append(f.Runs, run), append(f.plans, plan), append(f.states, is)
+	}
+	if gate {
+		f.states[r].gates += s.Name + "\n"
 	}
 	s.Run, s.Endpoint = r, f.endpoint(endpoint)
 	for _, need := range needs {
@@ -188,7 +207,7 @@ func (f *foresight) plan(req *start.LoadRequest, items float64) {
 		held = max(items-float64(req.Canary), 0)
 	}
 	f.Runs = append(f.Runs, forecast.Run{Priority: req.Priority, Canary: held > 0, Approve: !req.CanaryAutoApprove})
-	f.plans, f.own = append(f.plans, req.Plan), 1
+	f.plans, f.states = append(f.plans, req.Plan), append(f.states, state{})
 	for i := range req.Steps {
 		spec := &req.Steps[i]
 		s := forecast.Step{Name: spec.Name, Endpoint: f.endpoint(spec.Endpoint), Needs: spec.Needs, Barrier: spec.Barrier,
@@ -204,15 +223,11 @@ func (f *foresight) plan(req *start.LoadRequest, items float64) {
 
 // Foresee predicts when a run with that many items would end if it started now.
 func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64) (*forecast.Forecast, error) {
-	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, req, items)
+	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, beside, req, items)
 	if err != nil {
 		return nil, fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
 	}
-	all, err := f.All(ctx, f.at, 1)
-	if err != nil {
-		return nil, err
-	}
-	return &all[0].Forecast, nil
+	return &f.known[0].Forecast, nil
 }
 
 // standing says why a run's end cannot be predicted, or whom it waits for.
@@ -296,40 +311,111 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// foresee reads what the forecasts of runs in progress need; nil: none are.
-func foresee(ctx context.Context, from pg.Querier, runs []*RunSummary) (*foresight, error) {
-	var ids []workqueue.RunID
-	for _, r := range runs {
-		if r.Ended() {
-			continue
-		}
-		if len(ids) < foretold {
-			ids = append(ids, r.ID)
-		} else {
-			r.Forecast = &forecast.Forecast{WhyNot: "too many runs are in this list; look at the run itself"}
-		}
-	}
-	if len(ids) == 0 {
-		return nil, nil //nolint:nilnil // there is nothing to foretell
-	}
-	return readNetwork(ctx, from, ids, nil, 0)
+// outlook keeps the last reading of all active runs.
+type outlook struct {
+	reading sync.Mutex
+	last    atomic.Pointer[foresight]
+	until   atomic.Pointer[time.Time]
 }
 
-// foretell sets the forecasts of runs in progress. It reads nothing.
-func (f *foresight) foretell(ctx context.Context, runs []*RunSummary) error {
-	if f == nil {
+// outlook returns a recent reading of all active runs, or reads them. During a reading, other callers get the previous
+// one.
+func (s Store) outlook(ctx context.Context, runs []*RunSummary) (*foresight, error) {
+	o := database.Kept[outlook](s.db)
+	fits := func(f *foresight) bool {
+		return f != nil && !slices.ContainsFunc(runs, func(r *RunSummary) bool { return !f.fits(r) })
+	}
+	young := func() bool { until := o.until.Load(); return until != nil && time.Now().Before(*until) }
+	if f := o.last.Load(); fits(f) && (young() || !o.reading.TryLock()) {
+		return f, nil
+	} else if !fits(f) {
+		o.reading.Lock()
+	}
+	defer o.reading.Unlock()
+	if f := o.last.Load(); fits(f) && young() { // another caller has just read it
+		return f, nil
+	}
+	begun := time.Now()
+	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, foretold, nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	until := now.Add(min(restShare*now.Sub(begun), maxRest))
+	o.last.Store(f)
+	o.until.Store(&until)
+	return f, nil
+}
+
+// fits reports whether a reading has a run in its current state, or the run was beyond the limit.
+func (f *foresight) fits(r *RunSummary) bool {
+	i, known := f.runs[r.ID]
+	if !known {
+		return len(f.Runs) == foretold
+	}
+	now := state{state: r.State, open: r.Open != nil, sampling: r.Sampling, priority: r.Priority}
+	if r.Hold != nil {
+		now.state, now.hold = "running", string(r.Hold.Kind)
+	}
+	for _, gate := range r.Approval {
+		now.gates += gate + "\n"
+	}
+	return f.states[i] == now
+}
+
+// foresee returns a recent reading that has an active run; one beyond the limit is read separately.
+func (s Store) foresee(ctx context.Context, run *RunSummary) (*foresight, error) {
+	f, err := s.outlook(ctx, []*RunSummary{run})
+	if err == nil && f.beyond(run) {
+		f, err = readNetwork(ctx, s.db.Pool, []workqueue.RunID{run.ID}, 1+beside, nil, 0)
+	}
+	return f, err
+}
+
+// beyond reports whether a run was beyond the limit.
+func (f *foresight) beyond(r *RunSummary) bool {
+	_, known := f.runs[r.ID]
+	return !known && len(f.Runs) == foretold
+}
+
+// foretell sets the forecasts of active runs.
+func (s Store) foretell(ctx context.Context, runs ...*RunSummary) error {
+	runs = slices.DeleteFunc(runs, (*RunSummary).Ended)
+	if len(runs) == 0 {
 		return nil
 	}
-	all, err := f.All(ctx, f.at, 1)
+	f, err := s.outlook(ctx, runs)
+	if len(runs) == 1 && err == nil {
+		f, err = s.foresee(ctx, runs[0])
+	}
 	if err != nil {
 		return err
 	}
 	for _, r := range runs {
-		if i, known := f.runs[r.ID]; known && i < f.own {
-			r.Forecast = &all[i].Forecast
+		if i, known := f.runs[r.ID]; known {
+			told := f.known[i].Forecast
+			r.Forecast = &told
+		} else if f.beyond(r) {
+			r.Forecast = &forecast.Forecast{WhyNot: "too many runs are in progress; look at the run itself"}
 		}
 	}
 	return nil
+}
+
+// Foretold returns the 50 most urgent active runs, with only IDs, states and forecasts, and the time of the reading.
+func (s Store) Foretold(ctx context.Context) (runs []RunSummary, at time.Time, err error) {
+	f, err := s.outlook(ctx, nil)
+	if err != nil {
+		return nil, at, fmt.Errorf("forecast runs: %w", err)
+	}
+	for id, i := range f.runs {
+		told := f.known[i].Forecast
+		runs = append(runs, RunSummary{ID: id, State: f.states[i].state, Forecast: &told})
+		if hold := f.states[i].hold; hold != "" {
+			runs[len(runs)-1].Hold = &HoldView{Kind: control.Hold(hold)}
+		}
+	}
+	return runs, f.at, nil
 }
 
 // Variant is a forecast with some changes.
@@ -339,26 +425,54 @@ type Variant struct {
 	Steps    []forecast.StepForecast `json:"steps" nullable:"false" doc:"when each step ends, in seconds from at"`
 }
 
+// Supposed is the forecasts of a run, unchanged and with changes.
+type Supposed struct {
+	Run      RunSummary // only its ID and state
+	At       time.Time
+	Variants []Variant
+}
+
+const runState = `
+SELECT r.id, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, coalesce(r.hold, ''),
+    r.priority, CASE WHEN r.opened AND r.sealed_at IS NULL THEN r.on_overdue END, coalesce(r.canary_state, '') = 'sampling',
+    ARRAY(SELECT st.name FROM run_step st WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step)
+FROM batchrun r WHERE r.id = $1`
+
+func scanState(row pgx.CollectableRow) (r RunSummary, err error) {
+	var hold HoldView
+	var open *string
+	err = row.Scan(&r.ID, &r.State, &hold.Kind, &r.Priority, &open, &r.Sampling, &r.Approval)
+	if hold.Kind != "" {
+		r.Hold = &hold
+	}
+	if open != nil {
+		r.Open = &OpenView{OnOverdue: *open}
+	}
+	return r, err
+}
+
 // Suppose predicts when a run will end unchanged, with each of the changes alone, and with all of several. It
 // changes nothing. An error about a change is a *workqueue.SettingError.
-func (s Store) Suppose(
-	ctx context.Context, id workqueue.RunID, changes []string,
-) (all []Variant, at time.Time, err error) {
-	var f *foresight
-	err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
-		run, err := ReadSummary(ctx, tx, id)
-		if err != nil {
-			return err
-		}
-		if run.Ended() {
-			return &workqueue.StateError{Run: id, State: run.State, Op: "forecast", Fix: "see when it ended: tranche run show"}
-		}
-		f, err = readNetwork(ctx, tx, []workqueue.RunID{id}, nil, 0)
-		return err
-	})
-	if err != nil {
-		return nil, at, fmt.Errorf("forecast run %s: %w", id, err)
+func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string) (*Supposed, error) {
+	run, err := pg.One(ctx, s.db.Pool, scanState, runState, id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		err = workqueue.ErrNotFound
+	case err == nil && run.Ended():
+		err = &workqueue.StateError{Run: id, State: run.State, Op: "forecast", Fix: "see when it ended: tranche run show"}
 	}
+	var f *foresight
+	if err == nil {
+		f, err = s.foresee(ctx, &run)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("forecast run %s: %w", id, err)
+	}
+	i, known := f.runs[id]
+	if !known {
+		return nil, fmt.Errorf("forecast run %s: it ended while it was read: %w", id, workqueue.ErrNotFound)
+	}
+	network, out := f.Around(i, beside), &Supposed{Run: run, At: f.at}
 	sets := [][]string{{}}
 	for _, change := range changes {
 		sets = append(sets, []string{change})
@@ -367,18 +481,18 @@ func (s Store) Suppose(
 		sets = append(sets, changes)
 	}
 	for _, set := range sets {
-		n := f.Clone()
+		n := network.Clone()
 		for _, change := range set {
-			if err := n.Apply(f.runs[id], change); err != nil {
-				return nil, at, &workqueue.SettingError{Detail: err.Error()}
+			if err := n.Apply(0, change); err != nil {
+				return nil, &workqueue.SettingError{Detail: err.Error()}
 			}
 		}
 		played, err := n.All(ctx, f.at, 1)
 		if err != nil {
-			return nil, at, err
+			return nil, err
 		}
-		of := played[f.runs[id]]
-		all = append(all, Variant{set, of.Forecast, slices.Concat([]forecast.StepForecast{}, of.Steps)})
+		of := played[0]
+		out.Variants = append(out.Variants, Variant{set, of.Forecast, slices.Concat([]forecast.StepForecast{}, of.Steps)})
 	}
-	return all, f.at, nil
+	return out, nil
 }

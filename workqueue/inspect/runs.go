@@ -220,10 +220,7 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 		for i := range runs {
 			some[i] = &runs[i]
 		}
-		var f *foresight
-		if f, err = foresee(ctx, s.db.Pool, some); err == nil {
-			err = f.foretell(ctx, some)
-		}
+		err = s.foretell(ctx, some...)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
@@ -308,7 +305,6 @@ func unlessZero[T comparable](value T) *T {
 // Run returns one run. The error wraps ErrNotFound if it does not exist.
 func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	view := &RunView{}
-	var f *foresight
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
 		if view.RunSummary, err = ReadSummary(ctx, tx, id); err != nil {
 			return err
@@ -335,14 +331,10 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		for i := range gates {
 			view.Steps[gates[i].Step].Gate = &gates[i]
 		}
-		if err != nil {
-			return err
-		}
-		f, err = foresee(ctx, tx, []*RunSummary{&view.RunSummary})
 		return err
 	})
 	if err == nil {
-		err = f.foretell(ctx, []*RunSummary{&view.RunSummary})
+		err = s.foretell(ctx, &view.RunSummary)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("view run %s: %w", id, err)

@@ -139,8 +139,20 @@ func (s *Routes) registerRuns(api huma.API) {
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
 		out.Run = in.ID
-		out.Variants, out.At, err = inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
-		return out, err
+		found, err := inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
+		if err != nil {
+			return out, err
+		}
+		one := []inspect.RunSummary{found.Run}
+		if err := s.config.Health.Stand(ctx, one); err != nil {
+			return out, err
+		}
+		for i := range found.Variants {
+			if one[0].Blocker != nil { // whatever is changed
+				found.Variants[i].Forecast.Block(one[0].Blocker.Text)
+			}
+		}
+		return Forecasts{in.ID, found.At, found.Variants}, nil
 	})
 	s.registerExplain(api)
 	s.registerResult(api)
@@ -247,7 +259,11 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 	if err != nil {
 		return RunDocument{}, err
 	}
-	obstacles := s.obstacles(ctx, view)
+	one := []inspect.RunSummary{view.RunSummary}
+	if err := s.config.Health.Stand(ctx, one); err != nil {
+		return RunDocument{}, err
+	}
+	obstacles := s.obstacles(ctx, view) // of this moment
 	if len(obstacles) > 0 {
 		view.Forecast.Block(obstacles[len(obstacles)-1])
 	}

@@ -11,6 +11,7 @@ import (
 // Commands are all of them.
 type Commands struct {
 	Plan        planCommands       `cmd:"" help:"Saved plans, in versions: what runs do, by name."`
+	Simulate    simulateCommand    `cmd:"" help:"Simulate a run of a plan: when each step would begin and end, and what bounds it."`
 	Schedule    scheduleCommands   `cmd:"" help:"Schedules: runs started by the clock, and their outcomes."`
 	Alert       alertCommands      `cmd:"" help:"Alerts: who is notified of conditions."`
 	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`

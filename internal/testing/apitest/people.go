@@ -129,8 +129,7 @@ func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Watch does nothing.
-func (*Measured) Watch(func(context.Context) (*health.Report, error), func(context.Context) map[string]bool) {
-}
+func (*Measured) Watch(*health.Watch, func(context.Context) map[string]bool) {}
 
 // Asked reports a request.
 func (m *Measured) Asked(route, role string, code int) {

@@ -1,5 +1,5 @@
-// When a run will end: a range, what it waits for, or why there is no forecast.
-import { html } from "../html.js";
+// When a run will end: a band, what is waited for, or why no one knows.
+import { html, useEffect, useState } from "../html.js";
 import { useLoad } from "../ui.js";
 import { query, segment } from "../api.js";
 import { clock, duration, inert, percent } from "../format.js";
@@ -20,10 +20,17 @@ export function forecastText(forecast, now = new Date()) {
   return { value: "not yet", more: inert(why, 160) };
 }
 
-/** Supposed shows when a run would end after a change of a setting. Nothing is changed. */
+const REST = 300; // ms without a key, before it is asked
+
+/** Supposed says when a run would end if a setting were changed; nothing is. */
 export function Supposed({ run, change }) {
-  const { data, loading, error } = useLoad(`/runs/${segment(run.id)}/forecast${query({ change })}`);
-  if (!data || loading || error) return null; // outdated while the new one loads
+  const [rested, setRested] = useState("");
+  useEffect(() => {
+    const timer = setTimeout(() => setRested(change), REST);
+    return () => clearTimeout(timer);
+  }, [change]);
+  const { data, loading, error } = useLoad(rested && `/runs/${segment(run.id)}/forecast${query({ change: rested })}`);
+  if (!data || loading || error || rested !== change) return null; // the old number's end is not the new one's
   const { value, more } = forecastText(data.variants[1].forecast);
   return html`<small class="muted" role="status" data-test="supposed">would end: ${value}${more && ` (${more})`}</small>`;
 }
