@@ -25,10 +25,10 @@ const (
 	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
-	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core, but at most
-	// maxRest.
+	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core.
 	restShare = 10
-	maxRest   = 15 * time.Second
+	// maxRest is for how long a reading of forecasts is kept at most; then the next look reads again.
+	maxRest = 15 * time.Second
 	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
 	// staleAfter is how long a run's requests are representative.
