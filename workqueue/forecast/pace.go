@@ -48,8 +48,8 @@ func (f *Forecast) Left(now time.Time) (p50, p90 float64, known bool) {
 
 // Paces decides how fast each run goes that is to be done by a time. The more urgent come first, then those whose time
 // comes first: one that would be late gets more of what it shares, as long as that makes no other late; one that is
-// gentle gets no more in flight than it needs. What no one knows the end of goes on as it is. It also returns the network
-// with that.
+// gentle gets no more in flight than it needs. What no one knows the end of goes on as it is. It also returns the
+// network with that.
 func (n *Network) Paces(ctx context.Context, now time.Time) (all []Pace, paced *Network, err error) {
 	p := pacer{Network: n.Clone(), was: n, now: now}
 	var order []int

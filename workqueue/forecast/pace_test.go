@@ -38,6 +38,9 @@ func paces(t *testing.T, n *forecast.Network) ([]forecast.Pace, *forecast.Networ
 func TestPaces(t *testing.T) {
 	t.Parallel()
 	capped := func(n *forecast.Network, limit int) *forecast.Network { n.Steps[0].Cap = limit; return n }
+	plain := func() *forecast.Network { return one(step("a", 0, 8000, cost(1, 8))) }
+	urgent := sharing(8000, 8000, 8)
+	urgent.Runs[0].Priority = 1
 	for name, c := range map[string]struct {
 		network     *forecast.Network
 		least, most int // of the cap
@@ -48,15 +51,15 @@ func TestPaces(t *testing.T) {
 		"gentle, with little to spare":      {timed(150, true, one(step("a", 0, 8000, cost(1, 8)))), 0, 8, 1, false},
 		"gentle, and late":                  {timed(60, true, one(step("a", 0, 8000, cost(1, 8)))), 0, 0, 1, true},
 		"in time, and not gentle":           {timed(420, false, one(step("a", 0, 8000, cost(1, 8)))), 0, 0, 1, false},
-		"a cap that is enough stays":        {capped(timed(420, true, one(step("a", 0, 8000, cost(1, 8)))), 4), 4, 4, 1, false},
-		"a cap that is too low goes up":     {capped(timed(200, true, one(step("a", 0, 8000, cost(1, 8)))), 2), 5, 8, 1, false},
+		"a cap that is enough stays":        {capped(timed(420, true, plain()), 4), 4, 4, 1, false},
+		"a cap that is too low goes up":     {capped(timed(200, true, plain()), 2), 5, 8, 1, false},
 		"one of one stays one":              {timed(1e5, true, one(step("a", 0, 800, cost(1, 8)))), 1, 1, 1, false},
 		"a time that is over":               {timed(-5, true, one(step("a", 0, 8000, cost(1, 8)))), 0, 0, 1, true},
 		"late by halves, not by more":       {timed(130, false, sharing(8000, 8000, 8)), 0, 0, 4, false},
 		"in time by halves":                 {timed(300, false, sharing(8000, 8000, 8)), 0, 0, 1, false},
 		"late even alone":                   {timed(60, false, sharing(8000, 8000, 8)), 0, 0, 4, true},
-		"the more urgent run needs no more": {timed(60, false, func() *forecast.Network { n := sharing(8000, 8000, 8); n.Runs[0].Priority = 1; return n }()), 0, 0, 1, true},
-		"nothing is known": {timed(60, true, func() *forecast.Network { n := one(step("a", 0, 8000, forecast.Cost{})); n.Steps[0].Cap = 3; return n }()),
+		"the more urgent run needs no more": {timed(60, false, urgent), 0, 0, 1, true},
+		"nothing is known": {capped(timed(60, true, one(step("a", 0, 8000, forecast.Cost{}))), 3),
 			3, 3, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,10 +106,11 @@ func TestFixes(t *testing.T) {
 			n.Endpoints[0].Budget = 4
 			return n
 		}()), "budget of a from 4 to ", "tranche endpoints set a --max-in-flight "},
-		"a rate":           {timed(150, false, rated), "rate of a from 40 to ", "tranche run set night --step a --rate "},
-		"another run":      {timed(125, false, sharing(8000, 80000, 8)), "budget of a from 8 to ", "tranche endpoints set"},
-		"none":             {timed(1, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},
-		"none of a chain":  {timed(50, false, one(step("a", 0, 8000, cost(1, 8)), step("b", 1, 8000, cost(1, 8), 0))), "", ""},
+		"a rate":      {timed(150, false, rated), "rate of a from 40 to ", "tranche run set night --step a --rate "},
+		"another run": {timed(125, false, sharing(8000, 80000, 8)), "budget of a from 8 to ", "tranche endpoints set"},
+		"none":        {timed(1, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},
+		"none of a chain": {timed(50, false,
+			one(step("a", 0, 8000, cost(1, 8)), step("b", 1, 8000, cost(1, 8), 0))), "", ""},
 		"a time long past": {timed(-50, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
