@@ -82,8 +82,9 @@ func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 	for i := range d.f.Steps {
 		if s := &d.f.Steps[i]; s.Run == p.Run {
 			at := len(out.Steps)
-			out.Steps = append(out.Steps, control.StepPace{workqueue.Step(at), s.Name, d.f.Endpoints[s.Endpoint].Name, p.Caps[at],
-				s.Cap, p.Share, max(run.Share, 1)})
+			out.Steps = append(out.Steps, control.StepPace{Step: workqueue.Step(at), Name: s.Name,
+				Endpoint: d.f.Endpoints[s.Endpoint].Name, Cap: p.Caps[at], WasCap: s.Cap, Share: p.Share,
+				WasShare: max(run.Share, 1)})
 		}
 	}
 	return out
