@@ -254,7 +254,7 @@ var (
 // are in a partition of their own. What the view is asked then compares no item with another, and finds one by its key.
 func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 	t.Parallel()
-	const items = 40_000
+	const items = 200_000
 	r := newItemRun(t, items, 0)
 	for _, ask := range []struct {
 		sql  string

@@ -155,7 +155,7 @@ func TestStreamSettings(t *testing.T) {
 	testenv.NoError(t, session.New(b.Store).StreamsRefused(t.Context(), lease, &set, "no room", time.Minute))
 	facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
 	if err != nil || !slices.ContainsFunc(facts.Conditions, func(c health.Condition) bool {
-		return c.Kind == health.StreamSettings && strings.HasPrefix(c.Detail, "no room (tried 1 time, ")
+		return c.Kind == health.StreamSettings && strings.HasPrefix(c.Detail, "no room (tried 1 time; ")
 	}) {
 		t.Errorf("health knows %+v, %v", facts, err)
 	}

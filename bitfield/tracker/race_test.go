@@ -361,3 +361,35 @@ func TestWholeGroupsRaceMasks(t *testing.T) {
 		}
 	}
 }
+
+// TestSealRacesTheLastAck lets the seal and the last ack of a tracker meet, in both orders, and over and over in none:
+// exactly one of them reports completion, and there is one event.
+func TestSealRacesTheLastAck(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	both := func(id uuid.UUID) (seal, ack call) {
+		return func(ctx context.Context, tx pgx.Tx) (bool, error) { return tracker.SealTracker(ctx, tx, id) },
+			func(ctx context.Context, tx pgx.Tx) (bool, error) {
+				acked, err := tracker.AckItems(ctx, tx, []tracker.ItemsAck{items(id, some(0, 0))})
+				return err == nil && acked[0].Completed, err
+			}
+	}
+	const races = 50
+	for range races {
+		if n := b.together(both(b.open(1))); n != 1 {
+			t.Fatalf("%d calls completed it", n)
+		}
+	}
+	for i := range 2 {
+		first, second := both(b.open(1))
+		if i == 1 {
+			first, second = second, first
+		}
+		if got, err := b.race(first, second, false); err != nil || got != (outcome{second: true}) {
+			t.Errorf("%+v, %v; the one who came second was to complete it", got, err)
+		}
+	}
+	if n := b.count(`SELECT count(DISTINCT run_id) + 1000 * count(*) FROM run_event`); n != 1001*(races+2) {
+		t.Errorf("%d; each tracker was to have one event", n)
+	}
+}

@@ -38,7 +38,7 @@ func (b *bench) accepting() {
 	b.want(b.tranche(accept...), 0, "1 item accepted: 1 failed, 1 of them accepted")
 	b.want(b.tranche(accept...), 7, "accepted already")
 	b.want(b.tranche("run", "show", "it"), 0, "1 failed, 1 of them accepted")
-	b.want(b.tranche("run", "report", "it"), 0, "of which 1 accepted")
+	b.want(b.tranche("run", "report", "it"), 0, "1 of them accepted")
 	b.want(b.tranche("run", "errors", "it"), 0, "accepted; step", "tranche run accept")
 	b.want(b.tranche("run", "items", "it", "--state", "failed"), 0, "failed (accepted)")
 	b.want(b.tranche("run", "item", "it", "2"), 0, "accepted", "the account is closed")
@@ -577,7 +577,7 @@ func testSchedules(t *testing.T, b *bench) {
 	file := written(t, "n.yaml", nightly)
 	b.want(b.tranche("schedule", "list"), 0, "no saved schedules", "tranche schedule apply")
 	b.want(b.tranche("schedule", "preview", file, "--count", "2"), 0, "DUE IN Europe/Berlin", " 02:30 +0", "DONE BY (UTC)",
-		"year-end is not on record")
+		"year-end is not saved")
 	b.want(b.tranche("schedule", "apply", file), 0, "schedule nightly is saved, version 1; due next ",
 		"--schedule-files DIR")
 	b.want(b.tranche("schedule", "apply", file), 0, "unchanged: version 1")
@@ -683,7 +683,7 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 	b.wantSoon([]string{"endpoints", "list"}, "1: echo 1.0.0")
 	b.wantSoon([]string{"endpoints", "show", "echo"}, "left to the services", "3 items, 1 of them with an error", "1.0.0",
 		"listening")
-	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "3"), 0, "3 chunks at once")
+	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "3"), 0, "3 concurrent chunks")
 	b.want(b.tranche("endpoints", "show", "echo"), 0, "3 for each instance")
 	eventually(t, "the instance has taken it over", func() bool {
 		var e client.Endpoint

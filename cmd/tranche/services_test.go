@@ -77,7 +77,7 @@ func TestServicesInOtherLanguages(t *testing.T) {
 			t.Errorf("item %d: got %+v, want %.2f", i, r, want)
 		}
 	}
-	b.want(b.tranche("endpoints", "set", "node-interest", "--concurrency", "9"), cli.ExitOK, "9 chunks at once")
+	b.want(b.tranche("endpoints", "set", "node-interest", "--concurrency", "9"), cli.ExitOK, "9 concurrent chunks")
 	eventually(t, "the services obey the operator", func() bool {
 		return strings.Count(b.tranche("endpoints", "show", "node-interest").out, "0/9") == 2
 	})

@@ -68,7 +68,7 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 			b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.Ended(9, time.Hour))
 			return run
 		},
-		"it is a load that was given up": ended(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`),
+		"it is an abandoned load": ended(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`),
 		// A deletion by hand waits for it.
 		"":  held(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`),
 		" ": held(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`),
