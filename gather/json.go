@@ -17,6 +17,8 @@ import (
 type planJSON struct {
 	Name              string     `json:"name"`
 	Priority          int        `json:"priority,omitempty"`
+	DoneBy            string     `json:"done_by,omitempty"`
+	Gentle            bool       `json:"gentle,omitempty"`
 	MaxFailed         string     `json:"max_failed,omitempty"`
 	FailFast          string     `json:"fail_fast,omitempty"`
 	Canary            int        `json:"canary,omitempty"`
@@ -47,7 +49,8 @@ type stepJSON struct {
 // MarshalJSON encodes the plan as stored with a run. All settings are written, so that a version with other defaults
 // runs the plan unchanged.
 func (p Plan) MarshalJSON() ([]byte, error) {
-	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, FailFast: p.FailFast, Canary: p.Canary,
+	out := planJSON{Name: p.Name, Priority: p.Priority, DoneBy: p.DoneBy, Gentle: p.Gentle,
+		MaxFailed: p.MaxFailed, FailFast: p.FailFast, Canary: p.Canary,
 		CanaryAutoApprove: p.CanaryAutoApprove, OrderBy: p.Order.By, Values: p.Order.Values, Partitions: p.Order.Partitions,
 		OnFailure: p.OnFailure, Steps: make([]stepJSON, len(p.Steps))}
 	if p.Items.given() {
@@ -74,7 +77,8 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read plan: something follows it")
 	}
-	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, FailFast: in.FailFast, Canary: in.Canary,
+	*p = Plan{Name: in.Name, Priority: in.Priority, DoneBy: in.DoneBy, Gentle: in.Gentle,
+		MaxFailed: in.MaxFailed, FailFast: in.FailFast, Canary: in.Canary,
 		CanaryAutoApprove: in.CanaryAutoApprove, Steps: make([]Step, len(in.Steps)), OnFailure: in.OnFailure,
 		Order: order.Rule{By: in.OrderBy, Values: in.Values, Partitions: in.Partitions}}
 	if in.Items != nil {

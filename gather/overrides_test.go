@@ -42,14 +42,17 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"retry_backoff":"2m"}`: func(_ *gather.Plan, s *gather.Step) {
 			s.RetryBackoff, s.MaxBackoff = 2*time.Minute, 2*time.Minute
 		},
-		`{"max_backoff":"2m"}`:          func(_ *gather.Plan, s *gather.Step) { s.MaxBackoff = 2 * time.Minute },
-		`{"retry_codes":["A"]}`:         func(_ *gather.Plan, s *gather.Step) { s.RetryCodes = []string{"A"} },
-		`{"no_retry_codes":["A"]}`:      func(_ *gather.Plan, s *gather.Step) { s.NoRetryCodes = []string{"A"} },
-		`{"timeout":"1h"}`:              func(_ *gather.Plan, s *gather.Step) { s.Timeout = time.Hour },
-		`{"chunk_bytes":"1MiB"}`:        func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 1 << 20 },
-		`{"chunk_bytes":0}`:             func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 0 },
-		`{"priority":0}`:                func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
-		`{"max_failed":"none"}`:         func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
+		`{"max_backoff":"2m"}`:     func(_ *gather.Plan, s *gather.Step) { s.MaxBackoff = 2 * time.Minute },
+		`{"retry_codes":["A"]}`:    func(_ *gather.Plan, s *gather.Step) { s.RetryCodes = []string{"A"} },
+		`{"no_retry_codes":["A"]}`: func(_ *gather.Plan, s *gather.Step) { s.NoRetryCodes = []string{"A"} },
+		`{"timeout":"1h"}`:         func(_ *gather.Plan, s *gather.Step) { s.Timeout = time.Hour },
+		`{"chunk_bytes":"1MiB"}`:   func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 1 << 20 },
+		`{"chunk_bytes":0}`:        func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 0 },
+		`{"priority":0}`:           func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
+		`{"max_failed":"none"}`:    func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
+		`{"done_by":"2026-01-31T06:00:00+01:00"}`: func(p *gather.Plan, _ *gather.Step) {
+			p.DoneBy = "2026-01-31T05:00:00Z"
+		},
 		`{"max_failed":"2.0%"}`:         func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
 		`{"fail_fast":"off"}`:           func(p *gather.Plan, _ *gather.Step) { p.FailFast = "off" },
 		`{"fail_fast":"50/100"}`:        func(p *gather.Plan, _ *gather.Step) { p.FailFast = "50/100" },
@@ -107,6 +110,9 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"schema":{},"on_invalid":"fail"}`:                "",
 		`{"schema":{},"on_invalid":"fail","order_by":"a"}`: "on_invalid: it does not go with order_by",
 		`{"canary_auto_approve":true}`:                     "canary_auto_approve: there is no canary",
+		`{"done_by":"6:00"}`:                               `done_by: want a time of day like 06:00`,
+		`{"done_by":"06:00 Nowhere/City"}`:                 `done_by: want a time of day like 06:00`,
+		`{"gentle":true}`:                                  `gentle: it goes with done_by`,
 		`{"max_failed":"some"}`:                            `max_failed: want a number of items`,
 		`{"fail_fast":"10/5"}`:                             `fail_fast: want failures N of the first M outcomes`,
 		`{"canary":1000001}`:                               "canary: 1000001",
@@ -136,7 +142,7 @@ func TestSetOverrides(t *testing.T) {
 	t.Parallel()
 	var got gather.Overrides
 	texts := map[string]string{
-		"priority": "-2", "max_failed": "1.0%", "fail_fast": "5/9", "canary": "100", "canary_auto_approve": "true",
+		"priority": "-2", "done_by": "06:00 Europe/Berlin", "gentle": "true", "max_failed": "1.0%", "fail_fast": "5/9", "canary": "100", "canary_auto_approve": "true",
 		"chunk": "auto", "order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"schema": `{"type":"object"}`, "on_invalid": "fail", "contract": "warn", "encoding": "latin1",
 		"header": "false", "delimiter": ";", "columns": "a",
@@ -151,7 +157,7 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	var want gather.Overrides
-	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","fail_fast":"5/9","canary":100,
+	err := json.Unmarshal([]byte(`{"priority":-2,"done_by":"06:00 Europe/Berlin","gentle":true,"max_failed":"1%","fail_fast":"5/9","canary":100,
 		"canary_auto_approve":true,
 		"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",

@@ -42,6 +42,8 @@ type Plan struct {
 	FailFast          string // first failures of a step that pause the run, like "200/400"; "": workqueue.DefaultFailFast
 	Canary            int    // items of a spread sample that runs first, up to 1,000,000; 0: none
 	CanaryAutoApprove bool   // a sample within MaxFailed is approved automatically
+	DoneBy            string // when runs are to have ended, as workqueue.ParseDoneBy returns it; "": no time
+	Gentle            bool   // with no more in flight than that needs
 	Steps             []Step
 
 	Order     order.Rule // items of equal value run one at a time; zero: in any order

@@ -14,6 +14,8 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 	return doc.Root.Fields([]strictyaml.Field{
 		{Name: "name", Read: strictyaml.Into(&plan.Name)},
 		{Name: "priority", Read: strictyaml.Into(&plan.Priority)},
+		{Name: "done_by", Read: word(&plan.DoneBy, workqueue.ParseDoneBy, workqueue.ErrDoneBy)},
+		{Name: "gentle", Read: strictyaml.Into(&plan.Gentle)},
 		{Name: "max_failed", Read: word(&plan.MaxFailed, workqueue.ParseMaxFailed, workqueue.ErrMaxFailed)},
 		{Name: "fail_fast", Read: word(&plan.FailFast, workqueue.CanonicalFailFast, workqueue.ErrFailFast)},
 		{Name: "canary", Read: strictyaml.Into(&plan.Canary)},

@@ -82,6 +82,12 @@ func (p *Plan) validateValues() error {
 	if p.Priority < math.MinInt32 || p.Priority > math.MaxInt32 {
 		return fieldError("priority", "%d is not within %d to %d", p.Priority, math.MinInt32, math.MaxInt32)
 	}
+	switch canonical, err := workqueue.ParseDoneBy(p.DoneBy); {
+	case err != nil || canonical != p.DoneBy:
+		return fieldError("done_by", "%.60q: %v", p.DoneBy, workqueue.ErrDoneBy)
+	case p.Gentle && p.DoneBy == "":
+		return fieldError("gentle", "it goes with done_by: no more is in flight than is needed to be done by then")
+	}
 	if canonical, err := workqueue.ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
 		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, workqueue.ErrMaxFailed)
 	}
@@ -124,6 +130,8 @@ const MaxPlanBytes = 64 << 10
 //
 //	name: year-end
 //	priority: 10             # runs with a greater number go first
+//	done_by: "06:00 Europe/Berlin"  # runs go at the pace that needs
+//	gentle: true             # and with no more in flight
 //	max_failed: 1%           # or 500 (items): more failures pause the run
 //	fail_fast: 200/400       # or off: failures among a step's first outcomes that pause the run
 //	canary: 100              # a spread sample runs first

@@ -41,6 +41,9 @@ CREATE TABLE batchrun (
     accepted          bigint      NOT NULL DEFAULT 0,
     from_run          uuid,
     erased            integer     NOT NULL DEFAULT 0,
+    done_by           timestamptz,
+    gentle            boolean     NOT NULL DEFAULT false,
+    at_risk           jsonb,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
@@ -48,6 +51,8 @@ CREATE TABLE batchrun (
     CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
+-- Runs that are to be done by a time.
+CREATE INDEX batchrun_done_by ON batchrun (done_by) WHERE state = 'running' AND done_by IS NOT NULL;
 CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
 -- Which runs a plan has: the list of plans counts them without reading them.
@@ -112,6 +117,10 @@ COMMENT ON COLUMN batchrun.from_run IS
     'The earlier run that it carries on: its items are some of that one''s (run start --from); null: none.';
 COMMENT ON COLUMN batchrun.erased IS
     'How often items of it were erased: a run that takes items of it while that is done is refused.';
+COMMENT ON COLUMN batchrun.done_by IS 'When it is to have ended: its pace follows from that; null: whenever.';
+COMMENT ON COLUMN batchrun.gentle IS 'No more of it is in flight than it needs to be done by then.';
+COMMENT ON COLUMN batchrun.at_risk IS
+    'Why it will not be done by then: since when that is known, when it will end, and what would help; null: it will.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
@@ -128,6 +137,8 @@ CREATE TABLE run_step (
     chunk_time     interval         CHECK (chunk_time > interval '0'),
     in_flight      integer          NOT NULL CHECK (in_flight BETWEEN 1 AND 10000),
     in_flight_auto boolean          NOT NULL DEFAULT false,
+    in_flight_cap  integer          CHECK (in_flight_cap >= 1),
+    share          smallint         NOT NULL DEFAULT 1 CHECK (share >= 1),
     max_attempts   integer          NOT NULL CHECK (max_attempts BETWEEN 1 AND 100),
     request_timeout  interval         NOT NULL CHECK (request_timeout > interval '0'),
     retry_backoff  interval         NOT NULL CHECK (retry_backoff >= interval '0'),
@@ -180,6 +191,11 @@ COMMENT ON COLUMN run_step.chunk_time IS
 COMMENT ON COLUMN run_step.in_flight IS 'Requests in progress at once, at most.';
 COMMENT ON COLUMN run_step.in_flight_auto IS
     'How many is found by trying, for the endpoint; in_flight is the upper bound.';
+COMMENT ON COLUMN run_step.in_flight_cap IS
+    'The same, as few as a gentle run needs to be done by its time (batchrun.done_by); null: in_flight alone counts.';
+COMMENT ON COLUMN run_step.share IS
+    'Of what it shares with other steps at its endpoint it gets so many times as much as one of share 1: a run that would '
+    'be late for its time gets more.';
 COMMENT ON COLUMN run_step.max_attempts IS 'How often an item is tried before it has failed.';
 COMMENT ON COLUMN run_step.request_timeout IS 'How long a request may take, once a service has it in hand.';
 COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further one.';

@@ -94,7 +94,7 @@ CREATE TABLE endpoint_change (
     id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at       timestamptz NOT NULL DEFAULT tranche_now(),
     endpoint text        COLLATE "C" NOT NULL,
-    what     text        NOT NULL CHECK (what IN ('in_flight', 'rate', 'chunk', 'chunk_cap', 'breaker')),
+    what     text        NOT NULL CHECK (what IN ('in_flight', 'rate', 'chunk', 'chunk_cap', 'breaker', 'cap', 'share')),
     before   text        NOT NULL DEFAULT '',
     after    text        NOT NULL DEFAULT '',
     reason   text        NOT NULL
@@ -105,7 +105,8 @@ COMMENT ON TABLE endpoint_change IS
 COMMENT ON COLUMN endpoint_change.id IS 'Number of the row.';
 COMMENT ON COLUMN endpoint_change.at IS 'When it changed.';
 COMMENT ON COLUMN endpoint_change.endpoint IS 'The endpoint, or http:HOST, sql:SOURCE, local:FUNCTION.';
-COMMENT ON COLUMN endpoint_change.what IS 'The column of endpoint_pace.';
+COMMENT ON COLUMN endpoint_change.what IS
+    'The column of endpoint_pace; or cap, share: run_step.in_flight_cap and share of a run that is to be done by a time.';
 COMMENT ON COLUMN endpoint_change.before IS 'What it was; empty: none.';
 COMMENT ON COLUMN endpoint_change.after IS 'What it is since; empty: none.';
 COMMENT ON COLUMN endpoint_change.reason IS 'Why, in words.';

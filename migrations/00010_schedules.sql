@@ -46,7 +46,7 @@ CREATE TABLE schedule_occurrence (
     asked_by     text        NOT NULL DEFAULT '',
     start_at     timestamptz NOT NULL,
     start_by     timestamptz,
-    end_deadline timestamptz,
+    done_by      timestamptz,
     late_at      timestamptz,
     late_action  text        NOT NULL DEFAULT '',
     run_id       uuid,
@@ -66,7 +66,7 @@ CREATE INDEX schedule_occurrence_waiting ON schedule_occurrence (start_at) WHERE
 -- The schedule of a run in progress.
 CREATE INDEX schedule_occurrence_run ON schedule_occurrence (run_id) WHERE run_id IS NOT NULL;
 -- Runs that may be late.
-CREATE INDEX schedule_occurrence_late ON schedule_occurrence (end_deadline) WHERE state = 'started' AND late_at IS NULL AND end_deadline IS NOT NULL;
+CREATE INDEX schedule_occurrence_late ON schedule_occurrence (done_by) WHERE state = 'started' AND late_at IS NULL AND done_by IS NOT NULL;
 COMMENT ON TABLE schedule_occurrence IS 'What became of each due time of a schedule, and of each wish to run at once.';
 COMMENT ON COLUMN schedule_occurrence.schedule IS 'The schedule (schedule.name).';
 COMMENT ON COLUMN schedule_occurrence.due_at IS 'The due time, or when someone wanted it.';
@@ -80,7 +80,7 @@ COMMENT ON COLUMN schedule_occurrence.asked_by IS 'Who wanted it at once; empty:
 COMMENT ON COLUMN schedule_occurrence.start_at IS
     'It is not started before: jitter, a window, or a pause between two attempts.';
 COMMENT ON COLUMN schedule_occurrence.start_by IS 'Nor after; null: it may be.';
-COMMENT ON COLUMN schedule_occurrence.end_deadline IS 'When its run should have ended; null: whenever.';
+COMMENT ON COLUMN schedule_occurrence.done_by IS 'When its run should have ended; null: whenever.';
 COMMENT ON COLUMN schedule_occurrence.late_at IS 'When it was looked whether it had.';
 COMMENT ON COLUMN schedule_occurrence.late_action IS
     'What was done since it had not; empty: it was in time, or was not looked at yet.';

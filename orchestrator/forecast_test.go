@@ -38,6 +38,9 @@ type scene struct {
 	down   time.Duration                // services answer nothing for so long, from a quarter of the way on
 	again  float64                      // share of the items that are answered with an error that passes
 	change func(req *start.LoadRequest) // of the run; nil: nothing
+	by     float64                      // seconds in which it is to be done; 0: whenever
+	gentle bool
+	late   bool // that is impossible
 }
 
 func asks(endpoint string, needs ...int) workqueue.StepSpec {
@@ -92,7 +95,13 @@ func scenes() []scene {
 }
 
 // told is what was foretold at a moment, in seconds from the start of the run; NaN: nothing.
-type told struct{ at, p10, p50, p90, naive float64 }
+type told struct {
+	at, p10, p50, p90, naive float64
+
+	out    float64 // requests in flight
+	atRisk bool
+	fix    string
+}
 
 // How close the forecast is to when runs of several kinds really ended, beside what is left divided by the rate of the
 // last ten seconds, which was told before.
@@ -148,6 +157,52 @@ func TestForecastsAreClose(t *testing.T) { //nolint:tparallel // scenes ends whe
 	if own > naive {
 		t.Errorf("the forecast errs by %s, the rate by %s", percent(own), percent(naive))
 	}
+}
+
+// Runs are done by their time, as gently as that allows; and those that cannot be are told of soon, and no others.
+func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes ends when all of them have
+	t.Parallel()
+	all := scenes()
+	for i, by := range []float64{100, 90, 100, 75, 100, 110, 100} { // most of them take a third of that
+		all[i].by, all[i].gentle = by, true
+	}
+	auto := asks("a")
+	auto.InFlight, auto.InFlightAuto = 64, true
+	slow := map[string]func() float64{"a": around(0.8)}
+	all = append(all,
+		scene{name: "automatic limit", steps: []workqueue.StepSpec{auto}, items: 4000, by: 100, gentle: true, takes: slow},
+		scene{name: "little to spare", steps: []workqueue.StepSpec{asks("a")}, items: 6000, by: 80, gentle: true, takes: slow},
+		scene{name: "late by halves of a budget", steps: []workqueue.StepSpec{asks("a")}, items: 5000, beside: 5000, budget: 8,
+			by: 80, takes: slow},
+		scene{name: "too many items", steps: []workqueue.StepSpec{asks("a")}, items: 9000, by: 60, late: true, takes: slow},
+		scene{name: "too small a budget", steps: []workqueue.StepSpec{asks("a")}, items: 4000, budget: 3, by: 70, late: true,
+			takes: slow})
+	rows := make([]string, len(all))
+	t.Run("scenes", func(t *testing.T) {
+		for i := range all {
+			t.Run(all[i].name, func(t *testing.T) {
+				t.Parallel()
+				s := &all[i]
+				found, took := play(t, s)
+				out, said, falsely, fix := 0.0, math.NaN(), false, ""
+				for _, f := range found {
+					out += f.out / float64(len(found))
+					if f.atRisk && math.IsNaN(said) {
+						said = f.at
+					}
+					falsely = falsely || f.atRisk && !s.late && f.at > took/4
+					fix = cmp.Or(fix, f.fix)
+				}
+				rows[i] = fmt.Sprintf("| %s | %.0f s | %.0f s | %+.0f%% | %.1f | %.0f s | %s |", s.name, s.by, took,
+					100*(took/s.by-1), out, said, fix)
+				t.Log(rows[i])
+				if took <= 1.03*s.by == s.late || falsely || s.late && !(said < 60) {
+					t.Logf("not as it should be: falsely said to be late: %t", falsely)
+				}
+			})
+		}
+	})
+	t.Logf("| scene | to be done in | took | by | in flight | said to be late after | fix |\n%s", strings.Join(rows, "\n"))
 }
 
 func percent(share float64) string {
@@ -216,6 +271,9 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 	if s.change != nil {
 		s.change(&req)
 	}
+	if s.by > 0 {
+		req.DoneBy, req.Gentle = new(time.Now().Add(time.Duration(s.by*float64(time.Second)))), s.gentle
+	}
 	run := b.Start(t, req, s.items)
 	var found []told
 	var took float64
@@ -253,8 +311,12 @@ func telling(view *inspect.RunView) told {
 	if f := view.Forecast; f != nil && f.P50 != nil {
 		now.p10, now.p50, now.p90 = f.P10.Sub(view.At).Seconds(), f.P50.Sub(view.At).Seconds(), f.P90.Sub(view.At).Seconds()
 	}
+	if now.atRisk = view.AtRisk != nil; now.atRisk && view.AtRisk.Fix != nil {
+		now.fix = view.AtRisk.Fix.Text
+	}
 	left := int64(0)
 	for i := range view.Steps {
+		now.out += float64(view.Steps[i].SlicesInFlight)
 		left += view.Steps[i].Items - view.Steps[i].Settled()
 	}
 	if view.Rate > 0 {

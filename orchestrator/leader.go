@@ -31,6 +31,7 @@ const (
 	taskClear      = "clear"      // removes loads whose node is gone; gigabytes take minutes
 	taskReconcile  = "reconcile"  // maintains endpoints and their consumers
 	taskPace       = "pace"       // decides the request rate of endpoints
+	taskDeadlines  = "deadlines"  // paces runs so that they are done by their done_by
 	taskWritable   = "writable"   // checks that the streams accept messages
 	taskLost       = "lost"       // reissues what was lost in a stream that seems complete
 	taskCollectors = "collectors" // frees keys of lost nodes, and deletes what collectors no longer need
@@ -44,7 +45,7 @@ func (n *Node) ownLeaderTasks() []LeaderTask {
 	return []LeaderTask{{taskSweep, sweeper.Sweeping}, {taskStalled, sweeper.EndingStalled}, {taskClear, sweeper.Clearing},
 		{taskReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {TaskStreams, n.streams.Tending()},
 		{taskWritable, n.streams.Trying()}, {taskLost, sweeper.FindingLost()}, {taskPace, n.pacing()},
-		{TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
+		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
 }
 
 type sessionStore interface {

@@ -24,6 +24,8 @@ const (
 	EventSealed    EventKind = "sealed"    // an open run has all its items
 	EventOverdue   EventKind = "overdue"   // an open run passed its seal deadline
 	EventRewound   EventKind = "rewound"   // the database lost recent commits, among them confirmed ones of the run
+	// EventDeadlineAtRisk: a run will not be done by its done_by; with at_risk false, it will after all.
+	EventDeadlineAtRisk EventKind = "deadline_at_risk"
 
 	// EventGap has no run: the database lost recent commits, or another server took over.
 	EventGap EventKind = "database.rewound"

@@ -303,6 +303,48 @@ func bound(of reflect.Type, text string) float64 {
 	return n
 }
 
+// ErrDoneBy says when a run may be to have ended.
+var ErrDoneBy = errors.New("want a time of day like 06:00, with the zone of its clock like 06:00 Europe/Berlin, a time " +
+	"like 2026-01-31T06:00:00Z, or none")
+
+const timeOfDay = "15:04"
+
+// ParseDoneBy reads when a run is to have ended, and returns the one form in which plans keep it; "" for none.
+func ParseDoneBy(text string) (string, error) {
+	if text == "" || text == "none" {
+		return "", nil
+	}
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return at.UTC().Format(time.RFC3339), nil
+	}
+	_, _, err := DoneBy(text, time.UTC, time.Time{})
+	return text, err
+}
+
+// DoneBy is the time that a text of ParseDoneBy means: of one of day the first after from. A time of day without a zone
+// is by the clock of the one given, and then inZone is true.
+func DoneBy(text string, zone *time.Location, from time.Time) (at time.Time, inZone bool, err error) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return at, false, nil
+	}
+	clock, name, named := strings.Cut(text, " ")
+	of, err := time.Parse(timeOfDay, clock)
+	if err != nil || of.Format(timeOfDay) != clock {
+		return at, false, ErrDoneBy
+	}
+	if named {
+		if zone, err = time.LoadLocation(name); err != nil || name == "" || strings.EqualFold(name, "local") {
+			return at, false, ErrDoneBy
+		}
+	}
+	day := from.In(zone)
+	for !at.After(from) {
+		at = time.Date(day.Year(), day.Month(), day.Day(), of.Hour(), of.Minute(), 0, 0, zone)
+		day = day.AddDate(0, 0, 1)
+	}
+	return at, !named, nil
+}
+
 const maxFailures = 1<<31 - 1
 
 // ErrMaxFailed says which thresholds are valid.

@@ -555,7 +555,8 @@ cron: "30 2 * * *"
 zone: Europe/Berlin
 plan: year-end
 items: {file: "{due.date}.csv"}
-window: {not_before: "02:00", end_deadline: "06:00"}
+not_before: "02:00"
+done_by: "06:00"
 `
 
 // A run that could not be started is told of by the exit code, whatever the output.

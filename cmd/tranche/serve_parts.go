@@ -289,21 +289,12 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	task, err := alerts.New(alerts.TaskConfig{
 		Store: alertstore.New(p.store), Receivers: p.receivers, Health: p.later.health,
 		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
-		Left: p.later.left,
 	})
 	if err != nil {
 		return err
 	}
 	p.tasks = append(p.tasks, task.LeaderTasks()...)
 	return nil
-}
-
-// left returns how long a run still takes, as the API forecasts it; 0 until the API has started.
-func (l *later) left(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
-	if r := l.Load(); r != nil {
-		return r.server.Watch().Left(ctx, run)
-	}
-	return 0, nil
 }
 
 // health returns the API's report, unabridged; nil until the API has started.

@@ -29,9 +29,6 @@ type seen struct {
 type facts struct {
 	began     time.Time // by the database's clock
 	report    *health.Report
-	due       []alert.DueRun
-	left      map[workqueue.RunID]time.Duration // remaining time of late runs; 0: no longer known
-	unknown   error                             // why an estimate failed
 	completed []alert.Completion
 	labels    map[workqueue.RunID]alert.Label
 }
@@ -49,29 +46,12 @@ func (f *facts) all() (all []seen) {
 		}
 		all = append(all, s)
 	}
-	for i := range f.due {
-		r := &f.due[i]
-		if left, known := f.left[r.ID]; known {
-			all = append(all, seen{change: RunWillMissTimes, key: r.ID.String(), plan: r.Plan, of: r.Endpoints, only: true,
-				Condition: f.willBeLate(r, left)})
-		}
-	}
 	for i := range f.completed {
 		c := &f.completed[i]
 		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, of: c.Endpoints, only: true, happened: true,
 			Condition: f.hasCompleted(c)})
 	}
 	return all
-}
-
-// willBeLate is a scheduled run that is estimated to end after its window. It begins when first seen.
-func (f *facts) willBeLate(r *alert.DueRun, left time.Duration) store.Condition {
-	row := store.Row{"subject": r.ID.String(), "since": f.began, "name": r.Name, "plan": r.Plan, "schedule": r.Schedule,
-		"deadline": r.EndDeadline}
-	if left > 0 {
-		row["ends"] = f.began.Add(left)
-	}
-	return store.RunWillBeLate.Condition(f.began, row)
 }
 
 func (f *facts) hasCompleted(c *alert.Completion) store.Condition {

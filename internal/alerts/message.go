@@ -127,7 +127,7 @@ func several(group string, n int64, first string) string {
 	words := map[string]string{
 		"run_" + string(RunCompleted): "runs have completed", "run_" + string(RunPaused): "runs are paused",
 		"run_" + string(RunWaits): "runs wait for an approval", "run_" + string(RunOverdue): "runs are overdue",
-		"run_" + string(RunWillMissTimes): "runs will miss their time",
+		"run_" + string(RunAtRisk): "runs will miss their time",
 	}[kind]
 	if words = cmp.Or(words, store.Kind(kind).Rule().Many); words != "" {
 		return fmt.Sprintf("%d %s%s", n, words, prefixed(" for endpoint ", store.OneLine(endpoint, maxTitle)))

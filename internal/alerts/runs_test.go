@@ -1,8 +1,6 @@
 package alerts_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/workqueue"
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
@@ -90,7 +87,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
-	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
+	b.apply("r", "when: {runs: [overdue, completed, deadline_at_risk], health: warning}\n"+host.rule())
 	d, lease := b.task(), b.lease()
 	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
 	of := func(kind store.Kind, subject, title string) store.Condition {
@@ -104,120 +101,19 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_deadline = tranche_now() - interval '1 hour'
 		WHERE id = $1`, run)
 	b.complete(failed, 1, 3)
-	b.says(held, of(store.FailedItems, failed.String(), "failed as health"))
+	b.says(held, of(store.FailedItems, failed.String(), "failed as health"), of(store.RunAtRisk, run.String(), "late"))
 	b.look(d, lease)
-	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 3 })
+	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 4 })
 	b.turn(d, lease)
 	var got []string
 	for _, m := range host.told(t) {
 		got = append(got, m.Title)
 	}
 	slices.Sort(got)
-	want := []string{"Completed, 3 items failed: run failed", "Not sealed in time: run mine", "held"}
+	want := []string{"Completed, 3 items failed: run failed", "Not sealed in time: run mine", "held", "late"}
 	if !slices.Equal(got, want) {
 		t.Errorf("it was told %q, want %q", got, want)
 	}
-}
-
-// A run that does not end in time, as fast as it goes, is told of once; the estimate may go up and down, and be gone.
-func TestRunsThatWillBeLate(t *testing.T) {
-	t.Parallel()
-	b, host := withReceiver(t)
-	run := b.run("nightly", "p", nil)
-	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
-		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	clock := &clocked{Store: b.store, now: time.Now()} // it is stalled
-	b.exec(`
-		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
-		VALUES ('s', tranche_now(), 'due', 1, 'started', tranche_now(), $2, $1, tranche_now())`,
-		run, clock.now.Add(time.Hour))
-	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
-	d, lease := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.Store = clock }), b.lease()
-	for _, c := range []struct {
-		left time.Duration
-		told int
-	}{
-		{0, 0}, {30 * time.Minute, 0}, {time.Hour + 30*time.Second, 0}, {90 * time.Minute, 1},
-		{59*time.Minute + 30*time.Second, 1}, {0, 1},
-		{2 * time.Hour, 1}, {30 * time.Minute, 2}, {2 * time.Hour, 3},
-	} {
-		b.mu.Lock()
-		b.left[run] = c.left
-		b.mu.Unlock()
-		b.turn(d, lease)
-		if host.count() != c.told {
-			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
-		}
-	}
-	b.exec(`UPDATE schedule_occurrence SET late_action = 'reported', late_at = tranche_now(),
-		end_deadline = tranche_now() - interval '1 minute'`)
-	b.look(d, lease)
-	b.sendUntil(d, lease, "it was told that it is overdue", func() bool { return host.count() == 4 })
-	b.complete(run, 1, 0)
-	b.look(d, lease)
-	b.sendUntil(d, lease, "it was told that it has ended", func() bool { return host.count() == 6 })
-	told := host.told(t)
-	if told[0].Title != "Will miss its time: run nightly of schedule s" || told[1].Status != "over" ||
-		told[3].Title != "A run of schedule s is late" {
-		t.Errorf("%+v", told)
-	}
-}
-
-// A run that was told of and is not estimated any more, since many others are to end before, is not over.
-func TestRunsThatAreNotEstimated(t *testing.T) {
-	t.Parallel()
-	b, host := withReceiver(t)
-	run := b.run("nightly", "p", nil)
-	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
-		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	const start = `
-		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
-		VALUES ('s', tranche_now() + make_interval(secs => $2), 'due', 1, 'started', tranche_now(),
-			tranche_now() + make_interval(hours => $3), $1, tranche_now())`
-	b.exec(start, run, 0, 20)
-	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
-	d, lease := b.task(), b.lease()
-	b.left[run] = 30 * time.Hour
-	b.turn(d, lease)
-	for i := range 100 {
-		b.exec(start, b.run(fmt.Sprint("sooner ", i), "p", nil), i+1, 10)
-	}
-	b.turn(d, lease)
-	if host.count() != 1 {
-		t.Errorf("it was told %+v", host.told(t))
-	}
-}
-
-// A run that cannot be estimated keeps nothing else from being told.
-func TestARunThatCannotBeEstimated(t *testing.T) {
-	t.Parallel()
-	b, host := withReceiver(t)
-	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
-	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
-		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
-	b.exec(`
-		INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, end_deadline, run_id, ended_at)
-		SELECT 's', tranche_now() + make_interval(secs => n), 'due', 1, 'started', tranche_now(),
-			tranche_now() + make_interval(hours => n::int), r, tranche_now()
-		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})
-	b.apply("r", "when: {runs: [will_be_late], health: warning}\n"+host.rule())
-	b.says(condition("e", store.Warning))
-	b.left[good] = 30 * time.Hour
-	wrong := errors.New("it cannot be told")
-	d := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) {
-		left := c.Left
-		c.Left = func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
-			if run == bad {
-				return 0, wrong
-			}
-			return left(ctx, run)
-		}
-	})
-	lease := b.lease()
-	if _, err := d.Look(t.Context(), lease); !errors.Is(err, wrong) {
-		t.Errorf("it says %v", err)
-	}
-	b.sendUntil(d, lease, "both were told", func() bool { return host.count() == 2 })
 }
 
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.

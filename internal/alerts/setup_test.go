@@ -52,7 +52,6 @@ type bench struct {
 
 	mu     sync.Mutex
 	report health.Report
-	left   map[workqueue.RunID]time.Duration
 }
 
 func setup(t *testing.T) *bench {
@@ -60,7 +59,7 @@ func setup(t *testing.T) *bench {
 	pool := testenv.Pool(t)
 	db := database.New(pool)
 	return &bench{T: t, pool: pool, store: alert.New(db), health: store.New(db), sessions: session.New(db),
-		conns: &connections.Connections{}, left: map[workqueue.RunID]time.Duration{}}
+		conns: &connections.Connections{}}
 }
 
 // withReceiver is a bench with a host that is told by HTTP.
@@ -105,11 +104,6 @@ func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts
 		Timeout: time.Minute}
 	with := alerts.TaskConfig{Store: b.store, FirstRetry: time.Millisecond,
 		Health: b.reported,
-		Left: func(_ context.Context, run workqueue.RunID) (time.Duration, error) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.left[run], nil
-		},
 	}
 	for _, f := range change {
 		f(&config, &with)

@@ -30,11 +30,11 @@ type RunChange string
 
 // The run changes that rules can report.
 const (
-	RunCompleted     RunChange = "completed"
-	RunPaused        RunChange = "paused" // by its threshold or an operator
-	RunWaits         RunChange = "waits_for_approval"
-	RunOverdue       RunChange = "overdue"      // not sealed, or not ended, in time
-	RunWillMissTimes RunChange = "will_be_late" // estimated to end too late
+	RunCompleted RunChange = "completed"
+	RunPaused    RunChange = "paused" // by its threshold or an operator
+	RunWaits     RunChange = "waits_for_approval"
+	RunOverdue   RunChange = "overdue"          // not sealed, or not ended, in time
+	RunAtRisk    RunChange = "deadline_at_risk" // by forecast it will not be done by its done_by
 )
 
 // Spec is a rule.
@@ -58,7 +58,7 @@ type Spec struct {
 
 // When says what a rule reports.
 type When struct {
-	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,will_be_late"`
+	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,deadline_at_risk"`
 	// Health is the minimum severity of conditions; empty: none.
 	Health store.Severity `json:"health,omitempty" enum:"info,warning,critical"`
 }
@@ -68,7 +68,7 @@ type When struct {
 //
 //	name: night-watch
 //	when:
-//	  runs: [completed, paused, waits_for_approval, overdue, will_be_late]
+//	  runs: [completed, paused, waits_for_approval, overdue, deadline_at_risk]
 //	  health: warning            # conditions of at least this severity begin and end
 //	plans: [year-end]            # only what is about one of these plans or endpoints
 //	endpoints: [compose]

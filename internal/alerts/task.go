@@ -48,10 +48,8 @@ const (
 // Store keeps rules and messages, as workqueue/alert does.
 type Store interface {
 	Active(ctx context.Context) ([]alert.Rule, error)
-	Due(ctx context.Context) ([]alert.DueRun, error)
 	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
 	Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]alert.Label, error)
-	Standing(ctx context.Context, kind string) (map[string]bool, error)
 	Now(ctx context.Context) (time.Time, error)
 	Note(ctx context.Context, lease workqueue.Lease, look *alert.Look, compose func([]alert.Listed) ([]alert.Message,
 		error)) (made int, err error)
@@ -68,8 +66,6 @@ type TaskConfig struct {
 	Receivers *Receivers
 	// Health returns the health report; nil, nil: not known yet.
 	Health func(ctx context.Context) (*health.Report, error)
-	// Left estimates the remaining time of a run; 0: unknown.
-	Left func(ctx context.Context, run workqueue.RunID) (time.Duration, error)
 	// Wake makes the leader run a leader task now; nil: it runs at its next interval.
 	Wake func(task string)
 	Log  *zap.Logger // nil: none
@@ -88,8 +84,8 @@ type LeaderTask struct {
 
 // New returns the leader tasks of a node.
 func New(cfg TaskConfig) (*LeaderTask, error) {
-	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil || cfg.Left == nil {
-		return nil, errors.New("alerts: a store, receivers, the health and estimates are needed")
+	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil {
+		return nil, errors.New("alerts: a store, receivers and the health are needed")
 	}
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
@@ -116,7 +112,7 @@ func (d *LeaderTask) Look(ctx context.Context, lease workqueue.Lease) (again tim
 	if err != nil || f == nil {
 		return lookEvery, err
 	}
-	all, made, err := f.all(), 0, f.unknown
+	all, made := f.all(), 0
 	for i := range rules {
 		n, bad := d.note(ctx, lease, &rules[i], specs[i], f, all)
 		if errors.Is(bad, workqueue.ErrNotLeader) || ctx.Err() != nil {
@@ -170,7 +166,7 @@ func readSpec(name string, text json.RawMessage) (*Spec, error) {
 
 // gather reads all facts. It returns none while PostgreSQL does not answer.
 func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f *facts, err error) {
-	f = &facts{left: map[workqueue.RunID]time.Duration{}}
+	f = &facts{}
 	if f.began, err = d.cfg.Store.Now(ctx); err != nil {
 		return nil, err
 	}
@@ -218,49 +214,6 @@ func (d *LeaderTask) gatherRuns(ctx context.Context, f *facts, want map[RunChang
 			f.began = f.completed[n-1].At
 		}
 	}
-	if _, asked := want[RunWillMissTimes]; asked {
-		return d.estimate(ctx, f)
-	}
-	return nil
-}
-
-// maxEstimates limits the runs estimated per check to those due first. For the rest the reported state stays.
-const maxEstimates = 100
-
-// sureAfter is by how much a run must miss its time to be reported, and meet it, by the estimate, for that to be
-// over. Estimates fluctuate.
-const sureAfter = time.Minute
-
-func (d *LeaderTask) estimate(ctx context.Context, f *facts) error {
-	var err error
-	if f.due, err = d.cfg.Store.Due(ctx); err != nil {
-		return err
-	}
-	before, err := d.cfg.Store.Standing(ctx, runPrefix+string(RunWillMissTimes))
-	if err != nil {
-		return err
-	}
-	for i := range f.due {
-		r := &f.due[i]
-		var left time.Duration
-		var err error
-		if i < maxEstimates {
-			left, err = d.cfg.Left(ctx, r.ID)
-		}
-		switch {
-		case errors.Is(err, workqueue.ErrNotFound):
-			continue
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil: // the reported state stays
-			left, f.unknown = 0, fmt.Errorf("estimate when run %s ends: %w", r.ID, err)
-		}
-		within, was := r.EndDeadline.Sub(f.began), before[r.ID.String()]
-		switch {
-		case left > within+sureAfter, was && (left == 0 || within <= 0 || left > within-sureAfter):
-			f.left[r.ID] = left
-		}
-	}
 	return nil
 }
 
@@ -280,9 +233,6 @@ func (d *LeaderTask) note(
 	}
 	for _, kind := range f.report.Cut {
 		look.Cut = append(look.Cut, string(kind), runPrefix+kind.Rule().Change)
-	}
-	if len(f.due) == alert.MaxRuns {
-		look.Cut = append(look.Cut, runPrefix+string(RunWillMissTimes))
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)

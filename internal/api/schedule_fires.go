@@ -46,6 +46,12 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 		return out, err
 	}
 	set := settingsOfFire(job.Spec, &resolved, job.Claim.FireKey)
+	if by := job.Claim.DoneBy; by != nil {
+		set.DoneBy = new(by.UTC().Format(time.RFC3339))
+	}
+	if set.Zone, err = time.LoadLocation(job.Spec.Zone); err != nil {
+		return out, err
+	}
 	req, look, err := s.starts.Request(ctx, set, "schedule "+job.Claim.Schedule)
 	if err != nil {
 		return out, err

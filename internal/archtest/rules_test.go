@@ -324,7 +324,7 @@ func rooms(servers []string) map[string]rule {
 		{"pace", "session"},
 		{"dispatch", "pace"},
 		{"settle", "pace session"},
-		{"control", "pace settle"},
+		{"control", "forecast pace session settle"},
 		{"start", "control pace session settle"},
 		{"redo", "control session settle"},
 		{"collector", "dispatch pace session"},

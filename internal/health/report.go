@@ -21,7 +21,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -130,25 +129,6 @@ func (w *Watch) Foretold(ctx context.Context) ([]inspect.RunSummary, time.Time, 
 		err = w.Stand(ctx, runs)
 	}
 	return runs, at, err
-}
-
-// Left returns the least remaining duration of a run; 0: unknown, or it is blocked.
-func (w *Watch) Left(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
-	runs, at, err := w.Foretold(ctx)
-	if err != nil {
-		return 0, err
-	}
-	i := slices.IndexFunc(runs, func(r inspect.RunSummary) bool { return r.ID == run })
-	if i >= 0 {
-		return runs[i].Left(at), nil
-	}
-	view, err := inspect.New(w.cfg.Store).Run(ctx, run) // beyond the 50
-	if err != nil {
-		return 0, err
-	}
-	runs = []inspect.RunSummary{view.RunSummary}
-	err = w.Stand(ctx, runs)
-	return runs[0].Left(view.At), err
 }
 
 // Stand sets, for those runs of a list that are in progress, why they stand, as far as a look of the last few seconds

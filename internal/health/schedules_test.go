@@ -72,9 +72,14 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
 
 	run := start("late")
-	w.exec(`UPDATE schedule_occurrence SET end_deadline = tranche_now(), late_at = tranche_now(), late_action = 'reported'
-		WHERE schedule = 'late'`)
-	w.appears(store.ScheduleLate, run.String(), store.Warning, "schedule late", "tranche run explain "+run.String())
+	w.exec(`UPDATE batchrun SET done_by = tranche_now() + interval '1 h', at_risk = '{"since": "2026-11-27T01:00:00Z",
+		"late": "40 min", "ends": "2026-11-27T06:40:00Z", "fix": {"text": "budget of a from 8 to 11", "command": "do it"}}'
+		WHERE id = $1`, run)
+	w.appears(store.RunAtRisk, run.String(), store.Warning, "Will be 40 min late", "budget of a from 8 to 11: `do it`")
+	w.exec(`UPDATE schedule_occurrence SET late_at = tranche_now(), late_action = 'paused' WHERE schedule = 'late'`)
+	testenv.Advance(w, w.pool, time.Hour)
+	w.goes(store.RunAtRisk, run.String())
+	w.appears(store.RunLate, run.String(), store.Warning, "did: paused", "tranche run explain "+run.String())
 	testenv.Must(control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)
-	w.goes(store.ScheduleLate, run.String())
+	w.goes(store.RunLate, run.String())
 }

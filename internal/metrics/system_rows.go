@@ -76,6 +76,8 @@ func runRows() []row[*seen] {
 			}},
 		{"tranche_runs_overdue", "Open runs not sealed before their deadline.", "",
 			number(func(m *healthstore.Metrics) int64 { return m.Overdue })},
+		{"tranche_runs_late", "Runs not done by their done_by.", "",
+			number(func(m *healthstore.Metrics) int64 { return m.Late })},
 	}
 }
 
@@ -239,8 +241,6 @@ func besideRows() []row[*seen] {
 			number(func(m *m) int64 { return m.Schedules.Unstarted })},
 		{"tranche_schedules_failing", "Schedules whose last due time has no run.", "",
 			number(func(m *m) int64 { return m.Schedules.Failing })},
-		{"tranche_schedules_late", "Scheduled runs that continue after their window.", "",
-			number(func(m *m) int64 { return m.Schedules.Late })},
 		{"tranche_dead_letters", "Dead letters that wait for an operator, at most 10000.", "",
 			number(func(m *m) int64 { return m.Leftovers.Letters })},
 		{"tranche_replies_quarantined", "Messages quarantined in the last day, at most 10000.", "",

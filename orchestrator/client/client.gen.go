@@ -424,6 +424,23 @@ type ApproveSettings struct {
 	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty"`
 }
 
+type AtRisk struct {
+	// Since when that was found
+	Since time.Time `json:"since"`
+
+	// Ends when half of the forecast's courses end; whoever is waited for comes at once
+	Ends time.Time `json:"ends"`
+
+	// Late by how much that is too late, as text
+	Late string `json:"late"`
+
+	// BoundBy what keeps it from being faster, as a sentence
+	BoundBy string `json:"bound_by,omitempty"`
+
+	// Fix a single change that would be enough; absent: none is known
+	Fix *Fix `json:"fix,omitempty"`
+}
+
 type Attempt struct {
 	Slice      string `json:"slice"`
 	Generation int32  `json:"generation"`
@@ -1706,8 +1723,8 @@ type Fire struct {
 	// StartBy nor after
 	StartBy *time.Time `json:"start_by,omitempty"`
 
-	// EndDeadline when its run should have ended
-	EndDeadline *time.Time `json:"end_deadline,omitempty"`
+	// DoneBy when its run should have ended
+	DoneBy *time.Time `json:"done_by,omitempty"`
 
 	// LateAction what was done when it had not
 	LateAction string  `json:"late_action,omitempty"`
@@ -1742,8 +1759,16 @@ type Firing struct {
 	Local string `json:"local"`
 
 	// Start with jitter and window
-	Start       time.Time  `json:"start"`
-	EndDeadline *time.Time `json:"end_deadline,omitempty"`
+	Start  time.Time  `json:"start"`
+	DoneBy *time.Time `json:"done_by,omitempty"`
+}
+
+type Fix struct {
+	// Text like: budget of statement from 8 to 11
+	Text string `json:"text"`
+
+	// Command that makes it; absent: it is made elsewhere
+	Command string `json:"command,omitempty"`
 }
 
 type Forecast struct {
@@ -2621,6 +2646,16 @@ type OpenSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
+	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	//
+	// Examples: 06:00 Europe/Berlin
+	DoneBy *string `json:"done_by,omitempty"`
+
+	// Gentle with done_by: no more in flight than that needs
+	//
+	// Examples: true
+	Gentle *bool `json:"gentle,omitempty"`
+
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	//
 	// Examples: 1%
@@ -2873,7 +2908,7 @@ type PaceView struct {
 type PastPace struct {
 	At time.Time `json:"at"`
 
-	// What one of in_flight, rate, chunk, chunk_cap, breaker
+	// What one of in_flight, rate, chunk, chunk_cap, breaker, cap, share
 	What   string `json:"what"`
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
@@ -3434,6 +3469,12 @@ type RunChanges struct {
 	// Priority runs with a greater number go first
 	Priority *int `json:"priority,omitempty"`
 
+	// DoneBy when it is to have ended: 06:00, 06:00 Europe/Berlin, a time, or none
+	DoneBy *string `json:"done_by,omitempty"`
+
+	// Gentle with done_by: no more in flight than that needs
+	Gentle *bool `json:"gentle,omitempty"`
+
 	// MaxFailed more failures pause the run: 500, 1% or none
 	MaxFailed *string `json:"max_failed,omitempty"`
 
@@ -3642,6 +3683,16 @@ type RunSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
+	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	//
+	// Examples: 06:00 Europe/Berlin
+	DoneBy *string `json:"done_by,omitempty"`
+
+	// Gentle with done_by: no more in flight than that needs
+	//
+	// Examples: true
+	Gentle *bool `json:"gentle,omitempty"`
+
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	//
 	// Examples: 1%
@@ -3830,6 +3881,15 @@ type RunSummary struct {
 
 	// Forecast when it will end; absent when it has
 	Forecast *Forecast `json:"forecast,omitempty"`
+
+	// DoneBy when it is to have ended; its pace follows from that
+	DoneBy *time.Time `json:"done_by,omitempty"`
+
+	// Gentle no more of it is in flight than that needs
+	Gentle bool `json:"gentle,omitempty"`
+
+	// AtRisk why it will not have ended by then; absent: it will, or no one knows
+	AtRisk *AtRisk `json:"at_risk,omitempty"`
 
 	// Sampling its canary is in progress
 	Sampling bool `json:"sampling,omitempty"`
@@ -4365,10 +4425,16 @@ type StepView struct {
 	Progress float64 `json:"progress"`
 
 	// Rate items answered a second, over the last ten seconds
-	Rate       float64      `json:"rate"`
-	Settings   SettingsView `json:"settings"`
-	OpenBlocks int          `json:"open_blocks"`
-	Items      int64        `json:"items"`
+	Rate     float64      `json:"rate"`
+	Settings SettingsView `json:"settings"`
+
+	// Cap requests in flight at most: its run is gentle, and needs no more
+	Cap int `json:"cap,omitempty"`
+
+	// Share of what it shares it gets so many times as much as one of 1: its run would be late
+	Share      int   `json:"share"`
+	OpenBlocks int   `json:"open_blocks"`
+	Items      int64 `json:"items"`
 
 	// Waiting items that need another step first, or that are held
 	Waiting int64 `json:"waiting"`
@@ -4839,6 +4905,12 @@ type ListRunsParams struct {
 type StartRunParams struct {
 	// Priority runs with a greater number go first
 	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
+
+	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	DoneBy string `form:"done_by,omitempty" json:"done_by,omitempty"`
+
+	// Gentle with done_by: no more in flight than that needs
+	Gentle string `form:"gentle,omitempty" json:"gentle,omitempty"`
 
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
@@ -5928,6 +6000,8 @@ func (c *Client) AllRuns(ctx context.Context, params ListRunsParams, options ...
 func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (*Stream, error) {
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs"), contentType: contentType, body: body}
 	ask.add("priority", params.Priority, true)
+	ask.add("done_by", params.DoneBy, true)
+	ask.add("gentle", params.Gentle, true)
 	ask.add("max_failed", params.MaxFailed, true)
 	ask.add("fail_fast", params.FailFast, true)
 	ask.add("canary", params.Canary, true)
@@ -6810,4 +6884,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of a59a1e6aaae1d3af6d60333c429408ef, is 1e6453ee4c771bf40070b97076bf4a02289711a3745d962cf871c6ef6e0abbe2.
+// Of 07fcf731f3ae0acceb6bb6665e73cc58, is 48c28f50af780995ed8b3117176b9cff16a2fa9de7212e03d3b5f4ebf2e85def.

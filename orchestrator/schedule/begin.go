@@ -123,8 +123,8 @@ func outOfTime(f *store.WaitingFire, spec *Spec) *store.FireEnd {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
 			end := &store.FireEnd{State: store.FireWaiting, Reason: "its window is shut; it waits for the next",
 				StartAt: &at}
-			if by, limited := spec.EndDeadline(at); limited {
-				end.EndDeadline = &by
+			if by, limited := spec.DoneBy(at); limited {
+				end.DoneBy = &by
 			}
 			return end
 		}

@@ -112,11 +112,11 @@ func (r byElapsed) next(after time.Time) time.Time {
 	}
 }
 
-// Window says when runs may start, and when they should have ended: times of day in the schedule's zone. A window may
-// go past midnight.
+// Window says when runs may start, and when they are to have ended: times of day in the schedule's zone. It may go past
+// midnight.
 type Window struct {
-	NotBefore   *TimeOfDay `json:"not_before,omitempty"`   // a due time outside waits until then
-	EndDeadline *TimeOfDay `json:"end_deadline,omitempty"` // of the same night
+	NotBefore *TimeOfDay `json:"not_before,omitempty"` // a due time outside waits until then
+	DoneBy    *TimeOfDay `json:"done_by,omitempty"`    // of the same night
 }
 
 // TimeOfDay is minutes since midnight on the clock: 22:00.
@@ -171,8 +171,8 @@ func (w Window) open(c clock, t time.Time) (from, to time.Time) {
 		return t, time.Time{}
 	}
 	closing := TimeOfDay(0) // without an end it is open until midnight
-	if w.EndDeadline != nil {
-		closing = *w.EndDeadline
+	if w.DoneBy != nil {
+		closing = *w.DoneBy
 	}
 	if end := closing.after(c, w.NotBefore.until(c, t)); t.Before(end) {
 		return t, end
@@ -220,20 +220,20 @@ func (s *Spec) StartBy(planned time.Time) (by time.Time, limited bool) {
 	return planned.Add(time.Duration(s.StartDeadline)), true
 }
 
-// EndDeadline returns when a run that starts at a time should have ended.
-func (s *Spec) EndDeadline(start time.Time) (by time.Time, limited bool) {
-	if s.Window.EndDeadline == nil {
+// DoneBy returns when a run that starts at a time should have ended.
+func (s *Spec) DoneBy(start time.Time) (by time.Time, limited bool) {
+	if s.Window.DoneBy == nil {
 		return time.Time{}, false
 	}
-	return s.Window.EndDeadline.after(s.clock, start).UTC(), true
+	return s.Window.DoneBy.after(s.clock, start).UTC(), true
 }
 
 // Firing is a due time and what follows from it.
 type Firing struct {
-	Due         time.Time  `json:"due"`
-	Local       string     `json:"local" doc:"the due time in the zone of the schedule"`
-	Start       time.Time  `json:"start" doc:"with jitter and window"`
-	EndDeadline *time.Time `json:"end_deadline,omitempty"`
+	Due    time.Time  `json:"due"`
+	Local  string     `json:"local" doc:"the due time in the zone of the schedule"`
+	Start  time.Time  `json:"start" doc:"with jitter and window"`
+	DoneBy *time.Time `json:"done_by,omitempty"`
 }
 
 // Preview returns the next n firings.
@@ -241,8 +241,8 @@ func (s *Spec) Preview(after time.Time, n int) []Firing {
 	out := make([]Firing, 0, n)
 	for _, due := range s.NextN(after, n) {
 		f := Firing{Due: due, Local: due.In(s.clock.zone).Format("Mon 2006-01-02 15:04 -07:00"), Start: s.Planned(due)}
-		if by, limited := s.EndDeadline(f.Start); limited {
-			f.EndDeadline = &by
+		if by, limited := s.DoneBy(f.Start); limited {
+			f.DoneBy = &by
 		}
 		out = append(out, f)
 	}

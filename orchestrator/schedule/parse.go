@@ -32,7 +32,8 @@ import (
 //	overlap: skip               # or queue, cancel_old
 //	misfire: once               # or all (with misfire_limit: 10), none
 //	jitter: 5m
-//	window: {not_before: "22:00", end_deadline: "06:00"}
+//	not_before: "22:00"
+//	done_by: "06:00"
 //	on_late: report             # or pause, cancel
 //	start_deadline: 1h
 //	start_attempts: 5
@@ -93,11 +94,14 @@ func (s *Spec) checkPolicies(doc *strictyaml.Document) error {
 	if doc.Given("misfire_limit") && s.Misfire != MisfireAll {
 		return doc.Fail("misfire_limit", "it goes with misfire: all")
 	}
-	if s.Window.NotBefore != nil && s.Window.EndDeadline != nil && *s.Window.NotBefore == *s.Window.EndDeadline {
-		return doc.Fail("window", "not_before and end_deadline are the same time, so that it is never open")
+	if s.Window.NotBefore != nil && s.Window.DoneBy != nil && *s.Window.NotBefore == *s.Window.DoneBy {
+		return doc.Fail("not_before", "it is the same time as done_by, so that nothing could ever start")
 	}
-	if doc.Given("on_late") && s.Window.EndDeadline == nil {
-		return doc.Fail("on_late", "it goes with a window that has end_deadline")
+	if doc.Given("on_late") && s.Window.DoneBy == nil {
+		return doc.Fail("on_late", "it goes with done_by")
+	}
+	if s.Settings.DoneBy != nil {
+		return doc.Fail("settings.done_by", "done_by is the schedule's own: leave it out of settings")
 	}
 	return nil
 }

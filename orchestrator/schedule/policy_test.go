@@ -15,53 +15,54 @@ import (
 
 func TestWindow(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ window, zone, due, start, endDeadline string }{
+	for _, c := range []struct{ window, zone, due, start, doneBy string }{
 		// Over midnight.
-		{"{not_before: '22:00', end_deadline: '06:00'}", "UTC", "2026-01-01T20:00:00Z",
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T20:00:00Z",
 			"2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
-		{"{not_before: '22:00', end_deadline: '06:00'}", "UTC", "2026-01-01T23:00:00Z",
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T23:00:00Z",
 			"2026-01-01T23:00:00Z", "2026-01-02T06:00:00Z"},
-		{"{not_before: '22:00', end_deadline: '06:00'}", "UTC", "2026-01-02T05:59:59Z",
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T05:59:59Z",
 			"2026-01-02T05:59:59Z", "2026-01-02T06:00:00Z"},
-		{"{not_before: '22:00', end_deadline: '06:00'}", "UTC", "2026-01-02T06:00:00Z",
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T06:00:00Z",
 			"2026-01-02T22:00:00Z", "2026-01-03T06:00:00Z"},
-		{"{not_before: '22:00', end_deadline: '06:00'}", "UTC", "2026-01-01T22:00:00Z",
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T22:00:00Z",
 			"2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
 		// Within a day, and halves.
-		{"{not_before: '09:00', end_deadline: '17:00'}", "Asia/Tokyo", "2026-01-01T12:00:00Z",
+		{"{not_before: '09:00', done_by: '17:00'}", "Asia/Tokyo", "2026-01-01T12:00:00Z",
 			"2026-01-02T00:00:00Z", "2026-01-02T08:00:00Z"},
 		{"{not_before: '22:00'}", "UTC", "2026-01-01T23:30:00Z", "2026-01-01T23:30:00Z", ""},
 		{"{not_before: '22:00'}", "UTC", "2026-01-02T00:00:00Z", "2026-01-02T22:00:00Z", ""},
-		{"{end_deadline: '06:00'}", "UTC", "2026-01-01T06:00:00Z", "2026-01-01T06:00:00Z", "2026-01-02T06:00:00Z"},
+		{"{done_by: '06:00'}", "UTC", "2026-01-01T06:00:00Z", "2026-01-01T06:00:00Z", "2026-01-02T06:00:00Z"},
 		// Berlin jumps from 2 to 3 on 29 March: an end that is left out is where the clock jumps, and so is a beginning.
-		{"{not_before: '22:00', end_deadline: '02:30'}", "Europe/Berlin", "2026-03-28T21:30:00Z",
+		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-03-28T21:30:00Z",
 			"2026-03-28T21:30:00Z", "2026-03-29T01:00:00Z"},
-		{"{not_before: '02:30', end_deadline: '06:00'}", "Europe/Berlin", "2026-03-29T00:00:00Z",
+		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-03-29T00:00:00Z",
 			"2026-03-29T01:00:00Z", "2026-03-29T04:00:00Z"},
 		// It goes from 3 to 2 on 25 October: the first half past two counts, for both.
-		{"{not_before: '22:00', end_deadline: '02:30'}", "Europe/Berlin", "2026-10-24T21:00:00Z",
+		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-10-24T21:00:00Z",
 			"2026-10-24T21:00:00Z", "2026-10-25T00:30:00Z"},
-		{"{not_before: '02:30', end_deadline: '06:00'}", "Europe/Berlin", "2026-10-25T01:10:00Z",
+		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-10-25T01:10:00Z",
 			"2026-10-25T01:10:00Z", "2026-10-25T05:00:00Z"},
 		// Apia had no 30 December 2011.
-		{"{not_before: '22:00', end_deadline: '06:00'}", "Pacific/Apia", "2011-12-30T08:30:00Z",
+		{"{not_before: '22:00', done_by: '06:00'}", "Pacific/Apia", "2011-12-30T08:30:00Z",
 			"2011-12-30T08:30:00Z", "2011-12-30T10:00:00Z"},
 	} {
-		s := parse(t, fmt.Sprintf("every: 5m\nzone: %s\nwindow: %s\n", c.zone, c.window))
+		s := parse(t, fmt.Sprintf("every: 5m\nzone: %s\n%s\n", c.zone,
+			strings.NewReplacer("{", "", "}", "", ", ", "\n").Replace(c.window)))
 		start := s.Planned(instant(t, c.due))
 		if !start.Equal(instant(t, c.start)) {
 			t.Errorf("%s in %s: due at %s it starts at %s; want %s", c.window, c.zone, c.due, start, c.start)
 		}
-		by, limited := s.EndDeadline(start)
-		if limited != (c.endDeadline != "") || limited && !by.Equal(instant(t, c.endDeadline)) {
-			t.Errorf("%s in %s: due at %s it is to be done by %s; want %s", c.window, c.zone, c.due, by, c.endDeadline)
+		by, limited := s.DoneBy(start)
+		if limited != (c.doneBy != "") || limited && !by.Equal(instant(t, c.doneBy)) {
+			t.Errorf("%s in %s: due at %s it is to be done by %s; want %s", c.window, c.zone, c.due, by, c.doneBy)
 		}
 	}
 }
 
 func TestStartAtWaitsForTheWindowThatIsOpenNow(t *testing.T) {
 	t.Parallel()
-	s := parse(t, "cron: 0 23 * * *\nwindow: {not_before: '22:00', end_deadline: '06:00'}\nstart_deadline: 2h\n")
+	s := parse(t, "cron: 0 23 * * *\nnot_before: '22:00'\ndone_by: '06:00'\nstart_deadline: 2h\n")
 	planned := instant(t, "2026-01-01T23:00:00Z")
 	for now, want := range map[string]string{
 		"2026-01-01T20:00:00Z": "2026-01-01T23:00:00Z",
@@ -109,7 +110,7 @@ func TestJitter(t *testing.T) {
 	if want := 535_491 * time.Millisecond; known != want {
 		t.Errorf("the jitter of %s is %s and was %s: nodes of two versions would not agree", begin, known, want)
 	}
-	narrow := parse(t, "every: 5m\njitter: 3h\nwindow: {not_before: '22:00', end_deadline: '23:00'}\n")
+	narrow := parse(t, "every: 5m\njitter: 3h\nnot_before: '22:00'\ndone_by: '23:00'\n")
 	for _, due := range narrow.NextN(begin, 300) {
 		if at := narrow.Planned(due); at.Hour() != 22 {
 			t.Fatalf("due at %s it starts at %s", due, at)
@@ -143,7 +144,7 @@ func TestDue(t *testing.T) {
 		{hourly + "misfire: none\n", "08:00:00", "12:00:30", "12:00", "09:00 10:00 11:00"},
 		{hourly + "misfire: all\nmisfire_limit: 2\n", "08:00:00", "12:00:30", "10:00 11:00 12:00", "09:00"},
 		// What waits for its window is not missed.
-		{hourly + "misfire: none\nwindow: {not_before: '12:00', end_deadline: '20:00'}\n",
+		{hourly + "misfire: none\nnot_before: '12:00'\ndone_by: '20:00'\n",
 			"08:00:00", "11:55:00", "09:00 10:00 11:00", ""},
 	} {
 		s := parse(t, c.lines)
@@ -193,10 +194,10 @@ func TestDueAfterYears(t *testing.T) {
 
 func TestPreview(t *testing.T) {
 	t.Parallel()
-	s := parse(t, "cron: 30 2 * * *\nzone: Europe/Berlin\nwindow: {end_deadline: '06:00'}\n")
+	s := parse(t, "cron: 30 2 * * *\nzone: Europe/Berlin\ndone_by: '06:00'\n")
 	got := s.Preview(instant(t, "2026-03-28T12:00:00Z"), 2)
 	if len(got) != 2 || got[0].Local != "Sun 2026-03-29 03:00 +02:00" || !got[0].Start.Equal(got[0].Due) ||
-		!got[0].EndDeadline.Equal(instant(t, "2026-03-29T04:00:00Z")) || got[1].Local != "Mon 2026-03-30 02:30 +02:00" {
+		!got[0].DoneBy.Equal(instant(t, "2026-03-29T04:00:00Z")) || got[1].Local != "Mon 2026-03-30 02:30 +02:00" {
 		t.Errorf("it looks like %+v", got)
 	}
 }
@@ -257,7 +258,7 @@ func TestNext(t *testing.T) {
 func TestStoredSpecIsTheSame(t *testing.T) {
 	t.Parallel()
 	s := parse(t, "cron: 30 2 * * 1-5\nzone: Europe/Berlin\njitter: 5m\n"+
-		"window: {not_before: '22:00', end_deadline: '06:00'}\n"+
+		"not_before: '22:00'\ndone_by: '06:00'\n"+
 		"settings: {rate: 100, chunk: auto}\nparams: {year: '{due.year}'}\nstart_deadline: 1h\n")
 	text := testenv.Must(json.Marshal(s))(t)
 	var back schedule.Spec

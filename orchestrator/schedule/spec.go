@@ -2,7 +2,7 @@
 // also reads items from files below the operator's directory, and from URLs.
 //
 // A [Spec] comes from [Parse]. [Spec.Next] is its due time after another; [Spec.Planned] is when the run of a due time
-// is to start, with jitter and window; [Spec.EndDeadline] is when it should have ended; [Spec.Due] divides the due
+// is to start, with jitter and window; [Spec.DoneBy] is when it should have ended; [Spec.Due] divides the due
 // times that have passed by the misfire policy; [Spec.Resolve] fills a due time into params, file names, URLs and
 // queries.
 //
@@ -97,8 +97,8 @@ type Spec struct {
 	Misfire      Misfire            `json:"misfire" enum:"once,all,none"`
 	MisfireLimit int                `json:"misfire_limit" min:"1" max:"100"`
 	Jitter       workqueue.Duration `json:"jitter,omitempty" min:"0s" max:"24h"`
-	Window       Window             `json:"window,omitzero"`
-	OnLate       OnLate             `json:"on_late" enum:"report,pause,cancel"`
+	Window
+	OnLate OnLate `json:"on_late" enum:"report,pause,cancel"`
 	// StartDeadline is after the planned start; then it is missed; 0: none.
 	StartDeadline workqueue.Duration `json:"start_deadline,omitempty" min:"1m" max:"744h"`
 	StartAttempts int                `json:"start_attempts" min:"1" max:"100"`

@@ -212,8 +212,8 @@ func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
 		if by, limited := spec.StartBy(planned); limited {
 			fire.StartBy = &by
 		}
-		if by, limited := spec.EndDeadline(fire.StartAt); limited {
-			fire.EndDeadline = &by
+		if by, limited := spec.DoneBy(fire.StartAt); limited {
+			fire.DoneBy = &by
 		}
 		fires = append(fires, fire)
 	}
@@ -337,7 +337,7 @@ func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *stor
 		policy = spec.OnLate
 	}
 	c := control.Control{Run: f.Run, Actor: actor(f.Schedule),
-		Reason: "it has not ended by " + f.EndDeadline.UTC().Format(time.RFC3339) + ", the end of its window"}
+		Reason: "it has not ended by " + f.DoneBy.UTC().Format(time.RFC3339) + ", the end of its window"}
 	note := "reported"
 	switch policy {
 	case LatePause:
@@ -354,6 +354,6 @@ func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *stor
 		return false, err
 	}
 	d.log.Warn("a run of a schedule is late", zap.String("schedule", f.Schedule), zap.Stringer("run", f.Run),
-		zap.Time("end_deadline", f.EndDeadline), zap.String("did", note))
+		zap.Time("done_by", f.DoneBy), zap.String("did", note))
 	return d.store.NoteLate(ctx, lease, f.FireKey, note)
 }

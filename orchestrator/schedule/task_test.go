@@ -204,7 +204,7 @@ func TestPaused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("s", hourly)
-	w.apply("waits", hourly+"window: {not_before: '22:00'}\n")
+	w.apply("waits", hourly+"not_before: '22:00'\n")
 	w.become("s", workqueue.DocumentPaused)
 	l := w.lead()
 	w.set("09:00:00")
@@ -236,7 +236,7 @@ func TestWindowAndLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "20:30:00")
 	for _, policy := range []string{"report", "pause", "cancel"} {
-		w.apply(policy, "cron: 0 21 * * *\nwindow: {not_before: '22:00', end_deadline: '06:00'}\non_late: "+policy+"\n")
+		w.apply(policy, "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '06:00'\non_late: "+policy+"\n")
 	}
 	l := w.lead()
 	w.set("21:00:00")
@@ -272,7 +272,7 @@ func TestWindowAndLate(t *testing.T) {
 func TestWindowShutMeanwhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "20:30:00")
-	w.apply("s", "cron: 0 21 * * *\nwindow: {not_before: '22:00', end_deadline: '23:00'}\noverlap: queue\n")
+	w.apply("s", "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '23:00'\noverlap: queue\n")
 	l := w.lead()
 	w.set("21:00:00")
 	l.settle()
@@ -281,7 +281,7 @@ func TestWindowShutMeanwhile(t *testing.T) {
 	l.settle()
 	f := w.last("s")
 	if f.State != store.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
-		f.EndDeadline.UTC().Format("02 15:04") != "06 23:00" {
+		f.DoneBy.UTC().Format("02 15:04") != "06 23:00" {
 		t.Errorf("it waits as %+v", f)
 	}
 	w.set("2031-05-06T20:00:00Z")

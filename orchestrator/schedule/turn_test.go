@@ -170,7 +170,7 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 func TestNotesAreFenced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
-	w.apply("s", hourly+"window: {not_before: '22:00'}\n")
+	w.apply("s", hourly+"not_before: '22:00'\n")
 	l := w.lead()
 	w.set("09:00:00")
 	l.settle()
@@ -200,7 +200,7 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("deadline", hourly+"start_deadline: 30m\n")
-	w.apply("window", hourly+"window: {not_before: \"08:00\", end_deadline: \"09:30\"}\n")
+	w.apply("window", hourly+"not_before: \"08:00\"\ndone_by: \"09:30\"\n")
 	w.apply("free", hourly)
 	w.dieStarting()
 	w.want("window", "09:00 starting")
@@ -381,7 +381,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
-	const window = "cron: 0 9-11 * * *\nwindow: {not_before: '09:00', end_deadline: '11:30'}\n"
+	const window = "cron: 0 9-11 * * *\nnot_before: '09:00'\ndone_by: '11:30'\n"
 	w.apply("cancel", window+"overlap: queue\non_late: cancel\n")
 	w.apply("pause", window+"overlap: queue\non_late: pause\n")
 	w.apply("skip", window+"on_late: cancel\n")
@@ -414,7 +414,7 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	if w.runs() != runs+1 {
 		t.Errorf("%d runs more; want 1", w.runs()-runs)
 	}
-	if f := w.last("cancel"); f.EndDeadline.Sub(f.StartAt) > 3*time.Hour {
+	if f := w.last("cancel"); f.DoneBy.Sub(f.StartAt) > 3*time.Hour {
 		t.Errorf("the last fire is %+v", f)
 	}
 }

@@ -175,18 +175,8 @@ func (s Store) end(
 	return nil
 }
 
-// MaxRuns bounds the runs, and completions, that a look reads.
+// MaxRuns limits the completions that a look reads.
 const MaxRuns = 20_000
-
-// DueRun is a run of a schedule with an end deadline.
-type DueRun struct {
-	ID          workqueue.RunID
-	Name        string
-	Plan        string
-	Endpoints   []string
-	Schedule    string
-	EndDeadline time.Time
-}
 
 // Completion is a completed run.
 type Completion struct {
@@ -203,16 +193,6 @@ type Completion struct {
 }
 
 const (
-	// batchrun_active; the occurrence of a run by schedule_occurrence_run.
-	dueRuns = `
-SELECT r.id, coalesce(r.name, ''), r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id),
-    f.schedule, f.end_deadline
-FROM batchrun r CROSS JOIN LATERAL (
-    SELECT schedule, end_deadline FROM schedule_occurrence f
-    WHERE f.run_id = r.id AND f.state = 'started' AND f.end_deadline IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
-WHERE r.state = 'running'
-ORDER BY f.end_deadline, r.id LIMIT $1`
-
 	// run_event_completed. A run restarted since has other counts now; the event has the right ones.
 	completions = `
 SELECT e.id::text, e.run_id, coalesce(r.name, ''), r.plan,
@@ -226,19 +206,7 @@ ORDER BY e.at, e.id LIMIT $2`
 	labelRuns = `
 SELECT r.id, r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id)
 FROM batchrun r WHERE r.id = ANY ($1)`
-
-	standing = `
-SELECT DISTINCT subject FROM alert_condition WHERE kind = $1 AND ended_at IS NULL AND NOT one_shot`
 )
-
-// Due returns runs with an end deadline, earliest first.
-func (s Store) Due(ctx context.Context) ([]DueRun, error) {
-	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueRun], dueRuns, MaxRuns)
-	if err != nil {
-		return nil, fmt.Errorf("read runs for alerts: %w", err)
-	}
-	return runs, nil
-}
 
 // Completions returns what has completed since a time.
 func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, error) {
@@ -270,19 +238,6 @@ func (s Store) Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueu
 		labels[l.Run] = l
 	}
 	return labels, nil
-}
-
-// Standing returns the subjects of a kind whose conditions hold according to some rule.
-func (s Store) Standing(ctx context.Context, kind string) (map[string]bool, error) {
-	subjects, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], standing, kind)
-	if err != nil {
-		return nil, fmt.Errorf("read what alerts have seen: %w", err)
-	}
-	held := map[string]bool{}
-	for _, subject := range subjects {
-		held[subject] = true
-	}
-	return held, nil
 }
 
 // Now returns the database's time.

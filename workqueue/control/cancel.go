@@ -176,8 +176,10 @@ WHERE b.run_id = $1
     AND (b.has_ready OR EXISTS (SELECT FROM back k WHERE k.step = b.step AND k.block = b.block))`
 
 	reviveRun = `
+WITH paced AS (` + ClearPace + `)
 UPDATE batchrun SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
-    finished_at = NULL, started_at = tranche_now()
+    finished_at = NULL, started_at = tranche_now(), done_by = CASE WHEN done_by > tranche_now() THEN done_by END,
+    at_risk = NULL
 WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 )
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,7 +25,9 @@ type RunChange struct {
 	Step      string // step that Settings applies to; may be empty if there is only one
 	Settings  StepChange
 	Priority  *int
-	MaxFailed *string // see [workqueue.FailedLimit]
+	MaxFailed *string    // see [workqueue.FailedLimit]
+	DoneBy    *time.Time // when it is to have ended; the zero time: whenever
+	Gentle    *bool
 	Reason    string
 	Actor     string
 }
@@ -43,6 +46,20 @@ const (
 	setPriority = `UPDATE batchrun SET priority = $2 WHERE id = $1`
 	priorityOf  = `SELECT priority FROM batchrun WHERE id = $1`
 
+	timesOf = `SELECT done_by, gentle FROM batchrun WHERE id = $1`
+
+	setTimes = `
+UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = CASE WHEN $2::timestamptz IS NULL THEN NULL ELSE at_risk END
+WHERE id = $1`
+
+	// What a schedule does with its run that is late goes by the run's time.
+	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL`
+
+	// ClearPace goes with a run whose time is taken away, once its steps are locked.
+	ClearPace = `
+UPDATE run_step SET in_flight_cap = NULL, share = 1
+WHERE run_id = $1 AND (in_flight_cap IS NOT NULL OR share > 1)`
+
 	// For an open run a percentage becomes a number at the seal, as in start's limitWhileOpen.
 	setMaxFailed = `
 UPDATE batchrun
@@ -53,7 +70,7 @@ WHERE id = $1 RETURNING failed_limit`
 
 // SetRun changes settings of a run, even an ended one. They apply from the next claim, or end of a request.
 func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err error) {
-	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil {
+	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil && c.DoneBy == nil && c.Gentle == nil {
 		return out, &workqueue.SettingError{Detail: "nothing to set: name a setting, like chunk or priority"}
 	}
 	if err := c.Settings.Validate(); err != nil {
@@ -87,6 +104,11 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 	d := &ledger.Difference{Before: map[string]any{}, After: map[string]any{}}
 	if err := step.Change(ctx, tx, c.Run, &c.Settings, d); err != nil {
 		return out, err
+	}
+	if c.DoneBy != nil && c.DoneBy.IsZero() || c.Gentle != nil && !*c.Gentle {
+		if _, err := tx.Exec(ctx, ClearPace, c.Run); err != nil {
+			return out, fmt.Errorf("clear the pace: %w", err)
+		}
 	}
 	if c.Priority != nil {
 		if err := moveUp(ctx, tx, c.Run, *c.Priority); err != nil {
@@ -144,10 +166,61 @@ func (r *RunHold) set(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledger.Di
 		}
 		d.Add("priority", before, *c.Priority)
 	}
+	if err := r.setTimes(ctx, tx, c, d); err != nil {
+		return err
+	}
 	if c.MaxFailed != nil {
 		return r.changeThreshold(ctx, tx, *c.MaxFailed, d)
 	}
 	return nil
+}
+
+// setTimes changes by when the run is to be done. Its pace follows with the leader's next look.
+func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledger.Difference) error {
+	if c.DoneBy == nil && c.Gentle == nil {
+		return nil
+	}
+	var by *time.Time
+	var gentle bool
+	if err := tx.QueryRow(ctx, timesOf, r.id).Scan(&by, &gentle); err != nil {
+		return fmt.Errorf("read when it is to be done: %w", err)
+	}
+	next, gently := by, gentle
+	if c.DoneBy != nil {
+		next = unlessZero(*c.DoneBy)
+		gently = gentle && next != nil
+	}
+	if c.Gentle != nil {
+		gently = *c.Gentle
+	}
+	if gently && next == nil {
+		return &workqueue.SettingError{Detail: "gentle goes with done_by: no more is in flight than is needed to be done " +
+			"by then"}
+	}
+	if _, err := tx.Exec(ctx, setTimes, r.id, next, gently); err != nil {
+		return fmt.Errorf("set when it is to be done: %w", err)
+	}
+	if _, err := tx.Exec(ctx, setOccurrence, r.id, next); err != nil {
+		return fmt.Errorf("set when it is to be done: %w", err)
+	}
+	d.Add("done_by", timeText(by), timeText(next))
+	d.Add("gentle", gentle, gently)
+	return nil
+}
+
+func timeText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// unlessZero is nil for the zero time.
+func unlessZero(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 func (r *RunHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed string, d *ledger.Difference) error {

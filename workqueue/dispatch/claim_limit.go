@@ -23,13 +23,13 @@ const (
 // rate. By the indexes work_block_turn and work_slice_waiting, $3 of each.
 const (
 	contender = `
-SELECT r.id, st.step, r.priority, st.in_flight_auto FROM ` + plane.RunAndStep + `
+SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.RunAndStep + `
 WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
   AND (SELECT count(*) FROM work_slice s
        WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.SliceInFlight +
-		`) < st.in_flight`
+		`) < least(st.in_flight, st.in_flight_cap)`
 
 	rivals = `
 SELECT e.endpoint, c.* FROM (
@@ -49,12 +49,13 @@ type contending struct {
 	StepRef
 	priority int
 	auto     bool
+	share    int
 }
 
 func (c *claims) scanRivals(rows pgx.Rows) error {
 	var r contending
 	var endpoint string
-	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto}, func() {
+	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto, &r.share}, func() {
 		if pace := c.paces[endpoint]; pace != nil {
 			pace.rivals = append(pace.rivals, r)
 		}
@@ -62,16 +63,17 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against counts the steps that a step shares with: others of at least its priority; auto: automatic ones.
+// against adds up the shares of the steps that a step shares with: others of at least its priority; auto: automatic ones.
 func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
+	counted := 0
 	for i := range p.rivals {
 		r := &p.rivals[i]
-		if r.StepRef == ref || r.priority < priority || all == rivalsCounted {
+		if r.StepRef == ref || r.priority < priority || counted == rivalsCounted {
 			continue
 		}
-		all++
-		if r.auto {
-			auto++
+		counted++
+		if all += r.share; r.auto {
+			auto += r.share
 		}
 	}
 	return all, auto
@@ -131,8 +133,8 @@ func (c *claim) contended() bool {
 		c.endpointBucket() != nil
 }
 
-// share limits the claim to its run's share of the endpoint: the limit divided by the number of runs that could use
-// a slot now, rounded up. Unused shares are not reserved: a run without claimable work, or at its own limit, is no
+// share limits the claim to its run's share of the endpoint: the limit divided among the runs that could use a slot
+// now, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at its own limit, is no
 // rival. A run above its share gets nothing until the rest have theirs, so freed slots go to those with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
@@ -141,21 +143,23 @@ func (c *claim) share() {
 		all, auto = all-auto, 0
 	}
 	if p.budget > 0 && all > 0 {
-		c.limit(Portion(p.budget, all)-l.live, BoundShare)
+		c.limit(Portion(p.budget, l.share, all)-l.live, BoundShare)
 	}
 	if l.auto && auto > 0 {
-		c.limit(Portion(p.limit, auto)-l.live, BoundShare)
+		c.limit(Portion(p.limit, l.share, auto)-l.live, BoundShare)
 	}
 	if b := c.endpointBucket(); b != nil && all > 0 {
-		b.Keep(all)
+		b.Keep(l.share, all)
 	}
 	if c.bound == BoundShare {
 		c.wait = shareWait
 	}
 }
 
-// Portion is one run's part of a limit shared with others, at least 1.
-func Portion(limit, others int) int { return (limit + others) / (others + 1) }
+// Portion is a share's part of a limit beside those of others, at least 1.
+func Portion(limit, share, others int) int {
+	return (limit*share + share + others - 1) / (share + others)
+}
 
 func (c *claim) chunkSize() int {
 	l := &c.load

@@ -36,7 +36,8 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
        CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
        st.name, st.kind, st.config::text, st.input_item, st.inputs, st.request_timeout,
        (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
-       st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), st.in_flight, st.in_flight_auto,
+       st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), least(st.in_flight, st.in_flight_cap),
+       st.in_flight_auto, st.share,
        (SELECT count(*) FROM work_slice s
         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
        coalesce(st.rate, 0), st.tokens, extract(epoch FROM t.now - st.tokens_at)::float8,
@@ -104,6 +105,7 @@ type claimLoad struct {
 	chunkBytes int64
 	inFlight   int
 	auto       bool
+	share      int // of what it shares, in addition to those of others
 	live       int // slices of the step in flight
 	step       pace.Bucket
 	works      bool // something is ready or due
@@ -223,7 +225,7 @@ func (c *claims) scanSteps(rows pgx.Rows) error {
 		var age *float64
 		err := rows.Scan(&n, &l.running, &l.generation, &l.priority, &l.params,
 			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
-			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
+			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto, &l.share,
 			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.works, &l.now)
 		if err != nil {
 			return err

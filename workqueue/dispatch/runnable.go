@@ -171,7 +171,7 @@ FROM chosen e LEFT JOIN LATERAL (
     CROSS JOIN LATERAL (
         SELECT count(*) AS live FROM work_slice s
         WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step AND ` + plane.SliceInFlight + `) l
-    WHERE ` + eligible + ` AND l.live < st.in_flight
+    WHERE ` + eligible + ` AND l.live < least(st.in_flight, st.in_flight_cap)
     ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
 UNION ALL
 (SELECT endpoint, run_id, step, NULL, kind, NULL, NULL, NULL, true FROM others WHERE kind = 'endpoint' LIMIT $12)

@@ -139,7 +139,7 @@ func (n *Network) set(s *Step, setting string, number float64) {
 	at := &n.Endpoints[s.Endpoint]
 	switch setting {
 	case "in_flight":
-		s.InFlight, s.Auto = int(number), false
+		s.InFlight, s.Auto, s.Cap = int(number), false, 0
 	case "chunk":
 		s.Cost = s.Cost.sized(number)
 	case "rate":

@@ -29,6 +29,12 @@ type Run struct {
 	Approve  bool   // and until approval
 	WhyNot   string // why its end cannot be predicted
 	Idle     bool   // it requests nothing now, for example while loading or waiting for a person
+
+	Timed  bool    // it is to be done in DoneBy seconds; see [Network.Paces]
+	DoneBy float64 // negative: it should have been
+	Gentle bool    // with no more in flight than that needs
+	Share  int     // it gets so many times as much as others that are as urgent; 0: once
+	AtRisk bool    // it was found that it will not be
 }
 
 // Step is a step of a run. Items are its total.
@@ -50,6 +56,7 @@ type Step struct {
 	Failed         float64 // share of the settled items, which later steps skip
 
 	InFlight            int // limit of requests
+	Cap                 int // the same while its run is gentle; 0: none
 	Auto                bool
 	Rate                float64 // items a second; 0: no limit
 	Attempts            int
@@ -334,6 +341,9 @@ func (n *Network) limitText(i int, l limit) string {
 	case byEndpointRate:
 		return "the rate of " + e.Name
 	case byInFlight:
+	}
+	if s.Cap > 0 && s.Cap < s.InFlight {
+		return fmt.Sprintf("%d requests in flight, which is as gentle as its time allows", s.Cap)
 	}
 	return fmt.Sprintf("%d requests in flight by its in_flight", s.InFlight)
 }

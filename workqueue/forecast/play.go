@@ -270,7 +270,8 @@ func (n *Network) allotEndpoint(p *play, e int) {
 		for _, i := range p.byEndpoint[e] {
 			if s := &n.Steps[i]; auto == (s.Auto && at.Auto > 0) {
 				if wants := n.wants(p, i); wants > 0 {
-					all = append(all, share{step: i, priority: n.Runs[s.Run].Priority, wants: wants})
+					run := &n.Runs[s.Run]
+					all = append(all, share{step: i, priority: run.Priority, weight: max(float64(run.Share), 1), wants: wants})
 				}
 			}
 		}
@@ -311,7 +312,7 @@ func (n *Network) wants(p *play, i int) float64 {
 		return 0
 	}
 	slot := sp.slot / speed
-	places := float64(s.InFlight)
+	places := float64(s.inFlight())
 	sp.limit = byInFlight
 	if most := s.most(&n.Endpoints[s.Endpoint]) * slot; most < places {
 		if places, sp.limit = most, byEndpointRate; s.Rate > 0 && s.Rate*slot <= most {
@@ -322,6 +323,14 @@ func (n *Network) wants(p *play, i int) float64 {
 		return min(places, sp.inflow*slot)
 	}
 	return places
+}
+
+// inFlight is how many requests the step may have in flight.
+func (s *Step) inFlight() int {
+	if s.Cap > 0 {
+		return min(s.Cap, s.InFlight)
+	}
+	return s.InFlight
 }
 
 // most is the items a second that the rates permit a step.
@@ -352,27 +361,29 @@ func (n *Network) shareRate(p *play, all []share, rate float64) {
 // share is what a step wants and gets of something shared.
 type share struct {
 	step, priority int
+	weight         float64
 	wants, gets    float64
 }
 
-// fill divides what exists: by priority, and equally within one unless a step wants less. short: any got less.
+// fill divides what exists: by priority, and by weight within one unless a step wants less. short: any got less.
 func fill(all []share, left float64) (short bool) {
 	slices.SortFunc(all, func(a, b share) int {
 		switch {
 		case a.priority != b.priority:
 			return cmp.Compare(b.priority, a.priority)
-		case a.wants != b.wants:
-			return cmp.Compare(a.wants, b.wants)
+		case a.wants*b.weight != b.wants*a.weight:
+			return cmp.Compare(a.wants*b.weight, b.wants*a.weight)
 		}
 		return cmp.Compare(a.step, b.step)
 	})
 	for i := 0; i < len(all); {
-		j := i
+		j, weight := i, 0.0
 		for ; j < len(all) && all[j].priority == all[i].priority; j++ {
+			weight += all[j].weight
 		}
 		for ; i < j; i++ {
-			all[i].gets = min(all[i].wants, left/float64(j-i))
-			left -= all[i].gets
+			all[i].gets = min(all[i].wants, left*all[i].weight/weight)
+			left, weight = left-all[i].gets, weight-all[i].weight
 			short = short || all[i].gets < all[i].wants-1e-9
 		}
 	}
@@ -459,7 +470,7 @@ func (n *Network) noteIdle(p *play) {
 	for i := range n.Steps {
 		s, sp := &n.Steps[i], &p.steps[i]
 		if sp.ended < 0 && !s.Barrier && len(s.Needs) > 0 && sp.arrived-sp.started < 1e-6 && sp.arrived < sp.total {
-			sp.idle = 1 - sp.places/float64(max(s.InFlight, 1))
+			sp.idle = 1 - sp.places/float64(max(s.inFlight(), 1))
 		}
 	}
 }

@@ -123,12 +123,20 @@ WHERE f.state IN ('due', 'starting') AND s.state = 'active'
            WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < tranche_now() - $2::interval
 ORDER BY since, subject LIMIT $3`
 
-	// batchrun_active and schedule_occurrence_run.
+	// batchrun_done_by.
+	atRiskRuns = `
+SELECT id::text AS subject, name, plan, done_by AS by, (at_risk->>'since')::timestamptz AS since,
+    at_risk->>'late' AS late, (at_risk->>'ends')::timestamptz AS ends, at_risk->>'bound_by' AS bound,
+    at_risk->'fix'->>'text' AS fix, at_risk->'fix'->>'command' AS command
+FROM batchrun WHERE state = 'running' AND done_by > tranche_now() AND at_risk IS NOT NULL
+ORDER BY done_by, id LIMIT $1`
+
+	// batchrun_done_by and schedule_occurrence_run.
 	lateRuns = `
-SELECT r.id::text AS subject, f.schedule, f.late_action AS did, f.end_deadline AS since
-FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
-WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> ''
-ORDER BY f.end_deadline, r.id LIMIT $1`
+SELECT r.id::text AS subject, r.name, r.plan, r.done_by AS since, (
+        SELECT max(f.late_action) FROM schedule_occurrence f WHERE f.run_id = r.id) AS did
+FROM batchrun r WHERE r.state = 'running' AND r.done_by <= tranche_now()
+ORDER BY r.done_by, r.id LIMIT $1`
 
 	// collector_op_parked.
 	parkedOps = `

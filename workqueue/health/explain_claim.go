@@ -33,7 +33,11 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 	switch {
 	case st.live >= st.inFlight:
-		limited(g, ReasonStepLimit, Row{"live": st.live, "limit": st.inFlight, "flag": r.forStep(st)})
+		row := Row{"live": st.live, "limit": st.inFlight, "flag": r.forStep(st)}
+		if st.inFlightCap > 0 {
+			row["case"] = "gentle"
+		}
+		limited(g, ReasonStepLimit, row)
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
 		limited(g, ReasonBudget, Row{"live": e.live, "limit": e.maxInFlight})
 		behind(r, e, g)
@@ -92,14 +96,16 @@ func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
 
 // shared explains items of a run that has used its share of an endpoint's limit. It reports whether it has.
 func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
-	limit, others := e.maxInFlight, e.others(r.priority)
+	limit := e.maxInFlight
+	others, shares := e.others(r.priority, st.shares)
 	if st.inFlightAuto && e.paced && (limit == 0 || e.inFlight < limit) {
 		limit = e.inFlight
 	}
-	if limit == 0 || others == 0 || st.live < dispatch.Portion(limit, others) {
+	portion := dispatch.Portion(limit, st.shares, shares)
+	if limit == 0 || others == 0 || st.live < portion {
 		return false
 	}
-	limited(g, ReasonShare, Row{"live": st.live, "limit": dispatch.Portion(limit, others), "takes": limit,
+	limited(g, ReasonShare, Row{"live": st.live, "limit": portion, "takes": limit,
 		"others": others, "more": r.priority + 1})
 	return true
 }

@@ -160,6 +160,7 @@ type rival struct {
 	priority int
 	runs     []workqueue.RunID // some of them
 	count    int64
+	shares   int64 // of all of them
 }
 
 func (f *facts) endpointOf(name string) *endpointFacts {
@@ -224,12 +225,12 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 
 // The runs, by endpoint and priority, that a node's search for work would find and that are below their limit.
 const explainRivals = `
-SELECT st.endpoint, r.priority, count(*), (array_agg(r.id ORDER BY r.id))[1:3]
+SELECT st.endpoint, r.priority, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
     AND (NOT st.barrier OR st.barrier_passed)
     AND (SELECT count(*) FROM work_slice s
-         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight
+         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < least(st.in_flight, st.in_flight_cap)
     AND (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
     OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.step = st.step AND s.state = 'scheduled'
@@ -240,7 +241,7 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
 	var name string
 	var r rival
-	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.runs}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.shares, &r.runs}, func() error {
 		e := f.endpointOf(name)
 		e.rivals = append(e.rivals, r)
 		r.runs = nil
@@ -264,15 +265,16 @@ func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, hi
 	return runs, one, highest
 }
 
-// others counts the other runs that compete with a run of this priority. The run itself is among the rivals.
-func (e *endpointFacts) others(priority int) int {
-	n := -1
+// others counts the other runs that compete with a run of this priority and share, and adds up their shares. The run
+// itself is among the rivals.
+func (e *endpointFacts) others(priority, share int) (runs, shares int) {
+	runs, shares = -1, -share
 	for i := range e.rivals {
-		if e.rivals[i].priority >= priority {
-			n += int(e.rivals[i].count)
+		if r := &e.rivals[i]; r.priority >= priority {
+			runs, shares = runs+int(r.count), shares+int(r.shares)
 		}
 	}
-	return max(n, 0)
+	return max(runs, 0), max(shares, 0)
 }
 
 // level is the tokens in a bucket now: it fills at the rate, up to one second's worth.

@@ -103,7 +103,9 @@ type stepFacts struct {
 	name         string
 	endpoint     string
 	inFlight     int
+	inFlightCap  int // of a gentle run; 0: none
 	inFlightAuto bool
+	shares       int
 	rate         *float64
 	tokens       float64
 	tokensAt     *time.Time
@@ -133,7 +135,8 @@ func (s share) plus(o share) share { return share{s.items + o.items, s.counted +
 
 // work_slice_live counts the slices in flight.
 const explainSteps = explainPlanes + `
-SELECT st.run_id, st.step, st.name, st.endpoint, st.in_flight, st.in_flight_auto, st.rate, st.tokens, st.tokens_at,
+SELECT st.run_id, st.step, st.name, st.endpoint, least(st.in_flight, st.in_flight_cap),
+    coalesce(st.in_flight_cap, 0), st.in_flight_auto, st.share, st.rate, st.tokens, st.tokens_at,
     st.max_attempts,
     (SELECT count(*) FROM work_slice s
      WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
@@ -162,7 +165,8 @@ func (f *facts) readSteps(
 	rows := pg.Rows(ctx, tx, explainSteps, runs, blocks, masks)
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
-		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
+		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightCap,
+			&s.inFlightAuto, &s.shares, &s.rate, &s.tokens,
 			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.gate,
 			&s.gateSince, &s.left,
 			&s.missing.items, &s.missing.counted, &s.ready.items, &s.ready.counted, &s.held.items, &s.held.counted, &s.done,

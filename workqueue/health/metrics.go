@@ -16,6 +16,7 @@ import (
 type Metrics struct {
 	Runs       []RunMetrics
 	Overdue    int64 // open runs past their seal deadline
+	Late       int64 // runs past their done_by
 	Endpoints  []EndpointMetrics
 	Collectors []CollectorMetrics
 	Schedules  ScheduleMetrics
@@ -64,7 +65,6 @@ type ScheduleMetrics struct {
 	OldestDue float64 // age of the first of those due times
 	Unstarted int64   // due times taken over a minute ago without a run
 	Failing   int64   // those whose last due time failed or was missed
-	Late      int64   // runs that continue after the end of their window
 }
 
 // LeftoverMetrics counts what waits for an operator or for NATS, up to MaxCounted each.
@@ -108,11 +108,11 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	b := &pgx.Batch{}
 	b.Queue(limitStatements, strconv.FormatInt(statementLimit.Milliseconds(), 10))
 	queueRows(b, &r.Runs, runMetrics)
-	row(b, []any{&r.Overdue}, overdueRuns)
+	row(b, []any{&r.Overdue, &r.Late}, overdueRuns)
 	queueRows(b, &r.Endpoints, endpointMetrics)
 	queueRows(b, &r.Collectors, collectorMetrics, MaxCounted)
 	d, l := &r.Schedules, &r.Leftovers
-	row(b, []any{&d.Overdue, &d.OldestDue, &d.Unstarted, &d.Failing, &d.Late}, scheduleMetrics)
+	row(b, []any{&d.Overdue, &d.OldestDue, &d.Unstarted, &d.Failing}, scheduleMetrics)
 	row(b, []any{&l.Letters, &l.Quarantined, &l.Events}, leftoverMetrics, MaxCounted)
 	row(b, []any{&r.Nodes.Alive, &r.Nodes.Dead}, nodeMetrics, deadWindow)
 	of := &r.Database
@@ -137,8 +137,9 @@ FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
 
 	// batchrun_active.
 	overdueRuns = `
-SELECT count(*) FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()`
+SELECT count(*) FILTER (WHERE opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()),
+    count(*) FILTER (WHERE done_by <= tranche_now())
+FROM batchrun WHERE state = 'running'`
 
 	// batchrun_active and, for each run, work_block_ready. work_slice_live finds slices in flight, which limits
 	// bound. A block's plane is read only where an item is ready.
@@ -201,9 +202,7 @@ SELECT s.overdue, s.oldest, (
     (SELECT count(*) FROM schedule s CROSS JOIN LATERAL (
         SELECT state FROM schedule_occurrence f
         WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
-     WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')),
-    (SELECT count(*) FROM batchrun r JOIN schedule_occurrence f ON f.run_id = r.id
-     WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late_action <> '')
+     WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed'))
 FROM (
     SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest
     FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now()) s`

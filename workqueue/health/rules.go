@@ -29,12 +29,12 @@ const (
 	RunFailFast    Kind = "run_fail_fast"        // its fail-fast limit was reached
 	RunGate        Kind = "run_gate"             // a step waits for approval
 	RunOverdue     Kind = "run_overdue"          // past its seal deadline
-	RunWillBeLate  Kind = "run_deadline_at_risk" // in alerts only
+	RunAtRisk      Kind = "run_deadline_at_risk" // by forecast it will miss its done_by
+	RunLate        Kind = "run_late"             // it has missed its done_by
 	RunCompleted   Kind = "run_completed"        // in alerts only
 
 	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
 	ScheduleOverdue Kind = "schedule_overdue" // a due time not taken, or whose run was not started
-	ScheduleLate    Kind = "run_past_window"  // a run has not ended by the end of its window
 
 	CollectorParked  Kind = "collector_parked"    // operations that are not retried
 	CollectorLate    Kind = "collector_late"      // operations waiting far longer than max_age
@@ -224,11 +224,19 @@ var rules = []Rule{
 		Detail: "It is open, holds {{count .items `item`}}, and should have been sealed {{ago .since}} ago. It cannot " +
 			"complete until then.",
 		Remedy: "Seal it when all items are added: `tranche run seal {{.subject}}`; " + orCancel},
-	{Kind: RunWillBeLate, Owner: OwnerOperator, Of: "run", Change: "will_be_late",
-		Title: "Will miss its time: {{run .}} of schedule {{.schedule}}",
-		Detail: "{{if .ends}}As fast as it goes, it ends about {{moment .ends}}{{else}}It is not known when it ends{{end}}" +
-			"; it should by {{moment .deadline}}.",
-		Remedy: "See what holds it up: `tranche run explain {{.subject}}`; let it go faster: `tranche run set {{.subject}}`"},
+	{Kind: RunAtRisk, Owner: OwnerOperator, Name: "Will be late", Of: "run", Many: "runs will be late",
+		Change: "deadline_at_risk", find: atRiskRuns, args: []any{listed},
+		Title: "Will be {{.late}} late: {{run .}}",
+		Detail: "It is to be done by {{moment .by}}, and by forecast it ends about {{moment .ends}}.{{if .bound}} What " +
+			"bounds it: {{.bound}}.{{end}}",
+		Remedy: "{{if .fix}}One change is enough: {{.fix}}{{if .command}}: `{{.command}}`{{end}}{{else}}No single change is " +
+			"known to be enough; see what others bring: `tranche run forecast {{.subject}}`{{end}}"},
+	{Kind: RunLate, Owner: OwnerOperator, Name: "Late", Of: "run", Many: "runs are late", Change: "overdue",
+		find: lateRuns, args: []any{listed},
+		Title: "Late: {{run .}}",
+		Detail: "It was to be done by {{moment .since}}, {{ago .since}} ago, and is not." +
+			"{{if .did}} What its schedule did: {{.did}}.{{end}}",
+		Remedy: seeWaits + "; " + orCancel},
 	{Kind: RunCompleted, Owner: OwnerNobody, Of: "run", Change: "completed", Severity: Info,
 		Title: "Completed: {{run .}}", Detail: "{{.done}} of {{count .items `item`}} done.",
 		Remedy: "Nothing; its report: `tranche run report {{.subject}}`",
@@ -333,11 +341,6 @@ var rules = []Rule{
 				"`tranche schedule history {{.subject}}`",
 			Severity: Warning,
 		}}},
-	{Kind: ScheduleLate, Owner: OwnerOperator, Name: "Late", Of: "run", Change: "overdue",
-		find: lateRuns, args: []any{listed},
-		Title:  "A run of schedule {{.schedule}} is late",
-		Detail: "It should have ended by {{moment .since}}, {{ago .since}} ago; action taken: {{.did}}.",
-		Remedy: seeWaits + "; " + orCancel},
 	{Kind: CollectorParked, Owner: OwnerOperator, Name: "Parked operations", Of: "collector", Counts: "operation",
 		Link: "/collectors", find: parkedOps, args: []any{MaxCounted, listed},
 		Title:  "{{are .count `operation`}} parked: collector {{.subject}}",
@@ -530,7 +533,11 @@ var rules = []Rule{
 	{Kind: ReasonStepLimit, Owner: OwnerService, Items: "ready; the run's limit of requests in flight is reached",
 		Normal: true, Behind: true, Who: "{{.servers}}", Next: whenAnswered,
 		Why:    outOf + "the run's limit of requests in flight",
-		Advice: []Advice{{"raise the limit", "tranche run set {{.run}} --in-flight N{{.flag}}"}}},
+		Advice: []Advice{{"raise the limit", "tranche run set {{.run}} --in-flight N{{.flag}}"}},
+		Cases: map[string]Rule{"gentle": {
+			Why:    outOf + "as many as the run needs to be done by its done_by: it is gentle",
+			Advice: []Advice{{"allow as many as its limits do", "tranche run set {{.run}} --no-gentle"}},
+		}}},
 	{Kind: ReasonBudget, Owner: OwnerService, Items: "ready; the budget of {to} is used up", Normal: true,
 		Behind: true, Who: "{{.servers}}", Why: outOf + "the budget of {{.target}} over all runs", Next: whenAnswered,
 		Advice: []Advice{{"raise the limit", "tranche endpoints set {{.endpoint}} --max-in-flight N"}}},

@@ -25,10 +25,10 @@ const (
 	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
-	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core, but at most
-	// maxRest.
+	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core.
 	restShare = 10
-	maxRest   = 15 * time.Second
+	// maxRest is for how long a reading of forecasts is kept at most; then the next look reads again.
+	maxRest = 15 * time.Second
 	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
 	// staleAfter is how long a run's requests are representative.
@@ -50,13 +50,13 @@ SELECT r.id, coalesce(r.name, ''), r.plan, r.state, coalesce(r.hold, ''), r.prio
     r.opened AND r.sealed_at IS NULL, coalesce(r.canary_state, '') = 'sampling', NOT r.canary_auto_approve,
     st.step, st.name, st.endpoint, st.needs, st.barrier AND NOT st.barrier_passed,
     st.approval IS NOT NULL AND NOT st.barrier_passed, st.gate_since IS NOT NULL, st.in_flight,
-    st.in_flight_auto, coalesce(st.rate, 0),
+    coalesce(st.in_flight_cap, 0), st.in_flight_auto, st.share, coalesce(st.rate, 0),
     st.max_attempts, extract(epoch FROM st.retry_backoff)::float8,
     extract(epoch FROM coalesce(st.max_backoff, $3::interval))::float8, greatest(b.items, r.items)::float8,
     coalesce(b.settled, 0)::float8, coalesce(b.ready, 0)::float8, coalesce(b.held, 0)::float8,
     CASE WHEN st.optional THEN 0 ELSE coalesce(b.failed::float8 / nullif(b.settled, 0), 0) END,
     coalesce(w.out, 0)::float8, coalesce(w.again, 0)::float8, coalesce(w.mean_due, 0)::float8,
-    coalesce(w.due, 0)::float8
+    coalesce(w.due, 0)::float8, extract(epoch FROM r.done_by - tranche_now())::float8, r.gentle, r.at_risk IS NOT NULL
 FROM chosen r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN LATERAL (
     SELECT sum(b.size)::bigint AS items, sum(bit_count(` + plane.SettledBits + `))::bigint AS settled,
@@ -151,15 +151,17 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	var id workqueue.RunID
 	var step workqueue.Step
 	var name, plan, endpoint string
-	var approve, gate bool
+	var approve, gate, gentle, atRisk bool
+	var share int
+	var by *float64
 	var is state
 	var needs []workqueue.Step
 	var s forecast.Step
 	err := row.Scan(&id, &name, &plan, &is.state, &is.hold, &is.priority, &is.open, &is.sampling, &approve, &step,
-		&s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Auto, &s.Rate,
-		&s.Attempts, &s.Backoff, &s.MaxBackoff,
+		&s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Cap,
+		&s.Auto, &share, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
 		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryMean,
-		&s.RetryDue)
+		&s.RetryDue, &by, &gentle, &atRisk)
 	if err != nil {
 		return err
 	}
@@ -167,7 +169,11 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	if !known {
 		r = len(f.Runs)
 		f.runs[id] = r
-		run := forecast.Run{ID: id.String(), Name: name, Priority: is.priority, Canary: is.sampling, Approve: approve}
+		run := forecast.Run{ID: id.String(), Name: name, Priority: is.priority, Canary: is.sampling, Approve: approve,
+			Share: share}
+		if by != nil {
+			run.Timed, run.DoneBy, run.Gentle, run.AtRisk = true, *by, gentle, atRisk
+		}
 		run.WhyNot, run.Person = standing(is.state, is.hold, is.open)
 		run.Idle = is.state != "running"
 		f.Runs, f.plans, f.states = append(f.Runs, run), append(f.plans, plan), append(f.states, is)
@@ -410,23 +416,6 @@ func (s Store) Foretold(ctx context.Context) (runs []RunSummary, at time.Time, e
 		}
 	}
 	return runs, f.at, nil
-}
-
-// Left is the least remaining duration of a run, regardless of waits for people; 0: unknown.
-func (r *RunSummary) Left(now time.Time) time.Duration {
-	f := r.Forecast
-	switch {
-	case f == nil:
-	case f.P50 != nil:
-		return f.P50.Sub(now)
-	case f.Then != nil:
-		from := now
-		if f.WaitsFrom != nil {
-			from = *f.WaitsFrom
-		}
-		return from.Sub(now) + time.Duration(f.Then.P50*float64(time.Second))
-	}
-	return 0
 }
 
 // Variant is a forecast with some changes.

@@ -291,7 +291,7 @@ type PaceView struct {
 // PastPace is one change of an endpoint's pace.
 type PastPace struct {
 	At     time.Time `json:"at"`
-	What   string    `json:"what" enum:"in_flight,rate,chunk,chunk_cap,breaker"`
+	What   string    `json:"what" enum:"in_flight,rate,chunk,chunk_cap,breaker,cap,share"`
 	Before string    `json:"before,omitempty"`
 	After  string    `json:"after,omitempty"`
 	Reason string    `json:"reason"`

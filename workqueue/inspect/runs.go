@@ -40,6 +40,10 @@ type RunSummary struct {
 
 	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it will end; absent when it has"`
 
+	DoneBy *time.Time      `json:"done_by,omitempty" doc:"when it is to have ended; its pace follows from that"`
+	Gentle bool            `json:"gentle,omitempty" doc:"no more of it is in flight than that needs"`
+	AtRisk *control.AtRisk `json:"at_risk,omitempty" doc:"why it will not have ended by then; absent: it will, or no one knows"`
+
 	Sampling   bool       `json:"sampling,omitempty" doc:"its canary is in progress"`
 	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for approval"`
 	Open       *OpenView  `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
@@ -149,7 +153,8 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
-    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
+    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id), r.done_by, r.gentle,
+    CASE WHEN r.state = 'running' THEN r.at_risk END
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -371,7 +376,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn)
+		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk)
 	if isOpen {
 		r.Open = &open
 	}

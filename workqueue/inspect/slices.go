@@ -163,6 +163,9 @@ type StepView struct {
 
 	Settings workqueue.SettingsView `json:"settings"`
 
+	Cap   int `json:"cap,omitempty" doc:"requests in flight at most: its run is gentle, and needs no more"`
+	Share int `json:"share" doc:"of what it shares it gets so many times as much as one of 1: its run would be late"`
+
 	OpenBlocks       int   `json:"open_blocks"`
 	Items            int64 `json:"items"`
 	Waiting          int64 `json:"waiting" doc:"items that need another step first, or that are held"`
@@ -198,7 +201,8 @@ SELECT s.step, s.name, s.endpoint,
     coalesce(w.slices_in_flight, 0), coalesce(w.slices_scheduled, 0), coalesce(w.slices_ended, 0),
     coalesce(w.answered, 0), s.kind, ` + NeedNames + `, ` + inputNames +
 		`, s.input_item, s.optional, s.barrier, s.barrier_passed,
-    coalesce(b.held, 0), coalesce(b.skipped, 0), ` + plane.SettingsToRead("s.") + `
+    coalesce(b.held, 0), coalesce(b.skipped, 0), coalesce(s.in_flight_cap, 0), s.share,
+    ` + plane.SettingsToRead("s.") + `
 FROM run_step s JOIN batchrun r ON r.id = s.run_id
 LEFT JOIN LATERAL (
     SELECT sum(size)::bigint AS items, sum(bit_count(ready))::bigint AS ready,
@@ -229,7 +233,8 @@ func scanStepView(row pgx.CollectableRow) (StepView, error) {
 	var set workqueue.StepSettings
 	err := row.Scan(append([]any{&v.Step, &v.Name, &v.Endpoint, &v.State, &v.OpenBlocks, &v.Items, &v.Ready, &v.Done,
 		&v.Failed, &v.InFlight, &v.Scheduled, &v.SlicesInFlight, &v.SlicesScheduled, &v.SlicesEnded, &v.AnsweredRecently,
-		&v.Kind, &v.Needs, &v.Inputs, &v.SeesItem, &v.Optional, &v.Barrier, &v.BarrierPassed, &v.Held, &v.Skipped},
+		&v.Kind, &v.Needs, &v.Inputs, &v.SeesItem, &v.Optional, &v.Barrier, &v.BarrierPassed, &v.Held, &v.Skipped,
+		&v.Cap, &v.Share},
 		plane.SettingTargets(&set)...)...)
 	v.Settings = set.View()
 	v.Waiting = v.Items - v.Ready - v.Settled() - v.InFlight - v.Scheduled

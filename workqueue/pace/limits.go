@@ -269,8 +269,10 @@ func (b *Bucket) CallsFree() (n int, wait time.Duration) {
 // Spare reports whether there is no rate, or a token.
 func (b *Bucket) Spare() bool { return b.Rate <= 0 || b.Tokens > 0 }
 
-// Keep reserves for each of the other runs as much as may be taken now.
-func (b *Bucket) Keep(others int) { b.kept = max(b.Tokens, 0) * float64(others) / float64(others+1) }
+// Keep leaves the shares of others in what may be taken now.
+func (b *Bucket) Keep(share, others int) {
+	b.kept = max(b.Tokens, 0) * float64(others) / float64(others+share)
+}
 
 // minRateWait keeps a fast rate from being claimed in tiny chunks.
 const minRateWait = 20 * time.Millisecond

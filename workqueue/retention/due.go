@@ -61,7 +61,7 @@ const (
 	oldFires = `
     SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size
     FROM schedule_occurrence f
-    WHERE f.ended_at IS NOT NULL AND (f.end_deadline IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
+    WHERE f.ended_at IS NOT NULL AND (f.done_by IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
         AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id AND r.state IN ('loading', 'running'))`
 )
 

@@ -55,12 +55,12 @@ type Taking struct {
 
 // NewFire is a due time to be taken.
 type NewFire struct {
-	Due         time.Time
-	StartAt     time.Time // the due time, or later because of jitter or a window
-	StartBy     *time.Time
-	EndDeadline *time.Time
-	State       FireState // FireWaiting; FireMissed and FireSkipped start nothing
-	Reason      string
+	Due     time.Time
+	StartAt time.Time // the due time, or later because of jitter or a window
+	StartBy *time.Time
+	DoneBy  *time.Time
+	State   FireState // FireWaiting; FireMissed and FireSkipped start nothing
+	Reason  string
 }
 
 const (
@@ -71,12 +71,12 @@ WHERE name = $1 AND version = $2 AND next_due = $3 AND state = 'active' AND dele
 
 	// A due time that already fired stays unchanged.
 	insertFires = `
-INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, reason, start_at, start_by, end_deadline,
+INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, reason, start_at, start_by, done_by,
     ended_at)
-SELECT $1, f.due, 'due', $2, f.state, f.reason, f.start_at, f.start_by, f.end_deadline,
+SELECT $1, f.due, 'due', $2, f.state, f.reason, f.start_at, f.start_by, f.done_by,
     CASE WHEN f.state = 'due' THEN NULL ELSE tranche_now() END
 FROM unnest($3::timestamptz[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])
-    AS f(due, state, reason, start_at, start_by, end_deadline)
+    AS f(due, state, reason, start_at, start_by, done_by)
 ON CONFLICT DO NOTHING
 RETURNING due_at, state, reason`
 )
@@ -106,12 +106,12 @@ func (s Store) TakeFires(ctx context.Context, lease workqueue.Lease, t Taking) (
 
 func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 	var due, startAt []time.Time
-	var startBy, endDeadline []*time.Time
+	var startBy, doneBy []*time.Time
 	var states, reasons []string
 	for i := range t.Fires {
 		f := &t.Fires[i]
 		due, startAt = append(due, f.Due), append(startAt, f.StartAt)
-		startBy, endDeadline = append(startBy, f.StartBy), append(endDeadline, f.EndDeadline)
+		startBy, doneBy = append(startBy, f.StartBy), append(doneBy, f.DoneBy)
 		states, reasons = append(states, string(f.State)), append(reasons, pg.Plain(f.Reason))
 	}
 	type inserted struct {
@@ -120,7 +120,7 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 		Reason string
 	}
 	made, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[inserted], insertFires, t.Schedule, t.Version, due, states,
-		reasons, startAt, startBy, endDeadline)
+		reasons, startAt, startBy, doneBy)
 	if err != nil {
 		return err
 	}
@@ -138,24 +138,24 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 // WaitingFire is a fire to be started.
 type WaitingFire struct {
 	FireKey
-	Version     int             // of the current schedule, which starts
-	Spec        json.RawMessage // likewise
-	State       FireState       // FireWaiting, FireQueued, or FireStarting: a leader that may be dead has begun it
-	Reason      string          // why it waits
-	Attempts    int
-	StartAt     time.Time
-	StartBy     *time.Time
-	EndDeadline *time.Time
-	Queued      int               // queued fires of the schedule
-	UnderWay    []workqueue.RunID // earlier runs of the schedule that have not ended
-	Now         time.Time
+	Version  int             // of the current schedule, which starts
+	Spec     json.RawMessage // likewise
+	State    FireState       // FireWaiting, FireQueued, or FireStarting: a leader that may be dead has begun it
+	Reason   string          // why it waits
+	Attempts int
+	StartAt  time.Time
+	StartBy  *time.Time
+	DoneBy   *time.Time
+	Queued   int               // queued fires of the schedule
+	UnderWay []workqueue.RunID // earlier runs of the schedule that have not ended
+	Now      time.Time
 }
 
 // schedule_occurrence_waiting finds them; runs in progress are found as in a list of schedules. Of those with the
 // same start the earliest due goes first; of a queue only the head is read.
 const waitingFires = `
 SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
-    f.end_deadline, (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
+    f.done_by, (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_occurrence o ON o.run_id = r.id
           WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
     tranche_now()
@@ -175,7 +175,7 @@ func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, erro
 	rows := pg.Rows(ctx, s.db.Pool, waitingFires, limit)
 	fires, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingFire, err error) {
 		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Reason, &f.Attempts,
-			&f.StartAt, &f.StartBy, &f.EndDeadline, &f.Queued, &f.UnderWay, &f.Now)
+			&f.StartAt, &f.StartBy, &f.DoneBy, &f.Queued, &f.UnderWay, &f.Now)
 		return f, err
 	})
 	if err != nil {
@@ -189,7 +189,7 @@ const nextScheduleTime = `
 SELECT extract(epoch FROM least(
     (SELECT min(next_due) FROM schedule WHERE state = 'active' AND deleted_at IS NULL),
     (SELECT min(start_at) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting')),
-    (SELECT min(end_deadline) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL))
+    (SELECT min(done_by) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL))
     - tranche_now())::float8`
 
 // NextScheduleTime returns the time until a schedule needs action; 0: now. ok is false if none will.

@@ -69,14 +69,14 @@ type Fire struct {
 
 	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
 
-	StartBy     *time.Time       `json:"start_by,omitempty" doc:"nor after"`
-	EndDeadline *time.Time       `json:"end_deadline,omitempty" doc:"when its run should have ended"`
-	LateAction  string           `json:"late_action,omitempty" doc:"what was done when it had not"`
-	Run         *workqueue.RunID `json:"run,omitempty"`
-	RunState    string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
-	Attempts    int              `json:"attempts"`
-	BeganAt     *time.Time       `json:"began_at,omitempty"`
-	EndedAt     *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
+	StartBy    *time.Time       `json:"start_by,omitempty" doc:"nor after"`
+	DoneBy     *time.Time       `json:"done_by,omitempty" doc:"when its run should have ended"`
+	LateAction string           `json:"late_action,omitempty" doc:"what was done when it had not"`
+	Run        *workqueue.RunID `json:"run,omitempty"`
+	RunState   string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
+	Attempts   int              `json:"attempts"`
+	BeganAt    *time.Time       `json:"began_at,omitempty"`
+	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
 }
 
 // Paused is not a state of a fire: it is shown for fires that wait for it, while it lasts.
@@ -86,14 +86,14 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
               AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_occurrence.schedule AND p.state = 'paused')
          THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_occurrence.reason, ''))
          ELSE schedule_occurrence.reason END, schedule_occurrence.asked_by, schedule_occurrence.start_at,
-    schedule_occurrence.start_by, schedule_occurrence.end_deadline, schedule_occurrence.late_action,
+    schedule_occurrence.start_by, schedule_occurrence.done_by, schedule_occurrence.late_action,
     schedule_occurrence.run_id,
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
 
 func scanFire(row pgx.CollectableRow) (f Fire, err error) {
 	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
-		&f.EndDeadline, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
+		&f.DoneBy, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
 	return f, err
 }
 
@@ -152,6 +152,7 @@ type FireClaim struct {
 	FireKey
 	Lease   workqueue.Lease
 	Attempt int
+	DoneBy  *time.Time // when its run is to have ended; nil: whenever, or as its plan says
 }
 
 // One already being started is begun again: by the successor of a dead leader, or by the same leader, which knows
@@ -164,7 +165,7 @@ FROM schedule s
 WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND s.deleted_at IS NULL AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
   AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
-RETURNING f.attempts`
+RETURNING f.attempts, f.done_by`
 
 // BeginFire records that the leader starts a fire's run. ok is false if it was started, is not due, or is paused.
 func (s Store) BeginFire(
@@ -173,7 +174,7 @@ func (s Store) BeginFire(
 	claim = FireClaim{FireKey: key, Lease: lease}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, beginFire, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
-			Scan(&claim.Attempt)
+			Scan(&claim.Attempt, &claim.DoneBy)
 		if ok = err == nil; errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -192,8 +193,8 @@ type FireEnd struct {
 	Reason string          // human-readable
 	Again  time.Duration   // of FireWaiting and FireQueued: when to check it again
 	// StartAt is the exact time for that, by which fires are ordered with their due times. Nil: after Again.
-	StartAt     *time.Time
-	EndDeadline *time.Time // new deadline of its run; nil: unchanged
+	StartAt *time.Time
+	DoneBy  *time.Time // new deadline of its run; nil: unchanged
 }
 
 // errFireLost means that a fire is no longer this leader's to start.
@@ -205,7 +206,7 @@ UPDATE schedule_occurrence
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
     start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, tranche_now() + $8::interval)
                     ELSE start_at END,
-    end_deadline = coalesce($10, end_deadline),
+    done_by = coalesce($10, done_by),
     ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE tranche_now() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
@@ -225,7 +226,7 @@ func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bo
 func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
 	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
 		pg.Plain(end.Reason),
-		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.EndDeadline, end.StartAt)
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}

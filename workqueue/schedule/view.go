@@ -172,25 +172,25 @@ func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, 
 // LateFire is a fire whose run did not end before its deadline.
 type LateFire struct {
 	FireKey
-	Run         workqueue.RunID
-	Spec        json.RawMessage // of the current schedule
-	EndDeadline time.Time
-	Now         time.Time
+	Run    workqueue.RunID
+	Spec   json.RawMessage // of the current schedule
+	DoneBy time.Time
+	Now    time.Time
 }
 
 const (
 	// Both by schedule_occurrence_late. A deleted run, or one that ended before its deadline, is not late.
 	settleInTime = `
 UPDATE schedule_occurrence f SET late_at = tranche_now()
-WHERE f.state = 'started' AND f.late_at IS NULL AND f.end_deadline <= tranche_now()
+WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
   AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id
-                  AND (r.state IN ('loading', 'running') OR r.finished_at > f.end_deadline))`
+                  AND (r.state IN ('loading', 'running') OR r.finished_at > f.done_by))`
 
 	lateFires = `
-SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.end_deadline, tranche_now()
+SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by, tranche_now()
 FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
-WHERE f.state = 'started' AND f.late_at IS NULL AND f.end_deadline <= tranche_now()
-ORDER BY f.end_deadline LIMIT $1`
+WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
+ORDER BY f.done_by LIMIT $1`
 )
 
 // LateFires returns unhandled fires whose runs missed their end deadline. Leader work.
@@ -201,7 +201,7 @@ func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) 
 		}
 		rows := pg.Rows(ctx, tx, lateFires, limit)
 		late, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f LateFire, err error) {
-			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.EndDeadline, &f.Now)
+			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.DoneBy, &f.Now)
 			return f, err
 		})
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -189,6 +190,10 @@ func (l *loader) settings() map[string]any {
 	if l.req.FromRun != (workqueue.RunID{}) {
 		d.Add("from_run", "", l.req.FromRun.String())
 	}
+	if by := l.req.DoneBy; by != nil {
+		d.Add("done_by", "", by.UTC().Format(time.RFC3339))
+	}
+	d.Add("gentle", false, l.req.Gentle)
 	d.Add("max_failed", "", l.req.MaxFailed)
 	d.Add("fail_fast", workqueue.FailFastOff, l.req.FailFast.String())
 	d.Add("canary", 0, l.req.Canary)

@@ -146,6 +146,8 @@ func (s Sizing) given() *workqueue.Adaptive {
 type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
+	DoneBy    *string `json:"done_by,omitempty" doc:"when it is to have ended: 06:00, 06:00 Europe/Berlin, a time, or none"`
+	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: no more in flight than that needs"`
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
@@ -191,13 +193,19 @@ func pausedText(hold controlstore.Hold, detail string) string {
 }
 
 func (c *RunChanges) change() (controlstore.RunChange, error) {
-	laid := gather.Overrides{Priority: c.Priority, StepOverrides: c.StepOverrides}
+	laid := gather.Overrides{Priority: c.Priority, DoneBy: c.DoneBy, StepOverrides: c.StepOverrides}
 	if err := laid.Validate(); err != nil {
 		return controlstore.RunChange{}, BadSetting(err)
 	}
-	out := controlstore.RunChange{Step: c.Step, Priority: c.Priority, Reason: c.Reason}
+	out := controlstore.RunChange{Step: c.Step, Priority: c.Priority, Gentle: c.Gentle, Reason: c.Reason}
 	out.Settings.StepOverrides = c.StepOverrides
-	var err error
+	by, err := "", error(nil)
+	if c.DoneBy != nil {
+		out.DoneBy = &time.Time{}
+		if by, _ = workqueue.ParseDoneBy(*c.DoneBy); by != "" { // it was checked
+			*out.DoneBy, _, _ = workqueue.DoneBy(by, time.Local, time.Now())
+		}
+	}
 	out.MaxFailed, err = maxFailed(c.MaxFailed)
 	return out, err
 }

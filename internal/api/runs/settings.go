@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -30,6 +31,8 @@ type RunSettings struct {
 	PlanName string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
 	Params   map[string]string `json:"params,omitempty"`
 	gather.Overrides
+
+	Zone *time.Location `json:"-"` // of a done_by without one; nil: that of this node
 
 	corrections string // digest of corrections to items of an earlier run; empty: none
 }
@@ -143,6 +146,14 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	if params == nil {
 		params = map[string]string{}
 	}
+	var by *time.Time
+	if plan.DoneBy != "" {
+		at, _, err := workqueue.DoneBy(plan.DoneBy, cmp.Or(set.Zone, time.Local), time.Now())
+		if err != nil {
+			return start.LoadRequest{}, nil, fmt.Errorf("plan %s: done_by: %w", plan.Name, err)
+		}
+		by = &at
+	}
 	erasures := 0
 	if from != (workqueue.RunID{}) {
 		if erasures, err = start.New(s.Store).Erasures(ctx, from); err != nil {
@@ -151,7 +162,7 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	}
 	return start.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
-		Priority: plan.Priority, MaxFailed: plan.MaxFailed, FailFast: failFast, Canary: plan.Canary,
+		Priority: plan.Priority, DoneBy: by, Gentle: plan.Gentle, MaxFailed: plan.MaxFailed, FailFast: failFast, Canary: plan.Canary,
 		CanaryAutoApprove: plan.CanaryAutoApprove, Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate),
 		Source: set.Source, CreatedBy: actor, IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(),
 		Order: orderOf(plan), FromRun: from, FromErased: erasures,

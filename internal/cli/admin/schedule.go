@@ -135,7 +135,7 @@ func timesText(times *client.ScheduleTimes, room int) string {
 		return fmt.Sprintf("schedule %s is never due again\n", cli.EscapeControl(times.Name))
 	}
 	columns := "DUE IN " + cli.EscapeControl(times.Zone) + "|UTC|STARTS"
-	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.EndDeadline != nil }) {
+	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.DoneBy != nil }) {
 		columns += "|DONE BY (UTC)"
 	}
 	t := cli.NewTable(columns, room)
@@ -145,8 +145,8 @@ func timesText(times *client.ScheduleTimes, room int) string {
 		if later := f.Start.Sub(f.Due); later > 0 {
 			starts = cli.Span(later) + " later"
 		}
-		if f.EndDeadline != nil {
-			by = f.EndDeadline.UTC().Format(time.DateTime)
+		if f.DoneBy != nil {
+			by = f.DoneBy.UTC().Format(time.DateTime)
 		}
 		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), starts, by)
 	}

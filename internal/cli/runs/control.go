@@ -285,15 +285,17 @@ type runSet struct {
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
 	MaxFailed *string `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
+	DoneBy    *string `help:"When it is to have ended, and its pace follows: 06:00, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
+	Gentle    *bool   `negatable:"" help:"With a time to be done by: no more in flight than that needs."`
 	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
 	workqueue.StepOverrides
 }
 
 func (r *runSet) Validate() error {
 	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
-		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --max-failed and others")
+		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --done-by, --max-failed and others")
 	}
-	return flagError((&gather.Overrides{Priority: r.Priority, StepOverrides: r.StepOverrides}).Validate())
+	return flagError((&gather.Overrides{Priority: r.Priority, DoneBy: r.DoneBy, StepOverrides: r.StepOverrides}).Validate())
 }
 
 func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -174,10 +174,39 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 		}
 		t.Row("rate", cli.Pace(run.Rate)+unit)
 	}
-	if f := run.Forecast; f != nil {
+	f := run.Forecast
+	if run.DoneBy != nil {
+		t.Row("done by", doneByText(run))
+		if risk := run.AtRisk; risk != nil && risk.Fix != nil {
+			t.Row("", "enough would be: "+strings.TrimSuffix(risk.Fix.Text+" ("+risk.Fix.Command+")", " ()"))
+		}
+	}
+	if f != nil {
 		t.Row("forecast", forecastText(f))
 		t.Field("bound by", f.BoundBy)
 	}
+}
+
+// doneByText is when a run is to be done, and whether it will be.
+func doneByText(run *client.RunDocument) string {
+	text := cli.Moment(*run.DoneBy)
+	if run.Gentle {
+		text += ", gently"
+	}
+	late := run.At.Sub(*run.DoneBy)
+	switch f := run.Forecast; {
+	case run.FinishedAt != nil:
+		if late := run.FinishedAt.Sub(*run.DoneBy); late > 0 {
+			text += ": it was " + cli.Span(late) + " late"
+		}
+	case late > 0:
+		text += ": it is " + cli.Span(late) + " late"
+	case run.AtRisk != nil:
+		text += ": it will be " + run.AtRisk.Late + " late"
+	case f != nil && f.P50 != nil:
+		text += ": forecast " + band(f)
+	}
+	return text
 }
 
 func startedBy(at time.Time, by string) string {
@@ -268,7 +297,14 @@ func settingsText(step *client.StepView) []string {
 	if s.ChunkTime > 0 {
 		pace = append(pace, cli.Span(time.Duration(s.ChunkTime))+" a request")
 	}
-	pace = append(pace, upTo(s.InFlight, s.InFlightAuto)+" in flight")
+	inFlight := upTo(s.InFlight, s.InFlightAuto) + " in flight"
+	if step.Cap > 0 {
+		inFlight += fmt.Sprintf(" (now %d, gently)", step.Cap)
+	}
+	if step.Share > 1 {
+		inFlight += fmt.Sprintf(" (now %d shares of what it shares, to be in time)", step.Share)
+	}
+	pace = append(pace, inFlight)
 	if s.Rate > 0 {
 		pace = append(pace, cli.Rate(s.Rate)+" at most")
 	}

@@ -9,7 +9,7 @@ import { Document, Documents, SourceCard, at, posting } from "../parts/documents
 const template = `# Who is notified of what.
 name: my-alert
 when:
-  runs: [paused, waits_for_approval, overdue]   # and completed, will_be_late
+  runs: [paused, waits_for_approval, overdue]   # and completed, deadline_at_risk
   health: warning         # conditions of at least this severity
 to:
   email: {to: [ops@bank.example]}   # or webhook, slack, teams, command

@@ -93,5 +93,5 @@ function Times({ load, paused }) {
     ${paused && html`<p class="muted">None of them while it is paused.</p>`}
     ${load.data && times.length === 0 && html`<p class="muted">It is never due again.</p>`}
     <ol class="times" data-test="times">${times.map((t) => html`<li key=${t.due}><span>${inert(t.local)}</span>${t.start !== t.due &&
-      html`<span class="under">starts ${clock(t.start, { date: true })}</span>`}${t.end_deadline && html`<span class="under">done by ${clock(t.end_deadline, { date: true })}</span>`}</li>`)}</ol><//>`;
+      html`<span class="under">starts ${clock(t.start, { date: true })}</span>`}${t.done_by && html`<span class="under">done by ${clock(t.done_by, { date: true })}</span>`}</li>`)}</ol><//>`;
 }

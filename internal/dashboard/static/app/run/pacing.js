@@ -46,6 +46,9 @@ export function Pacing({ run, step, onStep }) {
       <${Knob} key="max_failed" run=${run}
           field=${{ name: "max_failed", text: "Pause when more fail", unit: limitUnit(run), free: true, placeholder: "none" }}
           value=${run.max_failed ?? ""} />
+      <${Knob} key="done_by" run=${run}
+          field=${{ name: "done_by", text: "Done by", unit: run.gentle ? "gently" : "", free: true, placeholder: "whenever" }}
+          value=${run.done_by ?? ""} />
     </div>
   <//>`;
 }

@@ -3,7 +3,7 @@ import { query } from "../api.js";
 
 export const blank = {
   what: "plan", plan: "", endpoint: "", key: "", name: "", chunk: "", in_flight: "", rate: "", max_failed: "", fail_fast: "", canary: "",
-  canary_auto_approve: false, on_duplicate: "", priority: "", max_attempts: "", timeout: "", retry_backoff: "", params: [],
+  canary_auto_approve: false, on_duplicate: "", priority: "", done_by: "", max_attempts: "", timeout: "", retry_backoff: "", params: [],
 };
 
 // Text fields: [name, label, placeholder, hint].
@@ -24,6 +24,7 @@ export const more = [
   ["retry_backoff", "First retry after", "1s", "doubled each time"],
   ["timeout", "Time for a request", "as the plan says", "like 30s or 12m"],
   ["priority", "Priority", "0", "greater goes first"],
+  ["done_by", "Done by", "whenever", "like 06:00 Europe/Berlin; its pace follows"],
 ];
 
 export function path(form, file, { dryRun = false, key = "" } = {}) {

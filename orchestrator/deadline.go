@@ -1,0 +1,61 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+const (
+	// deadlineEvery is the time between two looks at the runs that are to be done by a time, and helpEvery between two at
+	// what would help one that will be late.
+	deadlineEvery = 10 * time.Second
+	helpEvery     = time.Minute
+)
+
+// deadlines is the leader task that paces runs so that they are done by their time, and says which will not be.
+func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	looked := map[workqueue.RunID]time.Time{} // for what would help
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		timed, cancel := context.WithTimeout(ctx, deadlineEvery)
+		defer cancel()
+		due, err := inspect.New(n.core.Store).Deadlines(timed)
+		if err != nil || due == nil {
+			return deadlineEvery, err
+		}
+		paces, err := due.Paces(timed, func(run workqueue.RunID) bool {
+			if time.Since(looked[run]) < helpEvery {
+				return false
+			}
+			looked[run] = time.Now()
+			return true
+		})
+		for i := range paces {
+			err = errors.Join(err, n.setPace(timed, lease, &paces[i]))
+		}
+		return deadlineEvery, err
+	}
+}
+
+// setPace stores a pace that is another, or that is to be told.
+func (n *Node) setPace(ctx context.Context, lease workqueue.Lease, p *control.RunPace) error {
+	same := func(s control.StepPace) bool { return s.Cap == s.WasCap && s.Share == s.WasShare }
+	if !p.Looked && (p.Risk != nil) == p.WasAtRisk && !slices.ContainsFunc(p.Steps, func(s control.StepPace) bool {
+		return !same(s)
+	}) {
+		return nil
+	}
+	changed, err := control.New(n.core.Store).SetPace(ctx, lease, p)
+	if err == nil && changed {
+		n.core.Log.Info("pace", zap.Stringer("run", p.Run), zap.String("reason", p.Why()))
+		n.core.WakeOthers()
+	}
+	return err
+}

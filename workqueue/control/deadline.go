@@ -1,0 +1,166 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/forecast"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// AtRisk says why a run will not be done by its time, as the leader found.
+type AtRisk struct {
+	Since   time.Time     `json:"since" doc:"when that was found"`
+	Ends    time.Time     `json:"ends" doc:"when half of the forecast's courses end; whoever is waited for comes at once"`
+	Late    string        `json:"late" doc:"by how much that is too late, as text"`
+	BoundBy string        `json:"bound_by,omitempty" doc:"what keeps it from being faster, as a sentence"`
+	Fix     *forecast.Fix `json:"fix,omitempty" doc:"a single change that would be enough; absent: none is known"`
+}
+
+// RunPace is how fast a run goes, so that it is done by its time, and was.
+type RunPace struct {
+	Run       workqueue.RunID
+	Name      string // or its id
+	DoneBy    time.Time
+	Known     bool      // when it ends
+	Ends      time.Time // in nine of ten courses
+	Steps     []StepPace
+	Risk      *AtRisk // without since when; nil: it will be in time, or no one knows
+	WasAtRisk bool
+	Looked    bool // for what would help, so that what was found before is no more
+}
+
+// StepPace is that of one of its steps.
+type StepPace struct {
+	Step           workqueue.Step
+	Name, Endpoint string
+	Cap, WasCap    int // requests in flight at most; 0: as many as its limits allow
+	Share          int // of what it shares
+	WasShare       int
+}
+
+// Why says in a sentence why a pace is as it is.
+func (p *RunPace) Why() string {
+	text := fmt.Sprintf("run %s is to be done by %s", p.Name, p.DoneBy.UTC().Format(time.RFC3339))
+	switch {
+	case p.Risk != nil:
+		return text + ", and will be late"
+	case p.Known:
+		return text + ": with this nine in ten courses end by " + p.Ends.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+const (
+	// The locks are taken in the order of all who lock steps; a run that has ended or has no time any more is left alone.
+	paceSteps = `
+UPDATE run_step st SET in_flight_cap = nullif(u.cap, 0), share = u.share
+FROM batchrun r, unnest($2::smallint[], $3::integer[], $4::smallint[]) AS u (step, cap, share)
+WHERE r.id = $1 AND r.state = 'running' AND r.done_by IS NOT NULL AND (r.gentle OR u.cap = 0)
+    AND st.run_id = $1 AND st.step = u.step`
+
+	noteChange = `INSERT INTO endpoint_change (endpoint, what, before, after, reason) VALUES ($1, $2, $3, $4, $5)`
+
+	// Since when is kept while it holds.
+	setAtRisk = `
+UPDATE batchrun SET at_risk = CASE WHEN $3 THEN '{}' ELSE coalesce(at_risk, '{}') END || $2::jsonb || jsonb_build_object(
+    'since', coalesce(at_risk->'since', to_jsonb(tranche_now())))
+WHERE id = $1 AND state = 'running' AND done_by IS NOT NULL
+RETURNING generation`
+	clearAtRisk = `
+UPDATE batchrun SET at_risk = NULL WHERE id = $1 AND state = 'running' AND at_risk IS NOT NULL
+RETURNING generation`
+)
+
+// SetPace stores how fast a run goes from now on, with a sentence for each change at its endpoint and a row in the
+// audit log; and whether it will be late, with an event when that is news. It reports whether the pace changed. Leader
+// work.
+func (s Store) SetPace(ctx context.Context, lease workqueue.Lease, p *RunPace) (changed bool, err error) {
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if changed, err = p.setSteps(ctx, tx); err != nil {
+			return err
+		}
+		return p.setRisk(ctx, tx)
+	})
+	if err != nil {
+		return false, fmt.Errorf("set the pace of run %s: %w", p.Run, err)
+	}
+	return changed, nil
+}
+
+func (p *RunPace) setSteps(ctx context.Context, tx pgx.Tx) (changed bool, err error) {
+	var d ledger.Difference
+	var steps []workqueue.Step
+	var caps, shares []int
+	type change struct{ endpoint, what, before, after string }
+	var changes []change
+	note := func(s *StepPace, what, setting string, before, after int) {
+		if before != after {
+			d.Add(s.Name+"."+setting, before, after)
+			changes = append(changes, change{s.Endpoint, what, strconv.Itoa(before), strconv.Itoa(after)})
+		}
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		steps, caps, shares = append(steps, s.Step), append(caps, s.Cap), append(shares, s.Share)
+		note(s, "cap", "in_flight_cap", s.WasCap, s.Cap)
+		note(s, "share", "share", s.WasShare, s.Share)
+	}
+	if len(changes) == 0 {
+		return false, nil
+	}
+	if _, err := tx.Exec(ctx, lockStepsOfRun, p.Run); err != nil {
+		return false, fmt.Errorf("lock steps: %w", err)
+	}
+	if tag, err := tx.Exec(ctx, paceSteps, p.Run, steps, caps, shares); err != nil || tag.RowsAffected() == 0 {
+		return false, err
+	}
+	why := pg.Plain(p.Why())
+	for _, c := range changes {
+		if _, err := tx.Exec(ctx, noteChange, c.endpoint, c.what, c.before, c.after, why); err != nil {
+			return false, err
+		}
+	}
+	return true, ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "pace", Run: p.Run,
+		Before: d.Before, After: d.After, Detail: map[string]any{"reason": why}})
+}
+
+func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
+	if p.Risk == nil && !p.WasAtRisk || p.Risk == nil && !p.Known {
+		return nil
+	}
+	statement, args, payload := clearAtRisk, []any{p.Run}, map[string]any{"done_by": p.DoneBy, "at_risk": p.Risk != nil}
+	if p.Risk != nil {
+		p.Risk.Late = lateText(p.Risk.Ends.Sub(p.DoneBy))
+		doc, err := json.Marshal(p.Risk)
+		if err != nil {
+			return err
+		}
+		statement, args = setAtRisk, append(args, doc, p.Looked)
+		payload["ends"], payload["bound_by"], payload["fix"] = p.Risk.Ends, p.Risk.BoundBy, p.Risk.Fix
+	}
+	gen, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Generation], statement, args...)
+	if err != nil || len(gen) == 0 || (p.Risk != nil) == p.WasAtRisk {
+		return err
+	}
+	return ledger.AddEvent(ctx, tx, p.Run, gen[0], workqueue.EventDeadlineAtRisk, payload)
+}
+
+// lateText is how late something is, as a person says it.
+func lateText(d time.Duration) string {
+	switch {
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%.1f h", d.Hours())
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f s", max(d.Seconds(), 1))
+}

@@ -1,0 +1,102 @@
+package workqueue_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// pace does what the leader does every few seconds, and returns the run as it is then.
+func (b *bench) pace(lease workqueue.Lease, run workqueue.RunID) *inspect.RunView {
+	b.Helper()
+	due := testenv.Must(inspect.New(b.Store).Deadlines(b.Context()))(b)
+	for _, p := range testenv.Must(due.Paces(b.Context(), func(workqueue.RunID) bool { return true }))(b) {
+		testenv.Must(control.New(b.Store).SetPace(b.Context(), lease, &p))(b)
+	}
+	return testenv.Must(inspect.New(b.Store).Run(b.Context(), run))(b)
+}
+
+// A gentle run gets a cap by which claims go, one that will be late says so once, with what would be enough, and takes
+// it back once; each change is in the endpoint's history and in the audit log, and none when nothing changes.
+func TestARunIsPacedToItsTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(10)
+	req.Steps[0].InFlight = 8
+	req.DoneBy, req.Gentle = new(time.Now().Add(3*time.Hour)), true
+	run, lease := b.Load(req, 4000), b.Lead()
+	endpoint := req.Steps[0].Endpoint
+	for range 5 {
+		b.Record(storetest.Whole(b.Claim(run, 1)[0]))
+	}
+	b.Exec(`UPDATE work_slice SET created_at = ended_at - interval '8 seconds' WHERE ended_at IS NOT NULL`)
+	view := b.pace(lease, run)
+	limit := view.Steps[0].Cap
+	if limit < 1 || limit > 2 || view.AtRisk != nil || view.DoneBy == nil || !view.Gentle {
+		t.Fatalf("it has a cap of %d, %+v", limit, view.AtRisk)
+	}
+	if more := b.Claim(run, 8); len(more) > limit {
+		t.Errorf("it claims %d beside a cap of %d", len(more), limit)
+	}
+	b.pace(lease, run)
+	changes := testenv.Must(inspect.New(b.Store).PastPaces(t.Context(), endpoint, 10))(t)
+	if len(changes) != 1 || changes[0].What != "cap" || !strings.Contains(changes[0].Reason, "is to be done by") {
+		t.Errorf("the endpoint's history says %+v", changes)
+	}
+	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(time.Minute))})
+	for range 2 {
+		view = b.pace(lease, run)
+	}
+	if view.Steps[0].Cap != 0 || view.AtRisk == nil || view.AtRisk.Late == "" || view.AtRisk.Since.IsZero() ||
+		view.AtRisk.Fix == nil || !strings.Contains(view.AtRisk.Fix.Text, "from 8 to ") {
+		t.Errorf("it has a cap of %d, and is at risk: %+v", view.Steps[0].Cap, view.AtRisk)
+	}
+	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(5 * time.Hour)), Gentle: new(false)})
+	for range 2 {
+		view = b.pace(lease, run)
+	}
+	if view.AtRisk != nil || view.Steps[0].Cap != 0 {
+		t.Errorf("it has a cap of %d, and is at risk: %+v", view.Steps[0].Cap, view.AtRisk)
+	}
+	if events := b.Events(run); !slices.Equal(events, []string{"started", "deadline_at_risk", "deadline_at_risk"}) {
+		t.Errorf("its events are %q", events)
+	}
+	if actions := b.Actions(run); !slices.Equal(actions, []string{"start by test", "pace by tranche", "set by ann",
+		"pace by tranche", "set by ann"}) {
+		t.Errorf("the audit log says %q", actions)
+	}
+	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})
+	if due := testenv.Must(inspect.New(b.Store).Deadlines(t.Context()))(t); due != nil {
+		t.Error("it is still to be done by a time")
+	}
+	if _, err := control.New(b.Store).SetRun(t.Context(), control.RunChange{Run: run, Gentle: new(true)}); err == nil {
+		t.Error("it is gentle without a time")
+	}
+}
+
+// A run with twice the share gets two thirds of a budget.
+func TestSharesOfABudget(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(1)
+	req.Steps[0].InFlight = 100
+	first, second := b.Load(req, 100), b.Load(req, 100)
+	b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 9)`, req.Steps[0].Endpoint)
+	b.Exec(`UPDATE run_step SET share = 2 WHERE run_id = $1`, first)
+	for range 9 {
+		b.Claim(first, 1)
+		b.Claim(second, 1)
+	}
+	for run, want := range map[workqueue.RunID]int{first: 6, second: 3} {
+		if got := b.Number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'claimed'`, run); got != want {
+			t.Errorf("run %s has %d in flight, want %d", run, got, want)
+		}
+	}
+}
