@@ -155,7 +155,7 @@ func (s *Set) Count() int {
 	return n
 }
 
-// All yields the members in ascending order. Concurrent changes of the set may or may not be seen.
+// All yields the members in ascending order. Members added or removed during the iteration may or may not be seen.
 func (s *Set) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for w, word := range s {

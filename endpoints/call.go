@@ -75,8 +75,9 @@ func CallOrigin(origin string) CallOption { return func(o *callOptions) { o.orig
 // *UnansweredError; the last also matches context.DeadlineExceeded or context.Canceled. Without an answer, the
 // request may have been processed anyway.
 //
-// The request has mode single: retryable failures are retried until the deadline, and permanent ones are saved as
-// dead letters. Direct does neither. Each call is a separate run, so handlers see a new idempotency key each time.
+// The request has mode single: retryable failures are retried until the deadline, and a failure that the handler did
+// not choose with Fail or Retry is saved as a dead letter. Direct does neither. Each call is a separate run, so
+// handlers see a new idempotency key each time.
 //
 // A handler may use Call. A chain of more than wire.MaxStack endpoints waiting for one another fails with
 // CodeStackTooDeep. HandleFlow avoids waiting.

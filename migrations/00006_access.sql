@@ -44,14 +44,14 @@ CREATE INDEX web_session_expires ON web_session (expires_at);
 COMMENT ON TABLE web_session IS 'A browser that has logged in.';
 COMMENT ON COLUMN web_session.hash IS 'SHA-256 of the secret in its cookie.';
 COMMENT ON COLUMN web_session.token_id IS
-    'The token that it logged in with (api_token.id); null: by a provider of identities.';
+    'The token that it logged in with (api_token.id); null: by a identity provider.';
 COMMENT ON COLUMN web_session.user_name IS 'Who it is; this name stands in the audit log.';
 COMMENT ON COLUMN web_session.role IS 'What it may: viewer, operator or admin.';
 COMMENT ON COLUMN web_session.created_at IS 'When it logged in.';
 COMMENT ON COLUMN web_session.active_at IS 'When it was last used, about.';
 COMMENT ON COLUMN web_session.expires_at IS 'When it ends.';
 COMMENT ON COLUMN web_session.subject IS
-    'What the provider of identities calls the person; null: logged in by a token.';
+    'What the identity provider calls the person; null: logged in by a token.';
 COMMENT ON COLUMN web_session.renewal IS
     'By what the provider is asked again, sealed; null: it cannot be asked. The session lasts for as long as the '
     'provider stands by it.';

@@ -16,7 +16,8 @@
 //
 //   - claimed, not sent: the session, which expires after SessionTTL without a heartbeat, or DefaultClaimTTL of
 //     workqueue/dispatch; then reissued
-//   - claimed and processed by the node itself: the step's timeout, after which the call is abandoned; or the session
+//   - claimed and processed by the node itself: the step's timeout from its start, after which the call is abandoned;
+//     or the session
 //   - sent, not delivered to a service: a service; at its deadline it gets a new one, or is reissued if its
 //     request is gone
 //   - sent and delivered: a reply, until the deadline, counted from the delivery

@@ -68,7 +68,7 @@ type term struct {
 }
 
 // lead tries for the lease and, while it holds it, runs leader tasks in other goroutines, so that none delays a
-// renewal.
+// renewal. On a clean stop it resigns first.
 func (n *Node) lead(ctx context.Context) {
 	var now *term
 	var tasks sync.WaitGroup

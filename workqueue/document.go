@@ -54,7 +54,7 @@ type MovedError struct {
 
 func (e *MovedError) Error() string {
 	if e.Newest == 0 {
-		return fmt.Sprintf("%s %s was deleted; version %d was expected; nothing was applied",
+		return fmt.Sprintf("there is no %s %s; version %d was expected; nothing was applied",
 			e.Kind, e.Name, e.Wanted)
 	}
 	return fmt.Sprintf("the newest version of %s %s is %d, and version %d was to be followed; nothing was applied. "+

@@ -62,7 +62,7 @@ func (e *DuplicateKeyError) Error() string {
 	const fix = "remove one of them, or choose to skip or to allow duplicates"
 	switch unit := cmp.Or(e.Unit, "line"); {
 	case e.FirstLine > 0 && e.SecondLine > 0 && e.Unit == "":
-		return fmt.Sprintf("line %d: key %q stands on line %d already; %s", e.SecondLine, e.Key, e.FirstLine, fix)
+		return fmt.Sprintf("line %d: key %q is on line %d already; %s", e.SecondLine, e.Key, e.FirstLine, fix)
 	case e.FirstLine > 0 && e.SecondLine > 0:
 		return fmt.Sprintf("%s %d: key %q is the key of %s %d already; %s", unit, e.SecondLine, e.Key, unit, e.FirstLine, fix)
 	case e.SecondLine > 0:

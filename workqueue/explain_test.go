@@ -402,7 +402,7 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}},
-			says: "claimed them and died",
+			says: "its session ended",
 		},
 		"queued": {
 			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.Send(b.One(run)); return run },

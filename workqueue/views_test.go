@@ -180,7 +180,8 @@ func TestRunsAreForetold(t *testing.T) {
 		t.Errorf("got %v; want a SettingError", err)
 	}
 	b.PauseRun(other) // which is seen whatever was kept
-	if f := testenv.Must(look.Run(t.Context(), other))(t).Forecast; f.WaitsFor != "someone to resume it" || f.Then == nil || f.P50 != nil {
+	if f := testenv.Must(look.Run(t.Context(), other))(t).Forecast; f.WaitsFor != "an operator to resume it" ||
+		f.Then == nil || f.P50 != nil {
 		t.Errorf("of a paused run it says %+v", f)
 	}
 	b.openBreaker()

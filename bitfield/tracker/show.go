@@ -26,7 +26,7 @@ type Summary struct {
 	OpenGroups  int // groups with pending items
 	CreatedBy   string
 	CreatedAt   time.Time
-	ActiveAt    time.Time // last recorded activity; up to a twentieth of the ages old
+	ActiveAt    time.Time // last recorded activity; the real one may be later, by up to a twentieth of the ages
 	SealedAt    *time.Time
 	CompletedAt *time.Time
 	ExpiredAt   *time.Time

@@ -242,8 +242,8 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 		"--in-flight", "2", "--wait"), cli.ExitHeld, "outcomes of step echo failed with NO_SUCH",
 		"let it go on with: tranche run resume", "go on with: tranche run watch")
 	b.want(b.tranche("run", "show", "wrong"), 0, "paused (fail_fast) by tranche")
-	b.want(b.tranche("run", "explain", "wrong"), 0, "its first results failed")
-	b.wantSoon([]string{"health"}, "run_fail_fast", "its first results failed")
+	b.want(b.tranche("run", "explain", "wrong"), 0, "too many first outcomes failed")
+	b.wantSoon([]string{"health"}, "run_fail_fast", "too many first outcomes failed")
 	b.want(b.tranche("run", "watch", "wrong", "--on-hold", "wait", "--max-wait", "1s"), cli.ExitMaxWait,
 		"has not ended within --max-wait 1s")
 	b.want(b.tranche("run", "resume", "--all"), 0, "no run was resumed", "paused by its fail-fast limit")
@@ -272,7 +272,7 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 		b.want(b.pipe(rows, "run", "start", plan, "--items", "-", "--name", name, "--wait"), cli.ExitHeld,
 			"step send waits for approval by a user who took no part in the run")
 		look := b.tranche("run", "approve", name, "--step", "send", "--dry-run")
-		b.want(look, 0, "2 go on, 1 are left out", "compose: 2 done, 1 failed", "anyone without a part in it",
+		b.want(look, 0, "2 continue, 1 are left out", "compose: 2 done, 1 failed", "anyone without a part in it",
 			"sample      1  compose: JSON")
 		if name == "2026" {
 			b.want(look, 0, "against run", "unchanged      2", "still failing  1")

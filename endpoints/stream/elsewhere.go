@@ -31,7 +31,8 @@ const (
 	longestElsewhere = 5 * time.Second
 	// dialTimeout bounds connecting to another server, and its answer.
 	dialTimeout = time.Second
-	// quorumTimeout is how long a leader may lack contact with its followers. Servers themselves take ten seconds.
+	// quorumTimeout is how long a leader may lack contact with its followers. Their heartbeats come every second;
+	// servers themselves take ten seconds.
 	quorumTimeout = 4 * time.Second
 )
 

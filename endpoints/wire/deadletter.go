@@ -24,7 +24,7 @@ type DeadLetter struct {
 	Message  string
 	Service  string // that gave it up: "name@version instance"
 	At       time.Time
-	// Deliveries is the number of deliveries before that.
+	// Deliveries is the number of deliveries by then, including the last one.
 	Deliveries int
 	// Omitted is the size of a body that did not fit. Body is then empty, and the request cannot be sent again.
 	Omitted int

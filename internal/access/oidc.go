@@ -92,7 +92,7 @@ func isLocal(u *url.URL) bool {
 type ProviderError struct{ Err error }
 
 func (e *ProviderError) Error() string {
-	return "the provider of identities does not answer as it should"
+	return "the identity provider does not answer as it should"
 }
 
 func (e *ProviderError) Unwrap() error { return e.Err }
@@ -157,7 +157,7 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 	case o.used.has(a.State):
 		return Identity{}, again
 	case code == "":
-		return Identity{}, &DeniedError{Why: "the provider of identities sent no code"}
+		return Identity{}, &DeniedError{Why: "the identity provider sent no code"}
 	}
 	provider, err := o.find(ctx)
 	if err != nil {
@@ -166,7 +166,7 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 	ctx = oidc.ClientContext(ctx, o.client)
 	token, err := o.oauth(provider).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
 	if err != nil {
-		return Identity{}, exchangeError(err, "the provider of identities does not take the code")
+		return Identity{}, exchangeError(err, "the identity provider does not take the code")
 	}
 	raw, said := token.Extra("id_token").(string)
 	if !said {
@@ -177,7 +177,7 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 		return Identity{}, err
 	}
 	if subtle.ConstantTimeCompare([]byte(checked.Nonce), []byte(a.Nonce)) != 1 {
-		return Identity{}, &DeniedError{Why: "the token of the provider of identities is not for this login"}
+		return Identity{}, &DeniedError{Why: "the token of the identity provider is not for this login"}
 	}
 	who, err := o.identity(checked.Subject, checked.Claims)
 	if err != nil {
@@ -217,7 +217,7 @@ func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (
 func (o *OIDC) verified(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
 	checked, err := o.check(ctx, provider, raw)
 	if err != nil {
-		return nil, &DeniedError{Why: "the token of the provider of identities is not good: " + Redact(err.Error())}
+		return nil, &DeniedError{Why: "the token of the identity provider is not good: " + Redact(err.Error())}
 	}
 	return checked, nil
 }
@@ -332,7 +332,7 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 		return Identity{}, err
 	}
 	if err := CheckName(name); err != nil {
-		return Identity{}, &DeniedError{Why: "the name that the provider of identities gives cannot be used: " + err.Error()}
+		return Identity{}, &DeniedError{Why: "the name that the identity provider gives cannot be used: " + err.Error()}
 	}
 	role := c.DefaultRole
 	for _, value := range texts(claim(claims, c.RoleClaim)) {
@@ -353,7 +353,7 @@ func (c *OIDCConfig) nameOf(subject string, claims map[string]any) (string, erro
 	if c.UserClaim != "" {
 		name, ok := claim(claims, c.UserClaim).(string)
 		if !ok {
-			return "", &DeniedError{Why: "the provider of identities does not say the claim " + c.UserClaim +
+			return "", &DeniedError{Why: "the identity provider does not say the claim " + c.UserClaim +
 				", which --oidc-user-claim names"}
 		}
 		return name, nil

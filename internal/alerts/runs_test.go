@@ -76,7 +76,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	want := []string{
 		"all: 2 runs are paused", "endpoint: No service listens on endpoint compose",
 		"endpoint: Paused, too many items failed: run other", "plan: Canary waits for approval: run canary",
-		"plan: Not sealed in time: run late", "plan: Paused by ann: run mine",
+		"plan: Not sealed before its deadline: run late", "plan: Paused by ann: run mine",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -110,7 +110,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 		got = append(got, m.Title)
 	}
 	slices.Sort(got)
-	want := []string{"Completed, 3 items failed: run failed", "Not sealed in time: run mine", "held", "late"}
+	want := []string{"Completed, 3 items failed: run failed", "Not sealed before its deadline: run mine", "held", "late"}
 	if !slices.Equal(got, want) {
 		t.Errorf("it was told %q, want %q", got, want)
 	}

@@ -242,7 +242,7 @@ func keepsNothing(op string) bool {
 // Where people choose what they want to see of the audit log, each action stands.
 func TestEveryActionIsOffered(t *testing.T) {
 	t.Parallel()
-	// The leader's, by the limits of what is kept and by what a provider of identities says; and what was not let happen.
+	// The leader's, by the limits of what is kept and by what a identity provider says; and what was not let happen.
 	actions := map[string]bool{"session_end": true, "login_failed": true}
 	for _, m := range mutations() {
 		actions[m.action] = true

@@ -107,7 +107,7 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 
 	b.Sent(200, false, "", "pause", "/runs/last/pause", "")
 	dead("pause", "committed_action")
-	b.Sent(409, false, "nothing is done again", "pause", "/runs/last/pause", "")
+	b.Sent(409, false, "nothing is repeated", "pause", "/runs/last/pause", "")
 	b.Sent(200, false, "", "resume", "/runs/last/resume", "")
 	dead("resume", "committed_action")
 	b.Sent(422, false, "another request", "resume", "/runs/last/pause", "")

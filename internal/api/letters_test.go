@@ -173,7 +173,7 @@ func TestQuarantineIsShown(t *testing.T) {
 	doc := apitest.Read[runs.RunDocument](b, "/runs/it")
 	text := strings.Join(doc.Warnings, "\n")
 	for _, want := range []string{
-		"1 messages about it", "tranche quarantine list --run " + run.String(), "1 dead letters of it wait",
+		"1 messages about it", "tranche quarantine list --run " + run.String(), "1 of its dead letters wait",
 		"1 requests of it were given up", "tranche dlq list",
 	} {
 		if !strings.Contains(text, want) {

@@ -24,7 +24,7 @@ import (
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
 	Auth          string      `json:"auth" enum:"off,on" doc:"off: no login; every caller is an admin"`
-	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
+	OIDC          bool        `json:"oidc" doc:"there is a login by a identity provider, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
 	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`
@@ -173,7 +173,7 @@ func (s *adminRoutes) registerSessions(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listSessions)
 	revoke := kernel.Post("revoke-sessions", "/sessions/revoke",
 		"End all sessions of a user",
-		"Within 5 seconds, on all nodes. Who still has a token, or an account at the provider of identities "+
+		"Within 5 seconds, on all nodes. Who still has a token, or an account at the identity provider "+
 			"that has a role here, can log in again: take that away first.")
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeSessions)
 }
@@ -279,7 +279,7 @@ func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
 	query := r.URL.Query()
 	if says := query.Get("error"); says != "" {
-		return access.Identity{}, &access.DeniedError{Why: "the provider of identities says " +
+		return access.Identity{}, &access.DeniedError{Why: "the identity provider says " +
 			kernel.Cut(says, kernel.MaxEchoed)}
 	}
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
@@ -324,7 +324,7 @@ func cookieIn(r *http.Request, name string) string {
 func (s *adminRoutes) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*access.ProviderError](err); ok && r.Context().Err() == nil {
 		why := access.Redact(bad.Err.Error())
-		s.Log.Warn("the provider of identities does not answer as it should", zap.String("error", why))
+		s.Log.Warn("the identity provider does not answer as it should", zap.String("error", why))
 	}
 	s.Deny(w, r, err)
 }

@@ -217,7 +217,7 @@ func TestAProviderThatIsAway(t *testing.T) {
 	p.GoAway(true)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	token := []string{"Authorization", "Bearer " + b.Token("ann", access.Viewer, 0).Secret}
-	b.Refused(http.StatusServiceUnavailable, "provider of identities", http.MethodGet, kernel.OIDCLogin, nil)
+	b.Refused(http.StatusServiceUnavailable, "identity provider", http.MethodGet, kernel.OIDCLogin, nil)
 	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs", nil, token...); code != http.StatusOK {
 		t.Errorf("with a token: %d %s", code, text)
 	}

@@ -149,7 +149,7 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 		return l, kernel.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
 			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, kernel.BadInput("keep_all is true, and so is a limit given (" + l.String() +
+		return l, kernel.BadInput("keep_all is true, but a limit is given (" + l.String() +
 			"); leave one of them out")
 	}
 	return l, nil

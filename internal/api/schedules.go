@@ -47,7 +47,7 @@ type FireList struct {
 }
 
 const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. Its name field, or else the query, names
-it. What is the same as before changes nothing. A plan that is not on record, or a source that this server does not
+it. What is the same as before changes nothing. A plan that is not saved, or a source that this server does not
 know, is a warning: it may be there when the time comes.`
 
 type scheduleRoutes struct {

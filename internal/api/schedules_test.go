@@ -34,7 +34,7 @@ func TestTheWayOfASchedule(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Schedule("/schedules?name=night", apitest.Nightly)
-	for _, want := range []string{`"version":1`, "plan: year-end is not on record", "start nodes with: tranche serve " +
+	for _, want := range []string{`"version":1`, "plan: year-end is not saved", "start nodes with: tranche serve " +
 		"--schedule-files DIR", `"next_due":"20`} {
 		if code != 200 || !strings.Contains(text, want) {
 			t.Errorf("apply: %d %s; want %s", code, text, want)
@@ -113,7 +113,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	} {
 		code, answer := b.Schedule("/schedules?name=s", text)
 		if want == "" {
-			if code != 200 || !strings.Contains(answer, "p@7 is not on record") {
+			if code != 200 || !strings.Contains(answer, "p@7 is not saved") {
 				t.Errorf("%q: %d %s; want a warning", text, code, answer)
 			}
 			b.Ask(http.MethodDelete, api.Prefix+"/schedules/s", nil)

@@ -96,7 +96,7 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 	if len(parts) > 0 {
 		t.Field("steps", strings.Join(parts, ", "))
 	}
-	t.Field("turn", string(g.Owner)+": "+EscapeControl(g.Who))
+	t.Field("waits on", string(g.Owner)+": "+EscapeControl(g.Who))
 	t.Field("why", EscapeControl(g.Why))
 	if g.Since != nil {
 		t.Field("since", t.Ago(*g.Since))

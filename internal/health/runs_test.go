@@ -127,7 +127,7 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 	send.Name, send.Needs, send.Barrier, send.Approval = "send", []int{0}, true, workqueue.ApproveOther
 	gated.Steps = append(gated.Steps, send)
 	waiting := w.start(gated, 30)
-	w.appears(store.RunFailFast, bad.String(), store.Warning, "first results", "no_address", "tranche run errors")
+	w.appears(store.RunFailFast, bad.String(), store.Warning, "first outcomes", "no_address", "tranche run errors")
 	goOn()
 	w.appears(store.RunGate, waiting.String(), store.Warning, "Step send waits", "must not have taken part in the run",
 		"--step send --dry-run")

@@ -95,8 +95,8 @@ type request struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-// Open requests up to messages messages of up to bytes bytes, at least max_payload. made is when the consumer was
-// created, read before the call.
+// Open requests up to that many messages, together up to bytes bytes, or max_payload if that is more. made is when the
+// consumer was created, read before the call.
 func (p *Puller) Open(made time.Time, messages, bytes int) (*Pull, error) {
 	bytes = max(bytes, int(p.nc.MaxPayload())+Overhead)
 	beat := min(p.config.Heartbeat, expiry/2) // the server's maximum

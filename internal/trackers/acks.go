@@ -269,7 +269,7 @@ func number(what, text string, most int) (int, error) {
 	if err != nil || n > uint64(most) {
 		return 0, badRange("%s %s is above %d", what, echo(text), most)
 	}
-	return int(n), nil // at most most
+	return int(n), nil // bounded by most
 }
 
 func badRange(format string, args ...any) *trackerclient.Error {

@@ -1149,7 +1149,7 @@ type DeleteSettings struct {
 	// DryRun change nothing, and say what would go
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Reason why, for those who request the run and the audit log
+	// Reason why, shown to callers of the deleted run and in the audit log
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -4032,7 +4032,7 @@ type SessionDocument struct {
 	// Auth off: no login; every caller is an admin; one of off, on
 	Auth string `json:"auth"`
 
-	// OIDC there is a login by a provider of identities, at /auth/oidc/login
+	// OIDC there is a login by a identity provider, at /auth/oidc/login
 	OIDC bool `json:"oidc"`
 
 	// User the actor in the audit log; empty for no one
@@ -4661,7 +4661,7 @@ type WebSessionView struct {
 	// Role one of viewer, operator, admin
 	Role string `json:"role"`
 
-	// Token by which it logged in; absent: by a provider of identities
+	// Token by which it logged in; absent: by a identity provider
 	Token     *string   `json:"token,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 
@@ -6555,7 +6555,7 @@ func (c *Client) AllSchedules(ctx context.Context, params ListSchedulesParams, o
 // ApplySchedule: Save or change a schedule.
 //
 // The body is a schedule in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
-// changes nothing. A plan that is not on record, or a source that this server does not know, is a warning: it may be
+// changes nothing. A plan that is not saved, or a source that this server does not know, is a warning: it may be
 // there when the time comes.
 //
 // It is POST /schedules, for role operator.
@@ -6689,8 +6689,8 @@ func (c *Client) ListSessions(ctx context.Context, options ...CallOption) (Sessi
 
 // RevokeSessions: End all sessions of a user.
 //
-// Within 5 seconds, on all nodes. Who still has a token, or an account at the provider of identities that has a role
-// here, can log in again: take that away first.
+// Within 5 seconds, on all nodes. Who still has a token, or an account at the identity provider that has a role here,
+// can log in again: take that away first.
 //
 // It is POST /sessions/revoke, for role admin.
 func (c *Client) RevokeSessions(ctx context.Context, body RevokeSessions, options ...CallOption) (RevokedSessions, error) {
@@ -6884,4 +6884,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 07fcf731f3ae0acceb6bb6665e73cc58, is 48c28f50af780995ed8b3117176b9cff16a2fa9de7212e03d3b5f4ebf2e85def.
+// Of aa423f1890aae88f5c7b972dc1e623b2, is 552e6c0b85d1b160c3855fe8a44d80daad5295ab00025a7bd58897e6ddaf054b.

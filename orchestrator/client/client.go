@@ -179,7 +179,8 @@ func ResponseHeader(into *http.Header) CallOption { return func(c *call) { c.hea
 // IfNoneMatch returns [ErrNotModified] instead of an answer that still has this ETag.
 func IfNoneMatch(etag string) CallOption { return with("If-None-Match", etag) }
 
-// IdempotencyKey makes a change happen once within a day. A key used for another change is refused.
+// IdempotencyKey makes a change happen once, however often it is requested with the same key within a day. A key used
+// for another change is refused.
 func IdempotencyKey(key string) CallOption { return with("Idempotency-Key", key) }
 
 // LastEventID resumes a stream of events after the one with this id.

@@ -31,9 +31,9 @@ const (
 
 // Error codes of requests over core NATS.
 const (
-	codeNoListeners = "no_listeners" // the reply is invalid
-	codeBadReply    = "bad_reply"    // NATS denies the node's request
-	codePermission  = "permission"   // NATS does not let the node ask
+	codeNoListeners = "no_listeners" // no service listens on the endpoint
+	codeBadReply    = "bad_reply"    // the reply is invalid
+	codePermission  = "permission"   // NATS denies the node's request
 	CodeUnsent      = "unsent"       // the request could not be published
 )
 

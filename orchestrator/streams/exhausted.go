@@ -232,7 +232,8 @@ func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint,
 	return nil
 }
 
-// giveSliceBack records a failure of a slice, as if its service had sent it. Slots sent earlier are still awaited.
+// giveSliceBack records a failure of a slice, as if its service had sent it. An ended slice is left unchanged. Slots
+// sent earlier are still awaited.
 func (l *Letters) giveSliceBack(ctx context.Context, failed settle.Answer) error {
 	out, err := l.node.Settling.Record(ctx, []settle.Answer{failed})
 	if err != nil {

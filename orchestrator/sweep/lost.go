@@ -219,7 +219,8 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 }
 
 // lost returns the marked slices that are lost. The order matters: the consumer is read after the requests were found
-// to be gone, the end of the reply stream after a chunk was found not to be suspended.
+// to be gone, the end of the reply stream after a chunk was found not to be suspended. With an error it still returns
+// those found so far.
 func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err error) {
 	gone, err := s.gone(ctx)
 	if err != nil || len(gone) == 0 {

@@ -92,8 +92,8 @@ func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Dur
 	return 0, err
 }
 
-// EndingStalled is the leader task that ends transactions of stalled processes, whose locks can block parts of a
-// sweep.
+// EndingStalled is the leader task that ends transactions of stalled processes, at every beat of the lease. Their
+// locks can block parts of a sweep, which could then not end them.
 func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
 	defer cancel()

@@ -126,8 +126,9 @@ func (e *NotEmptyError) Error() string {
 		"delete it with force (--force) and lose them", e.Name, e.Ops, e.Parked)
 }
 
-// SetCollector pauses, resumes or deletes a collector. A paused one still takes operations. A deleted one frees its
-// name; the leader deletes its rows. Without force, operations cause a *NotEmptyError.
+// SetCollector pauses, resumes or deletes a collector. A paused one still takes operations, and its flushes in
+// flight finish. A deleted one frees its name; the leader deletes its rows. Without force, operations cause a
+// *NotEmptyError.
 func (s Store) SetCollector(
 	ctx context.Context, name, state string, force bool, actor string,
 ) (workqueue.ControlledDocument, error) {

@@ -22,7 +22,8 @@ type FlushRecorded struct {
 }
 
 const (
-	// lockFlushes is the fence: a key with its ID. Keys are locked in primary key order, then their operations.
+	// lockFlushes is the fence: a key belongs to a flush only while it has the flush's ID. Keys are locked in primary
+	// key order, then their operations.
 	lockFlushes = `
 SELECT g.place, k.untried, k.retrying, k.parked
 FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (key_version, key, flush, place)
@@ -245,7 +246,7 @@ type flushColumns struct {
 	untried, retrying, parked []int32
 	failures, limits          []int32
 	holds                     []time.Duration
-	outages                   []int32 // ending like an outage; 0: another end; < 0: nothing was sent
+	outages                   []int32 // operations of flushes that ended like an outage; 0: another end; < 0: nothing was sent
 	codes, messages           []string
 }
 

@@ -236,7 +236,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	case state != "cancelled":
 		return 0, 0, nil
 	case !whole:
-		refused.State, refused.Fix = "a load that was given up", "start it again"
+		refused.State, refused.Fix = "an abandoned load", "start it again"
 	case later != nil:
 		refused.State = fmt.Sprintf("cancelled, and run %s carries it on", later)
 		refused.Fix = "its items would be done twice; go on with that one"

@@ -1,6 +1,6 @@
 // Package control executes operators' and thresholds' actions on runs: hold, resume, approve, cancel, and change
 // settings. It also reads what operators check before they approve a gated step, in one snapshot. Changes take
-// effect at the next claim; requests in flight are recorded anyway.
+// effect at the next claim. Requests in flight are recorded anyway, except after a cancel: their replies are stale.
 package control
 
 import (

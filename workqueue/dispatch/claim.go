@@ -25,8 +25,8 @@ type ClaimRequest struct {
 	MaxBytes  int64 // wanted size of a request; blocks of large items are cut into smaller slices
 	// LimitBytes is the largest request that can be sent, which bounds the step's wanted size; 0: no bound.
 	LimitBytes int64
-	// TTL is how long the slices may stay claimed without being marked as sent; 0: DefaultClaimTTL, in case its node
-	// never learned of the commit. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
+	// TTL is how long the slices may stay claimed without being marked as sent, in case their node never learned of the
+	// commit; 0: DefaultClaimTTL. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
 	TTL    time.Duration
 	Params bool // include the run's parameters
 }
@@ -55,7 +55,8 @@ const (
 	BoundEnough pace.Bound = "enough" // the claim got all it may from other steps
 )
 
-// ClaimTimeout bounds the wait for another claim; a re-run or cancel may lock a step for longer.
+// ClaimTimeout bounds the wait for another claim of the step or endpoint. A rerun or cancel may lock a step for
+// longer; other runs must not wait for that.
 const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 
 // Claim claims slices of one step for a session: first due retries, merged where possible, then ready items in
@@ -80,7 +81,7 @@ func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 }
 
 // ClaimAll is [Store.Claim] for steps of different runs, at any endpoints, in one transaction that costs little more
-// than for one step: as if claimed one after another for the same session, with at most most slices in total. It
+// than for one step: as if claimed one after another for the same session, with up to most slices in total. It
 // waits for no lock: what is locked is skipped (BoundBusy).
 func (s Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]Claimed, error) {
 	if len(reqs) == 1 {

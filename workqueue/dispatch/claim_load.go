@@ -54,7 +54,8 @@ CROSS JOIN (SELECT tranche_now() AS now) t`
     CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
     GROUP BY st.endpoint COLLATE "C"`
 
-	// loadPaces counts what is in flight only if a limit needs it. Slices claimed by an older version name no endpoint.
+	// loadPaces counts what is in flight, by work_slice_busy, only if a limit needs it. Slices claimed by an older
+	// version name no endpoint.
 	loadPaces = `
 SELECT at.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),

@@ -24,7 +24,7 @@ type Network struct {
 type Run struct {
 	ID, Name string // as in [Network.Apply]; the name may be empty
 	Priority int
-	Person   string // whose action everything waits for, like "someone to resume it"; empty: none
+	Person   string // whose action everything waits for, like "an operator to resume it"; empty: none
 	Canary   bool   // a sample goes first; the rest waits until it has ended
 	Approve  bool   // and until approval
 	WhyNot   string // why its end cannot be predicted

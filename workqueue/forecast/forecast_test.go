@@ -128,7 +128,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	n := one(open)
 	n.Endpoints[0].Down = "a to answer again: its breaker is open"
 	held := one(open)
-	held.Runs[0].Person = "someone to resume it"
+	held.Runs[0].Person = "an operator to resume it"
 	sampled := one(canary, second)
 	sampled.Runs[0].Canary, sampled.Runs[0].Approve = true, true
 	for name, c := range map[string]struct {
@@ -137,7 +137,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 		from, then float64
 	}{
 		"a gate":      {one(step("check", 0, 8000, cost(1, 8)), gate), "approval of step send", 101, 101},
-		"a hold":      {held, "someone to resume it", 0, 101},
+		"a hold":      {held, "an operator to resume it", 0, 101},
 		"a canary":    {sampled, "approval of its canary", 2, 100},
 		"an endpoint": {n, "a to answer again: its breaker is open", 0, 101},
 	} {

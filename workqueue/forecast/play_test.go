@@ -113,7 +113,7 @@ func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
 	network := func() *forecast.Network {
 		n := one(step("a", 0, 8000, cost(1, 8)), step("a", 0, 8000, cost(1, 8)))
 		n.Endpoints[0].Budget, n.Steps[1].Run = 8, 1
-		n.Runs = append(n.Runs, forecast.Run{ID: "held", Priority: 5, Person: "someone to resume it"})
+		n.Runs = append(n.Runs, forecast.Run{ID: "held", Priority: 5, Person: "an operator to resume it"})
 		return n
 	}
 	want(t, "beside a held run", network(), 101)

@@ -143,7 +143,7 @@ func causeTexts() map[workqueue.Cause]string {
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",
 		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count " +
 			"against them",
-		workqueue.CauseThrottled: "the service said it has too much to do, which does not count against them",
+		workqueue.CauseThrottled: "the service said it is overloaded, which does not count against them",
 		workqueue.CauseProbe:     "they are a probe of an endpoint that was down",
 		workqueue.CauseSplit:     "their request would have been larger than a message may be, and was cut in pieces",
 	}

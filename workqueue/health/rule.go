@@ -95,9 +95,9 @@ func (c *Condition) Stops() Reach {
 // Rule is one reason for a stall, with all words about it that hold for every case. Readers select it by its fields.
 type Rule struct {
 	Kind     Kind
-	Owner    Owner // who must act; a group may override it
-	Severity Severity
-	Waits    bool // it becomes critical after waitsLong times Limits.Waiting
+	Owner    Owner    // who must act; a group may override it
+	Severity Severity // empty: Warning
+	Waits    bool     // it becomes critical after waitsLong times Limits.Waiting
 
 	// Items says in a few words what items wait for, with {to} for the target; empty: never. Normal: also if all is well.
 	Items  string

@@ -156,7 +156,7 @@ var (
 	adviseMore = Advice{"start more instances, or raise their concurrency",
 		"tranche endpoints set {{.endpoint}} --concurrency N"}
 	breakerAdvice = []Advice{{"see what the endpoint answers", "tranche endpoints show {{.endpoint}}"},
-		{"fix the service; the run continues automatically", ""},
+		{"fix the service; then requests resume automatically", ""},
 		{"or, if it is not an outage: for ten minutes requests are sent despite failures, and an item answered with errors " +
 			"fails permanently after {{.attempts}}", "tranche endpoints set {{.endpoint}} --breaker closed"}}
 )
@@ -191,19 +191,19 @@ var rules = []Rule{
 		Who: whoResumes, Why: "the run was paused because too many items failed" + because, Next: untilResumed,
 		Advice: []Advice{adviseErrors,
 			{"or resume with a higher limit N", "tranche run resume {{.run}} --max-failed N"}}},
-	{Kind: RunFailFast, Owner: OwnerOperator, Name: "Paused, first outcomes failed", Of: "run",
+	{Kind: RunFailFast, Owner: OwnerOperator, Name: "Paused, too many first outcomes failed", Of: "run",
 		Many: "runs are held by their fail-fast limits", Change: "paused", With: RunHeld,
-		Items: "paused because the first results failed: waiting for an operator",
-		Title: "Paused, its first results failed: {{run .}}", Detail: "{{.detail}}",
-		Who: whoResumes, Why: "the run was paused because its first results failed" + because, Next: untilResumed,
+		Items: "paused because too many first outcomes failed: waiting for an operator",
+		Title: "Paused, too many first outcomes failed: {{run .}}", Detail: "{{.detail}}",
+		Who: whoResumes, Why: "the run was paused because too many first outcomes failed" + because, Next: untilResumed,
 		Advice: []Advice{adviseErrors,
 			{"if the items' data is wrong, correct it", "tranche run correct {{.run}} --items FILE"},
 			{"resume without this check", "tranche run resume {{.run}}"}, adviseCancel}},
-	{Kind: RunGate, Owner: OwnerOperator, Name: "At a gate, waiting for an approval", Of: "run",
+	{Kind: RunGate, Owner: OwnerOperator, Name: "At a gate, waiting for approval", Of: "run",
 		Many: "runs wait at a gate for an approval", Change: "waits_for_approval", With: RunHeld,
 		Items: "waiting for the step's approval",
 		Title: "{{if eq .steps 1}}Step {{.detail}} waits{{else}}Steps {{.detail}} wait{{end}} for an approval: {{run .}}",
-		Detail: "All earlier steps ended; the rest waits for an approval." +
+		Detail: "All earlier steps ended; the rest waits for approval." +
 			"{{if .other}} The approver must not have taken part in the run.{{end}}",
 		Who: "a user with the operator role{{if .other}} who took no part in the run{{end}}", Next: untilApproved,
 		Why: "step {{.step}} waits for approval: what it needs ended for all items",
@@ -211,16 +211,16 @@ var rules = []Rule{
 			"tranche run approve {{.run}} --step {{.step}} --dry-run"},
 			{"approve the step", "tranche run approve {{.run}} --step {{.step}}"}, adviseCancel}},
 	{Kind: RunApproval, Owner: OwnerOperator, Name: "Waiting for an approval", Of: "run",
-		Many: "runs wait for an approval", Change: "waits_for_approval", With: RunHeld,
+		Many: "runs wait for approval", Change: "waits_for_approval", With: RunHeld,
 		Items: "waiting for the canary's approval",
 		Title: "Canary waits for approval: {{run .}}", Detail: "{{.detail}}",
 		Who: whoResumes, Why: "its canary waits for approval" + because, Next: untilApproved,
 		Advice: []Advice{{"{{if .failed}}see why items failed{{end}}", "tranche run errors {{.run}}"},
 			{"see the sample", "tranche run show {{.run}}"}, {"approve the rest", "tranche run approve {{.run}}"},
 			adviseCancel}},
-	{Kind: RunOverdue, Owner: OwnerOperator, Name: "Not sealed in time", Of: "run", Change: "overdue",
+	{Kind: RunOverdue, Owner: OwnerOperator, Name: "Not sealed before its deadline", Of: "run", Change: "overdue",
 		find: unsealedRuns, args: []any{listed},
-		Title: "Not sealed in time: {{run .}}",
+		Title: "Not sealed before its deadline: {{run .}}",
 		Detail: "It is open, holds {{count .items `item`}}, and should have been sealed {{ago .since}} ago. It cannot " +
 			"complete until then.",
 		Remedy: "Seal it when all items are added: `tranche run seal {{.subject}}`; " + orCancel},
@@ -399,14 +399,14 @@ var rules = []Rule{
 	{Kind: Database, Owner: OwnerDatabase, Severity: Critical,
 		Title: "PostgreSQL does not answer",
 		Detail: "Nothing is sent or recorded without it, and the state of runs, nodes and endpoints is unknown. " +
-			"It answered {{.subject}}: {{line .said}}",
-		Remedy: "Check the PostgreSQL server and the network to it; work continues automatically",
+			"Error at {{.subject}}: {{line .said}}",
+		Remedy: "Check the PostgreSQL server and the network to it; then work continues automatically",
 		Cases: map[string]Rule{
 			"read_only": {
 				Title: "PostgreSQL takes no writes", Link: "/nodes",
 				Detail: "Nothing is sent or recorded, no command changes anything, and nodes cannot send heartbeats.",
 				Remedy: "Check whether --database leads to a standby (`SELECT pg_is_in_recovery()`), or it was " +
-					"set so (`SHOW default_transaction_read_only`); work continues automatically when it takes writes",
+					"set so (`SHOW default_transaction_read_only`); then work continues automatically when it takes writes",
 			},
 			"standby": {
 				Title: "Commits wait for a standby", Link: "/nodes",
@@ -422,7 +422,7 @@ var rules = []Rule{
 		Remedy: "Raise its max_connections, or lower --max-connections of the nodes"},
 	{Kind: NATS, Owner: OwnerServers, Link: "/nodes", Stops: StopsAll, Severity: Critical,
 		Title: "Cannot reach NATS: {{.node}}", Detail: nothingMoves + ".",
-		Remedy: "Check the NATS server and the network to it; work continues automatically",
+		Remedy: "Check the NATS server and the network to it; then work continues automatically",
 		Cases: map[string]Rule{
 			"here": {
 				Title:  "This server cannot reach NATS",
@@ -431,11 +431,11 @@ var rules = []Rule{
 			"refused": {
 				Title: "NATS refuses {{.node}}", Detail: "{{.refused}}. Nothing is sent until NATS accepts it.",
 				Remedy: "Give the node a user that NATS accepts (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or grant its " +
-					"user what `tranche nats-config` prints; work continues automatically",
+					"user what `tranche nats-config` prints; then work continues automatically",
 			},
 			"stalled": {
 				Title: "JetStream does not answer", Detail: "Nothing is sent or recorded until it does. {{.said}}.",
-				Remedy: "Make sure that more than half of the NATS servers run and reach each other; work continues automatically",
+				Remedy: "Make sure that more than half of the NATS servers run and reach each other; then work continues automatically",
 			},
 		}},
 	{Kind: StreamLimit, Owner: OwnerServers,
@@ -450,17 +450,17 @@ var rules = []Rule{
 		Title: "{{.free}} are free on the disk of {{.subject}}",
 		Detail: "That is {{.share}} of the disk that {{.dir}} is on. {{.why}}{{if .database}} The database has " +
 			"{{.database}}.{{end}}",
-		Remedy: "Free space there; work continues automatically{{if .growth}}. Or lower the streams' limits below the " +
+		Remedy: "Free space there; then work continues automatically{{if .growth}}. Or lower the streams' limits below the " +
 			"{{.growth}} that they may still grow by, with `tranche streams set`{{end}}",
 		Cases: map[string]Rule{"store": {
 			Title: "JetStream's store cannot be written", Detail: "{{.faults}}.", Severity: Critical,
 			Remedy: "{{if .full}}Free space on the disk of the NATS server; the streams are then replaced within seconds, and " +
-				"what was in progress is reissued{{else}}The leader replaces the streams; if this stays, check its log{{end}}",
+				"what was in flight is reissued{{else}}The leader replaces the streams; if this stays, check its log{{end}}",
 		}}},
 	{Kind: ResourceExhausted, Owner: OwnerServers, Link: "/nodes", Severity: Critical,
 		Items: "waiting for a resource that a node lacks to claim them",
 		Title: "A resource is exhausted or too slow", Detail: "{{.what}}",
-		Remedy: "Fix that; work continues automatically"},
+		Remedy: "Fix that; then work continues automatically"},
 	{Kind: LeaderMissing, Owner: OwnerServers, Link: "/nodes", Stops: StopsAll, Severity: Critical,
 		Title: "No node leads",
 		Detail: "{{if .since}}The lease expired {{ago .since}} ago, and {{end}}{{are .alive `node`}} alive. Without a " +
@@ -519,7 +519,7 @@ var rules = []Rule{
 		Who: "the operator of NATS", Why: "{{.faults}}",
 		Next: "the leader replaces the streams within seconds once there is space, and reissues what was in flight, " +
 			"which does not count against it",
-		Advice: []Advice{{Do: "free space on the disk of the NATS server; work continues automatically"}},
+		Advice: []Advice{{Do: "free space on the disk of the NATS server; then work continues automatically"}},
 		Cases: map[string]Rule{"room": {
 			Owner: OwnerNode, Who: "{{.leader}}", Advice: []Advice{},
 			Next: "it replaces them within seconds, and reissues what was in flight, which does not count against it",
@@ -587,8 +587,8 @@ var rules = []Rule{
 	{Kind: ReasonPublishing, Owner: OwnerNode, Items: "being published", Normal: true, Who: "{{.node}}",
 		Why:  "it has claimed them and is publishing their requests",
 		Next: "the requests reach the stream in a moment; if not, they are reissued"},
-	{Kind: ReasonClaimLost, Owner: OwnerNode, Items: "claimed by a dead node", Who: "{{.leader}}",
-		Why: "{{.node}} {{if .late}}claimed them and did not publish them in time{{else}}claimed them and died" +
+	{Kind: ReasonClaimLost, Owner: OwnerNode, Items: "claimed, but not published", Who: "{{.leader}}",
+		Why: "{{.node}} {{if .late}}claimed them and did not publish them in time{{else}}claimed them, and its session ended" +
 			"{{end}}",
 		Next: "they are reissued, which does not count against them"},
 	{Kind: ReasonStreamLost, Owner: OwnerNode, Items: "lost with a stream, about to be reissued", Who: "{{.leader}}",
@@ -596,7 +596,7 @@ var rules = []Rule{
 		Next: "they are reissued immediately, which does not count against them"},
 	{Kind: ReasonOverdue, Owner: OwnerNode, Items: "past their deadline", Who: "{{.leader}}",
 		Why:  "{{if .node}}{{.node}} had no results by the deadline{{else}}no reply came before the deadline{{end}}",
-		Next: "that counts as a failed attempt: they are retried, halved, or failed with deadline"},
+		Next: "that counts as a failed attempt: they are retried, halved, or failed with code deadline"},
 	{Kind: ReasonQueued, Owner: OwnerService, Items: "queued for {to}", Normal: true, Who: "{{.servers}}",
 		Why: "no service is known to have taken them",
 		Next: "a service takes them; {{if .nodeless}}the replies are recorded when a node is back{{else}}at the " +
@@ -612,15 +612,15 @@ var rules = []Rule{
 			"they answered nothing in the last minute{{end}}",
 		Advice: []Advice{adviseMore}},
 	{Kind: ReasonSuspended, Owner: OwnerNode, Items: "waiting: the consumer of {to} was paused by hand",
-		Who: "the leader", Next: "the node resumes it within seconds",
+		Who: "the leader", Next: "the leader resumes it within seconds",
 		Why: "the consumer of endpoint {{.endpoint}} was paused in NATS, for another {{.pause}}"},
 	{Kind: ReasonNoConsumer, Owner: OwnerNode, Items: "waiting for the consumer of {to} to be created", Who: "the leader",
 		Why:  "the consumer through which services take requests does not exist",
 		Next: "the leader recreates it within seconds, and services continue"},
 	{Kind: ReasonWorking, Owner: OwnerService, Items: "with the services of {to}", Normal: true, Who: "{{.servers}}",
 		Why: "a service has taken them", Next: "the service replies; without a reply by the deadline they are retried"},
-	{Kind: ReasonGone, Owner: OwnerOperator, Items: "with a service of {to} that died", Who: whoServes,
-		Why: "{{.before}}; no service listens on endpoint {{.endpoint}} any more, so the one that took them died",
+	{Kind: ReasonGone, Owner: OwnerOperator, Items: "with a service of {to} that is gone", Who: whoServes,
+		Why: "{{.before}}; no service listens on endpoint {{.endpoint}} any more, so the one that took them stopped or is cut off",
 		Next: "JetStream delivers them to the next listening service, {{.wait}} after the last heartbeat; without a reply " +
 			"by the deadline they are retried",
 		Advice: []Advice{adviseStart}},

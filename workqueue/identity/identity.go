@@ -87,7 +87,8 @@ WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
     AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, ` + vouchedFor + ` + $3::interval)
         > tranche_now()`
 
-// StandingCredentials returns the hashes still valid. It uses the session connections, which are never all taken.
+// StandingCredentials returns the hashes still valid. It uses the session connections: it must answer while all the
+// ordinary ones are taken.
 func (s Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error) {
 	standing, err := pg.Collect(ctx, s.db.Sessions, pgx.RowTo[[]byte], standingCredentials, hashes, idle, ProviderTime)
 	if err != nil {

@@ -162,7 +162,7 @@ func (s Store) EndDueSession(ctx context.Context, due *DueSession, why string) e
 type WebSessionView struct {
 	User      string    `json:"user" doc:"the actor in the audit log"`
 	Role      string    `json:"role" enum:"viewer,operator,admin"`
-	Token     *TokenID  `json:"token,omitempty" doc:"by which it logged in; absent: by a provider of identities"`
+	Token     *TokenID  `json:"token,omitempty" doc:"by which it logged in; absent: by a identity provider"`
 	CreatedAt time.Time `json:"created_at"`
 	ActiveAt  time.Time `json:"active_at" doc:"when it was last used, to the minute"`
 	ExpiresAt time.Time `json:"expires_at" doc:"at the latest"`

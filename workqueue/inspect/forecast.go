@@ -242,7 +242,7 @@ func standing(state, hold string, open bool) (whyNot, person string) {
 	case control.Hold(hold) == control.HoldCanary:
 		return "", "approval of its canary"
 	case hold != "":
-		return "", "someone to resume it"
+		return "", "an operator to resume it"
 	}
 	return "", ""
 }

@@ -296,7 +296,8 @@ type ChunkCap struct {
 }
 
 // CheckTooBig checks whether chunks of an endpoint fail because of their size: several failed at a size at which
-// nothing worked, and their pieces worked. Then chunks have the size that worked for an hour. Any node may call it.
+// nothing worked lately, and their pieces worked. Then chunks are limited to the largest size that worked, for one
+// hour. Any node may call it at any time.
 func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, error) {
 	out := ChunkCap{Endpoint: endpoint}
 	families, err := readFamilies(ctx, s.db.Pool, familiesOfEndpoint, endpoint, capWindow, capNewest)

@@ -251,6 +251,7 @@ const (
 )
 
 // correctPayloads saves the old payloads and sets new ones. It finds each by work_queue_key, whatever the statistics.
+// Items with the same key come in ordinal order.
 const correctPayloads = `
 WITH met AS MATERIALIZED (
     SELECT g.n, q.ordinal, q.payload AS before, g.payload AS after

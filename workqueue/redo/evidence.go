@@ -18,7 +18,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Evidence narrows a selection by facts about items and their newest parts, or selects alone.
+// Evidence narrows a selection by facts about items and their newest parts, or selects alone. An empty field does not
+// narrow.
 type Evidence struct {
 	States      []workqueue.Outcome // done or failed: the part is a result or an error
 	Service     string              // that answered, as "name", "name@version" or "name@version instance"

@@ -41,7 +41,8 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	moreLiveOf = `SELECT EXISTS (SELECT` + liveOf + `)`
 
-	// A late answer finds the items gone from its slice, or the slice ended. A scheduled slice is claimed by its mask.
+	// A late answer finds the items gone from its slice, or the slice ended: withdrawn items count as answered. A
+	// scheduled slice was sent nowhere, and is claimed by its mask.
 	withdrawSlices = `
 UPDATE work_slice s
 SET remaining = s.remaining & ~u.mask,

@@ -269,7 +269,8 @@ func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []Fir
 	return nil
 }
 
-// OfFire starts a run in the transaction that records its fire, and not at all if another leader took the fire over.
+// OfFire starts a run, under the leader's lease, in the transaction that records its fire, and not at all if another
+// leader took the fire over.
 func OfFire(r *start.LoadRequest, claim FireClaim) {
 	r.IdempotencyKey = claim.RunKey()
 	r.Sealing = func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {

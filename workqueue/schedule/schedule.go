@@ -120,9 +120,10 @@ UPDATE schedule_occurrence SET state = 'skipped', reason = 'the schedule was del
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`
 )
 
-// SetSchedule pauses, resumes or deletes a schedule. A paused one starts only requested runs; due times meanwhile are
-// skipped, not missed. Resumed, it continues with its first due time after now, and with fires that waited. Deleting
-// skips waiting fires and keeps the history; applied again, the schedule has the next version. Runs continue.
+// SetSchedule pauses, resumes or deletes a schedule. A paused one starts only requested runs; due times meanwhile
+// leave no fires and do not count as missed. Resumed, it continues with its first due time after now, and with fires
+// that waited. Deleting skips waiting fires and keeps the history; applied again, the schedule has the next version.
+// Runs continue.
 func (s Store) SetSchedule(
 	ctx context.Context, name, state string, next NextTime, actor string,
 ) (workqueue.ControlledDocument, error) {

@@ -137,7 +137,8 @@ const stalledTimeout = 10 * time.Second
 // client sends something. So such a transaction is ended from outside.
 
 // stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows
-// that others wait for, with their progress. Only the nodes' database user may end them.
+// that others wait for, with their progress. Only the nodes' database user may end them. It does not use the
+// connection's name: a URL may give each node its own.
 const stalledClients = `
 SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)

@@ -78,7 +78,7 @@ func (s Store) mark(ctx context.Context, statement string, args ...any) (m Mark,
 type Gap struct {
 	From, To time.Time
 	Lost     bool // false: another server took over, and no loss is known
-	Runs     int
+	Runs     int  // in progress
 }
 
 const (

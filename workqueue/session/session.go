@@ -1,6 +1,6 @@
 // Package session stores nodes' sessions, the leader's lease, and the mark that reveals a database which lost recent
 // commits. It also stores the settings, incarnations and faults of JetStream's streams, and the answers to requests
-// with idempotency keys. All times are compared by the database's clock.
+// with idempotency keys. Sessions and leases expire by the database's clock.
 package session
 
 import (

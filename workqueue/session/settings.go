@@ -25,7 +25,8 @@ const (
 	MaxEventAge = 10 * 366 * 24 * time.Hour
 )
 
-// StreamValues are settings of JetStream streams. Zero is the default: in a cluster three replicas, else one.
+// StreamValues are settings of JetStream streams. Zero is the default: three replicas in a cluster, else one; sizes
+// and age of the leader's version.
 type StreamValues struct {
 	Replicas   int           `json:"replicas"`
 	WorkBytes  int64         `json:"work_bytes"`

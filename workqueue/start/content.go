@@ -47,8 +47,8 @@ type ContentError struct {
 }
 
 func (e *ContentError) Error() string {
-	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a key "+
-		"different one for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
+	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a "+
+		"different key for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
 }
 
 type itemDigest struct {

@@ -270,7 +270,8 @@ func (l *loader) account(b *itemBatch) {
 	l.skipped += b.skipped
 }
 
-// insertRun inserts runs that are loading or, if the number of items is known, already running.
+// insertRun inserts runs that are loading or, if the number of items is known, already running. It must set the same
+// columns as sealRun.
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
@@ -340,7 +341,7 @@ const (
 	speaksOrder = 3 // and runs whose items are kept in order
 )
 
-// oldNodes finds nodes without a feature level. From now on none of them gets a session.
+// oldNodes finds live nodes below feature level $1. From now on none of them gets a session.
 const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
 WHERE feature_level < $1 AND ended_at IS NULL AND expires_at > tranche_now() ORDER BY started_at LIMIT 1`
@@ -363,7 +364,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 		Fix: "stop that node, or start this version in its place, and start the run again"}
 }
 
-// holdLoading locks the run's row FOR SHARE, so that a sweep waits for this batch or fails it.
+// holdLoading locks the run's row FOR SHARE, so that a sweep waits for this batch or fails it, and no items are orphaned.
 func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
 	const hold = `SELECT 1 FROM batchrun WHERE id = $1 AND state = 'loading' FOR SHARE`
 	tag, err := tx.Exec(ctx, hold, l.run)

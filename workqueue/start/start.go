@@ -76,7 +76,8 @@ const (
 // inTransaction runs a function in a transaction, which may check a lease.
 type inTransaction func(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error
 
-// ClearLoad deletes the row and items of a failed load. It leaves a sealed run alone and reports it.
+// ClearLoad deletes the row and items of a failed load. It leaves a sealed run alone and reports it. A run that does
+// not exist counts as cleared.
 func (s Store) ClearLoad(ctx context.Context, run workqueue.RunID) (sealed bool, err error) {
 	return clearLoad(ctx, run, s.db.InTx)
 }

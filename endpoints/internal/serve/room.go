@@ -200,7 +200,7 @@ func (q Queued) Delivered() int { return int(min(q.Times, maxDelivered)) }
 // Persisted returns true: a stream stores the request.
 func (q Queued) Persisted() bool { return true }
 
-// LetterID returns the ID of its dead letter, identical each time.
+// LetterID returns the ID of its dead letter if the request has none; it is the same each time.
 func (q Queued) LetterID() string {
 	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.Puller.stream, q.ID.Sequence, q.ID.Stored)
 }

@@ -204,7 +204,7 @@ type origin interface {
 	Delivered() int
 	// Expires returns when the answer is no longer wanted, or zero if unknown.
 	Expires() time.Time
-	// LetterID returns the Nats-Msg-Id of the request's dead letter.
+	// LetterID returns the Nats-Msg-Id of the dead letter of a request that has none.
 	LetterID() string
 	// Persisted reports whether the request outlives its service.
 	Persisted() bool

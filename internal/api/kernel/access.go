@@ -242,7 +242,7 @@ func (s *Kernel) Deny(w http.ResponseWriter, r *http.Request, err error) {
 	SendProblem(w, p)
 }
 
-const busyRetry = 5
+const busyRetry = 5 // Retry-After of a busy server, in seconds
 
 func retryAfter(err error) int {
 	if throttled, ok := errors.AsType[*access.ThrottledError](err); ok {

@@ -33,7 +33,7 @@ func (b *JSON[T]) wrong() error { return b.bad }
 // Sent returns the parsed body.
 func (b *JSON[T]) Sent() *T { return &b.sent }
 
-// ReadsJSON describes an operation whose body is JSON of at most most bytes.
+// ReadsJSON describes an operation whose body is JSON of up to most bytes.
 func ReadsJSON[T any](api huma.API, op huma.Operation, most int64) huma.Operation {
 	op.MaxBodyBytes = most
 	return Streamed(op, &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
@@ -41,7 +41,7 @@ func ReadsJSON[T any](api huma.API, op huma.Operation, most int64) huma.Operatio
 	}})
 }
 
-// ReadJSON parses one JSON object of at most most bytes. name is used in errors.
+// ReadJSON parses one JSON object of up to most bytes. name is used in errors.
 func ReadJSON(from io.Reader, most int64, name string, into any) error {
 	limited := &io.LimitedReader{R: Whole(from, name, "nothing was changed"), N: most + 1}
 	err := json.UnmarshalRead(limited, into, json.RejectUnknownMembers(true))

@@ -192,7 +192,7 @@ func TestReadingThatIsRefusedSaysHow(t *testing.T) {
 	b.Want("/runs?endpoint=echo&name=marked", "\xff\xfei\x00d\x00\n\x00\x31\x00", 201,
 		"was read as UTF-16, as its byte order mark")
 	b.Want("/items/preview?header=false&columns=nr&columns=name", "7,Ann\n", 200, `"columns":["nr","name"]`,
-		`the keys are taken from the first column, \"nr\"`)
+		`keys are taken from the first column, \"nr\"`)
 }
 
 const schemaOfAccounts = `{"type":"object","required":["id","balance"],"properties":{` +

@@ -282,7 +282,7 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 // DeleteSettings are the settings of a deletion.
 type DeleteSettings struct {
 	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for those who request the run and the audit log"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, shown to callers of the deleted run and in the audit log"`
 }
 
 // RunDeleted is what was, or would be, deleted with a run.

@@ -172,7 +172,7 @@ func TestPreviews(t *testing.T) {
 	show(422, "previewed whole", "truncated=true", parquetFile(t, "a", "b"))
 	show(200, `"format":"parquet","columns":["id"]`, "", parquetFile(t, "a", "b"))
 	show(422, `line 3: 1 field, the header has 2`, "", "id,name\n1,a\n2\n")
-	show(200, `line 4: key \"1\" stands on line 2 already`, "", "id\n1\n2\n1\n")
+	show(200, `line 4: key \"1\" is on line 2 already`, "", "id\n1\n2\n1\n")
 	show(200, `taken from the first column, \"nr\"`, "", "nr,name\n1,a\n")
 	show(200, `"key_column":"name"`, "key=name", apitest.Three)
 	show(422, `no column \"nope\"`, "key=nope", apitest.Three)

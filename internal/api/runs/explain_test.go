@@ -23,8 +23,8 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	e := apitest.SetupEngine(t)
 	run := e.Load("count", 100, nil)
 	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "no service listens",
-		"start a service that listens on endpoint count")
-	e.WantOwner(run, "ready", health.NoListeners, health.OwnerOperator, "4 of 4 are out")
+		"start a service for endpoint count")
+	e.WantOwner(run, "ready", health.NoListeners, health.OwnerOperator, "4 of 4 are in flight")
 	if advice := e.Until(run, "ready", health.NoListeners).Advice; len(advice) != 1 {
 		t.Errorf("no service listens, and more than to start a service is advised: %+v", advice)
 	}
@@ -143,7 +143,7 @@ func TestExplainAFlowThatAsksNobody(t *testing.T) {
 	})
 	run := e.Load("flow", 10, nil)
 	e.WantOwner(run, "sent", health.ReasonNested, health.OwnerOperator, "flow calls endpoint rates",
-		"start a service that listens on endpoint rates")
+		"start a service for endpoint rates")
 }
 
 func TestExplainWithoutNATS(t *testing.T) {
@@ -156,6 +156,6 @@ func TestExplainWithoutNATS(t *testing.T) {
 	testenv.NoError(t, ns.Stop(ctx))
 	run := e.Load("count", 100, nil)
 	e.WantOwner(run, "ready", health.ReasonNATSUnreachable, health.OwnerNode, "cannot reach NATS",
-		"connects again by itself")
+		"reconnects as soon as NATS answers")
 	e.WantOwner(sent, "sent", health.ReasonQueued, health.OwnerService, "replies wait until it does")
 }

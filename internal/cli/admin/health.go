@@ -27,7 +27,7 @@ type healthCommands struct {
 	Ready healthReady `cmd:"" help:"Check whether the server is ready, for a container's health check: exit 1 when it is not. Needs no token."`
 	Mute  healthMute  `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
 	Ack   healthAck   `cmd:"" help:"Say that you handle a condition, or all of its kind."`
-	Clear healthClear `cmd:"" help:"Undo what was said of a condition, or of all of its kind."`
+	Clear healthClear `cmd:"" help:"Undo the mute or acknowledgement of a condition, or of all of its kind."`
 }
 
 type healthShow struct{}
@@ -137,7 +137,7 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 		t.Field("detail", cli.EscapeControl(c.Detail))
 	}
 	t.Field("of", cli.EscapeControl(c.Subject))
-	t.Field("turn", string(c.Owner))
+	t.Field("waits on", string(c.Owner))
 	tellMark(t, c.Mark)
 	t.Field("remedy", cli.EscapeControl(c.Remedy))
 }

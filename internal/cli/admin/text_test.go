@@ -69,7 +69,8 @@ func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 		RetryCodes: []string{"LOCKED", "BUSY"}, NoRetryCodes: []string{"GONE"}, Fold: "merge", FoldBy: "no",
 		Enrich: &client.Enrichment{SQL: []byte(`{"source":"crm"}`), Payload: []byte(`"{item}"`)}}}
 	head := collectorHead(c)
-	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, regardless of what the service says", "GONE, regardless",
+	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, regardless of what the service says",
+		"GONE, regardless",
 		"those of the same payload's no go as one, with their payloads merged", `"{item}", with a row of source crm`} {
 		if !strings.Contains(head, want) {
 			t.Errorf("it does not tell of %q:\n%s", want, head)
@@ -151,7 +152,7 @@ func TestHealthReadsWell(t *testing.T) {
 	}
 	text := healthText(h, 80)
 	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago",
-		"  turn      operator\n", `\x1b[31m`, "start a node:\n",
+		"  waits on  operator\n", `\x1b[31m`, "start a node:\n",
 		"`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
 		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
 		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {

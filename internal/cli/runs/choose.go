@@ -219,7 +219,7 @@ func acceptText(done *client.Accepted) string {
 		what = "would be accepted"
 	}
 	if done.Withdraw {
-		what += " no more"
+		what += " no longer"
 	}
 	text := fmt.Sprintf("run %s: %s %s: %s\n", done.Run, itemCount(done.Items), what,
 		failedText(done.Failed, done.Accepted))

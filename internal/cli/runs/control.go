@@ -182,7 +182,7 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	text := gateText(&gate, term.Room())
 	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
-		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --if-waiting-since %s\n",
+		text += fmt.Sprintf("approve exactly this: tranche run approve %s --step %s --if-waiting-since %s\n",
 			cli.ShortID(gate.Run), cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
 	}
 	if gate.Earlier == nil || gate.State == "shut" {
@@ -196,10 +196,10 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Cli
 }
 
 func gateText(g *client.GateDocument, room int) string {
-	state, by := string(g.State), "anybody who may change runs"
+	state, by := string(g.State), "a user with the operator role"
 	switch g.State {
 	case "waiting":
-		state = "waits for an approval"
+		state = "waits for approval"
 		if g.Since != nil {
 			state += " since " + cli.Moment(*g.Since)
 		}
@@ -219,7 +219,7 @@ func gateText(g *client.GateDocument, room int) string {
 	for _, a := range g.Acts {
 		t.Row("part in it", fmt.Sprintf("%s: %s, %s", a.Actor, a.Action, cli.Moment(a.At)))
 	}
-	t.Row("items", fmt.Sprintf("%s go on, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
+	t.Row("items", fmt.Sprintf("%s continue, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
 	for i := range g.Before {
 		b := &g.Before[i]
 		t.Row("before", fmt.Sprintf("%s: %s done, %s failed, %s left out", b.Step, cli.Count(b.Done), cli.Count(b.Failed),
@@ -247,7 +247,7 @@ func sampleText(item *client.GateItem) string {
 
 type runDelete struct {
 	runArg
-	Reason string `help:"Why, for those who request the run and the audit log." placeholder:"TEXT"`
+	Reason string `help:"Why, shown to callers of the deleted run and in the audit log." placeholder:"TEXT"`
 	DryRun bool   `help:"Change nothing; say what would go."`
 }
 

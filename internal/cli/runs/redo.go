@@ -177,7 +177,7 @@ func resetParts(st *client.StepReset) (parts []string) {
 			parts = append(parts, cli.Count(n)+" "+what)
 		}
 	}
-	say(st.Reset, "to be done again")
+	say(st.Reset, "to be recomputed")
 	if st.Reset > st.Ready {
 		say(st.Reset-st.Ready, "of them once the steps before are done")
 	}

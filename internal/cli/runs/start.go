@@ -25,7 +25,7 @@ import (
 )
 
 type planFlags struct {
-	Plan     string            `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
+	Plan     string            `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a saved plan: NAME or NAME@VERSION."`
 	Endpoint string            `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
 	Param    map[string]string `json:"params,omitempty" mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
 	Name     string            `json:"name,omitempty" help:"A name to find the run by." placeholder:"TEXT"`

@@ -59,7 +59,7 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 				case keys[0] == tc.fail:
 					return 0, problem(http.StatusUnprocessableEntity, "unknown key")
 				case n == 0:
-					return 0, problem(http.StatusConflict, "the evidence is matches nothing")
+					return 0, problem(http.StatusConflict, "the evidence matches nothing")
 				default:
 					if !dry {
 						changed = append(changed, keys[0])

@@ -489,7 +489,7 @@ func healthIsAnInbox(s *stack, p *page) {
 
 	p.ofFailed("line-more")
 	p.click("take-one")
-	p.says("mark", "sees to it")
+	p.says("mark", "acknowledged it")
 
 	p.ofFailed("muted")
 	p.fill("mute-reason", "they come from the old ledger")

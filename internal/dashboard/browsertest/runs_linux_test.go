@@ -315,7 +315,7 @@ func aRunThatStands(s *stack, p *page) {
 	pagesAreLeft(p, run)
 	theMapsAddress(p, run)
 	p.visit("/runs/" + run[14:23])
-	p.says("why", "o one listens on endpoint nobody")
+	p.says("why", "o service listens on endpoint nobody")
 	p.until("it stands before the map", `!!(document.querySelector('`+at("why")+`').compareDocumentPosition(
 		document.querySelector('`+at("map")+`')) & Node.DOCUMENT_POSITION_FOLLOWING)`)
 
@@ -491,18 +491,18 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 40, 1
 	run := s.load(req, 1000, plainItem)
 	p.visit("/runs/" + run.String())
-	p.says("hold", "first results failed")
+	p.says("hold", "too many first outcomes failed")
 	p.says("hold", "bad_payload")
 	p.until("what changes nothing is the first button, and to go on the last one before the menu",
 		`(([first, ...all]) => first.dataset.test === "errors" && all.at(-2).dataset.test === "resume")(
 			[...document.querySelectorAll(".page-actions .btn")])`)
 	p.accessible("a run that its fail-fast limit holds")
 	p.click("resume")
-	p.says("fail-fast-dialog", "more items are tried next")
+	p.says("resume-dialog", "may fail in the same way")
 	p.until("to leave it is chosen", `document.activeElement.dataset.test === "confirm-no"`)
 	p.click("confirm-no")
-	p.lacks("fail-fast-dialog")
-	p.says("hold", "first results failed")
+	p.lacks("resume-dialog")
+	p.says("hold", "too many first outcomes failed")
 	p.click("errors")
 	p.says("groups", "bad_payload")
 	p.visit("/runs/" + run.String())
@@ -539,7 +539,7 @@ func aGate(s *stack, p *page) {
 	for i := range 2 {
 		run := s.load(gated(fmt.Sprint("year ", i)), 10, plainItem)
 		p.visit("/runs/" + run.String())
-		p.says("gate", "9 items go")
+		p.says("gate", "9 items continue")
 		p.says("gate-before", "1 failed")
 		p.says("gate-sample", "C")
 		if i == 1 {
@@ -572,9 +572,9 @@ func aGateThatChanges(s *stack, p *page) {
 	run := s.load(gated("year"), 10, plainItem)
 	p.allow("409")
 	p.visit("/runs/" + run.String())
-	p.says("gate", "9 items go")
+	p.says("gate", "9 items continue")
 	p.click("gate-approve")
-	p.says("gate-dialog", "9 items go")
+	p.says("gate-dialog", "9 items continue")
 
 	service.well.Store(true)
 	s.post("/runs/"+run.String()+"/rerun", "application/json", `{"failed":true}`)
@@ -584,15 +584,15 @@ func aGateThatChanges(s *stack, p *page) {
 	p.click("confirm-yes")
 	p.lacks("gate-dialog")
 	p.heard("did not begin")
-	p.says("gate-news", "items that go on: 9 → 10")
+	p.says("gate-news", "items that continue: 9 → 10")
 	p.says("gate-news", "compose: failed: 1 → 0")
-	p.says("gate", "10 items go")
+	p.says("gate", "10 items continue")
 	p.accessible("a gate that changed")
 	if n := s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve'`); n != 0 {
 		s.Errorf("%d approvals of what no one has seen", n)
 	}
 	p.click("gate-approve")
-	p.says("gate-dialog", "10 items go")
+	p.says("gate-dialog", "10 items continue")
 	p.says("gate-dialog", "9 → 10")
 	p.click("confirm-yes")
 	s.ended(run)

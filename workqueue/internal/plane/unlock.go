@@ -72,16 +72,16 @@ func (g *Graph) Provisional(at []Planes, news map[workqueue.Step]*Outcome) map[w
 	return all
 }
 
-// Unlock settles outcomes of one block at some of its steps. It returns the planes of all later steps, and the items
-// that have now become final. In the ready planes it sets only what became ready; it does not set held planes.
+// Unlock settles outcomes of one block at some of its steps. It returns the planes of all steps after that, and the
+// items that have now become final. In the ready planes it sets only what became ready; it does not set held planes.
 // changed is the items whose new part differs from the previous one, as far as [Graph.Provisional] requests it.
 //
 // In step order, and only for the items with outcomes:
 //
-// 1. A step's result of an earlier generation is dropped if a part that it sees changed.
-// 2. An item that is shut out moves to skipped.
-// 3. An item no longer shut out leaves skipped, and waits.
-// 4. An item that became open, without a kept outcome, is ready.
+//  1. A step's result of an earlier generation is dropped if a part that it sees changed.
+//  2. An item that is shut out moves to skipped.
+//  3. An item no longer shut out leaves skipped, and waits.
+//  4. An item that became open, without a kept outcome, is ready.
 //
 // It is correct because an outcome at a step means that its dependents were not open for the item before, as it was
 // in flight. So no bit that moves here is ready, held or in flight at a dependent.

@@ -3,10 +3,10 @@ import { inert } from "../format.js";
 
 const actions = {
   start: "Started", open: "Opened for items", add: "Items added", seal: "Closed to new items", rerun: "Rerun",
-  reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Approved",
+  reset: "Results of a step discarded", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Approved",
   cancel: "Cancelled",
 };
-const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database lost recent commits" };
+const events = { completed: "Completed", overdue: "Overdue: not sealed before its deadline", rewound: "The database lost recent commits" };
 const breakers = { open: "Breaker opened", closed: "Breaker closed" };
 
 export function headline(e) {

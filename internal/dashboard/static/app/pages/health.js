@@ -102,7 +102,7 @@ function Line({ condition: c, marked, onMuted, onDone }) {
       <${Menu} small label=${`More about ${inert(c.title, 80)}`} test="line-more" items=${[
         { label: "Mute…", icon: "pause", role: "operator", test: "mute-one", onClick: () => onMuted(name, c.title) },
         { label: "Acknowledge", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
-        c.mark && { label: "Clear", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
+        c.mark && { label: "Undo", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
       ].filter(Boolean)} /></span>
   </li>`;
 }
@@ -111,7 +111,7 @@ function Line({ condition: c, marked, onMuted, onDone }) {
 function Words({ name, title, mark, onMuted, onDone }) {
   return html`<${Button} role="operator" test="muted" onClick=${() => onMuted(name, title)}>Mute…<//>
     ${mark?.state === "acknowledged"
-      ? html`<${Button} role="operator" test="back" onClick=${() => back(name, onDone)}>Clear<//>`
+      ? html`<${Button} role="operator" test="back" onClick=${() => back(name, onDone)}>Undo<//>`
       : html`<${Button} role="operator" test="take" onClick=${() => take(name, onDone)}>Acknowledge<//>`}`;
 }
 

@@ -147,7 +147,7 @@ function List({ runs, reset, chosen, onChoose }) {
 function Reason({ run }) {
   if (run.hold) {
     const what = { operator: run.hold.by ? `by ${run.hold.by}` : "by an operator", threshold: "too many failed",
-      fail_fast: "stopped: first results failed", canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
+      fail_fast: "too many first outcomes failed", canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
     return html`<span class="under" title=${run.hold.detail}><${Text} max=${70}>${what}${
       run.hold.kind === "operator" && run.hold.detail ? ": " + run.hold.detail : ""}<//></span>`;
   }

@@ -5,7 +5,7 @@ export const causes = {
   unanswered: "left out of the last reply",
   failure: "its entire request failed",
   deadline: "no reply before the deadline",
-  silence: "no reply before the deadline; cause unknown",
+  silence: "no reply before the deadline; not counted as a failure",
   session: "the node that had it is gone",
   handback: "the node that had it stopped",
   streams: "a stream was lost",
@@ -14,6 +14,6 @@ export const causes = {
   exhausted: "redelivered repeatedly without a reply",
   unreadable: "the reply could not be read",
   breaker: "failed while the endpoint was known to be down",
-  throttled: "the service had too much",
+  throttled: "the service was overloaded",
   probe: "sent to see whether the endpoint is up again",
 };

@@ -19,7 +19,7 @@ const acts = {
   run_over_limit: [{ label: "Resume", icon: "play", path: run("resume"), body: () => ({ max_failed: "none" }), did: "resumed", risky: true,
     says: "This lifts the limit of failed items for this run." }],
   run_fail_fast: [{ label: "Resume", icon: "play", path: run("resume"), did: "resumed", risky: true,
-    says: "The rest is sent although the first results failed. The fail-fast check does not apply to this step again." }],
+    says: "The rest is sent although too many first outcomes failed. The fail-fast check does not apply to this step again." }],
   run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "approved", risky: true, says: "All items held back are sent." }],
   run_overdue: [{ label: "Seal", icon: "check", path: run("seal"), did: "sealed", says: "It takes no more items, and can complete." }],
   dead_letters: [{ label: "Requeue", icon: "repeat", path: () => "/dead-letters/requeue", body: (c) => ({ endpoint: c.subject }), did: "is requeued",

@@ -3,7 +3,7 @@
 import { html, useState, useEffect } from "../html.js";
 import { api, segment } from "../api.js";
 import { stream } from "../stream.js";
-import { Button, ButtonLink, ErrorBox, Progress, StateBadge } from "../ui.js";
+import { Button, ButtonLink, ErrorBox, Progress, StateBadge, useLoad } from "../ui.js";
 import { inert, num, plural } from "../format.js";
 import { approveRest, outcome } from "../run/canary.js";
 import { causes, verdict } from "./verdict.js";
@@ -13,7 +13,6 @@ export function Follow({ run: id, started, select, before, onClose }) {
   const [run, setRun] = useState(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
-  const [sample, setSample] = useState(null);
   useEffect(() => {
     let over = false;
     const take = (doc) => !over && setRun(doc);
@@ -24,17 +23,16 @@ export function Follow({ run: id, started, select, before, onClose }) {
       close();
     };
   }, [id]);
+  const waits = run?.canary?.state === "waiting";
+  const report = useLoad(waits ? `/runs/${segment(id)}/report` : "", [run?.generation]);
+  const errors = useLoad(waits ? `/runs/${segment(id)}/errors` : "", [run?.generation]);
+  const sample = waits ? outcome(run, report.data) : null;
+  const why = errors.data ? causes(before, select, errors.data.groups) : null;
   const approve = async () => {
     setBusy(true);
     await approveRest(id, sample);
     setBusy(false);
   };
-  const waits = run?.canary?.state === "waiting";
-  useEffect(() => {
-    if (!waits) return;
-    Promise.all([api.get(`/runs/${segment(id)}/report`), api.get(`/runs/${segment(id)}/errors`)]).then(
-      ([report, errors]) => setSample({ ...outcome(run, report), why: causes(before, select, errors.groups) }), setError);
-  }, [waits, id]);
   const bad = sample?.failed > 0;
   return html`<div class="follow" data-test="follow">
     <p>${plural(started.items, "item")} ${started.items === 1 ? "runs" : "run"} again as generation ${started.generation}.${started.held > 0 && ` ${num(started.items - started.held)} of them go first.`}</p>
@@ -49,9 +47,9 @@ export function Follow({ run: id, started, select, before, onClose }) {
         <div><dt>remaining</dt><dd>${num(Math.max(run.items - run.done - run.failed, run.settling ?? 0))}</dd></div>
       </dl>
       ${waits && html`<p class=${bad ? "bad-text" : ""} data-test="verdict">${sample
-        ? verdict(sample, sample.why) : "The canary ended."} The rest waits for your approval.</p>`}
+        ? verdict(sample, why) : "The canary ended."} The rest waits for your approval.</p>`}
     </div>`}
-    <${ErrorBox} error=${error} />
+    <${ErrorBox} error=${error ?? report.error} retry=${report.error && report.reload} />
     <div class="dialog-buttons">
       ${waits && bad && html`<${ButtonLink} kind="primary" to=${`/runs/${id}/errors`} icon="warn" test="see-errors">See what failed<//>`}
       ${waits && html`<${Button} kind=${bad || !sample ? "" : "primary"} busy=${busy} disabled=${!sample} onClick=${approve} role="operator" test="approve">${

@@ -47,11 +47,11 @@ export function Canary({ run }) {
           class=${bad ? "bad-text" : ""}>${num(found.failed)} failed</b>
         ${found.done + found.failed > 0 && html`<span
             class="muted"> (${percent(found.failed / (found.done + found.failed))})</span>`}</p></div>`}
-    <${ErrorBox} error=${report.error} />
+    <${ErrorBox} error=${report.error} retry=${report.reload} />
     <div class="card-buttons">
       ${bad && html`<${ButtonLink} kind=${waits ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`}
           icon="warn">What failed<//>`}
-      ${waits && html`<${Button} kind=${bad || !found ? "" : "primary"} icon="play" role="operator" disabled=${!found}
+      ${waits && html`<${Button} kind=${bad || !found?.done ? "" : "primary"} icon="play" role="operator" disabled=${!found}
           onClick=${() => approveRest(run.id, found)} test="approve">${bad ? "Approve anyway" : "Approve remaining items"}<//>`}
     </div>
   <//>`;

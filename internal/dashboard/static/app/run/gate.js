@@ -24,7 +24,7 @@ function Gate({ run, step }) {
   const news = g && changed(looked.current, g);
   const name = inert(step, 60);
   const title = { approved: `Step ${name} was approved`, shut: `Step ${name} does not wait any more` }[g?.state] ??
-    `Step ${name} waits for an approval`;
+    `Step ${name} waits for approval`;
   return html`<${Card} title=${title} class=${"canary " + (g && g.state !== "waiting" ? "" : "waits")} test="gate">
     <${ErrorBox} error=${gate.error} retry=${gate.reload} />
     ${!g && !gate.error && html`<${Skeleton} lines=${5} />`}
@@ -40,8 +40,8 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
   const compared = useLoad(g.earlier
     ? `/runs/${segment(run.id)}/report` + query({ against: g.earlier.run, before: g.step, digests: "false" }) : "", [g.since]);
   return html`
-    ${news && html`<div class="run-reason warn gate-news" role="status" data-test="gate-news"><${Icon} name="warn"/><div><strong>Not as you
-      have seen it:</strong> steps before were done again.<${News} news=${news} /></div></div>`}
+    ${news && html`<div class="run-reason warn gate-news" role="status" data-test="gate-news"><${Icon} name="warn"/><div><strong>Changed since
+      you looked:</strong> earlier steps were rerun.<${News} news=${news} /></div></div>`}
     <p><strong>${plural(g.items, "item continues", "items continue")}</strong> after approval${g.left_out > 0 && html`; <b
         class="bad-text">${num(g.left_out)}</b> are left out`}.${g.since && html` It has waited <${Time} at=${g.since} mode="for" />.`}</p>
     ${g.refused && html`<p class="run-reason warn" data-test="gate-refused"><span><${Text} max=${300}>${g.refused}<//></span></p>`}
@@ -53,8 +53,8 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
     <div class="card-buttons">
       ${g.left_out > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn">What failed<//>`}
       <${Button} icon="repeat" onClick=${reload} test="gate-more">Other items<//>
-      <${Button} kind="primary" icon="play" role="operator" disabled=${Boolean(g.refused)} title=${g.refused}
-          onClick=${onApprove} test="gate-approve">Let ${name} begin…<//>
+      <${Button} kind=${g.left_out > 0 ? "" : "primary"} icon="play" role="operator" disabled=${Boolean(g.refused)} title=${g.refused}
+          onClick=${onApprove} test="gate-approve">Approve ${name}…<//>
     </div>`;
 }
 
@@ -102,8 +102,8 @@ async function approve(run, gate, news, path, reload) {
   const why = { current: null };
   const step = inert(gate.step, 60);
   const answer = await confirm({
-    title: `Let step ${step} begin?`, action: "Let it begin", test: "gate-dialog",
-    body: html`<p>${plural(gate.items, "item goes", "items go")} on, and what is sent cannot be taken back.</p>
+    title: `Approve step ${step}?`, action: "Approve", test: "gate-dialog",
+    body: html`<p>${plural(gate.items, "item continues", "items continue")}; what is sent cannot be undone.</p>
       ${news && html`<p>Since you first looked:<${News} news=${news} /></p>`}
       <${Field} label="Why" hint="For the audit log"><input maxlength="500" ref=${why} data-test="gate-reason" /><//>`,
     act: async () => {
@@ -118,9 +118,9 @@ async function approve(run, gate, news, path, reload) {
     },
   });
   if (answer?.stale) {
-    toast(`Step ${step} did not begin: it is not as you have seen it any more`, { tone: "warn" });
+    toast(`Step ${step} was not approved: it changed since you looked`, { tone: "warn" });
     reload();
   } else if (answer) {
-    toast(`${plural(answer.items, "item goes", "items go")} on`);
+    toast(`${plural(answer.items, "item continues", "items continue")}`);
   }
 }

@@ -10,7 +10,7 @@ import { clock, duration, inert, num, percent, plural, short, timed } from "../f
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
 const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
-  fail_fast: "Stopped: first results failed", canary: "Canary waits for approval" };
+  fail_fast: "Paused: too many first outcomes failed", canary: "Canary waits for approval" };
 
 export function Reason({ run }) {
   const { hold, open } = run;
@@ -46,26 +46,26 @@ export function Actions({ run, onRerun, onReport }) {
   const act = (name) => async () => {
     try {
       await api.post(`/runs/${segment(run.id)}/${name}`, {});
-      toast({ pause: "Paused: nothing more is sent", approve: "The rest is released", seal: "Sealed" }[name]);
+      toast({ pause: "Paused: nothing more is sent", seal: "Sealed" }[name]);
     } catch (err) {
       toast(err, { tone: "bad" });
     }
   };
   const over = ended(run);
   const paused = run.state === "paused";
-  const failFast = paused && run.hold?.kind === "fail_fast"; // then actions that change nothing come first
-  const errors = run.failed > 0 && html`<${ButtonLink} kind=${failFast ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
-        test="errors">${failFast ? "What failed" : "Errors"}<//>`;
+  const failing = paused && ["fail_fast", "threshold"].includes(run.hold?.kind); // actions that change nothing come first
+  const errors = run.failed > 0 && html`<${ButtonLink} kind=${failing ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
+        test="errors">${failing ? "What failed" : "Errors"}<//>`;
   return html`
-    ${failFast && errors}
+    ${failing && errors}
     ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal"
         title="Close the run to new items">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
-    ${mayResume(run) && !failFast && html`<${Button} kind="primary" icon="play" role="operator"
+    ${mayResume(run) && !failing && html`<${Button} kind="primary" icon="play" role="operator"
         onClick=${() => resume(run)} test="resume">Resume<//>`}
     ${run.failed > 0 && run.state !== "cancelled" && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
         test="rerun" title="Rerun the failed items">Rerun failed<//>`}
-    ${failFast ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Resume…<//>` : errors}
+    ${failing ? html`<${Button} icon="play" role="operator" onClick=${() => resume(run)} test="resume">Resume…<//>` : errors}
     <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
 }
 
@@ -98,20 +98,6 @@ function download(run, params) {
   document.body.append(link);
   link.click();
   link.remove();
-}
-
-// goOn releases a run held by its fail-fast limit, after one confirmation.
-function goOn(run) {
-  const left = run.items - run.done - run.failed;
-  return confirm({
-    title: "Resume although the first items failed?", danger: true, action: "Resume", test: "fail-fast-dialog",
-    body: html`<p>${plural(left, "more item is", "more items are")} sent next. They may fail like the
-      ${num(run.failed)} before them. The fail-fast check does not apply to this step again.</p>`,
-    act: async () => {
-      await api.post(`/runs/${segment(run.id)}/resume`, {});
-      toast("Resumed");
-    },
-  });
 }
 
 function cancel(run) {

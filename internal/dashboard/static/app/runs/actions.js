@@ -22,19 +22,23 @@ export const pause = (run) => act(run, "pause", "paused; requests in flight stil
 export const mayResume = (run) => (run.state === "paused" && run.hold?.kind !== "canary") ||
   (run.state === "cancelled" && run.done + run.failed < run.items);
 
+const risky = { threshold: "Resuming lifts the limit of failed items for this run.",
+  fail_fast: "The rest may fail in the same way. The fail-fast check does not apply to this step again." };
+
+/** resume resumes a run; one that its failures paused only after a question, with their account. */
 export function resume(run) {
-  if (run.hold?.kind !== "threshold") return act(run, "resume", "resumed", {});
+  const kind = run.state === "paused" ? run.hold?.kind : "";
+  if (!risky[kind]) return act(run, "resume", "resumed", {});
   return confirm({
-    title: "Too many items failed", action: "Resume", test: "resume-dialog",
-    body: html`<p><bdi>${inert(run.hold.detail)}</bdi></p>
-      <p>Resuming lifts the limit of failed items for this run.</p>`,
-    act: () => api.post(`/runs/${run.id}/resume`, { max_failed: "none" }),
+    title: `Resume ${nameOf(run)}?`, action: "Resume", danger: true, test: "resume-dialog",
+    body: html`<p><bdi>${inert(run.hold.detail)}</bdi></p><p>${risky[kind]}</p>`,
+    act: () => api.post(`/runs/${run.id}/resume`, kind === "threshold" ? { max_failed: "none" } : {}),
   });
 }
 
 export const approve = (run) => confirm({
-  title: "Approve the remaining items?", action: "Approve", test: "approve-dialog",
-  body: `The canary of ${nameOf(run)} ended. All items held back are sent.`,
+  title: "Approve the remaining items?", action: "Approve", danger: true, test: "approve-dialog",
+  body: html`<p>${nameOf(run)}: <bdi>${inert(run.hold.detail, 500)}</bdi></p><p>All items held back are sent.</p>`,
   act: () => api.post(`/runs/${run.id}/approve`, {}),
 });
 
@@ -71,7 +75,7 @@ export const all = (verb, count) => confirm({
   action: verb === "pause" ? "Pause all" : "Resume all",
   body: verb === "pause"
     ? `Nothing more is sent of ${plural(count, "run")}. Requests in flight still finish and are recorded.`
-    : "Every run paused by an operator resumes. Runs stopped by a canary or by failures stay stopped.",
+    : "Every run paused by an operator resumes. Runs paused by a canary or by failures stay paused.",
   act: async () => {
     const done = await api.post(`/runs/${verb}`, { all: true, reason: "for all runs, on the dashboard" });
     const left = done.skipped?.length ? `; ${num(done.skipped.length)} others stay unchanged` : "";
@@ -87,7 +91,7 @@ export function actionsOf(run) {
   return [
     run.hold?.kind === "canary" && { label: "Approve", icon: "check", role, test: "approve", onClick: () => approve(run) },
     run.state === "running" && { label: "Pause", icon: "pause", role, test: "pause", onClick: () => pause(run) },
-    mayResume(run) && { label: "Resume", icon: "play", role, test: "resume", onClick: () => resume(run) },
+    mayResume(run) && { label: risky[run.hold?.kind] ? "Resume…" : "Resume", icon: "play", role, test: "resume", onClick: () => resume(run) },
     !ended && { label: "Cancel…", icon: "stop", danger: true, role, test: "cancel", onClick: () => cancel(run) },
     ended || null,
     { label: "Errors", icon: "warn", to: `/runs/${run.id}/errors` },
