@@ -60,6 +60,9 @@ func (o *Overrides) Validate() error {
 		}
 	}
 	o.lay(plan)
+	if o.DoneBy == nil {
+		plan.Gentle = false // it goes with the done_by of the plan under it
+	}
 	if err := plan.validateValues(); err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ CREATE TABLE batchrun (
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
 -- Runs that are to be done by a time.
-CREATE INDEX batchrun_done_by ON batchrun (done_by) WHERE state = 'running' AND done_by IS NOT NULL;
+CREATE INDEX batchrun_done_by ON batchrun (done_by) WHERE state IN ('loading', 'running') AND done_by IS NOT NULL;
 CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
 -- Which runs a plan has: the list of plans counts them without reading them.

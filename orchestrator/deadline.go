@@ -30,11 +30,14 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 		if err != nil || due == nil {
 			return deadlineEvery, err
 		}
-		paces, err := due.Paces(timed, func(run workqueue.RunID) bool {
-			if time.Since(looked[run]) < helpEvery {
+		helped := false // one a turn, and time left to store
+		thinking, done := context.WithTimeout(timed, deadlineEvery/2)
+		defer done()
+		paces, err := due.Paces(thinking, func(run workqueue.RunID) bool {
+			if helped || time.Since(looked[run]) < helpEvery {
 				return false
 			}
-			looked[run] = time.Now()
+			helped, looked[run] = true, time.Now()
 			return true
 		})
 		for i := range paces {

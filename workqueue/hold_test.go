@@ -182,7 +182,7 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 			b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.Load(storetest.Request(), 5))
 			return run
 		}},
-		{"a load that was given up", func() workqueue.RunID {
+		{"an abandoned load", func() workqueue.RunID {
 			run := b.Load(storetest.Request(), 5)
 			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
 			return run

@@ -48,7 +48,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 			if *dup != want {
 				t.Errorf("error %+v; want %+v", *dup, want)
 			}
-			text := fmt.Sprintf("line %d: key %q stands on line %d", want.SecondLine, want.Key, want.FirstLine)
+			text := fmt.Sprintf("line %d: key %q is on line %d", want.SecondLine, want.Key, want.FirstLine)
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("the error says %q; want %q in it", err, text)
 			}

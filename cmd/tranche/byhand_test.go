@@ -44,7 +44,7 @@ func (b *bench) accepting() {
 	b.want(b.tranche("run", "item", "it", "2"), 0, "accepted", "the account is closed")
 	b.want(b.tranche("run", "history", "it"), 0, "accept", "the account is closed")
 	b.want(b.tranche("run", "watch", "it"), 3, "1 failed, 1 of them accepted")
-	b.want(b.pipe("2\n3\n", "run", "accept", "it", "--keys", "-", "--withdraw"), 0, "1 item accepted no more: 1 failed")
+	b.want(b.pipe("2\n3\n", "run", "accept", "it", "--keys", "-", "--withdraw"), 0, "1 item accepted no longer: 1 failed")
 }
 
 func TestControlOfRuns(t *testing.T) {

@@ -48,6 +48,8 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 	set := settingsOfFire(job.Spec, &resolved, job.Claim.FireKey)
 	if by := job.Claim.DoneBy; by != nil {
 		set.DoneBy = new(by.UTC().Format(time.RFC3339))
+	} else if job.Spec.Window.DoneBy != nil {
+		set.Gentle = nil // run-now has no time to be done by
 	}
 	if set.Zone, err = time.LoadLocation(job.Spec.Zone); err != nil {
 		return out, err
@@ -200,7 +202,11 @@ func (s *scheduleRoutes) checkSchedulePlan(
 	if err != nil {
 		return nil, err
 	}
-	_, err = spec.Settings.Over(plan)
+	settings := spec.Settings
+	if spec.Window.DoneBy != nil {
+		settings.DoneBy = new("06:00") // a start fills in the real one
+	}
+	_, err = settings.Over(plan)
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
 		return nil, at("settings", field.Field+": "+field.Problem)
 	}

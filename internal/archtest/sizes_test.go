@@ -32,9 +32,9 @@ const (
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 110, // those with files that are not tests
-	files:    643, // without tests and generated code, as are lines
-	lines:    147600,
-	tests:    86300, // lines of them
+	files:    650, // without tests and generated code, as are lines
+	lines:    146300,
+	tests:    84300, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

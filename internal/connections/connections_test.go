@@ -234,7 +234,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"sources:\n  a:\n    dsn: {file: dsn}\n    transaction_pooler: " + canary, "want true or false; this is a text"},
 		{"smtp: {tls: " + canary + "}", "c.yaml:1:13: smtp.tls: want one of starttls, tls, none; this is a text"},
 		{"- 1", "c.yaml:1:1: want fields: sources, secrets, http, smtp; this is a list"},
-		{"http: {}\n---\nhttp: {}", "c.yaml:3:5: a second document"},
+		{"http: {}\n---\nhttp: {}", "c.yaml:3:5: found a second document"},
 	} {
 		text, want := test[0], test[1]
 		_, err := parse(t, text)

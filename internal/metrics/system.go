@@ -120,6 +120,7 @@ func (s *system) lastEnds(ctx context.Context) map[string]time.Time {
 	runs, _, err := judge.Foretold(ctx)
 	if err != nil {
 		s.m.log.Warn("metrics of forecasts are left out", zap.Error(err))
+		return nil
 	}
 	ends := map[string]time.Time{}
 	for i := range runs {

@@ -130,10 +130,10 @@ func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 }
 
 // fail ends a flush as a whole.
-func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) collector.FlushRecorded {
+func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) {
 	c.Helper()
 	f.end.Failure = &e
-	return c.recordAs(f)
+	c.recordAs(f)
 }
 
 // wait has all times of the collector pass: of keys, of operations and of its rest.

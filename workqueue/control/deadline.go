@@ -137,6 +137,9 @@ func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
 	if p.Risk == nil && !p.WasAtRisk || p.Risk == nil && !p.Known {
 		return nil
 	}
+	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // in time, but not by enough to withdraw it
+		return nil
+	}
 	statement, args, payload := clearAtRisk, []any{p.Run}, map[string]any{"done_by": p.DoneBy, "at_risk": p.Risk != nil}
 	if p.Risk != nil {
 		p.Risk.Late = lateText(p.Risk.Ends.Sub(p.DoneBy))

@@ -3,6 +3,7 @@ package forecast
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -48,8 +49,8 @@ func (f *Forecast) Left(now time.Time) (p50, p90 float64, known bool) {
 
 // Paces decides how fast each run goes that is to be done by a time. The more urgent come first, then those whose time
 // comes first: one that would be late gets more of what it shares, as long as that makes no other late; one that is
-// gentle gets no more in flight than it needs. What no one knows the end of goes on as it is. It also returns the
-// network with that.
+// gentle gets no more in flight than it needs, but is not capped while its end is unknown. It also returns the network
+// with that.
 func (n *Network) Paces(ctx context.Context, now time.Time) (all []Pace, paced *Network, err error) {
 	p := pacer{Network: n.Clone(), was: n, now: now}
 	var order []int
@@ -73,15 +74,18 @@ func (n *Network) Paces(ctx context.Context, now time.Time) (all []Pace, paced *
 		if err == nil && p.at[r].Known && n.Runs[r].Gentle {
 			err = p.ease(ctx, r)
 		}
+		if err != nil && p.at != nil { // there was no time for it
+			p.at[r].Known = false
+		}
 	}
-	if err != nil {
+	if err != nil && (p.at == nil || !errors.Is(err, context.DeadlineExceeded)) {
 		return nil, nil, err
 	}
 	out := make([]Pace, len(order))
 	for i, r := range order {
 		if out[i] = p.at[r]; !out[i].Known {
 			p.Runs[r].Share = max(n.Runs[r].Share, 1)
-			p.setCaps(r, n.caps(r))
+			p.setCaps(r, nil) // late is worse than not gentle; the limits that people set hold
 		}
 		out[i].Run, out[i].Share, out[i].Caps = r, p.Runs[r].Share, p.caps(r)
 		out[i].AtRisk = n.Runs[r].atRisk(&out[i])
@@ -156,7 +160,11 @@ func (p *pacer) favour(ctx context.Context, run int) error {
 				return err
 			}
 		}
-		if p.delays(run, before) || share > 1 && p.at[run].P50 > 0.98*at[run].P50 {
+		gain := 0.98
+		if share == had { // so that it does not change at every look
+			gain = 0.995
+		}
+		if p.delays(run, before) || share > 1 && p.at[run].P50 > gain*at[run].P50 {
 			continue
 		}
 		best, at = share, p.at
@@ -199,11 +207,11 @@ func (p *pacer) delays(run int, before []Pace) bool {
 // ease finds the lowest caps with which nine of ten courses are done early enough.
 func (p *pacer) ease(ctx context.Context, run int) error {
 	by := p.Runs[run].DoneBy
-	target := by - early*by - looks
+	target, before := by-early*by-looks, p.at
 	enough := func(caps []int) (bool, error) {
 		p.setCaps(run, caps)
 		err := p.look(ctx)
-		return err == nil && p.at[run].Known && p.at[run].P90 <= target, err
+		return err == nil && p.at[run].Known && p.at[run].P90 <= target && !p.delays(run, before), err
 	}
 	most := p.levels(run)
 	low, high := 0, len(most) // high is more than enough, or too few
@@ -368,7 +376,7 @@ func (n *Network) fixes(run int) (all []fix) {
 	var others []fix
 	for o := range n.Runs {
 		other := &n.Runs[o]
-		if o == run || other.Idle || other.Priority < r.Priority || !n.touch(run, o) {
+		if o == run || other.Idle || other.Timed || other.Priority < r.Priority || !n.touch(run, o) {
 			continue
 		}
 		highest = max(highest, other.Priority)

@@ -135,7 +135,7 @@ ORDER BY done_by, id LIMIT $1`
 	lateRuns = `
 SELECT r.id::text AS subject, r.name, r.plan, r.done_by AS since, (
         SELECT max(f.late_action) FROM schedule_occurrence f WHERE f.run_id = r.id) AS did
-FROM batchrun r WHERE r.state = 'running' AND r.done_by <= tranche_now()
+FROM batchrun r WHERE r.state IN ('loading', 'running') AND r.done_by <= tranche_now()
 ORDER BY r.done_by, r.id LIMIT $1`
 
 	// collector_op_parked.

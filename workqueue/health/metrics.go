@@ -139,7 +139,7 @@ FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
 	overdueRuns = `
 SELECT count(*) FILTER (WHERE opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()),
     count(*) FILTER (WHERE done_by <= tranche_now())
-FROM batchrun WHERE state = 'running'`
+FROM batchrun WHERE state IN ('loading', 'running')`
 
 	// batchrun_active and, for each run, work_block_ready. work_slice_live finds slices in flight, which limits
 	// bound. A block's plane is read only where an item is ready.

@@ -247,7 +247,7 @@ var rules = []Rule{
 		}}},
 	{Kind: NoListeners, Owner: OwnerService, Name: "No service listens", Of: "endpoint", Severity: Critical,
 		Many: "endpoints have no listening service", Stops: StopsEndpoint,
-		Items: "waiting for a service: none listens on {to}", Who: whoServes,
+		Items: "waiting for a service: no service listens on {to}", Who: whoServes,
 		Why: noOne + "{{if .behind}}: {{.behind}}{{end}}",
 		Next: "{{if .behind}}they are sent when a service listens and answers the requests in flight{{else}}the first " +
 			"service that listens takes them; their deadline does not run until then{{end}}",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,15 +15,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// timedRuns are those that are to be done by a time, the first $1 of them, by batchrun_done_by.
+// timedRuns are at most $1 runs with a done_by, by batchrun_done_by: those that are paced first, then those that go on
+// and are not late.
 const timedRuns = `
-SELECT id FROM batchrun WHERE state = 'running' AND done_by IS NOT NULL ORDER BY done_by, id LIMIT $1`
+SELECT r.id FROM batchrun r WHERE r.state = 'running' AND r.done_by IS NOT NULL
+ORDER BY EXISTS (
+        SELECT FROM run_step st WHERE st.run_id = r.id AND (st.in_flight_cap IS NOT NULL OR st.share > 1)) DESC,
+    r.hold IS NOT NULL, r.done_by <= tranche_now(), r.done_by, r.id LIMIT $1`
 
-// maxTimed bounds the runs that are paced to a time at once: those whose time comes first.
+// maxTimed bounds the runs that are paced to a time.
 const maxTimed = 20
 
 // Deadlines are runs that are to be done by a time, with all that their ends depend on.
-type Deadlines struct{ f *foresight }
+type Deadlines struct {
+	f     *foresight
+	timed []workqueue.RunID
+}
 
 // Deadlines reads which runs are to be done by a time; nil: none is.
 func (s Store) Deadlines(ctx context.Context) (d *Deadlines, err error) {
@@ -31,7 +39,7 @@ func (s Store) Deadlines(ctx context.Context) (d *Deadlines, err error) {
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		d = &Deadlines{}
+		d = &Deadlines{timed: ids}
 		d.f, err = readNetwork(ctx, tx, ids, maxTimed+beside, nil, 0)
 		return err
 	})
@@ -52,20 +60,37 @@ func (d *Deadlines) Paces(ctx context.Context, fix func(workqueue.RunID) bool) (
 	for id, r := range d.f.runs {
 		ids[r] = id
 	}
-	out := make([]control.RunPace, len(decided))
+	out := make([]control.RunPace, 0, len(ids))
 	for i := range decided {
-		p, run := &decided[i], &out[i]
-		*run = d.of(p)
-		if run.Run = ids[p.Run]; p.AtRisk && p.Known {
-			run.Risk = &control.AtRisk{Ends: d.after(p.P50), BoundBy: p.BoundBy}
-			if run.Looked = fix(run.Run); run.Looked {
-				if run.Risk.Fix, err = paced.Fix(ctx, d.f.at, p.Run); err != nil {
-					return nil, err
-				}
-			}
+		p := &decided[i]
+		if !slices.Contains(d.timed, ids[p.Run]) {
+			continue
 		}
+		run := d.of(p)
+		run.Run = ids[p.Run]
+		if p.AtRisk && p.Known {
+			run.Risk = d.risk(ctx, paced, p, &run, fix)
+		}
+		out = append(out, run)
 	}
 	return out, nil
+}
+
+// risk says why a run will be late. A fix that takes too long to find is left out.
+func (d *Deadlines) risk(
+	ctx context.Context, paced *forecast.Network, p *forecast.Pace, run *control.RunPace, fix func(workqueue.RunID) bool,
+) *control.AtRisk {
+	r, risk := &d.f.Runs[p.Run], &control.AtRisk{Ends: d.after(p.P50), BoundBy: p.BoundBy}
+	if r.Person != "" {
+		risk.BoundBy = "it waits for " + r.Person
+		return risk
+	}
+	if r.DoneBy > 0 && fix(run.Run) {
+		var err error
+		risk.Fix, err = paced.Fix(ctx, d.f.at, p.Run)
+		run.Looked = err == nil
+	}
+	return risk
 }
 
 func (d *Deadlines) after(seconds float64) time.Time {
@@ -75,7 +100,8 @@ func (d *Deadlines) after(seconds float64) time.Time {
 // of is a decision with what was before. Steps of a run are numbered from 0 on.
 func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 	run := &d.f.Runs[p.Run]
-	out := control.RunPace{Name: cmp.Or(run.Name, run.ID), DoneBy: d.after(run.DoneBy), Known: p.Known, WasAtRisk: run.AtRisk}
+	out := control.RunPace{Name: cmp.Or(run.Name, run.ID), DoneBy: d.after(run.DoneBy), Known: p.Known,
+		WasAtRisk: run.AtRisk}
 	if p.Known {
 		out.Ends = d.after(p.P90)
 	}

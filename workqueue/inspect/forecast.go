@@ -25,7 +25,7 @@ const (
 	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
-	// A reading is kept for restShare times its duration, so that readings use less than a tenth of a core.
+	// A reading is kept for restShare times its duration, unless a run changes that is looked at.
 	restShare = 10
 	// maxRest is for how long a reading of forecasts is kept at most; then the next look reads again.
 	maxRest = 15 * time.Second
@@ -329,7 +329,13 @@ func (s Store) outlook(ctx context.Context, runs []*RunSummary) (*foresight, err
 	if f := o.last.Load(); fits(f) && (young() || !o.reading.TryLock()) {
 		return f, nil
 	} else if !fits(f) {
-		o.reading.Lock()
+		for !o.reading.TryLock() {
+			select {
+			case <-ctx.Done():
+				return nil, fmt.Errorf("wait for a forecast: %w", context.Cause(ctx))
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
 	}
 	defer o.reading.Unlock()
 	if f := o.last.Load(); fits(f) && young() { // another caller has just read it
@@ -354,8 +360,11 @@ func (f *foresight) fits(r *RunSummary) bool {
 		return len(f.Runs) == foretold
 	}
 	now := state{state: r.State, open: r.Open != nil, sampling: r.Sampling, priority: r.Priority}
+	if r.State == "paused" {
+		now.state = "running"
+	}
 	if r.Hold != nil {
-		now.state, now.hold = "running", string(r.Hold.Kind)
+		now.hold = string(r.Hold.Kind)
 	}
 	for _, gate := range r.Approval {
 		now.gates += gate + "\n"
@@ -384,9 +393,12 @@ func (s Store) foretell(ctx context.Context, runs ...*RunSummary) error {
 	if len(runs) == 0 {
 		return nil
 	}
-	f, err := s.outlook(ctx, runs)
-	if len(runs) == 1 && err == nil {
+	var f *foresight
+	var err error
+	if len(runs) == 1 {
 		f, err = s.foresee(ctx, runs[0])
+	} else {
+		f, err = s.outlook(ctx, runs)
 	}
 	if err != nil {
 		return err

@@ -324,7 +324,7 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 	b.Report(run)
 	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now(), overdue_at = tranche_now() WHERE id = $1`, run)
 	if e, err = health.New(b.Store).Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
-		!strings.Contains(e.Groups[0].Next, "it should have been by") {
+		!strings.Contains(e.Groups[0].Next, "it should have been sealed by") {
 		t.Errorf("overdue: %+v, %v", e.Groups[0], err)
 	}
 }

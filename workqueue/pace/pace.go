@@ -107,7 +107,7 @@ WITH paced AS (
            bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
            coalesce(max(chunk) FILTER (WHERE chunk_auto), max(chunk)) AS chunk_max,
-           coalesce(sum(least(in_flight, in_flight_cap)) FILTER (WHERE in_flight_auto), 0) AS ceiling
+           coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
     FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.state = 'running' AND r.hold IS NULL
     GROUP BY endpoint COLLATE "C" HAVING bool_or(in_flight_auto OR chunk_auto)),
 live AS (

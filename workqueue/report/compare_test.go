@@ -197,8 +197,8 @@ func TestCompareRunsOfOtherPlans(t *testing.T) {
 	}{
 		{one, one, 2, 0, nil, nil, nil, ""},
 		{one, other, 0, 2, []string{}, []string{"statement"}, []string{"letter"},
-			"the plans differ: this run is of year-end (statement), the other of quarter (letter); outcomes are compared, and " +
-				"no results"},
+			"the plans differ: this run is of year-end (statement), the other of quarter (letter); only outcomes are " +
+				"compared, not results"},
 		{one, two, 2, 0, []string{"statement"}, nil, []string{"letter"}, "the results of statement, not those of letter"},
 		{two, swapped, 2, 0, []string{"letter", "statement"}, nil, nil, "the results of letter, statement, by the names"},
 	} {

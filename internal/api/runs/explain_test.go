@@ -36,7 +36,7 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	apitest.Eventually(t, "the endpoint is explained", func() bool {
 		e.Read("/endpoints/count/explain", &whole)
 		e.AnswersAll(whole.Groups, whole.Missing)
-		return whole.Missing == 100 && whole.Runs == 1 && strings.Contains(whole.Listens, "no one")
+		return whole.Missing == 100 && whole.Runs == 1 && strings.Contains(whole.Listens, "no service")
 	})
 	e.Read("/endpoints/idle/explain", &whole)
 	if whole.Missing != 0 || !strings.Contains(whole.Summary, "nothing waits") {

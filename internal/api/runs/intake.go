@@ -256,6 +256,9 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	if err := json.Unmarshal(view.Spec, plan); err != nil {
 		return run, nil, 0, fmt.Errorf("read the plan of run %s: %w", id, err)
 	}
+	if by, err := time.Parse(time.RFC3339, plan.DoneBy); err == nil && !by.After(time.Now()) {
+		plan.DoneBy, plan.Gentle = "", false // that time was the earlier run's
+	}
 	return id, plan, view.Version, nil
 }
 

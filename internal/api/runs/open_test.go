@@ -17,7 +17,7 @@ func TestOpenAddAndSeal(t *testing.T) {
 		`"existing":false`)
 	b.Want("/runs/it/items?idempotency_key=a", apitest.Three, 200, `"items":3`, `"total":3`, `"existing":true`)
 	b.Want("/runs/it/items?idempotency_key=a", apitest.Three+"9\n", 409, "idempotency key")
-	b.Want("/runs/it/items", "id\n7\n8\n7\n", 422, `line 4: key \"7\" stands on line 2`)
+	b.Want("/runs/it/items", "id\n7\n8\n7\n", 422, `line 4: key \"7\" is on line 2`)
 	b.Want("/runs/it/items", "id\n7\n2\n", 422, `line 3: key \"2\" is the key of item 2 already`)
 	b.Want("/runs/it/items", `{"id":"7"}`+"\n", 200, `"first":3`)
 	b.Want("/runs/it/items", "", 422, "empty")

@@ -150,6 +150,7 @@ func (s *Routes) registerRuns(api huma.API) {
 		for i := range found.Variants {
 			if one[0].Blocker != nil { // whatever is changed
 				found.Variants[i].Forecast.Block(one[0].Blocker.Text)
+				found.Variants[i].Steps = found.Variants[i].Steps[:0]
 			}
 		}
 		return Forecasts{in.ID, found.At, found.Variants}, nil

@@ -187,7 +187,7 @@ func (s *simulateCommand) latencies(n *forecast.Network, at map[string]int) erro
 			return cli.Usage(fmt.Sprintf("--latency %s: invalid time %q; want one like 200ms or 200ms±50ms", text, latency))
 		}
 		st := &n.Steps[step]
-		st.Cost = forecast.Assume(took.Seconds(), spread.Seconds(), st.Cost.Chunk, 0)
+		st.Cost = forecast.Assume(took.Seconds(), spread.Seconds(), st.Cost.Chunk, st.Cost.Again)
 	}
 	return nil
 }

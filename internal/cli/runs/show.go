@@ -195,6 +195,7 @@ func doneByText(run *client.RunDocument) string {
 	}
 	late := run.At.Sub(*run.DoneBy)
 	switch f := run.Forecast; {
+	case run.State == "cancelled":
 	case run.FinishedAt != nil:
 		if late := run.FinishedAt.Sub(*run.DoneBy); late > 0 {
 			text += ": it was " + cli.Span(late) + " late"

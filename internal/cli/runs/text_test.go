@@ -159,7 +159,7 @@ func TestResetText(t *testing.T) {
 		want   []string
 	}{
 		"done": {func(*client.Reset) {}, []string{"resets 50 items at step transactions, as generation 2",
-			"transactions  50 to be done again, 2 of them once the steps before are done, 3 withdrawn",
+			"transactions  50 to be recomputed, 2 of them once the steps before are done, 3 withdrawn",
 			"statement     40 kept unless a part changes, 9 waiting for the parts, 1 left out still",
 			"waiting for step accounts", "then statement where a part changes", "tranche run watch"}},
 		"dry":     {func(r *client.Reset) { r.DryRun = true }, []string{"dry run:", "would reset", "nothing was changed"}},
@@ -255,13 +255,6 @@ func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
 	if text := runHead(run) + conclusion(run); strings.Count(text, "9.1s (generation 2)") != 2 {
 		t.Errorf("after a re-run:\n%s", text)
 	}
-}
-
-func severalSteps() (run client.RunDocument) {
-	run.State, run.Items, run.Progress = "running", 1000, 0.5
-	run.Steps = []client.StepView{{Name: "accounts", Progress: 1}, {Name: "statement", Progress: 0.25}}
-	run.Steps[1].Done, run.Steps[1].Failed, run.Steps[1].Skipped = 240, 7, 3
-	return run
 }
 
 func TestBarFitsTheTerminal(t *testing.T) {

@@ -146,7 +146,7 @@ export function Numbers({ run }) {
 function dueText(run) {
   const late = (new Date(run.finished_at ?? run.at) - new Date(run.done_by)) / 1000;
   if (late > 0) return `${duration(late)} late`;
-  if (ended(run)) return "in time";
+  if (ended(run)) return run.state === "completed" ? "in time" : false;
   if (run.at_risk) return `will be ${run.at_risk.late} late`;
   return run.gentle ? "gently" : false;
 }
