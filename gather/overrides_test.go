@@ -142,7 +142,8 @@ func TestSetOverrides(t *testing.T) {
 	t.Parallel()
 	var got gather.Overrides
 	texts := map[string]string{
-		"priority": "-2", "done_by": "06:00 Europe/Berlin", "gentle": "true", "max_failed": "1.0%", "fail_fast": "5/9", "canary": "100", "canary_auto_approve": "true",
+		"priority": "-2", "done_by": "06:00 Europe/Berlin", "gentle": "true", "max_failed": "1.0%",
+		"fail_fast": "5/9", "canary": "100", "canary_auto_approve": "true",
 		"chunk": "auto", "order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"schema": `{"type":"object"}`, "on_invalid": "fail", "contract": "warn", "encoding": "latin1",
 		"header": "false", "delimiter": ";", "columns": "a",
@@ -157,7 +158,8 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	var want gather.Overrides
-	err := json.Unmarshal([]byte(`{"priority":-2,"done_by":"06:00 Europe/Berlin","gentle":true,"max_failed":"1%","fail_fast":"5/9","canary":100,
+	err := json.Unmarshal([]byte(`{"priority":-2,"done_by":"06:00 Europe/Berlin","gentle":true,"max_failed":"1%",
+		"fail_fast":"5/9","canary":100,
 		"canary_auto_approve":true,
 		"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",

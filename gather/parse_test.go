@@ -167,8 +167,8 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-	const fields = "name, priority, done_by, gentle, max_failed, fail_fast, canary, canary_auto_approve, order_by, values, partitions, " +
-		"on_failure, items, steps"
+	const fields = "name, priority, done_by, gentle, max_failed, fail_fast, canary, canary_auto_approve, order_by, " +
+		"values, partitions, on_failure, items, steps"
 	for _, tc := range []struct{ text, want string }{
 		{"", "0:0: it is empty"},
 		{"# only a comment\n", "0:0: it is empty"},

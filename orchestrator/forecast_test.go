@@ -171,9 +171,10 @@ func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes end
 	slow := map[string]func() float64{"a": around(0.8)}
 	all = append(all,
 		scene{name: "automatic limit", steps: []workqueue.StepSpec{auto}, items: 4000, by: 100, gentle: true, takes: slow},
-		scene{name: "little to spare", steps: []workqueue.StepSpec{asks("a")}, items: 6000, by: 80, gentle: true, takes: slow},
-		scene{name: "late by halves of a budget", steps: []workqueue.StepSpec{asks("a")}, items: 5000, beside: 5000, budget: 8,
-			by: 80, takes: slow},
+		scene{name: "little to spare", steps: []workqueue.StepSpec{asks("a")}, items: 6000, by: 80, gentle: true,
+			takes: slow},
+		scene{name: "late by halves of a budget", steps: []workqueue.StepSpec{asks("a")}, items: 5000, beside: 5000,
+			budget: 8, by: 80, takes: slow},
 		scene{name: "too many items", steps: []workqueue.StepSpec{asks("a")}, items: 9000, by: 60, late: true, takes: slow},
 		scene{name: "too small a budget", steps: []workqueue.StepSpec{asks("a")}, items: 4000, budget: 3, by: 70, late: true,
 			takes: slow})

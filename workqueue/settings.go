@@ -304,8 +304,8 @@ func bound(of reflect.Type, text string) float64 {
 }
 
 // ErrDoneBy says when a run may be to have ended.
-var ErrDoneBy = errors.New("want a time of day like 06:00, with the zone of its clock like 06:00 Europe/Berlin, a time " +
-	"like 2026-01-31T06:00:00Z, or none")
+var ErrDoneBy = errors.New("want a time of day like 06:00, with the zone of its clock like 06:00 Europe/Berlin, a " +
+	"time like 2026-01-31T06:00:00Z, or none")
 
 const timeOfDay = "15:04"
 

@@ -246,7 +246,7 @@ type flushColumns struct {
 	untried, retrying, parked []int32
 	failures, limits          []int32
 	holds                     []time.Duration
-	outages                   []int32 // operations of flushes that ended like an outage; 0: another end; < 0: nothing was sent
+	outages                   []int32 // operations of flushes that ended like an outage; 0: another end; < 0: nothing sent
 	codes, messages           []string
 }
 

@@ -71,7 +71,8 @@ WHERE r.id = $1 AND r.state = 'running' AND r.done_by IS NOT NULL AND (r.gentle 
 
 	// Since when is kept while it holds.
 	setAtRisk = `
-UPDATE batchrun SET at_risk = CASE WHEN $3 THEN '{}' ELSE coalesce(at_risk, '{}') END || $2::jsonb || jsonb_build_object(
+UPDATE batchrun
+SET at_risk = CASE WHEN $3 THEN '{}' ELSE coalesce(at_risk, '{}') END || $2::jsonb || jsonb_build_object(
     'since', coalesce(at_risk->'since', to_jsonb(tranche_now())))
 WHERE id = $1 AND state = 'running' AND done_by IS NOT NULL
 RETURNING generation`

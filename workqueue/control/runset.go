@@ -105,15 +105,8 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 	if err := step.Change(ctx, tx, c.Run, &c.Settings, d); err != nil {
 		return out, err
 	}
-	if c.DoneBy != nil && c.DoneBy.IsZero() || c.Gentle != nil && !*c.Gentle {
-		if _, err := tx.Exec(ctx, ClearPace, c.Run); err != nil {
-			return out, fmt.Errorf("clear the pace: %w", err)
-		}
-	}
-	if c.Priority != nil {
-		if err := moveUp(ctx, tx, c.Run, *c.Priority); err != nil {
-			return out, err
-		}
+	if err := c.setBlocks(ctx, tx); err != nil {
+		return out, err
 	}
 	runs, err := LockHolds(ctx, tx, &Control{Run: c.Run}, "")
 	if err != nil {
@@ -135,11 +128,20 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 		Detail: map[string]any{"step": step.Name, "reason": pg.Plain(c.Reason)}})
 }
 
-func moveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID, priority int) error {
-	if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
-		return fmt.Errorf("lock the blocks of run %s: %w", run, err)
+// setBlocks changes what steps and blocks have of a change, before the run is locked.
+func (c *RunChange) setBlocks(ctx context.Context, tx pgx.Tx) error {
+	if c.DoneBy != nil && c.DoneBy.IsZero() || c.Gentle != nil && !*c.Gentle {
+		if _, err := tx.Exec(ctx, ClearPace, c.Run); err != nil {
+			return fmt.Errorf("clear the pace: %w", err)
+		}
 	}
-	if _, err := tx.Exec(ctx, setTurn, run, -priority); err != nil {
+	if c.Priority == nil {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, lockPlaced, c.Run); err != nil {
+		return fmt.Errorf("lock the blocks of run %s: %w", c.Run, err)
+	}
+	if _, err := tx.Exec(ctx, setTurn, c.Run, -*c.Priority); err != nil {
 		return fmt.Errorf("set the priority: %w", err)
 	}
 	return nil

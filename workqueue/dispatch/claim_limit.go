@@ -63,7 +63,7 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against adds up the shares of the steps that a step shares with: others of at least its priority; auto: automatic ones.
+// against adds up the shares of other steps of at least a step's priority; auto: automatic ones.
 func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
 	counted := 0
 	for i := range p.rivals {
@@ -134,8 +134,9 @@ func (c *claim) contended() bool {
 }
 
 // share limits the claim to its run's share of the endpoint: the limit divided among the runs that could use a slot
-// now, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at its own limit, is no
-// rival. A run above its share gets nothing until the rest have theirs, so freed slots go to those with the least.
+// now, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at
+// its own limit, is no rival. A run above its share gets nothing until the rest have theirs, so freed slots go to those
+// with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
 	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority)

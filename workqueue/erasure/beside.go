@@ -194,7 +194,8 @@ func Searched() []Columns {
 			deleted_run.why run_acceptance.reason run_correction.reason run_fail_fast.tripped schedule_occurrence.reason
 			schedule_occurrence.late_action stream_fault.detail stream_setting.last_error tracker_service.webhook_error
 			work_slice.error_message`, ""},
-		{JSON, `batchrun.at_risk alert_condition.said alert_message.body api_request.headers api_request.committed_action health_condition.said
+		{JSON, `batchrun.at_risk alert_condition.said alert_message.body api_request.headers api_request.committed_action
+			health_condition.said
 			run_event.payload tracker_service.event`, ""},
 		{Kept, `alert.spec alert.source batchrun.spec collector.spec collector.source plan.spec plan.source run_order.rule
 			run_step.config schedule.spec schedule.source tracker_service.webhook_url`,

@@ -64,21 +64,7 @@ func (n *Network) Paces(ctx context.Context, now time.Time) (all []Pace, paced *
 	slices.SortStableFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(n.Runs[b].Priority, n.Runs[a].Priority), cmp.Compare(n.Runs[a].DoneBy, n.Runs[b].DoneBy))
 	})
-	err = p.look(ctx)
-	for _, r := range order {
-		if err == nil && p.at[r].Known {
-			err = p.favour(ctx, r)
-		}
-	}
-	for _, r := range order {
-		if err == nil && p.at[r].Known && n.Runs[r].Gentle {
-			err = p.ease(ctx, r)
-		}
-		if err != nil && p.at != nil { // there was no time for it
-			p.at[r].Known = false
-		}
-	}
-	if err != nil && (p.at == nil || !errors.Is(err, context.DeadlineExceeded)) {
+	if err := p.decide(ctx, order); err != nil {
 		return nil, nil, err
 	}
 	out := make([]Pace, len(order))
@@ -91,6 +77,29 @@ func (n *Network) Paces(ctx context.Context, now time.Time) (all []Pace, paced *
 		out[i].AtRisk = n.Runs[r].atRisk(&out[i])
 	}
 	return out, p.Network, nil
+}
+
+// decide sets shares and caps. The end of runs for which there was no time counts as unknown.
+func (p *pacer) decide(ctx context.Context, order []int) error {
+	err := p.look(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range order {
+		if err == nil && p.at[r].Known {
+			err = p.favour(ctx, r)
+		}
+	}
+	for _, r := range order {
+		if err == nil && p.at[r].Known && p.Runs[r].Gentle {
+			err = p.ease(ctx, r)
+		}
+		p.at[r].Known = p.at[r].Known && err == nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // atRisk reports whether a run will be late. That is said once half of the courses are, and holds until it is in time

@@ -230,7 +230,8 @@ FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
     AND (NOT st.barrier OR st.barrier_passed)
     AND (SELECT count(*) FROM work_slice s
-         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < least(st.in_flight, st.in_flight_cap)
+         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent'))
+            < least(st.in_flight, st.in_flight_cap)
     AND (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
     OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.step = st.step AND s.state = 'scheduled'

@@ -229,8 +229,8 @@ var rules = []Rule{
 		Title: "Will be {{.late}} late: {{run .}}",
 		Detail: "It is to be done by {{moment .by}}, and by forecast it ends about {{moment .ends}}.{{if .bound}} What " +
 			"bounds it: {{.bound}}.{{end}}",
-		Remedy: "{{if .fix}}One change is enough: {{.fix}}{{if .command}}: `{{.command}}`{{end}}{{else}}No single change is " +
-			"known to be enough; see what others bring: `tranche run forecast {{.subject}}`{{end}}"},
+		Remedy: "{{if .fix}}One change is enough: {{.fix}}{{if .command}}: `{{.command}}`{{end}}{{else}}No single " +
+			"change is known to be enough; see what others bring: `tranche run forecast {{.subject}}`{{end}}"},
 	{Kind: RunLate, Owner: OwnerOperator, Name: "Late", Of: "run", Many: "runs are late", Change: "overdue",
 		find: lateRuns, args: []any{listed},
 		Title: "Late: {{run .}}",
@@ -435,7 +435,7 @@ var rules = []Rule{
 			},
 			"stalled": {
 				Title: "JetStream does not answer", Detail: "Nothing is sent or recorded until it does. {{.said}}.",
-				Remedy: "Make sure that more than half of the NATS servers run and reach each other; then work continues automatically",
+				Remedy: "Make sure that more than half of the NATS servers run and reach each other; then work continues",
 			},
 		}},
 	{Kind: StreamLimit, Owner: OwnerServers,
@@ -588,8 +588,8 @@ var rules = []Rule{
 		Why:  "it has claimed them and is publishing their requests",
 		Next: "the requests reach the stream in a moment; if not, they are reissued"},
 	{Kind: ReasonClaimLost, Owner: OwnerNode, Items: "claimed, but not published", Who: "{{.leader}}",
-		Why: "{{.node}} {{if .late}}claimed them and did not publish them in time{{else}}claimed them, and its session ended" +
-			"{{end}}",
+		Why: "{{.node}} {{if .late}}claimed them and did not publish them in time{{else}}claimed them, and its session " +
+			"ended{{end}}",
 		Next: "they are reissued, which does not count against them"},
 	{Kind: ReasonStreamLost, Owner: OwnerNode, Items: "lost with a stream, about to be reissued", Who: "{{.leader}}",
 		Why:  "the streams with their requests or replies were lost",
@@ -620,7 +620,8 @@ var rules = []Rule{
 	{Kind: ReasonWorking, Owner: OwnerService, Items: "with the services of {to}", Normal: true, Who: "{{.servers}}",
 		Why: "a service has taken them", Next: "the service replies; without a reply by the deadline they are retried"},
 	{Kind: ReasonGone, Owner: OwnerOperator, Items: "with a service of {to} that is gone", Who: whoServes,
-		Why: "{{.before}}; no service listens on endpoint {{.endpoint}} any more, so the one that took them stopped or is cut off",
+		Why: "{{.before}}; no service listens on endpoint {{.endpoint}} any more, so the one that took them stopped or is " +
+			"cut off",
 		Next: "JetStream delivers them to the next listening service, {{.wait}} after the last heartbeat; without a reply " +
 			"by the deadline they are retried",
 		Advice: []Advice{adviseStart}},

@@ -42,7 +42,7 @@ type RunSummary struct {
 
 	DoneBy *time.Time      `json:"done_by,omitempty" doc:"when it is to have ended; its pace follows from that"`
 	Gentle bool            `json:"gentle,omitempty" doc:"no more of it is in flight than that needs"`
-	AtRisk *control.AtRisk `json:"at_risk,omitempty" doc:"why it will not have ended by then; absent: it will, or no one knows"`
+	AtRisk *control.AtRisk `json:"at_risk,omitempty" doc:"why it will not have ended by then; absent: it will, or unknown"`
 
 	Sampling   bool       `json:"sampling,omitempty" doc:"its canary is in progress"`
 	Approval   []string   `json:"approval,omitempty" doc:"steps that wait for approval"`

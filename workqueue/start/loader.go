@@ -364,7 +364,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 		Fix: "stop that node, or start this version in its place, and start the run again"}
 }
 
-// holdLoading locks the run's row FOR SHARE, so that a sweep waits for this batch or fails it, and no items are orphaned.
+// holdLoading locks the run's row FOR SHARE, so that a sweep waits for this batch or fails it: no orphaned items.
 func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
 	const hold = `SELECT 1 FROM batchrun WHERE id = $1 AND state = 'loading' FOR SHARE`
 	tag, err := tx.Exec(ctx, hold, l.run)

@@ -146,7 +146,7 @@ func (s Sizing) given() *workqueue.Adaptive {
 type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
-	DoneBy    *string `json:"done_by,omitempty" doc:"when it is to have ended: 06:00, 06:00 Europe/Berlin, a time, or none"`
+	DoneBy    *string `json:"done_by,omitempty" doc:"finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none"`
 	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: no more in flight than that needs"`
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
@@ -199,13 +199,13 @@ func (c *RunChanges) change() (controlstore.RunChange, error) {
 	}
 	out := controlstore.RunChange{Step: c.Step, Priority: c.Priority, Gentle: c.Gentle, Reason: c.Reason}
 	out.Settings.StepOverrides = c.StepOverrides
-	by, err := "", error(nil)
 	if c.DoneBy != nil {
 		out.DoneBy = &time.Time{}
-		if by, _ = workqueue.ParseDoneBy(*c.DoneBy); by != "" { // it was checked
+		if by, _ := workqueue.ParseDoneBy(*c.DoneBy); by != "" { // it was checked
 			*out.DoneBy, _, _ = workqueue.DoneBy(by, time.Local, time.Now())
 		}
 	}
+	var err error
 	out.MaxFailed, err = maxFailed(c.MaxFailed)
 	return out, err
 }
@@ -282,7 +282,7 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 // DeleteSettings are the settings of a deletion.
 type DeleteSettings struct {
 	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, shown to callers of the deleted run and in the audit log"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, shown to callers of the deleted run and audited"`
 }
 
 // RunDeleted is what was, or would be, deleted with a run.

@@ -162,7 +162,8 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	}
 	return start.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
-		Priority: plan.Priority, DoneBy: by, Gentle: plan.Gentle, MaxFailed: plan.MaxFailed, FailFast: failFast, Canary: plan.Canary,
+		Priority: plan.Priority, DoneBy: by, Gentle: plan.Gentle, MaxFailed: plan.MaxFailed, FailFast: failFast,
+		Canary:            plan.Canary,
 		CanaryAutoApprove: plan.CanaryAutoApprove, Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate),
 		Source: set.Source, CreatedBy: actor, IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(),
 		Order: orderOf(plan), FromRun: from, FromErased: erasures,

@@ -186,7 +186,8 @@ type intent struct {
 
 func (i *intent) warnings(others []string) []string {
 	if by := i.req.DoneBy; by != nil && by.Location() == time.Local {
-		others = append(others, "done_by names no zone: it is "+by.Format("2006-01-02 15:04 MST")+", by the clock of the node")
+		others = append(others, "done_by names no zone: it is "+by.Format("2006-01-02 15:04 MST")+
+			", by the clock of the node")
 	}
 	return append([]string{}, slices.Concat(others, i.compared.Warnings, i.rows.Notes())...) // never nil
 }

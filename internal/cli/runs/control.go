@@ -295,7 +295,8 @@ func (r *runSet) Validate() error {
 	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --done-by, --max-failed and others")
 	}
-	return flagError((&gather.Overrides{Priority: r.Priority, DoneBy: r.DoneBy, StepOverrides: r.StepOverrides}).Validate())
+	laid := gather.Overrides{Priority: r.Priority, DoneBy: r.DoneBy, StepOverrides: r.StepOverrides}
+	return flagError(laid.Validate())
 }
 
 func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
