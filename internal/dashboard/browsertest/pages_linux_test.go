@@ -479,7 +479,7 @@ func healthIsAnInbox(s *stack, p *page) {
 	p.visit("/health")
 	p.says("condition", "Failed items: 7 runs, ")
 	p.says("turn", "operator")
-	p.says("verdict", "7 things want to be seen to")
+	p.says("verdict", "7 warnings need attention")
 	p.lines(5)
 	p.ofFailed("show-all")
 	p.lines(7)

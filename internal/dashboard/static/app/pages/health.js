@@ -48,7 +48,7 @@ function Verdict({ report: r }) {
   const tone = critical ? "bad" : warning ? "warn" : "ok";
   const title = critical
     ? `${plural(critical, "condition needs", "conditions need")} action now`
-    : warning ? `${plural(warning, "thing wants", "things want")} to be seen to` : "All is well";
+    : warning ? `${plural(warning, "warning needs", "warnings need")} attention` : "All is well";
   const more = critical && warning ? `, and ${plural(warning, "warning")}` : "";
   const muted = r.muted?.length ? ` ${plural(r.muted.length, "condition")} muted.` : "";
   return html`<section class=${`verdict tone-${tone}`} role="status" data-test="verdict" data-status=${r.status}>
