@@ -50,7 +50,7 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 // setPace stores a pace that is another, or that is to be told.
 func (n *Node) setPace(ctx context.Context, lease workqueue.Lease, p *control.RunPace) error {
 	same := func(s control.StepPace) bool { return s.Cap == s.WasCap && s.Share == s.WasShare }
-	if !p.Looked && (p.Risk != nil) == p.WasAtRisk && !slices.ContainsFunc(p.Steps, func(s control.StepPace) bool {
+	if p.Risk == nil && !p.WasAtRisk && !slices.ContainsFunc(p.Steps, func(s control.StepPace) bool {
 		return !same(s)
 	}) {
 		return nil

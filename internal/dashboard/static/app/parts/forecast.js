@@ -15,7 +15,10 @@ export function spanText({ p10_seconds: low, p90_seconds: high }) {
 export function forecastText(forecast, now = new Date()) {
   if (!forecast) return { value: "–", more: "" };
   const { p10, p50, p90, then, waits_for: what, waits_from: from, why_not: why } = forecast;
-  if (p50) return { value: clock(p50, { now }), more: `${clock(p10, { now })} to ${clock(p90, { now })}` };
+  if (p50) {
+    const [low, high] = [clock(p10, { now }), clock(p90, { now })];
+    return { value: clock(p50, { now }), more: low === high ? "" : `${low} to ${high}` };
+  }
   if (then) return { value: `${spanText(then)}`, more: `after ${inert(what, 120)}${from ? `, from about ${clock(from, { now })}` : ""}` };
   return { value: "not yet", more: inert(why, 160) };
 }

@@ -47,7 +47,7 @@ export function Pacing({ run, step, onStep }) {
           field=${{ name: "max_failed", text: "Pause when more fail", unit: limitUnit(run), free: true, placeholder: "none" }}
           value=${run.max_failed ?? ""} />
       <${Knob} key="done_by" run=${run}
-          field=${{ name: "done_by", text: "Done by", unit: run.gentle ? "gently" : "", free: true, placeholder: "whenever" }}
+          field=${{ name: "done_by", text: "Done by", unit: run.gentle ? "gently" : "", free: true, placeholder: "none" }}
           value=${run.done_by ?? ""} />
     </div>
   <//>`;
@@ -111,7 +111,7 @@ function Knob({ run, step, field, value, several = false }) {
           aria-label=${`${label} ${field.text}: ${title}`}
         onClick=${() => send(String(to))}
             data-test=${`${field.name}-${label === "½" || label === "−" ? "less" : "more"}`}>${label}</button>`)}
-      <input id=${id} value=${text} disabled=${off} aria-busy=${String(busy)}
+      <input id=${id} name=${field.name} value=${text} disabled=${off} aria-busy=${String(busy)}
           placeholder=${field.placeholder ?? field.zero ?? ""} autocomplete="off"
           inputmode=${field.auto || field.free ? "text" : "decimal"}
         aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined}

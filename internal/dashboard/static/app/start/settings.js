@@ -24,7 +24,7 @@ export const more = [
   ["retry_backoff", "First retry after", "1s", "doubled each time"],
   ["timeout", "Time for a request", "as the plan says", "like 30s or 12m"],
   ["priority", "Priority", "0", "greater goes first"],
-  ["done_by", "Done by", "whenever", "like 06:00 Europe/Berlin; its pace follows"],
+  ["done_by", "Done by", "none", "like 06:00 Europe/Berlin; the pace follows"],
 ];
 
 export function path(form, file, { dryRun = false, key = "" } = {}) {
