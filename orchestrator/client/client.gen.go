@@ -1149,7 +1149,7 @@ type DeleteSettings struct {
 	// DryRun change nothing, and say what would go
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Reason why, shown to callers of the deleted run and in the audit log
+	// Reason why, shown to callers of the deleted run and audited
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -3469,7 +3469,7 @@ type RunChanges struct {
 	// Priority runs with a greater number go first
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended: 06:00, 06:00 Europe/Berlin, a time, or none
+	// DoneBy finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none
 	DoneBy *string `json:"done_by,omitempty"`
 
 	// Gentle with done_by: no more in flight than that needs
@@ -3888,7 +3888,7 @@ type RunSummary struct {
 	// Gentle no more of it is in flight than that needs
 	Gentle bool `json:"gentle,omitempty"`
 
-	// AtRisk why it will not have ended by then; absent: it will, or no one knows
+	// AtRisk why it will not have ended by then; absent: it will, or unknown
 	AtRisk *AtRisk `json:"at_risk,omitempty"`
 
 	// Sampling its canary is in progress
@@ -6884,4 +6884,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of aa423f1890aae88f5c7b972dc1e623b2, is 552e6c0b85d1b160c3855fe8a44d80daad5295ab00025a7bd58897e6ddaf054b.
+// Of abad08656e9a7c73e150a749157ea8e1, is 312f8e131ea73ae4bd425019c6f79c5104c014b9092ec5383d5d70fc22178c0a.

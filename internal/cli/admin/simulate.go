@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/forecast"
 )
 
@@ -59,10 +60,12 @@ func (s *simulateCommand) Run(ctx context.Context, term *cli.Console, cl *client
 	if out.Rehearsal, err = network.Rehearse(ctx, chartColumns); err != nil {
 		return fmt.Errorf("simulate plan %s: %w", plan.Name, err)
 	}
-	if s.DoneBy != "" {
-		by, err := clockTime("--done-by", s.DoneBy, out.Starts)
-		if err != nil {
-			return err
+	if text := cmp.Or(s.DoneBy, plan.DoneBy); text != "" {
+		by, _, err := workqueue.DoneBy(text, time.Local, out.Starts)
+		if err != nil || by.Before(out.Starts) {
+			if by, err = clockTime("--done-by", text, out.Starts); err != nil {
+				return err
+			}
 		}
 		out.DoneBy, out.Met = &by, "no"
 		switch left := by.Sub(out.Starts).Seconds(); {
@@ -111,18 +114,31 @@ func (s *simulateCommand) network(
 		at[step.Name] = len(n.Steps)
 		n.Steps = append(n.Steps, st)
 	}
+	if sampled && !plan.CanaryAutoApprove {
+		out.Supposed = append(out.Supposed, "the canary is approved immediately")
+	}
 	if plan.Order.Set() {
 		out.Supposed = append(out.Supposed, "items of the same value never wait for each other")
 	}
 	if err := s.costs(ctx, cl, n, at); err != nil {
 		return nil, err
 	}
-	for _, change := range s.Set {
-		if err := n.Apply(0, change); err != nil {
-			return nil, cli.Usage("--set: " + err.Error())
-		}
+	if err := s.apply(n); err != nil {
+		return nil, err
 	}
 	return n, s.speeds(n, at, out.Starts)
+}
+
+func (s *simulateCommand) apply(n *forecast.Network) error {
+	for _, change := range s.Set {
+		if name, _, _ := strings.Cut(change, "="); strings.HasSuffix(name, ".instances") || !strings.Contains(name, ".") {
+			return cli.Usage(fmt.Sprintf("--set %s: want in_flight, chunk, rate or budget of a step", change))
+		}
+		if err := n.Apply(0, change); err != nil {
+			return cli.Usage("--set: " + err.Error())
+		}
+	}
+	return nil
 }
 
 // costs sets the cost of each step: from flags, else the profile.
@@ -168,7 +184,7 @@ func profile(n *forecast.Network, at map[string]int, measured []client.StepRepor
 		if !known || p.Requests == 0 || p.P50Seconds <= 0 || p.Asked == 0 {
 			continue
 		}
-		again := max(float64(p.Asked)/float64(max(p.Done+p.Failed, 1))-1, 0)
+		again := min(max(float64(p.Asked)/float64(max(p.Done+p.Failed, 1))-1, 0), 9)
 		varies := p.P50Seconds * (math.Pow(max(p.P99Seconds/p.P50Seconds, 1), 1/2.33) - 1) // 2.33 deviations
 		n.Steps[step].Cost = forecast.Assume(p.P50Seconds, varies, float64(p.Asked)/float64(p.Requests), again)
 	}
