@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// deadlineEvery is the time between two looks at the runs that are to be done by a time, and helpEvery between two at
-	// what would help one that will be late.
+	// deadlineEvery is how often runs with a done_by are paced, and helpEvery how often a fix is sought for one that will
+	// be late.
 	deadlineEvery = 10 * time.Second
 	helpEvery     = time.Minute
 )
@@ -47,7 +47,7 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 	}
 }
 
-// setPace stores a pace that is another, or that is to be told.
+// setPace stores a pace that changed, or the risk of being late.
 func (n *Node) setPace(ctx context.Context, lease workqueue.Lease, p *control.RunPace) error {
 	same := func(s control.StepPace) bool { return s.Cap == s.WasCap && s.Share == s.WasShare }
 	if p.Risk == nil && !p.WasAtRisk && !slices.ContainsFunc(p.Steps, func(s control.StepPace) bool {

@@ -210,8 +210,7 @@ type Table struct {
 }
 
 // NewTable returns a table with a head of columns, as in "KEY|ITEMS>|MESSAGE?". A > marks numbers, right-aligned and
-// never cut; a ? marks columns hidden on narrow terminals. Without names there is no head. A line has room
-// characters; 0: unlimited.
+// never cut; a ? marks columns hidden on narrow terminals. Without names it has no head. room 0: lines of any length.
 func NewTable(columns string, room int) *Table {
 	t := &Table{right: map[int]bool{}, out: map[int]bool{}, room: room}
 	var head []any

@@ -122,17 +122,17 @@ func many(n int64, noun string) string {
 	return number + " " + rest
 }
 
-// Foretold returns the 50 most urgent active runs with forecasts, and the time of the reading. Blocked runs have none.
-func (w *Watch) Foretold(ctx context.Context) ([]inspect.RunSummary, time.Time, error) {
-	runs, at, err := inspect.New(w.cfg.Store).Foretold(ctx)
+// Foretold returns the 50 most urgent active runs with forecasts. Blocked runs have none.
+func (w *Watch) Foretold(ctx context.Context) ([]inspect.RunSummary, error) {
+	runs, err := inspect.New(w.cfg.Store).Foretold(ctx)
 	if err == nil {
 		err = w.Stand(ctx, runs)
 	}
-	return runs, at, err
+	return runs, err
 }
 
-// Stand sets, for those runs of a list that are in progress, why they stand, as far as a look of the last few seconds
-// knows: a list does not wait for one. What stands has no forecast.
+// Stand sets the blockers of the active runs of a list, as found by a check of the last seconds: a list does not wait
+// for one. Blocked runs have no forecast.
 func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if !slices.ContainsFunc(runs, underWay) {
 		return nil

@@ -111,13 +111,13 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	return now
 }
 
-// lastEnds is when the last of the runs in progress will end, of those that have a forecast.
+// lastEnds returns when the last active run with a forecast will end.
 func (s *system) lastEnds(ctx context.Context) map[string]time.Time {
 	judge := s.m.judge.Load()
 	if judge == nil {
 		return nil
 	}
-	runs, _, err := judge.Foretold(ctx)
+	runs, err := judge.Foretold(ctx)
 	if err != nil {
 		s.m.log.Warn("metrics of forecasts are left out", zap.Error(err))
 		return nil

@@ -428,7 +428,7 @@ type AtRisk struct {
 	// Since when that was found
 	Since time.Time `json:"since"`
 
-	// Ends when half of the forecast's courses end; whoever is waited for comes at once
+	// Ends when half of the simulations end, with immediate approvals
 	Ends time.Time `json:"ends"`
 
 	// Late by how much that is too late, as text
@@ -2651,7 +2651,7 @@ type OpenSettings struct {
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
 
-	// Gentle with done_by: no more in flight than that needs
+	// Gentle with done_by: only as many requests in flight as it needs
 	//
 	// Examples: true
 	Gentle *bool `json:"gentle,omitempty"`
@@ -3472,7 +3472,7 @@ type RunChanges struct {
 	// DoneBy finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none
 	DoneBy *string `json:"done_by,omitempty"`
 
-	// Gentle with done_by: no more in flight than that needs
+	// Gentle with done_by: only as many requests in flight as it needs
 	Gentle *bool `json:"gentle,omitempty"`
 
 	// MaxFailed more failures pause the run: 500, 1% or none
@@ -3688,7 +3688,7 @@ type RunSettings struct {
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
 
-	// Gentle with done_by: no more in flight than that needs
+	// Gentle with done_by: only as many requests in flight as it needs
 	//
 	// Examples: true
 	Gentle *bool `json:"gentle,omitempty"`
@@ -3885,7 +3885,7 @@ type RunSummary struct {
 	// DoneBy when it is to have ended; its pace follows from that
 	DoneBy *time.Time `json:"done_by,omitempty"`
 
-	// Gentle no more of it is in flight than that needs
+	// Gentle only as many requests in flight as done_by needs
 	Gentle bool `json:"gentle,omitempty"`
 
 	// AtRisk why it will not have ended by then; absent: it will, or unknown
@@ -4431,7 +4431,7 @@ type StepView struct {
 	// Cap requests in flight at most: its run is gentle, and needs no more
 	Cap int `json:"cap,omitempty"`
 
-	// Share of what it shares it gets so many times as much as one of 1: its run would be late
+	// Share weight among runs of equal priority at the endpoint; over 1: its run would be late
 	Share      int   `json:"share"`
 	OpenBlocks int   `json:"open_blocks"`
 	Items      int64 `json:"items"`
@@ -4909,7 +4909,7 @@ type StartRunParams struct {
 	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	DoneBy string `form:"done_by,omitempty" json:"done_by,omitempty"`
 
-	// Gentle with done_by: no more in flight than that needs
+	// Gentle with done_by: only as many requests in flight as it needs
 	Gentle string `form:"gentle,omitempty" json:"gentle,omitempty"`
 
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
@@ -6884,4 +6884,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of abad08656e9a7c73e150a749157ea8e1, is 312f8e131ea73ae4bd425019c6f79c5104c014b9092ec5383d5d70fc22178c0a.
+// Of 9fb9c1a4b4d87ebff55cb26487d74365, is e4b71585991add66a80467c7e446ab0e86c11511f721fb2c6046792cfc973231.

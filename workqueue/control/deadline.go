@@ -19,7 +19,7 @@ import (
 // AtRisk says why a run will not be done by its time, as the leader found.
 type AtRisk struct {
 	Since   time.Time     `json:"since" doc:"when that was found"`
-	Ends    time.Time     `json:"ends" doc:"when half of the forecast's courses end; whoever is waited for comes at once"`
+	Ends    time.Time     `json:"ends" doc:"when half of the simulations end, with immediate approvals"`
 	Late    string        `json:"late" doc:"by how much that is too late, as text"`
 	BoundBy string        `json:"bound_by,omitempty" doc:"what keeps it from being faster, as a sentence"`
 	Fix     *forecast.Fix `json:"fix,omitempty" doc:"a single change that would be enough; absent: none is known"`
@@ -33,9 +33,9 @@ type RunPace struct {
 	Known     bool      // when it ends
 	Ends      time.Time // in nine of ten courses
 	Steps     []StepPace
-	Risk      *AtRisk // without since when; nil: it will be in time, or no one knows
+	Risk      *AtRisk // without Since; nil: it will be on time, or its end is unknown
 	WasAtRisk bool
-	Looked    bool // for what would help, so that what was found before is no more
+	Looked    bool // for a fix, which replaces the one found before
 }
 
 // StepPace is that of one of its steps.
@@ -47,7 +47,7 @@ type StepPace struct {
 	WasShare       int
 }
 
-// Why says in a sentence why a pace is as it is.
+// Why explains the pace in a sentence.
 func (p *RunPace) Why() string {
 	text := fmt.Sprintf("run %s is to be done by %s", p.Name, p.DoneBy.UTC().Format(time.RFC3339))
 	switch {

@@ -30,10 +30,10 @@ type Run struct {
 	WhyNot   string // why its end cannot be predicted
 	Idle     bool   // it requests nothing now, for example while loading or waiting for a person
 
-	Timed  bool    // it is to be done in DoneBy seconds; see [Network.Paces]
+	Timed  bool    // it must be done in DoneBy seconds; see [Network.Paces]
 	DoneBy float64 // negative: it should have been
 	Gentle bool    // with no more in flight than that needs
-	Share  int     // it gets so many times as much as others that are as urgent; 0: once
+	Share  int     // its weight among runs of equal priority; 0: 1
 	AtRisk bool    // it was found that it will not be
 }
 

@@ -47,8 +47,8 @@ func (f *Forecast) Left(now time.Time) (p50, p90 float64, known bool) {
 	return from + f.Then.P50, from + f.Then.P90, true
 }
 
-// Paces decides how fast each run goes that is to be done by a time. The more urgent come first, then those whose time
-// comes first: one that would be late gets more of what it shares, as long as that makes no other late; one that is
+// Paces decides how fast each run with a done_by goes. The most urgent come first, then those with the earliest time:
+// one that would be late gets more of what it shares, as long as that makes no other late; one that is
 // gentle gets no more in flight than it needs, but is not capped while its end is unknown. It also returns the network
 // with that.
 func (n *Network) Paces(ctx context.Context, now time.Time) (all []Pace, paced *Network, err error) {
@@ -156,7 +156,7 @@ func (n *Network) setCaps(run int, caps []int) {
 }
 
 // favour gives a run that would be late more of what it shares: the least that is enough, or else the most that brings
-// something. None that is in time without may be late for it.
+// something. No other run that would be on time may become late by it.
 func (p *pacer) favour(ctx context.Context, run int) error {
 	r, alone, before := &p.Runs[run], true, p.at
 	for i := range p.Runs {
@@ -202,7 +202,7 @@ func (n *Network) touch(a, b int) bool {
 	return false
 }
 
-// delays reports whether a run other than one is late now that was in time before.
+// delays reports whether another run that was on time before is late now.
 func (p *pacer) delays(run int, before []Pace) bool {
 	for r := range p.Runs {
 		o := &p.Runs[r]

@@ -414,11 +414,11 @@ func (s Store) foretell(ctx context.Context, runs ...*RunSummary) error {
 	return nil
 }
 
-// Foretold returns the 50 most urgent active runs, with only IDs, states and forecasts, and the time of the reading.
-func (s Store) Foretold(ctx context.Context) (runs []RunSummary, at time.Time, err error) {
+// Foretold returns the 50 most urgent active runs, with only IDs, states and forecasts.
+func (s Store) Foretold(ctx context.Context) (runs []RunSummary, err error) {
 	f, err := s.outlook(ctx, nil)
 	if err != nil {
-		return nil, at, fmt.Errorf("forecast runs: %w", err)
+		return nil, fmt.Errorf("forecast runs: %w", err)
 	}
 	for id, i := range f.runs {
 		told := f.known[i].Forecast
@@ -427,7 +427,7 @@ func (s Store) Foretold(ctx context.Context) (runs []RunSummary, at time.Time, e
 			runs[len(runs)-1].Hold = &HoldView{Kind: control.Hold(hold)}
 		}
 	}
-	return runs, f.at, nil
+	return runs, nil
 }
 
 // Variant is a forecast with some changes.

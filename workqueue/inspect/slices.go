@@ -164,7 +164,7 @@ type StepView struct {
 	Settings workqueue.SettingsView `json:"settings"`
 
 	Cap   int `json:"cap,omitempty" doc:"requests in flight at most: its run is gentle, and needs no more"`
-	Share int `json:"share" doc:"of what it shares it gets so many times as much as one of 1: its run would be late"`
+	Share int `json:"share" doc:"weight among runs of equal priority at the endpoint; over 1: its run would be late"`
 
 	OpenBlocks       int   `json:"open_blocks"`
 	Items            int64 `json:"items"`

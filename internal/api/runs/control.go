@@ -147,7 +147,7 @@ type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
 	DoneBy    *string `json:"done_by,omitempty" doc:"finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none"`
-	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: no more in flight than that needs"`
+	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: only as many requests in flight as it needs"`
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`

@@ -138,7 +138,6 @@ func (s *Routes) registerRuns(api huma.API) {
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
-		out.Run = in.ID
 		found, err := inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
 		if err != nil {
 			return out, err

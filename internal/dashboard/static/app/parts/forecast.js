@@ -23,7 +23,7 @@ export function forecastText(forecast, now = new Date()) {
   return { value: "not yet", more: inert(why, 160) };
 }
 
-const REST = 300; // ms without a key, before it is asked
+const REST = 300; // ms without a keystroke before the request
 
 /** Supposed says when a run would end if a setting were changed; nothing is. */
 export function Supposed({ run, change }) {
