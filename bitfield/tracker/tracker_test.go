@@ -366,34 +366,3 @@ func TestBitsMeanTheSameInSQL(t *testing.T) {
 		}
 	}
 }
-
-// TestPoolingSafeModes runs the statements with the wildest parameters in pgx's modes for connection poolers.
-func TestPoolingSafeModes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
-	} {
-		id := b.run(10)
-		cfg := b.pool.Config().ConnConfig.Copy()
-		cfg.DefaultQueryExecMode = mode
-		conn, err := pgx.ConnectConfig(t.Context(), cfg)
-		testenv.NoError(t, err)
-		err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-			if _, err := tracker.AddGroups(t.Context(), tx, id, []int{2, 3}); err != nil {
-				return err
-			}
-			acked, err := tracker.AckMasks(t.Context(), tx, id, []tracker.Ack{some(0, 1), some(2, 2)})
-			if acked.Newly != 2 {
-				t.Errorf("%v: %+v", mode, acked)
-			}
-			return err
-		})
-		if err != nil {
-			t.Errorf("%v: %v", mode, err)
-		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-}
