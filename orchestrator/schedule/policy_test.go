@@ -192,16 +192,6 @@ func TestDueAfterYears(t *testing.T) {
 	}
 }
 
-func TestPreview(t *testing.T) {
-	t.Parallel()
-	s := parse(t, "cron: 30 2 * * *\nzone: Europe/Berlin\ndone_by: '06:00'\n")
-	got := s.Preview(instant(t, "2026-03-28T12:00:00Z"), 2)
-	if len(got) != 2 || got[0].Local != "Sun 2026-03-29 03:00 +02:00" || !got[0].Start.Equal(got[0].Due) ||
-		!got[0].DoneBy.Equal(instant(t, "2026-03-29T04:00:00Z")) || got[1].Local != "Mon 2026-03-30 02:30 +02:00" {
-		t.Errorf("it looks like %+v", got)
-	}
-}
-
 // parse reads a schedule of which only the lines that matter are given.
 func parse(t testing.TB, lines string) *schedule.Spec {
 	t.Helper()

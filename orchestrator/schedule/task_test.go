@@ -268,30 +268,6 @@ func TestWindowAndLate(t *testing.T) {
 	}
 }
 
-// TestWindowShutMeanwhile has no leader from before the window opens until after it has shut.
-func TestWindowShutMeanwhile(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "20:30:00")
-	w.apply("s", "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '23:00'\noverlap: queue\n")
-	l := w.lead()
-	w.set("21:00:00")
-	l.settle()
-	w.set("23:30:00")
-	l = w.lead()
-	l.settle()
-	f := w.last("s")
-	if f.State != store.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
-		f.DoneBy.UTC().Format("02 15:04") != "06 23:00" {
-		t.Errorf("it waits as %+v", f)
-	}
-	w.set("2031-05-06T20:00:00Z")
-	l.settle()
-	w.want("s", "21:00 due")
-	w.set("2031-05-06T22:00:01Z")
-	l.settle()
-	w.want("s", "21:00 started/running, 21:00 queued")
-}
-
 func TestStartsThatFail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -99,50 +98,6 @@ func (w *world) comes(name, fires string) {
 			w.want(name, fires)
 		}
 	}
-}
-
-// TestNobodyOvertakesWithinALook has hands come free between two due times of a schedule that a look goes through.
-func TestNobodyOvertakesWithinALook(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "08:30:00")
-	w.apply("r", "cron: 30 8-9 * * *\noverlap: cancel_old\n")
-	l := w.lead()
-	w.set("09:30:00")
-	l.settle()
-	w.want("r", "09:30 started/running")
-	for _, name := range []string{"a", "b", "c", "d", "s"} {
-		w.apply(name, hourly)
-	}
-	w.stop("10:02:00")
-	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
-SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s', $2)) f (name, due)`,
-		instant(t, "10:01:00"), instant(t, "10:02:00"))
-	hands := make(chan struct{})
-	w.before = func(_ context.Context, job schedule.Job) error {
-		if job.Claim.Schedule < "e" {
-			<-hands
-		}
-		return nil
-	}
-	woken := l.woken.Load()
-	l.cancels = func(after bool) {
-		if after {
-			return
-		}
-		close(hands)
-		for _, name := range []string{"a", "b", "c", "d"} {
-			w.comes(name, "10:00 started/running")
-		}
-		for l.woken.Load() < woken+4 {
-			runtime.Gosched()
-		}
-	}
-	testenv.Must(l.task.Run(t.Context(), l.lease))(t)
-	w.want("a", "10:00 started/running")
-	w.want("s", "10:00 due, 10:02 due")
-	l.settle()
-	w.want("s", "10:00 started/running, 10:02 skipped")
-	w.want("r", "09:30 started/cancelled, 10:01 started/running")
 }
 
 // TestSlowLoadsAreBounded has the items of all runs come slowly.
