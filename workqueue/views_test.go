@@ -102,30 +102,6 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	}
 }
 
-// A list says how fast a run goes as the run itself does.
-func TestAListSaysHowFastRunsGo(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 24)
-	still := b.Load(storetest.Request(), 24)
-	out := b.Claim(run, storetest.Plenty)
-	b.Record(storetest.Whole(out[0]))
-	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
-	// The last 10 s count: they are not to pass by before it is looked.
-	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
-	one := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t)
-	list, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
-	if err != nil || len(list) != 2 || list[0].ID != still {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	if got := list[1]; got.Rate == 0 || got.Rate != one.Rate {
-		t.Errorf("the list says %v items a second; the run says %v", got.Rate, one.Rate)
-	}
-	if got := list[0]; got.Rate != 0 {
-		t.Errorf("of a run that does nothing it says %v items a second", got.Rate)
-	}
-}
-
 // A run that goes on has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
 // run of the same plan borrows what is known; what is supposed changes nothing.
 func TestRunsAreForetold(t *testing.T) {

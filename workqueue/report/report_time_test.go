@@ -103,14 +103,3 @@ func TestGenerationsFollowEachOther(t *testing.T) {
 		}
 	}
 }
-
-func TestBestWindow(t *testing.T) {
-	t.Parallel()
-	w := rateWindowSum{buckets: 10}
-	for _, b := range [][2]int64{{0, 5}, {1, 5}, {9, 5}, {10, 1}, {30, 12}, {39, 3}, {40, 4}} {
-		w.add(b[0], b[1])
-	}
-	if w.best != 15 {
-		t.Errorf("the best ten in a row have %d; want 15", w.best)
-	}
-}
