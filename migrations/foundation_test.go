@@ -156,24 +156,6 @@ func inRollback(ctx context.Context, db interface {
 	return nil
 }
 
-func TestFoundationTellsWhatIsReady(t *testing.T) {
-	t.Parallel()
-	pool := testenv.Pool(t)
-	statements := strings.Join([]string{run, step, insert + "8192, " + plane("0") + ", DEFAULT, DEFAULT)"}, ";")
-	testenv.Must(pool.Exec(t.Context(), statements))(t)
-	ready := func(sql string) (has bool) {
-		t.Helper()
-		testenv.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&has))
-		return has
-	}
-	if !ready(`SELECT has_ready FROM work_block`) {
-		t.Error("a block with a ready item has none")
-	}
-	if ready(`UPDATE work_block SET done = ready, ready = done RETURNING has_ready`) {
-		t.Error("a block with no ready item has one")
-	}
-}
-
 // The clock that a test can move costs nothing where none does: the planner puts what it calls in its place, in
 // statements and defaults, for the role that serves, too.
 func TestTheClockIsInlined(t *testing.T) {

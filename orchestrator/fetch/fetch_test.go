@@ -86,28 +86,6 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 	b.Check(t)
 }
 
-// Only one of two nodes has the function: the other leaves it alone, and both do what they can.
-func TestFunctionsAreLeftToWhoHasThem(t *testing.T) {
-	t.Parallel()
-	b := setupLocal(t, map[string]fetch.Fetcher{"here": fetch.Each(compose)})
-	run := b.Start(t, local("there"), 1000)
-	here := b.Start(t, local("here"), 1000)
-	b.Outcome(t, here, 1)
-	if s := b.Node.Stats(); s.Fetches != 10 {
-		t.Errorf("the node worked on %d chunks, want 10", s.Fetches)
-	}
-	b.Await(t, "the node says what it has",
-		`SELECT EXISTS (SELECT FROM node_session WHERE ended_at IS NULL AND stats->'locals' = '["here"]')`)
-	cfg := nodetest.Config(t)
-	cfg.Locals = map[string]fetch.Fetcher{"there": fetch.Each(compose)}
-	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
-	b.Outcome(t, run, 1)
-	if s := other.Stats(); s.Fetches != 10 {
-		t.Errorf("the other node worked on %d chunks, want 10", s.Fetches)
-	}
-	b.Check(t)
-}
-
 // sources makes fetchers, unless they are missing.
 type sources struct {
 	missing atomic.Bool
