@@ -46,6 +46,7 @@ func TestRunSurvivesARestartOfNATS(t *testing.T) {
 	nodetest.Until(t, "clients are back", func() bool { return b.NC.Stats().Reconnects > 0 })
 	close(l.Gate)
 	b.WantSound(t, l, run, nodetest.Size)
+	b.WantDrained(t) // what comes after the restart is acknowledged as before
 }
 
 func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
