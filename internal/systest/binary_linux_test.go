@@ -169,12 +169,12 @@ func (o *office) kill(s *server) {
 	o.wantKilled(s.process)
 }
 
-// serveAccounts answers at an endpoint until end is called; items whose id is among bad fail, or all with "*".
-func serveAccounts(t *testing.T, nc *nats.Conn, endpoint, bad string) (end func()) {
+// serveAccounts answers until end is called; items whose id is among bad fail, or all with "*".
+func serveAccounts(t *testing.T, nc *nats.Conn, bad string) (end func()) {
 	t.Helper()
-	svc, err := endpoints.New(nc, endpoints.Config{Name: endpoint, Version: "1.0.0"})
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
 	if err == nil {
-		err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in account) (account, error) {
+		err = endpoints.HandleEach(svc, "statement", func(_ context.Context, in account) (account, error) {
 			if bad == "*" || bad == in.ID {
 				return in, endpoints.Fail("refused", "no such account")
 			}
