@@ -159,17 +159,16 @@ func constantsOf(t *testing.T, dir string) map[string]bool {
 func otherClocks() map[string]string {
 	transactions := "compared with when PostgreSQL says that a transaction began"
 	return map[string]string{
-		"internal/archtest/statements_test.go":      "this rule",
-		"internal/testing/testenv/database.go":      "moves tranche_now",
-		"internal/testing/testenv/database_test.go": "how far tranche_now was moved",
-		"migrations/00001_foundation.sql":           "tranche_now itself",
-		"migrations/foundation_test.go":             "what tranche_now is in a plan",
-		"migrations/lock.go":                        transactions,
-		"workqueue/database/patience.go":            transactions,
-		"workqueue/health/metrics.go":               transactions,
-		"workqueue/inspect/nodes.go":                "compared with when PostgreSQL says that a statement began",
-		"endpoints/pginbox/inbox.go":                "the database of a service",
-		"examples/bank/ledger.go":                   "the database of a service",
+		"internal/archtest/statements_test.go": "this rule",
+		"internal/testing/testenv/database.go": "moves tranche_now",
+		"migrations/00001_foundation.sql":      "tranche_now itself",
+		"migrations/foundation_test.go":        "what tranche_now is in a plan",
+		"migrations/lock.go":                   transactions,
+		"workqueue/database/patience.go":       transactions,
+		"workqueue/health/metrics.go":          transactions,
+		"workqueue/inspect/nodes.go":           "compared with when PostgreSQL says that a statement began",
+		"endpoints/pginbox/inbox.go":           "the database of a service",
+		"examples/bank/ledger.go":              "the database of a service",
 	}
 }
 
