@@ -156,15 +156,17 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 // Without measurements there is no time, and a reason.
 func TestAForecastSaysWhyThereIsNone(t *testing.T) {
 	t.Parallel()
-	unknown := step("send", 1, 8000, forecast.Cost{}, 0)
-	if f := outcomes(t, one(step("a", 0, 8000, cost(1, 8)), unknown))[0]; f.P50 != nil ||
-		!strings.Contains(f.WhyNot, "step send") {
-		t.Errorf("%+v", f)
-	}
-	n := one(step("a", 0, 8000, cost(1, 8)))
-	n.Runs[0].WhyNot = "its items are being loaded"
-	if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != n.Runs[0].WhyNot {
-		t.Errorf("%+v", f)
+	unknown, still := one(step("send", 1, 8000, forecast.Cost{})), one(step("a", 0, 8000, cost(1, 8)))
+	still.Steps[0].InFlight = 0
+	loading := one(step("a", 0, 8000, cost(1, 8)))
+	loading.Runs[0].WhyNot = "its items are being loaded"
+	for says, n := range map[string]*forecast.Network{
+		"of the newest requests of endpoint b fewer than 3 are of step send, here or in earlier runs of its plan": unknown,
+		"step a cannot go on as things are": still, "its items are being loaded": loading,
+	} {
+		if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != says || f.Steps != nil {
+			t.Errorf("%+v; want %q", f, says)
+		}
 	}
 }
 
