@@ -193,7 +193,8 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer := testenv.Must(http.Get("http://" + n.metrics + "/metrics"))(t)
+		answer, err := http.Get("http://" + n.metrics + "/metrics")
+		testenv.NoError(t, err)
 		defer func() { _ = answer.Body.Close() }()
 		all, err := io.ReadAll(answer.Body)
 		text := string(all)

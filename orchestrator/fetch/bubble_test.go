@@ -231,7 +231,8 @@ func TestAFunctionSaysHowItFails(t *testing.T) {
 				err  error
 				want workqueue.SlotError
 			}{
-				{errors.New("connection refused"), workqueue.SlotError{Code: "handler_error", Message: "connection refused", Retry: true}},
+				{errors.New("connection refused"),
+					workqueue.SlotError{Code: "handler_error", Message: "connection refused", Retry: true}},
 				{endpoints.Retry("too_many_requests", "later"),
 					workqueue.SlotError{Code: "too_many_requests", Message: "later", Retry: true}},
 				{endpoints.Fail("bad_document", "it cannot be read"),
