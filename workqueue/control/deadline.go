@@ -69,12 +69,12 @@ WHERE r.id = $1 AND r.state = 'running' AND r.done_by IS NOT NULL AND (r.gentle 
 
 	noteChange = `INSERT INTO endpoint_change (endpoint, what, before, after, reason) VALUES ($1, $2, $3, $4, $5)`
 
-	// Since when is kept while it holds.
+	// Since when is kept while it holds. $4: the time may have been changed meanwhile; the caller's is rounded.
 	setAtRisk = `
 UPDATE batchrun
 SET at_risk = CASE WHEN $3 THEN '{}' ELSE coalesce(at_risk, '{}') END || $2::jsonb || jsonb_build_object(
     'since', coalesce(at_risk->'since', to_jsonb(tranche_now())))
-WHERE id = $1 AND state = 'running' AND done_by IS NOT NULL
+WHERE id = $1 AND state = 'running' AND abs(extract(epoch FROM done_by - $4::timestamptz)) <= 1
 RETURNING generation`
 	clearAtRisk = `
 UPDATE batchrun SET at_risk = NULL WHERE id = $1 AND state = 'running' AND at_risk IS NOT NULL
@@ -141,25 +141,46 @@ func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
 	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // in time, but not by enough to withdraw it
 		return nil
 	}
-	statement, args, payload := clearAtRisk, []any{p.Run}, map[string]any{"done_by": p.DoneBy, "at_risk": p.Risk != nil}
+	statement, args := clearAtRisk, []any{p.Run}
 	if p.Risk != nil {
-		p.Risk.Late = lateText(p.Risk.Ends.Sub(p.DoneBy))
+		p.Risk.Late = LateText(p.Risk.Ends.Sub(p.DoneBy))
 		doc, err := json.Marshal(p.Risk)
 		if err != nil {
 			return err
 		}
-		statement, args = setAtRisk, append(args, doc, p.Looked)
-		payload["ends"], payload["bound_by"], payload["fix"] = p.Risk.Ends, p.Risk.BoundBy, p.Risk.Fix
+		statement, args = setAtRisk, append(args, doc, p.Looked, p.DoneBy)
 	}
 	gen, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Generation], statement, args...)
 	if err != nil || len(gen) == 0 || (p.Risk != nil) == p.WasAtRisk {
 		return err
 	}
-	return ledger.AddEvent(ctx, tx, p.Run, gen[0], workqueue.EventDeadlineAtRisk, payload)
+	return addRisk(ctx, tx, p.Run, gen[0], &p.DoneBy, p.Risk)
 }
 
-// lateText is how late something is, as a person says it.
-func lateText(d time.Duration) string {
+// addRisk adds the event that a run is at risk, or, without a risk, not any more.
+func addRisk(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, by *time.Time, risk *AtRisk,
+) error {
+	payload := map[string]any{"done_by": by, "at_risk": risk != nil}
+	if risk != nil {
+		payload["ends"], payload["bound_by"], payload["fix"] = risk.Ends, risk.BoundBy, risk.Fix
+	}
+	return ledger.AddEvent(ctx, tx, run, gen, workqueue.EventDeadlineAtRisk, payload)
+}
+
+// against is what is left of a risk when the run is to be done by another time: nil if it ends before that, or has no
+// time any more. What would be enough was found for the time before.
+func (r *AtRisk) against(by *time.Time) *AtRisk {
+	if r == nil || by == nil || !r.Ends.After(*by) {
+		return nil
+	}
+	still := *r
+	still.Late, still.Fix = LateText(r.Ends.Sub(*by)), nil
+	return &still
+}
+
+// LateText is how late something is, as a person says it.
+func LateText(d time.Duration) string {
 	switch {
 	case d >= 2*time.Hour:
 		return fmt.Sprintf("%.1f h", d.Hours())

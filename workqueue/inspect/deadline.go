@@ -93,6 +93,26 @@ func (d *Deadlines) risk(
 	return risk
 }
 
+// Lateness says by how much a run will miss its done_by, by a forecast made now; empty: it will not, or no one knows.
+func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error) {
+	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{id}, 1+beside, nil, 0)
+	if err != nil || !f.has(id) {
+		return "", err
+	}
+	d, i := Deadlines{f: f}, f.runs[id]
+	r := &f.Runs[i]
+	ends, _, known := f.known[i].Left(f.at)
+	if !r.Timed || !known || ends <= r.DoneBy {
+		return "", nil
+	}
+	text := "by forecast it ends at " + d.after(ends).UTC().Format(time.RFC3339) + ", " +
+		control.LateText(d.after(ends).Sub(d.after(r.DoneBy))) + " after its done_by, if nothing is changed"
+	if by := f.known[i].BoundBy; by != "" {
+		text += "; " + by
+	}
+	return text, nil
+}
+
 func (d *Deadlines) after(seconds float64) time.Time {
 	return d.f.at.Add(time.Duration(seconds * float64(time.Second))).Round(time.Second)
 }

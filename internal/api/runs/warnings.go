@@ -29,6 +29,15 @@ func (s changes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
 	return s.Warnings(ctx, run)
 }
 
+// late warns that a run will miss its done_by. Errors are ignored, as above.
+func (s *Routes) late(ctx context.Context, id workqueue.RunID) []string {
+	text, err := inspect.New(s.Store).Lateness(ctx, id)
+	if err != nil || text == "" {
+		return nil
+	}
+	return []string{text + "; see: tranche run show " + id.String()}
+}
+
 // warnings are never nil: the page counts them.
 func warnings(run *inspect.RunView, obstacles []string) []string {
 	return append(append(overdue(run), obstacles...), strays(run)...)

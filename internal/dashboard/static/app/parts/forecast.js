@@ -23,6 +23,15 @@ export function forecastText(forecast, now = new Date()) {
   return { value: "not yet", more: inert(why, 160) };
 }
 
+// dueText says whether a run will be done by its time, or was.
+export function dueText(run) {
+  const late = (new Date(run.finished_at ?? run.at ?? Date.now()) - new Date(run.done_by)) / 1000;
+  if (late > 0) return `${duration(late)} late`;
+  if (run.finished_at) return run.state === "completed" ? "in time" : false;
+  if (run.at_risk) return `will be ${run.at_risk.late} late`;
+  return run.gentle ? "gently" : false;
+}
+
 const REST = 300; // ms without a keystroke before the request
 
 /** Supposed says when a run would end if a setting were changed; nothing is. */

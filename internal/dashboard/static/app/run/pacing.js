@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
 import { can, mayNot } from "../session.js";
-import { inert, num } from "../format.js";
+import { inert, num, zoned } from "../format.js";
 import { Supposed } from "../parts/forecast.js";
 
 const fields = [
@@ -65,7 +65,7 @@ function Knob({ run, step, field, value, several = false }) {
   useEffect(() => { if (!editing) setText(now); }, [now, editing]);
 
   const send = async (wanted, before = now, undo = false) => {
-    const parsed = field.free ? { value: wanted.trim() || "none" } : parse(field, wanted);
+    const parsed = field.free ? { value: zoned(wanted.trim()) || "none" } : parse(field, wanted);
     setError(parsed.error ?? "");
     if (parsed.error) return;
     setBusy(true);
