@@ -132,6 +132,27 @@ func TestATimeIsTakenAway(t *testing.T) {
 	}
 }
 
+// What requests cost outlives the run that they were of.
+func TestADeletedRunLeavesItsProfile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, lease := b.Load(storetest.Chunked(10), 100), b.Lead()
+	b.Finish(run)
+	profiles, until, err := inspect.New(b.Store).Profiles(t.Context(), time.Time{})
+	if err != nil || len(profiles) != 1 || !until.Equal(profiles[0].At) {
+		t.Fatalf("%+v until %s, %v", profiles, until, err)
+	}
+	testenv.NoError(t, control.New(b.Store).KeepProfiles(t.Context(), lease, append(profiles, profiles...)))
+	b.Exec(`DELETE FROM work_slice`)
+	next := b.Load(storetest.Chunked(10), 100)
+	if f := testenv.Must(inspect.New(b.Store).ForecastRun(t.Context(), next))(t).Forecast; f.P50 == nil {
+		t.Errorf("of the next run it says %+v", f)
+	}
+	if again, _, err := inspect.New(b.Store).Profiles(t.Context(), time.Time{}); err != nil || len(again) > 0 {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+}
+
 // A run with twice the share gets two thirds of a budget.
 func TestSharesOfABudget(t *testing.T) {
 	t.Parallel()

@@ -182,7 +182,8 @@ func TestRunsAreForetold(t *testing.T) {
 	listed := func(says string) {
 		t.Helper()
 		for _, r := range testenv.Must(look.Runs(t.Context(), inspect.RunFilter{}))(t) {
-			if r.ID == other && (r.Forecast.P50 != nil) == (says != "") || !strings.Contains(r.Forecast.WhyNot, says) && r.ID == other {
+			f := r.Forecast
+			if r.ID == other && ((f.P50 != nil) == (says != "") || !strings.Contains(f.WhyNot, says)) {
 				t.Errorf("the list says %+v; want %q", r.Forecast, says)
 			}
 		}

@@ -1799,7 +1799,7 @@ type Forecast struct {
 	// WhyNot why there is no forecast yet
 	WhyNot string `json:"why_not,omitempty"`
 
-	// Made when it was made; lists have one of the last 15 s, or older if none can be made
+	// Made when; lists have one of the last 15 s, or older if none can be made
 	Made *time.Time `json:"made,omitempty"`
 }
 
@@ -3475,7 +3475,7 @@ type RunChanges struct {
 	// Priority runs with a greater number go first
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy finish by this time: 06:00 Europe/Berlin, 2026-01-31T06:00:00Z, or none
+	// DoneBy finish by then: 06:00 Europe/Berlin, a time with offset, or none
 	DoneBy *string `json:"done_by,omitempty"`
 
 	// Gentle with done_by: only as many requests in flight as it needs
@@ -6896,4 +6896,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of d6c28acdc3b5b9f12bb77cc4c6b64529, is 6c7a2662f738103fdff69a314086c756738b19285ab80bd7f43404f4041314a6.
+// Of 6e576c74e7977dc8d38abeaf69a84d53, is 4300084a7b78f1ee981e49bfcf36494d35d3a5c32d54cd17d926b7188f892061.

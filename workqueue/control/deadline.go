@@ -81,6 +81,47 @@ UPDATE batchrun SET at_risk = NULL WHERE id = $1 AND state = 'running' AND at_ri
 RETURNING generation`
 )
 
+// StepProfile is what requests of a plan's step cost in a run that completed, for forecasts of the next one.
+type StepProfile struct {
+	Plan, Step, Endpoint string
+	At                   time.Time // when that run completed
+	Cost                 forecast.Cost
+}
+
+const (
+	keepProfiles = `
+INSERT INTO step_profile (plan, step, endpoint, at, cost)
+SELECT DISTINCT ON (u.plan, u.step, u.endpoint) u.*
+FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::jsonb[]) AS u (plan, step, endpoint, at, cost)
+ORDER BY u.plan, u.step, u.endpoint, u.at DESC
+ON CONFLICT (plan, step, endpoint) DO UPDATE SET at = excluded.at, cost = excluded.cost`
+
+	dropProfiles = `DELETE FROM step_profile WHERE at < tranche_now() - interval '400 days'`
+)
+
+// KeepProfiles stores the newest profile of each step, and deletes those of plans that had no run for over a year.
+// Leader work.
+func (s Store) KeepProfiles(ctx context.Context, lease workqueue.Lease, all []StepProfile) error {
+	var plans, steps, endpoints []string
+	var at []time.Time
+	var costs []forecast.Cost
+	for _, p := range all {
+		plans, steps, endpoints = append(plans, p.Plan), append(steps, p.Step), append(endpoints, p.Endpoint)
+		at, costs = append(at, p.At), append(costs, p.Cost)
+	}
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, keepProfiles, plans, steps, endpoints, at, costs); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, dropProfiles)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keep what requests cost: %w", err)
+	}
+	return nil
+}
+
 // SetPace stores how fast a run goes from now on, with a sentence for each change at its endpoint and a row in the
 // audit log; and whether it will be late, with an event when that is news. It reports whether the pace changed. Leader
 // work.

@@ -75,6 +75,11 @@ func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err err
 	if err := c.Settings.Validate(); err != nil {
 		return out, err
 	}
+	if c.DoneBy != nil && !c.DoneBy.IsZero() {
+		if err := workqueue.CheckDoneBy(*c.DoneBy); err != nil {
+			return out, err
+		}
+	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out, err = setRun(ctx, tx, &c)
 		return err
@@ -190,11 +195,7 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 	}
 	next, gently := by, gentle
 	if c.DoneBy != nil {
-		if next = unlessZero(*c.DoneBy); next != nil {
-			if err := workqueue.CheckDoneBy(*next); err != nil {
-				return err
-			}
-		}
+		next = unlessZero(*c.DoneBy)
 		gently = gentle && next != nil
 	}
 	if c.Gentle != nil {

@@ -96,7 +96,7 @@ type Forecast struct {
 
 	WhyNot string `json:"why_not,omitempty" doc:"why there is no forecast yet"`
 
-	Made *time.Time `json:"made,omitempty" doc:"when it was made; lists have one of the last 15 s, or older if none can be made"`
+	Made *time.Time `json:"made,omitempty" doc:"when; lists have one of the last 15 s, or older if none can be made"`
 }
 
 // Block removes the times because of an unpredictable obstacle. A waiting run keeps the duration after its wait.
@@ -128,16 +128,20 @@ type Outcome struct {
 // rounds is the number of simulations by the number of steps: large networks vary less and cost more.
 func rounds(steps int) int { return min(max(2000/max(steps, 1), 20), 60) }
 
-// All predicts each run as of now, with random variations by seed. Idle runs affect no others: someone must first let them
-// go on.
+// All predicts each run as of now, with random variations by seed. Idle runs affect no others.
 func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcome, error) {
+	return n.predict(ctx, now, seed, func(*Run) bool { return true })
+}
+
+// predict is All for some of the runs; the outcome of others is zero.
+func (n *Network) predict(ctx context.Context, now time.Time, seed uint64, of func(*Run) bool) ([]Outcome, error) {
 	out := make([]Outcome, len(n.Runs))
 	if len(n.Steps) == 0 {
 		return out, ctx.Err()
 	}
 	why, idle, x := n.unknown(), n.idle(), n.index()
 	luck := draw(len(n.Steps), rounds(len(n.Steps)), seed)
-	for _, together := range n.together(why, idle) {
+	for _, together := range n.together(func(r int) bool { return why[r] == "" && of(&n.Runs[r]) }, idle) {
 		without := slices.Clone(idle)
 		for _, r := range together {
 			without[r] = false
@@ -156,23 +160,30 @@ func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcom
 	return out, nil
 }
 
+// apart is how many courses idle runs that meet are played in, at most.
+const apart = 8
+
 // together are runs that are played in the same courses: first those that go on, then idle ones that do not meet, each
-// as if it alone of the idle ones went on.
-func (n *Network) together(why []string, idle []bool) (all [][]int) {
+// as if it alone of the idle ones went on. The last course has all that are left.
+func (n *Network) together(of func(run int) bool, idle []bool) (all [][]int) {
 	all = [][]int{nil}
 	for r := range n.Runs {
-		switch at := 0; {
-		case why[r] != "":
-		case !idle[r]:
-			all[0] = append(all[0], r)
-		default:
-			for at = 1; at < len(all) && slices.ContainsFunc(all[at], func(o int) bool { return n.meet(r, o) }); at++ {
-			}
-			if at == len(all) {
-				all = append(all, nil)
-			}
-			all[at] = append(all[at], r)
+		if !of(r) {
+			continue
 		}
+		at := 0
+		if idle[r] {
+			at = 1 + slices.IndexFunc(all[1:], func(others []int) bool {
+				return !slices.ContainsFunc(others, func(o int) bool { return n.meet(r, o) })
+			})
+			switch {
+			case at == 0 && len(all) <= apart:
+				at, all = len(all), append(all, nil)
+			case at == 0:
+				at = apart
+			}
+		}
+		all[at] = append(all[at], r)
 	}
 	return all
 }

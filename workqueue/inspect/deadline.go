@@ -135,3 +135,77 @@ func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 	}
 	return out
 }
+
+// completedLately is the steps of at most $2 runs that completed after $1, the oldest first, by run_event_completed.
+const completedLately = `
+WITH completed AS MATERIALIZED (
+    SELECT run_id, at FROM run_event
+    WHERE kind = 'completed'
+      AND at > greatest($1, (SELECT max(at) FROM step_profile), tranche_now() - interval '1 day')
+    ORDER BY at LIMIT $2)
+SELECT c.at, r.id, r.plan, st.step, st.name, st.endpoint
+FROM completed c JOIN batchrun r ON r.id = c.run_id JOIN run_step st ON st.run_id = r.id
+ORDER BY c.at, r.id, st.step`
+
+// profiledRuns bounds the runs that are measured together.
+const profiledRuns = 20
+
+// Profiles measures what requests cost in runs that completed after a time, and returns until when it has looked.
+func (s Store) Profiles(ctx context.Context, since time.Time) ([]control.StepProfile, time.Time, error) {
+	f := newForesight()
+	var all []control.StepProfile
+	var of stepOf
+	p := control.StepProfile{At: since}
+	rows := pg.Rows(ctx, s.db.Pool, completedLately, since, profiledRuns)
+	err := pg.Each(rows, []any{&p.At, &of.run, &p.Plan, &of.step, &p.Step, &p.Endpoint}, func() {
+		f.steps[of] = len(f.Steps)
+		f.Steps = append(f.Steps, forecast.Step{Endpoint: f.endpoint(p.Endpoint)})
+		all = append(all, p)
+	})
+	until := p.At
+	if err != nil || len(all) == 0 {
+		return nil, until, err
+	}
+	own, _, err := f.requests(ctx, s.db.Pool)
+	if err != nil {
+		return nil, since, err
+	}
+	known := all[:0]
+	for i, p := range all {
+		if p.Cost = forecast.Measure(own[i], true); p.Cost.Known() {
+			known = append(known, p)
+		}
+	}
+	return known, until, nil
+}
+
+const profilesOf = `
+SELECT u.at, p.cost FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u (plan, step, endpoint, at)
+JOIN step_profile p USING (plan, step, endpoint)`
+
+// readProfiles sets the cost of steps of which nothing was measured here to that of their plan's last run.
+func (f *foresight) readProfiles(ctx context.Context, from pg.Querier) error {
+	var unknown []*forecast.Step
+	var plans, steps, endpoints []string
+	for i := range f.Steps {
+		if s := &f.Steps[i]; !s.Cost.Known() {
+			unknown, plans = append(unknown, s), append(plans, f.plans[s.Run])
+			steps, endpoints = append(steps, s.Name), append(endpoints, f.Endpoints[s.Endpoint].Name)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	type profile struct {
+		At   int
+		Cost forecast.Cost
+	}
+	found, err := pg.Collect(ctx, from, pgx.RowToStructByPos[profile], profilesOf, plans, steps, endpoints)
+	if err != nil {
+		return fmt.Errorf("read what requests took in earlier runs: %w", err)
+	}
+	for _, p := range found {
+		unknown[p.At-1].Cost = p.Cost
+	}
+	return nil
+}

@@ -124,13 +124,17 @@ type stepOf struct {
 	step workqueue.Step
 }
 
+func newForesight() *foresight {
+	return &foresight{Network: &forecast.Network{}, runs: map[workqueue.RunID]int{}, steps: map[stepOf]int{},
+		ends: map[string]int{}}
+}
+
 // readNetwork reads the work of runs, what they share, and the cost of their requests, and makes their forecasts: of
 // the named runs and others at their endpoints, or of all active runs if none is named. planned comes first unless nil.
 func readNetwork(
 	ctx context.Context, from pg.Querier, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
-	f := &foresight{Network: &forecast.Network{}, runs: map[workqueue.RunID]int{}, steps: map[stepOf]int{},
-		ends: map[string]int{}}
+	f := newForesight()
 	var err error
 	if f.at, err = pg.One(ctx, from, pgx.RowTo[time.Time], databaseTime); err != nil {
 		return nil, fmt.Errorf("read the time: %w", err)
@@ -279,16 +283,20 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
-func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
-	type profile struct{ plan, step, endpoint string }
-	own, earlier := make([][]forecast.Request, len(f.Steps)), map[profile][]forecast.Request{}
+type planStep struct{ plan, step, endpoint string }
+
+// requests reads the newest requests: of each step, and those that have ended by what plans call them. It sets how many
+// each endpoint has in flight.
+func (f *foresight) requests(ctx context.Context, from pg.Querier) (
+	own [][]forecast.Request, earlier map[planStep][]forecast.Request, err error,
+) {
+	own, earlier = make([][]forecast.Request, len(f.Steps)), map[planStep][]forecast.Request{}
 	all := make([][]forecast.Request, len(f.Endpoints))
 	var of stepOf
-	var p profile
+	var p planStep
 	var r forecast.Request
 	rows := pg.Rows(ctx, from, newestRequests, f.names(), measuredRequests)
-	err := pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Began,
+	err = pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Began,
 		&r.Ended, &r.Took, &r.Instance}, func() {
 		e := f.ends[p.endpoint]
 		all[e] = append(all[e], r)
@@ -300,10 +308,19 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("read what requests take: %w", err)
+		return nil, nil, fmt.Errorf("read what requests take: %w", err)
 	}
 	for e := range all {
 		f.Endpoints[e].Level = forecast.Level(all[e])
+	}
+	return own, earlier, nil
+}
+
+// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
+func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
+	own, earlier, err := f.requests(ctx, from)
+	if err != nil {
+		return err
 	}
 	for i := range f.Steps {
 		s := &f.Steps[i]
@@ -313,9 +330,9 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 		if s.Cost = forecast.Measure(own[i], !fresh); s.Cost.Known() {
 			continue
 		}
-		s.Cost = forecast.Measure(earlier[profile{f.plans[s.Run], s.Name, f.Endpoints[s.Endpoint].Name}], true)
+		s.Cost = forecast.Measure(earlier[planStep{f.plans[s.Run], s.Name, f.Endpoints[s.Endpoint].Name}], true)
 	}
-	return nil
+	return f.readProfiles(ctx, from)
 }
 
 // readings are the last ones: of all active runs, under the zero ID, and of runs that were looked at alone.
@@ -386,8 +403,8 @@ func (r *reading) usable(run *RunSummary) *attempt {
 	return last
 }
 
-// look returns a recent reading of a run and those beside it, or of all active runs, or reads them: all for nil. With an
-// error there may be an older one.
+// look returns a recent reading of a run and those beside it, or reads them; nil: of all active runs. With an error
+// there may be an older one.
 func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 	all := database.Kept[readings](s.db)
 	r, named, most := all.get(workqueue.RunID{}), []workqueue.RunID{}, foretold

@@ -146,7 +146,7 @@ func (s Sizing) given() *workqueue.Adaptive {
 type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
-	DoneBy    *string `json:"done_by,omitempty" doc:"finish by this time: 06:00 Europe/Berlin, 2026-01-31T06:00:00Z, or none"`
+	DoneBy    *string `json:"done_by,omitempty" doc:"finish by then: 06:00 Europe/Berlin, a time with offset, or none"`
 	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: only as many requests in flight as it needs"`
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
@@ -182,7 +182,7 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 	out := ChangedRun{Run: change.Run, Step: done.Step, Before: done.Before, After: done.After,
 		Paused: pausedText(done.Hold, done.HoldDetail)}
 	if change.DoneBy != nil {
-		out.Warnings = s.late(ctx, change.Run)
+		out.Warnings = late(ctx, s.Store, change.Run)
 	}
 	return out, nil
 }

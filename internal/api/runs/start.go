@@ -174,7 +174,7 @@ func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
 	}
 	warnings := s.unheard(r.Context(), servicesOf(req.Steps))
 	if req.DoneBy != nil && !loaded.Existing {
-		warnings = append(warnings, s.late(r.Context(), loaded.Run)...)
+		warnings = append(warnings, late(r.Context(), s.Store, loaded.Run)...)
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -30,8 +31,8 @@ func (s changes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
 }
 
 // late warns that a run will miss its done_by. Errors are ignored, as above.
-func (s *Routes) late(ctx context.Context, id workqueue.RunID) []string {
-	text, err := inspect.New(s.Store).Lateness(ctx, id)
+func late(ctx context.Context, db *database.DB, id workqueue.RunID) []string {
+	text, err := inspect.New(db).Lateness(ctx, id)
 	if err != nil || text == "" {
 		return nil
 	}
