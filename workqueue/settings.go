@@ -334,9 +334,9 @@ func DoneBy(text string, from time.Time) (time.Time, error) {
 	return NextTimeOfDay(clock, zone, from)
 }
 
-// CheckDoneBy refuses a time that has passed.
-func CheckDoneBy(at time.Time) error {
-	if at.After(time.Now()) {
+// CheckDoneBy refuses a time that has passed; nil and zero are none.
+func CheckDoneBy(at *time.Time) error {
+	if at == nil || at.IsZero() || at.After(time.Now()) {
 		return nil
 	}
 	return &SettingError{"done_by: " + at.UTC().Format(time.RFC3339) + " has passed; give a later time, or none"}

@@ -83,16 +83,18 @@ RETURNING generation`
 
 // StepProfile is what requests of a plan's step cost in a run that completed, for forecasts of the next one.
 type StepProfile struct {
-	Plan, Step, Endpoint string
-	At                   time.Time // when that run completed
-	Cost                 forecast.Cost
+	Plan     string        `json:"plan"`
+	Step     string        `json:"step"`
+	Endpoint string        `json:"endpoint"`
+	At       time.Time     `json:"at"` // when that run completed
+	Cost     forecast.Cost `json:"cost"`
 }
 
 const (
 	keepProfiles = `
 INSERT INTO step_profile (plan, step, endpoint, at, cost)
 SELECT DISTINCT ON (u.plan, u.step, u.endpoint) u.*
-FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::jsonb[]) AS u (plan, step, endpoint, at, cost)
+FROM jsonb_to_recordset($1) AS u (plan text, step text, endpoint text, at timestamptz, cost jsonb)
 ORDER BY u.plan, u.step, u.endpoint, u.at DESC
 ON CONFLICT (plan, step, endpoint) DO UPDATE SET at = excluded.at, cost = excluded.cost`
 
@@ -102,15 +104,8 @@ ON CONFLICT (plan, step, endpoint) DO UPDATE SET at = excluded.at, cost = exclud
 // KeepProfiles stores the newest profile of each step, and deletes those of plans that had no run for over a year.
 // Leader work.
 func (s Store) KeepProfiles(ctx context.Context, lease workqueue.Lease, all []StepProfile) error {
-	var plans, steps, endpoints []string
-	var at []time.Time
-	var costs []forecast.Cost
-	for _, p := range all {
-		plans, steps, endpoints = append(plans, p.Plan), append(steps, p.Step), append(endpoints, p.Endpoint)
-		at, costs = append(at, p.At), append(costs, p.Cost)
-	}
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, keepProfiles, plans, steps, endpoints, at, costs); err != nil {
+		if _, err := tx.Exec(ctx, keepProfiles, all); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, dropProfiles)

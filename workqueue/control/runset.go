@@ -75,10 +75,8 @@ func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err err
 	if err := c.Settings.Validate(); err != nil {
 		return out, err
 	}
-	if c.DoneBy != nil && !c.DoneBy.IsZero() {
-		if err := workqueue.CheckDoneBy(*c.DoneBy); err != nil {
-			return out, err
-		}
+	if err := workqueue.CheckDoneBy(c.DoneBy); err != nil {
+		return out, err
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out, err = setRun(ctx, tx, &c)

@@ -176,12 +176,12 @@ func (n *Network) together(of func(run int) bool, idle []bool) (all [][]int) {
 			at = 1 + slices.IndexFunc(all[1:], func(others []int) bool {
 				return !slices.ContainsFunc(others, func(o int) bool { return n.meet(r, o) })
 			})
-			switch {
-			case at == 0 && len(all) <= apart:
-				at, all = len(all), append(all, nil)
-			case at == 0:
-				at = apart
+			if at == 0 {
+				at = min(len(all), apart)
 			}
+		}
+		if at == len(all) {
+			all = append(all, nil)
 		}
 		all[at] = append(all[at], r)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -96,21 +97,17 @@ func (d *Deadlines) risk(
 // Lateness says by how much a run will miss its done_by, by a forecast made now; empty: it will not, or no one knows.
 func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error) {
 	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{id}, 1+beside, nil, 0)
-	if err != nil || !f.has(id) {
+	if err != nil || len(f.Runs) == 0 || f.Runs[0].ID != id.String() || !f.Runs[0].Timed {
 		return "", err
 	}
-	d, i := Deadlines{f: f}, f.runs[id]
-	r := &f.Runs[i]
-	ends, _, known := f.known[i].Left(f.at)
-	if !r.Timed || !known || ends <= r.DoneBy {
+	d, by := Deadlines{f: f}, f.Runs[0].DoneBy
+	ends, _, known := f.known[0].Left(f.at)
+	if !known || ends <= by {
 		return "", nil
 	}
 	text := "by forecast it ends at " + d.after(ends).UTC().Format(time.RFC3339) + ", " +
-		control.LateText(d.after(ends).Sub(d.after(r.DoneBy))) + " after its done_by, if nothing is changed"
-	if by := f.known[i].BoundBy; by != "" {
-		text += "; " + by
-	}
-	return text, nil
+		control.LateText(d.after(ends).Sub(d.after(by))) + " after its done_by, if nothing is changed"
+	return strings.TrimSuffix(text+"; "+f.known[0].BoundBy, "; "), nil
 }
 
 func (d *Deadlines) after(seconds float64) time.Time {
@@ -139,13 +136,12 @@ func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 // completedLately is the steps of at most $2 runs that completed after $1, the oldest first, by run_event_completed.
 const completedLately = `
 WITH completed AS MATERIALIZED (
-    SELECT run_id, at FROM run_event
-    WHERE kind = 'completed'
-      AND at > greatest($1, (SELECT max(at) FROM step_profile), tranche_now() - interval '1 day')
-    ORDER BY at LIMIT $2)
-SELECT c.at, r.id, r.plan, st.step, st.name, st.endpoint
-FROM completed c JOIN batchrun r ON r.id = c.run_id JOIN run_step st ON st.run_id = r.id
-ORDER BY c.at, r.id, st.step`
+    SELECT e.at, r.id, r.plan FROM run_event e JOIN batchrun r ON r.id = e.run_id
+    WHERE e.kind = 'completed'
+      AND e.at > greatest($1, (SELECT max(at) FROM step_profile), tranche_now() - interval '1 day')
+    ORDER BY e.at LIMIT $2)
+SELECT c.at, c.id, c.plan, st.step, st.name, st.endpoint FROM completed c JOIN run_step st ON st.run_id = c.id
+ORDER BY c.at, c.id, st.step`
 
 // profiledRuns bounds the runs that are measured together.
 const profiledRuns = 20
@@ -177,35 +173,4 @@ func (s Store) Profiles(ctx context.Context, since time.Time) ([]control.StepPro
 		}
 	}
 	return known, until, nil
-}
-
-const profilesOf = `
-SELECT u.at, p.cost FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u (plan, step, endpoint, at)
-JOIN step_profile p USING (plan, step, endpoint)`
-
-// readProfiles sets the cost of steps of which nothing was measured here to that of their plan's last run.
-func (f *foresight) readProfiles(ctx context.Context, from pg.Querier) error {
-	var unknown []*forecast.Step
-	var plans, steps, endpoints []string
-	for i := range f.Steps {
-		if s := &f.Steps[i]; !s.Cost.Known() {
-			unknown, plans = append(unknown, s), append(plans, f.plans[s.Run])
-			steps, endpoints = append(steps, s.Name), append(endpoints, f.Endpoints[s.Endpoint].Name)
-		}
-	}
-	if len(unknown) == 0 {
-		return nil
-	}
-	type profile struct {
-		At   int
-		Cost forecast.Cost
-	}
-	found, err := pg.Collect(ctx, from, pgx.RowToStructByPos[profile], profilesOf, plans, steps, endpoints)
-	if err != nil {
-		return fmt.Errorf("read what requests took in earlier runs: %w", err)
-	}
-	for _, p := range found {
-		unknown[p.At-1].Cost = p.Cost
-	}
-	return nil
 }

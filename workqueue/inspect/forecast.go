@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -335,12 +334,29 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	return f.readProfiles(ctx, from)
 }
 
+const profilesOf = `SELECT plan, step, endpoint, at, cost FROM step_profile WHERE plan = ANY ($1)`
+
+// readProfiles sets the cost of steps of which nothing was measured here to that of their plan's last run.
+func (f *foresight) readProfiles(ctx context.Context, from pg.Querier) error {
+	all, err := pg.Collect(ctx, from, pgx.RowToStructByPos[control.StepProfile], profilesOf, f.plans)
+	if err != nil {
+		return fmt.Errorf("read what requests took in earlier runs: %w", err)
+	}
+	for i := range f.Steps {
+		for _, p := range all {
+			s := &f.Steps[i]
+			if !s.Cost.Known() && p.Plan == f.plans[s.Run] && p.Step == s.Name && p.Endpoint == f.Endpoints[s.Endpoint].Name {
+				s.Cost = p.Cost
+			}
+		}
+	}
+	return nil
+}
+
 // readings are the last ones: of all active runs, under the zero ID, and of runs that were looked at alone.
 type readings struct {
-	sync.Mutex
-
-	of     map[workqueue.RunID]*reading
-	report func(error)
+	of     sync.Map // a *reading by RunID
+	report atomic.Pointer[func(error)]
 }
 
 type reading struct {
@@ -357,37 +373,12 @@ type attempt struct {
 
 // OnForecastError sets who is told when forecasts cannot be made, once until they can.
 func (s Store) OnForecastError(report func(error)) {
-	all := database.Kept[readings](s.db)
-	all.Lock()
-	defer all.Unlock()
-	all.report = report
+	database.Kept[readings](s.db).report.Store(&report)
 }
 
-func (a *readings) tell(err error) {
-	a.Lock()
-	defer a.Unlock()
-	if a.report != nil {
-		a.report(err)
-	}
-}
-
-// get returns what is kept of a run, and forgets runs that no one has looked at for a while.
 func (a *readings) get(run workqueue.RunID) *reading {
-	a.Lock()
-	defer a.Unlock()
-	r := a.of[run]
-	if r == nil {
-		maps.DeleteFunc(a.of, func(_ workqueue.RunID, r *reading) bool {
-			last := r.last.Load()
-			return last != nil && time.Since(last.until) > time.Minute
-		})
-		if a.of == nil {
-			a.of = map[workqueue.RunID]*reading{}
-		}
-		r = &reading{turn: make(chan struct{}, 1)}
-		a.of[run] = r
-	}
-	return r
+	r, _ := a.of.LoadOrStore(run, &reading{turn: make(chan struct{}, 1)})
+	return r.(*reading) //nolint:forcetypeassert // there are no others
 }
 
 // usable returns the last attempt if it has the run in its current state, or failed; nil: any run. It must be recent
@@ -425,6 +416,9 @@ func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 		return nil, fmt.Errorf("wait for a forecast: %w", context.Cause(timed))
 	}
 	defer func() { <-r.turn }()
+	if run != nil { // it is not looked at for ever
+		time.AfterFunc(time.Minute, func() { all.of.CompareAndDelete(run.ID, r) })
+	}
 	before := r.last.Load()
 	if before != nil && time.Now().Before(before.until) && r.usable(run) != nil { // another caller has just read it
 		return before.f, before.err
@@ -439,8 +433,8 @@ func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 		if ctx.Err() != nil { // it is the caller who went
 			return next.f, next.err
 		}
-		if before == nil || before.err == nil {
-			all.tell(next.err)
+		if report := all.report.Load(); report != nil && (before == nil || before.err == nil) {
+			(*report)(next.err)
 		}
 	}
 	next.until = time.Now().Add(min(restShare*time.Since(begun), maxRest))
@@ -469,24 +463,23 @@ func (f *foresight) fits(r *RunSummary) bool {
 
 // of is the forecast of an active run, or why there is none.
 func (f *foresight) of(r *RunSummary, err error) *forecast.Forecast {
+	if f == nil {
+		f = &foresight{}
+	}
+	i, known := f.runs[r.ID]
 	switch {
-	case f != nil && f.fits(r):
-		told := f.known[f.runs[r.ID]].Forecast
+	case f.fits(r):
+		told := f.known[i].Forecast
 		told.Made = &f.at
 		return &told
 	case err != nil:
-		return &forecast.Forecast{WhyNot: "what it needs could not be read: " + err.Error()}
-	case len(f.Runs) == foretold && !f.has(r.ID):
+		return &forecast.Forecast{WhyNot: "what it needs could not be read; the log of the node says why"}
+	case len(f.Runs) == foretold && !known:
 		return &forecast.Forecast{WhyNot: fmt.Sprintf("lists forecast the %d most urgent runs only; look at the run itself",
 			foretold)}
 	}
 	return &forecast.Forecast{WhyNot: fmt.Sprintf("the run has changed since the last forecast of all runs; the next one "+
 		"comes within %.0f s", maxRest.Seconds())}
-}
-
-func (f *foresight) has(run workqueue.RunID) bool {
-	_, known := f.runs[run]
-	return known
 }
 
 // Foretold returns the 50 most urgent active runs, with only IDs, states and forecasts.

@@ -141,10 +141,10 @@ func (r *LoadRequest) validate() error {
 
 // checkDoneBy refuses a time that has passed. An occurrence of a schedule may start after its own.
 func (r *LoadRequest) checkDoneBy() error {
-	if r.DoneBy == nil || r.Sealing != nil {
+	if r.Sealing != nil {
 		return nil
 	}
-	return workqueue.CheckDoneBy(*r.DoneBy)
+	return workqueue.CheckDoneBy(r.DoneBy)
 }
 
 // spec and params are never stored as NULL.
