@@ -59,10 +59,8 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 
 // setPace stores a pace that changed, or the risk of being late.
 func (n *Node) setPace(ctx context.Context, lease workqueue.Lease, p *control.RunPace) error {
-	same := func(s control.StepPace) bool { return s.Cap == s.WasCap && s.Share == s.WasShare }
-	if p.Risk == nil && !p.WasAtRisk && !slices.ContainsFunc(p.Steps, func(s control.StepPace) bool {
-		return !same(s)
-	}) {
+	differs := func(s control.StepPace) bool { return s.Cap != s.WasCap || s.Share != s.WasShare }
+	if p.Risk == nil && !p.WasAtRisk && !slices.ContainsFunc(p.Steps, differs) {
 		return nil
 	}
 	changed, err := control.New(n.core.Store).SetPace(ctx, lease, p)

@@ -174,7 +174,7 @@ func (n *Network) together(of func(run int) bool, idle []bool) (all [][]int) {
 		at := 0
 		if idle[r] {
 			at = 1 + slices.IndexFunc(all[1:], func(others []int) bool {
-				return !slices.ContainsFunc(others, func(o int) bool { return n.meet(r, o) })
+				return !slices.ContainsFunc(others, func(o int) bool { return n.touch(r, o) })
 			})
 			if at == 0 {
 				at = min(len(all), apart)

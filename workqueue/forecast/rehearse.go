@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 )
 
 // Rehearsal is the simulated course of a run.
@@ -66,9 +65,6 @@ func (n *Network) nextSpeed(now float64) float64 {
 	return d
 }
 
-// longest is what a rehearsal may come to.
-const longest = 10 * 365 * 24 * time.Hour
-
 // moment is the progress of all steps at a time.
 type moment struct {
 	at      float64
@@ -102,7 +98,7 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 	end := c.nominal.runs[0].ended
 	out := &Rehearsal{BoundBy: n.bound(0, c.nominal)}
 	out.Ends = span(c.played, func(p *play) float64 { return p.runs[0].ended })
-	if !out.Ends.finite() || out.Ends.P90 > longest.Seconds() {
+	if !out.Ends.finite() || out.Ends.P90 > 10*365*24*3600 {
 		return nil, errors.New("it would take more than ten years; give more in flight, larger chunks or fewer items")
 	}
 	for _, i := range x.byRun[0] {

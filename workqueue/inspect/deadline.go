@@ -158,19 +158,18 @@ func (s Store) Profiles(ctx context.Context, since time.Time) ([]control.StepPro
 		f.Steps = append(f.Steps, forecast.Step{Endpoint: f.endpoint(p.Endpoint)})
 		all = append(all, p)
 	})
-	until := p.At
 	if err != nil || len(all) == 0 {
-		return nil, until, err
+		return nil, since, err
 	}
 	own, _, err := f.requests(ctx, s.db.Pool)
 	if err != nil {
 		return nil, since, err
 	}
 	known := all[:0]
-	for i, p := range all {
-		if p.Cost = forecast.Measure(own[i], true); p.Cost.Known() {
-			known = append(known, p)
+	for i := range all {
+		if all[i].Cost = forecast.Measure(own[i], true); all[i].Cost.Known() {
+			known = append(known, all[i])
 		}
 	}
-	return known, until, nil
+	return known, p.At, nil
 }

@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -398,12 +399,12 @@ func (r *reading) usable(run *RunSummary) *attempt {
 // there may be an older one.
 func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 	all := database.Kept[readings](s.db)
-	r, named, most := all.get(workqueue.RunID{}), []workqueue.RunID{}, foretold
+	r := all.get(workqueue.RunID{})
 	if run != nil {
 		if last := r.usable(run); last != nil && last.err == nil {
 			return last.f, nil
 		}
-		r, named, most = all.get(run.ID), append(named, run.ID), 1+beside
+		r = all.get(run.ID)
 	}
 	if last := r.usable(run); last != nil {
 		return last.f, last.err
@@ -416,30 +417,35 @@ func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 		return nil, fmt.Errorf("wait for a forecast: %w", context.Cause(timed))
 	}
 	defer func() { <-r.turn }()
+	last := r.last.Load()
+	if last == nil || !time.Now().Before(last.until) || r.usable(run) == nil { // no other caller has just read it
+		if last = s.read(timed, run, last); ctx.Err() == nil { // else it is the caller who went
+			r.last.Store(last)
+		}
+	}
 	if run != nil { // it is not looked at for ever
 		time.AfterFunc(time.Minute, func() { all.of.CompareAndDelete(run.ID, r) })
 	}
-	before := r.last.Load()
-	if before != nil && time.Now().Before(before.until) && r.usable(run) != nil { // another caller has just read it
-		return before.f, before.err
+	return last.f, last.err
+}
+
+// read tries to read what look needs.
+func (s Store) read(ctx context.Context, run *RunSummary, before *attempt) *attempt {
+	named, most, begun, next := []workqueue.RunID{}, foretold, time.Now(), &attempt{}
+	if run != nil {
+		named, most = append(named, run.ID), 1+beside
 	}
-	begun := time.Now()
-	next := &attempt{}
-	next.f, next.err = readNetwork(timed, s.db.Pool, named, most, nil, 0)
-	if next.err != nil {
+	if next.f, next.err = readNetwork(ctx, s.db.Pool, named, most, nil, 0); next.err != nil {
 		if next.f = nil; before != nil {
 			next.f = before.f
 		}
-		if ctx.Err() != nil { // it is the caller who went
-			return next.f, next.err
-		}
-		if report := all.report.Load(); report != nil && (before == nil || before.err == nil) {
+		report := database.Kept[readings](s.db).report.Load()
+		if report != nil && !errors.Is(next.err, context.Canceled) && (before == nil || before.err == nil) {
 			(*report)(next.err)
 		}
 	}
 	next.until = time.Now().Add(min(restShare*time.Since(begun), maxRest))
-	r.last.Store(next)
-	return next.f, next.err
+	return next
 }
 
 // fits reports whether a reading has a run in its current state.

@@ -143,7 +143,7 @@ func spanText(s *client.Span) string {
 // endsText is when a run ends, and whether that is in time.
 func endsText(run *client.RunSummary) string {
 	text, by := endText(run), run.DoneBy
-	if by == nil || run.State == "cancelled" {
+	if by == nil || run.State == "cancelled" || run.FinishedAt != nil && !run.FinishedAt.After(*by) {
 		return text
 	}
 	ended := time.Now()
@@ -153,8 +153,6 @@ func endsText(run *client.RunSummary) string {
 	switch late := ended.Sub(*by); {
 	case late > 0:
 		return text + ", " + cli.Span(late) + " late"
-	case run.FinishedAt != nil:
-		return text
 	case run.AtRisk != nil:
 		return text + ", " + run.AtRisk.Late + " late for " + clock(*by)
 	}
