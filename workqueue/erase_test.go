@@ -382,7 +382,8 @@ func exemptColumns() map[string]string {
 		"names of plans, endpoints and the like": `
 alert.name alert_condition.alert alert_message.alert batchrun.plan collector.name collector.endpoint
 endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint plan.name deleted_run.plan
-run_step.name run_step.endpoint schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
+run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
+schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
 		"who did what": `
 alert.created_by alert.changed_by api_request.user_name api_token.name api_token.created_by api_token.revoked_by
@@ -404,7 +405,7 @@ dead_letter.service dead_letter.state endpoint_change.what endpoint_change.befor
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
 health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
 run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state
-schema_object.object stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied
+schema_object.object step_profile.cost stream_epoch.name stream_fault.stream stream_setting.name stream_setting.applied
 tracker_batch.owner tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `

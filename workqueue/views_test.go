@@ -112,7 +112,7 @@ func TestRunsAreForetold(t *testing.T) {
 	view := func(id workqueue.RunID) *forecast.Forecast {
 		t.Helper()
 		look := inspect.New(database.New(b.Pool)) // nothing is kept of an earlier look
-		one := testenv.Must(look.Run(t.Context(), id))(t)
+		one := testenv.Must(look.ForecastRun(t.Context(), id))(t)
 		list := testenv.Must(look.Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}}))(t)
 		if f := list[0].Forecast; f.WhyNot != one.Forecast.WhyNot || f.WaitsFor != one.Forecast.WaitsFor ||
 			(f.P50 == nil) != (one.Forecast.P50 == nil) {
@@ -155,8 +155,19 @@ func TestRunsAreForetold(t *testing.T) {
 	if _, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"}); !errors.As(err, &refused) {
 		t.Errorf("got %v; want a SettingError", err)
 	}
-	b.PauseRun(other) // which is seen whatever was kept
-	if f := testenv.Must(look.Run(t.Context(), other))(t).Forecast; f.WaitsFor != "an operator to resume it" ||
+	listed := func(says string) {
+		t.Helper()
+		for _, r := range testenv.Must(look.Runs(t.Context(), inspect.RunFilter{}))(t) {
+			f := r.Forecast
+			if r.ID == other && ((f.P50 != nil) == (says != "") || !strings.Contains(f.WhyNot, says)) {
+				t.Errorf("the list says %+v; want %q", r.Forecast, says)
+			}
+		}
+	}
+	listed("")
+	b.PauseRun(other) // which a look at it sees, whatever was kept
+	listed("has changed since")
+	if f := testenv.Must(look.ForecastRun(t.Context(), other))(t).Forecast; f.WaitsFor != "an operator to resume it" ||
 		f.Then == nil || f.P50 != nil {
 		t.Errorf("of a paused run it says %+v", f)
 	}
@@ -166,5 +177,19 @@ func TestRunsAreForetold(t *testing.T) {
 	}
 	if f := view(b.OpenRun(nil)); !strings.Contains(f.WhyNot, "until it is sealed") {
 		t.Errorf("of an open run it says %+v", f)
+	}
+	b.Exec(`ALTER TABLE endpoint_setting RENAME COLUMN request_rate TO gone`) // so that it cannot be read
+	failing, told := inspect.New(database.New(b.Pool)), 0
+	failing.OnForecastError(func(error) { told++ })
+	for range 3 {
+		for _, r := range testenv.Must(failing.Runs(t.Context(), inspect.RunFilter{}))(t) {
+			if !strings.Contains(r.Forecast.WhyNot, "could not be read") {
+				t.Errorf("of a run that cannot be forecast the list says %+v", r.Forecast)
+			}
+		}
+	}
+	if f := testenv.Must(failing.ForecastRun(t.Context(), run))(t).Forecast; told > 2 ||
+		!strings.Contains(f.WhyNot, "could not be read") {
+		t.Errorf("it says %+v, and was told of %d times", f, told)
 	}
 }

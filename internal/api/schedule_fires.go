@@ -51,9 +51,6 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 	} else if job.Spec.Window.DoneBy != nil {
 		set.Gentle = nil // run-now has no time to be done by
 	}
-	if set.Zone, err = time.LoadLocation(job.Spec.Zone); err != nil {
-		return out, err
-	}
 	req, look, err := s.starts.Request(ctx, set, "schedule "+job.Claim.Schedule)
 	if err != nil {
 		return out, err
@@ -204,7 +201,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 	}
 	settings := spec.Settings
 	if spec.Window.DoneBy != nil {
-		settings.DoneBy = new("06:00") // a start fills in the real one
+		settings.DoneBy = new("06:00 UTC") // a start fills in the real one
 	}
 	_, err = settings.Over(plan)
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {

@@ -31,6 +31,7 @@ import (
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Prefix is the path prefix of every operation except the health checks.
@@ -157,6 +158,9 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	config.QueryTimeout = cmp.Or(config.QueryTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	k := kernel.New(store, node, nc, config.kernel(store.Connections()))
+	inspect.New(store).OnForecastError(func(err error) {
+		config.Log.Warn("no forecasts can be made; lists show the last ones", zap.Error(err))
+	})
 	s := &Server{kernel: k, log: config.Log, config: config}
 	var err error
 	if s.health, err = watchHealth(k, &config, store, nc, false); err != nil {

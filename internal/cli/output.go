@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Document prints a JSON document.
@@ -193,6 +195,26 @@ func Moment(t time.Time) string {
 		return t.Format("15:04:05 MST")
 	}
 	return t.Format("2006-01-02 15:04:05 MST")
+}
+
+// Ahead formats a local time with its date and zone, and how far off it is: 2026-11-29 06:00 CET (in 7h40m).
+func Ahead(t time.Time) string {
+	text := t.Local().Format("2006-01-02 15:04 MST")
+	if left := time.Until(t); left > 0 {
+		return text + " (in " + Span(left) + ")"
+	}
+	return text + " (" + Span(time.Since(t)) + " ago)"
+}
+
+// DoneBy is a time of day on the clock of this machine as the next such time; other text stays.
+func DoneBy(text *string) *string {
+	if text == nil {
+		return nil
+	}
+	if at, err := workqueue.NextTimeOfDay(*text, time.Local, time.Now()); err == nil {
+		return new(at.Format(time.RFC3339))
+	}
+	return text
 }
 
 // IsTerminalOut reports whether standard output is a terminal.

@@ -713,6 +713,9 @@ type ChangedRun struct {
 
 	// Paused why the run is paused, and stays so
 	Paused string `json:"paused,omitempty"`
+
+	// Warnings like a done_by that it will miss by forecast
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 type CollectorList struct {
@@ -1795,6 +1798,9 @@ type Forecast struct {
 
 	// WhyNot why there is no forecast yet
 	WhyNot string `json:"why_not,omitempty"`
+
+	// Made when; lists have one of the last 15 s, or older if none can be made
+	Made *time.Time `json:"made,omitempty"`
 }
 
 type Forecasts struct {
@@ -2646,7 +2652,7 @@ type OpenSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	//
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
@@ -3469,7 +3475,7 @@ type RunChanges struct {
 	// Priority runs with a greater number go first
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none
+	// DoneBy finish by then: 06:00 Europe/Berlin, a time with offset, or none
 	DoneBy *string `json:"done_by,omitempty"`
 
 	// Gentle with done_by: only as many requests in flight as it needs
@@ -3683,7 +3689,7 @@ type RunSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	//
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
@@ -4190,8 +4196,11 @@ type Started struct {
 	Existing bool  `json:"existing"`
 
 	// Key the column or field that the keys came from
-	Key      string   `json:"key,omitempty"`
-	Warnings []string `json:"warnings"`
+	Key string `json:"key,omitempty"`
+
+	// DoneBy when it is to have ended
+	DoneBy   *time.Time `json:"done_by,omitempty"`
+	Warnings []string   `json:"warnings"`
 }
 
 type StepAccepted struct {
@@ -4304,6 +4313,9 @@ type StepReport struct {
 
 	// Asked items in these requests; one counts as often as it was asked for
 	Asked int64 `json:"asked"`
+
+	// Retried of those: asked for again after a failure, not by a re-run
+	Retried int64 `json:"retried,omitempty"`
 
 	// P50Seconds half of the requests took no longer
 	P50Seconds float64 `json:"p50_seconds"`
@@ -4906,7 +4918,7 @@ type StartRunParams struct {
 	// Priority runs with a greater number go first
 	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	DoneBy string `form:"done_by,omitempty" json:"done_by,omitempty"`
 
 	// Gentle with done_by: only as many requests in flight as it needs
@@ -6884,4 +6896,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9fb9c1a4b4d87ebff55cb26487d74365, is e4b71585991add66a80467c7e446ab0e86c11511f721fb2c6046792cfc973231.
+// Of 6e576c74e7977dc8d38abeaf69a84d53, is 4300084a7b78f1ee981e49bfcf36494d35d3a5c32d54cd17d926b7188f892061.

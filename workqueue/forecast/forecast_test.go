@@ -129,6 +129,12 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	n.Endpoints[0].Down = "a to answer again: its breaker is open"
 	held := one(open)
 	held.Runs[0].Person = "an operator to resume it"
+	beside := open
+	beside.Run = 1
+	both := one(open, beside)
+	both.Runs[0].Person = "an operator to resume it"
+	both.Runs = append(both.Runs, both.Runs[0])
+	both.Endpoints[0].Budget = 8
 	sampled := one(canary, second)
 	sampled.Runs[0].Canary, sampled.Runs[0].Approve = true, true
 	for name, c := range map[string]struct {
@@ -138,6 +144,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	}{
 		"a gate":      {one(step("check", 0, 8000, cost(1, 8)), gate), "approval of step send", 101, 101},
 		"a hold":      {held, "an operator to resume it", 0, 101},
+		"two holds":   {both, "an operator to resume it", 0, 101},
 		"a canary":    {sampled, "approval of its canary", 2, 100},
 		"an endpoint": {n, "a to answer again: its breaker is open", 0, 101},
 	} {

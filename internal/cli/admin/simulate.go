@@ -61,7 +61,7 @@ func (s *simulateCommand) Run(ctx context.Context, term *cli.Console, cl *client
 		return fmt.Errorf("simulate plan %s: %w", plan.Name, err)
 	}
 	if text := cmp.Or(s.DoneBy, plan.DoneBy); text != "" {
-		by, _, err := workqueue.DoneBy(text, time.Local, out.Starts)
+		by, err := workqueue.DoneBy(text, out.Starts)
 		if err != nil || by.Before(out.Starts) {
 			if by, err = clockTime("--done-by", text, out.Starts); err != nil {
 				return err
@@ -184,7 +184,7 @@ func profile(n *forecast.Network, at map[string]int, measured []client.StepRepor
 		if !known || p.Requests == 0 || p.P50Seconds <= 0 || p.Asked == 0 {
 			continue
 		}
-		again := min(max(float64(p.Asked)/float64(max(p.Done+p.Failed, 1))-1, 0), 9)
+		again := min(float64(p.Retried)/float64(max(p.Asked-p.Retried, 1)), 9)
 		varies := p.P50Seconds * (math.Pow(max(p.P99Seconds/p.P50Seconds, 1), 1/2.33) - 1) // 2.33 deviations
 		n.Steps[step].Cost = forecast.Assume(p.P50Seconds, varies, float64(p.Asked)/float64(p.Requests), again)
 	}
@@ -211,7 +211,10 @@ func (s *simulateCommand) latencies(n *forecast.Network, at map[string]int) erro
 // speeds sets when services are slow or down.
 func (s *simulateCommand) speeds(n *forecast.Network, at map[string]int, start time.Time) error {
 	add := func(flag, text string, step int, share float64, when string) error {
-		from, span, _ := strings.Cut(when, "+")
+		from, span := when, ""
+		if at := strings.LastIndexByte(when, '+'); at >= 0 { // there may be one in the zone of a time
+			from, span = when[:at], when[at+1:]
+		}
 		begin, err := clockTime(flag+" "+text, from, start)
 		if err != nil {
 			return err
@@ -279,15 +282,10 @@ func clockTime(flag, text string, from time.Time) (time.Time, error) {
 			return at, nil
 		}
 	}
-	clock, err := time.Parse("15:04", text)
+	at, err := workqueue.NextTimeOfDay(text, time.Local, from.Add(-1))
 	if err != nil {
 		return from, cli.Usage(fmt.Sprintf("%s: invalid time %q; want one like 22:00, or 2026-01-31T22:00 that is not "+
 			"before %s", flag, text, from.Local().Format("2006-01-02T15:04")))
-	}
-	day := from.Local()
-	at := time.Date(day.Year(), day.Month(), day.Day(), clock.Hour(), clock.Minute(), 0, 0, time.Local)
-	if at.Before(from) {
-		at = time.Date(day.Year(), day.Month(), day.Day()+1, clock.Hour(), clock.Minute(), 0, 0, time.Local)
 	}
 	return at, nil
 }

@@ -285,7 +285,7 @@ type runSet struct {
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
 	MaxFailed *string `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
-	DoneBy    *string `help:"When it is to have ended, and its pace follows: 06:00, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
+	DoneBy    *string `help:"When it is to have ended, and its pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
 	Gentle    *bool   `negatable:"" help:"With --done-by: only as many requests in flight as it needs."`
 	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
 	workqueue.StepOverrides
@@ -295,6 +295,7 @@ func (r *runSet) Validate() error {
 	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --done-by, --max-failed and others")
 	}
+	r.DoneBy = cli.DoneBy(r.DoneBy)
 	laid := gather.Overrides{Priority: r.Priority, DoneBy: r.DoneBy, StepOverrides: r.StepOverrides}
 	return flagError(laid.Validate())
 }
@@ -304,17 +305,25 @@ func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 	if err := alike(r, &changes); err != nil {
 		return err
 	}
-	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes))
+	done, err := cl.SetRun(ctx, r.Ref, changes)
+	term.Warn(done.Warnings)
+	return cli.Say(term, setText)(done, err)
 }
 
 func setText(done *client.ChangedRun) string {
 	if len(done.After) == 0 {
 		return fmt.Sprintf("run %s has these settings already; nothing was changed", done.Run)
 	}
-	value := func(v any) string { return cmp.Or(fmt.Sprint(v), "none") }
+	value := func(name string, v any) string {
+		text := fmt.Sprint(v)
+		if at, err := time.Parse(time.RFC3339, text); err == nil && name == "done_by" {
+			return cli.Ahead(at)
+		}
+		return cmp.Or(text, "none")
+	}
 	var t cli.Table
 	for _, name := range slices.Sorted(maps.Keys(done.After)) {
-		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(done.Before[name])+" → "+value(done.After[name]))
+		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(name, done.Before[name])+" → "+value(name, done.After[name]))
 	}
 	text := fmt.Sprintf("run %s, step %s\n%s", done.Run, cli.EscapeControl(done.Step), t.String()) +
 		"requests that are sent from now on go by it; those that are out stay as they are"

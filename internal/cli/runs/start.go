@@ -159,6 +159,9 @@ func startedText(s *client.Started) string {
 	if s.Key != "" {
 		text += ", keys from " + cli.EscapeControl(s.Key)
 	}
+	if s.DoneBy != nil {
+		text += "\nto be done by " + cli.Ahead(*s.DoneBy)
+	}
 	return text
 }
 
@@ -177,6 +180,7 @@ type runSettings struct {
 
 func (r *runSettings) overrides() (gather.Overrides, error) {
 	over := r.Overrides
+	over.DoneBy = cli.DoneBy(over.DoneBy)
 	for _, text := range r.Set {
 		if err := over.SetStep(text); err != nil {
 			return over, flagError(err)

@@ -154,7 +154,7 @@ func runLine(run client.RunDocument, steps bool) string {
 	if f := run.Forecast; f != nil && f.P50 != nil {
 		parts = append(parts, "ends "+band(f))
 	} else if f != nil && f.Then != nil {
-		parts = append(parts, endsText(&run.RunSummary))
+		parts = append(parts, endText(&run.RunSummary))
 	}
 	out, progress := int64(0), make([]string, len(run.Steps))
 	for i := range run.Steps {
