@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -103,12 +102,6 @@ func TestSDKPasses(t *testing.T) {
 	if len(report.Results) != len(Names()) {
 		t.Errorf("%d checks ran; there are %d", len(report.Results), len(Names()))
 	}
-}
-
-func TestSDKPassesAsAProcess(t *testing.T) {
-	t.Setenv(serviceVariable, "1")
-	self := testenv.Must(os.Executable())(t)
-	expect(t, suite(t, Config{Command: []string{self}}), nil, nil)
 }
 
 func TestSDKPassesOnAServerOfOthers(t *testing.T) {
