@@ -23,7 +23,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -206,16 +205,4 @@ func (e *Engine) WantOwner(
 	if g := e.Until(run, state, reason, says...); g.Owner != owner {
 		e.Errorf("it is %s's turn; want %s: %+v", g.Owner, owner, g)
 	}
-}
-
-// UntilCollected polls a collector until is returns true.
-func (e *Engine) UntilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
-	e.Helper()
-	view := &collector.CollectorView{}
-	Eventually(e.T, "the collector is as wanted", func() bool {
-		*view = collector.CollectorView{}
-		e.Read("/collectors/"+name, view)
-		return is(view)
-	})
-	return view
 }
