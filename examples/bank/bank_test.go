@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -219,32 +218,6 @@ func TestBranchesTurnAwayWhatIsTooMuch(t *testing.T) {
 	}
 	if entries, _ := ledger(t, db); entries != 1 {
 		t.Errorf("the ledger has %d entries, want 1: whoever was turned away was not asked for", entries)
-	}
-}
-
-func TestLedgerLosesNothing(t *testing.T) {
-	t.Parallel()
-	db := database(t)
-	written := bank.NewLedger(db)
-	var group errgroup.Group
-	for worker := range int32(16) {
-		group.Go(func() error {
-			for i := range int32(20) {
-				if err := written.Write(t.Context(), worker*100+i); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	must(t, group.Wait())
-	if entries, accounts := ledger(t, db); entries != 320 || accounts != 320 {
-		t.Errorf("%d entries for %d accounts, want 320", entries, accounts)
-	}
-	_, err := db.Exec(t.Context(), `DROP TABLE asked`)
-	must(t, err)
-	if err := written.Write(t.Context(), 1); err == nil {
-		t.Error("an entry that was not written is no error")
 	}
 }
 

@@ -197,17 +197,6 @@ func occupy(t *testing.T, url string, n int) (free func()) {
 	return free
 }
 
-func TestWhatTheNodeMissedIsTold(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	short := []string{"JetStream has no room for the streams"}
-	watch := w.look(health.Config{Short: func() []string { return short }})
-	w.appearsTo(watch, store.ResourceExhausted, "here", store.Critical, "JetStream has no room")
-	watch.Wait()
-	short = nil
-	w.goesFrom(watch, store.ResourceExhausted, "here")
-}
-
 // Many who ask cause one look.
 func TestOneLookForAll(t *testing.T) {
 	t.Parallel()

@@ -121,36 +121,3 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 		}
 	}
 }
-
-func TestAnEndpointWithoutTheContract(t *testing.T) {
-	t.Parallel()
-	plain := func(ctx context.Context, nc *nats.Conn) error {
-		svc, err := endpoints.New(nc, endpoints.Config{Name: "plain"})
-		if err != nil {
-			return err
-		}
-		handle := func(_ context.Context, in struct{ Balance *int }) (int, error) {
-			if in.Balance == nil {
-				return 0, endpoints.Fail("no_balance", "there is none")
-			}
-			return *in.Balance, nil
-		}
-		if err := endpoints.HandleEach(svc, endpoint, handle); err != nil {
-			return err
-		}
-		return svc.Run(ctx)
-	}
-	for name, items := range map[string][]json.RawMessage{
-		"errors": nil, "results": {[]byte(`{"balance":1}`), []byte(`{"balance":2}`)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			report := suite(t, Config{service: start(plain), Items: items, Only: fast()})
-			left := needing(needContract)
-			expect(t, report, nil, within(left, fast()))
-			if report.Contract {
-				t.Error("the endpoint is taken for a conformance endpoint")
-			}
-		})
-	}
-}
