@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path"
@@ -24,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -146,13 +144,8 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 func TestAStopIsBounded(t *testing.T) {
 	t.Parallel()
 	const grace = time.Second
-	direct := testenv.Must(pgconn.ParseConfig(testenv.Database(t)))(t)
-	_, address := pgconn.NetworkAddress(direct.Host, direct.Port)
-	proxy := testenv.NewProxy(t, address)
-	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
-		Path: direct.Database, RawQuery: "sslmode=disable"}
-	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(),
-		"--shutdown-timeout", grace.String())
+	through, proxy := testenv.Through(t, testenv.Database(t))
+	s := launch(t, true, "--database", through, "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
 	took, err := s.End(t)
 	if took > grace+slack {

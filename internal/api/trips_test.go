@@ -3,11 +3,7 @@ package api_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"net"
 	"net/http"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -51,18 +47,11 @@ type far struct {
 
 func setupFar(t *testing.T) *far {
 	t.Helper()
-	config := testenv.Must(pgxpool.ParseConfig(testenv.Database(t)))(t)
-	f := &far{completed: make(chan *nats.Msg, 1), watch: testenv.NewWatch(t)}
-	target := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
-	if filepath.IsAbs(config.ConnConfig.Host) {
-		target = filepath.Join(config.ConnConfig.Host, fmt.Sprintf(".s.PGSQL.%d", config.ConnConfig.Port))
-	}
-	f.proxy = testenv.NewProxy(t, target)
+	through, proxy := testenv.Through(t, testenv.Database(t))
+	f := &far{proxy: proxy, completed: make(chan *nats.Msg, 1), watch: testenv.NewWatch(t)}
 	f.proxy.Delay(0)
+	config := testenv.Must(pgxpool.ParseConfig(through))(t)
 	config.MaxConns = database.DefaultMaxConns
-	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", f.proxy.Addr())
-	}
 	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	f.Bench = &apitest.Bench{T: t, Pool: pool, Store: database.New(pool)}
