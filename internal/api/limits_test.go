@@ -174,11 +174,10 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	}
 	b.Stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
 	var full *apitest.Head
-	for deadline := time.Now().Add(2 * time.Minute); full == nil || full.StatusCode == http.StatusOK; full = ack() {
-		if time.Now().After(deadline) {
-			t.Fatal("the room is never full")
-		}
-	}
+	apitest.Eventually(t, "the room is full", func() bool {
+		full = ack()
+		return full.StatusCode != http.StatusOK
+	})
 	if full.StatusCode != http.StatusServiceUnavailable || full.Header.Get("Retry-After") == "" {
 		t.Errorf("when there is no room: %d %v", full.StatusCode, full.Header)
 	}
@@ -190,11 +189,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 		t.Errorf("who only looks is answered %d", code)
 	}
 	testenv.NoError(t, first.Close())
-	for deadline := time.Now().Add(2 * time.Minute); ack().StatusCode != http.StatusOK; {
-		if time.Now().After(deadline) {
-			t.Fatal("there is no room when others have gone")
-		}
-	}
+	apitest.Eventually(t, "there is room when others have gone", func() bool { return ack().StatusCode == http.StatusOK })
 }
 
 // A body that is too large, or that breaks off, is answered as any other is.

@@ -74,15 +74,9 @@ func TestStreamsThatCannotBe(t *testing.T) {
 	b.Refused(429, "close some", http.MethodGet, at+"events", nil)
 	b.Refused(429, "close some", http.MethodGet, api.Prefix+"/events?topic=runs", nil)
 	open[0].Close()
-	for deadline := time.Now().Add(time.Minute); ; {
-		code := b.Send(http.MethodGet, at+"events", "").StatusCode
-		if code == http.StatusOK {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("a stream ended, and another may still not be: %d", code)
-		}
-	}
+	apitest.Eventually(t, "a stream ended, and another may be", func() bool {
+		return b.Send(http.MethodGet, at+"events", "").StatusCode == http.StatusOK
+	})
 }
 
 func TestPlanesAreZippedAndKept(t *testing.T) {
