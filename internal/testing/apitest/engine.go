@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -59,7 +60,12 @@ func setupEngine(t *testing.T, ns testenv.Server) *Engine {
 // SetupEngineOn is SetupEngine on a given NATS connection. It does not wait until the node is ready.
 func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
 	t.Helper()
-	pool := testenv.Pool(t)
+	return SetupEngineOver(t, testenv.Pool(t), nc, config, log...)
+}
+
+// SetupEngineOver is SetupEngineOn with a given database.
+func SetupEngineOver(t *testing.T, pool *pgxpool.Pool, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
+	t.Helper()
 	e := &Engine{Bench: &Bench{T: t, Pool: pool, Store: database.New(pool)}}
 	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		Log:        zap.New(zapcore.NewNopCore(), log...),
