@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -115,6 +117,24 @@ func (b *bundle) names(subject string) bool {
 		}
 	}
 	return false
+}
+
+func TestDeniedPublishFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	b, server := setupGuarded(t, []string{"nothing"}, []string{"_INBOX_svc.>"})
+	nc := server.Conn(t, "svc", "p", "_INBOX_svc")
+	js, err := jetstream.New(nc)
+	check(t, err)
+	w := testenv.NewWatch(t)
+	err = serve.NewOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	var denied *stream.PermissionError
+	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
+		t.Errorf("got %v", err)
+	}
+	// What is denied for a second fails. What is not known to be denied is tried for half a minute.
+	if took := w.Ran(); !errors.Is(err, nats.ErrPermissionViolation) || took > outlastsStalls {
+		t.Errorf("after %s: %v", took, err)
+	}
 }
 
 func TestPermissionsKeepTheHandlerOfTheUser(t *testing.T) {
