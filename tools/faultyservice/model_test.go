@@ -45,24 +45,6 @@ func TestClockIsShared(t *testing.T) {
 	})
 }
 
-func TestBucket(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(&Throttle{PerSecond: 100, Burst: 50})
-		if n := b.take(80); n != 50 {
-			t.Errorf("%d passed at first; want the burst", n)
-		}
-		time.Sleep(200 * time.Millisecond) //nolint:forbidigo // the bubble's own time
-		if n := b.take(80); n != 20 {
-			t.Errorf("%d passed after 200 ms; want 20", n)
-		}
-		time.Sleep(time.Hour) //nolint:forbidigo // as above
-		if n := b.take(80); n != 50 {
-			t.Errorf("%d passed after an hour; want the burst", n)
-		}
-	})
-}
-
 func TestLedgerIsReadBack(t *testing.T) {
 	t.Parallel()
 	var file bytes.Buffer
