@@ -15,8 +15,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// joined doubles and squares, with answers on the way: multiples of 5 in stage 0, of 7 in stage 1. What a stage notes of
-// its chunk comes to the next, and payloads come to the first alone.
+// joined doubles and squares, with answers on the way: multiples of 5 in stage 0, of 7 in stage 1. What a stage notes
+// of its chunk comes to the next, and payloads come to the first alone.
 func joined() numberStages {
 	stages := numberStages{
 		perItem(func(item *numberItem) {

@@ -29,6 +29,7 @@ func TestEveryOperationIsDescribed(t *testing.T) {
 			}
 			seen++
 			t.Run(method+" "+path, func(t *testing.T) {
+				t.Parallel()
 				checkWords(t, doc, op)
 				checkRefusals(t, doc, op)
 				checkExamples(t, doc, op)

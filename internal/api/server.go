@@ -224,6 +224,8 @@ func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.
 }
 
 // schemas are those of all types of the API, alike for all servers of a process: they take most of the time of New.
+//
+//nolint:gochecknoglobals // nothing changes them
 var schemas = sync.OnceValue(func() huma.Registry { return Document().Components.Schemas })
 
 func (s *Server) routes(types huma.Registry) http.Handler {
