@@ -9,9 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -194,93 +192,5 @@ func TestSlowInstance(t *testing.T) {
 	}
 	if took > limit {
 		t.Errorf("it took %s", took)
-	}
-}
-
-// A small run that is started while a large one keeps the services busy does not wait for it.
-func TestSmallRunBesideALargeOne(t *testing.T) {
-	t.Parallel()
-	const large, small, each, servers = 200_000, 200, 400 * time.Microsecond, 4
-	w := setup(t)
-	ledger := w.serve(Config{Load: &Load{PerItem: each}, Concurrency: servers})
-	busy := w.start(large, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = 100 }))
-	w.until("the large run is in progress", func() bool {
-		return w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy) > 5000
-	})
-	begun := time.Now()
-	quick := w.start(small, plan(automatic))
-	w.completed(quick)
-	took := time.Since(begun)
-	done := w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy)
-	if done == large {
-		t.Fatal("the large run was over before")
-	}
-	t.Logf("%d items took %s while %d of the large run's %d were done", small, took.Round(time.Millisecond), done, large)
-	if took > large*each/servers { // the large one takes as long at the least
-		t.Errorf("the small run took %s", took)
-	}
-	testenv.Must(control.New(w.Store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}))(t)
-	w.wantAsked(ledger)
-}
-
-// Poison in most chunks is no outage: single items work. The breaker, if it opens at all, is closed at once by its
-// probe, and stays so.
-func TestPoisonEverywhereIsNoOutage(t *testing.T) {
-	t.Parallel()
-	const items, chunk = 2000, 100
-	w := setup(t)
-	var bad []int
-	for i := chunk / 2; i < items; i += chunk {
-		bad = append(bad, i)
-	}
-	ledger := w.serve(Config{Poison: &Poison{Ordinals: bad, Way: WayError}, Concurrency: 8})
-	begun := time.Now()
-	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
-	w.wantSound(run, ledger, items-len(bad), len(bad))
-	w.Check(w.T)
-	w.wantFired(ledger, FaultPoison)
-	opened := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'`)
-	extra, bound := w.extra(run), len(bad)*(perPoison(chunk, 3)+opened) // see TestPoisonStandsAlone
-	bound += w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe'`)
-	t.Logf("%d poison items: %d extra slices of %d allowed, the breaker opened %d times, %s", len(bad), extra, bound,
-		opened, time.Since(begun).Round(time.Millisecond))
-	if extra > bound {
-		t.Errorf("%d extra slices; want at most %d", extra, bound)
-	}
-	if opened > 1 {
-		t.Errorf("the breaker opened %d times", opened)
-	}
-	if took := time.Since(begun); took > limit {
-		t.Errorf("it took %s", took)
-	}
-}
-
-// Chunks over a size fail, whatever is in them. The run is done anyway, and the next one is not cut so big.
-func TestMemoryKiller(t *testing.T) {
-	t.Parallel()
-	const items, most = 6000, 100
-	w := setup(t)
-	ledger := w.serve(Config{Memory: &Memory{Items: most, Way: WayError}, Concurrency: 4})
-	first := w.start(items, plan())
-	w.wantSound(first, ledger, items, 0)
-	w.Check(w.T)
-	w.wantFired(ledger, FaultMemory)
-	w.until("it is known what is too big", func() bool {
-		return w.number(`SELECT count(*) FROM endpoint_pace WHERE chunk_cap IS NOT NULL
-			AND chunk_cap_until > tranche_now()`) == 1
-	})
-	limit := w.number(`SELECT chunk_cap FROM endpoint_pace`)
-	t.Logf("%d extra slices for %d chunks; chunks of up to %d from now on", w.extra(first), items/500, limit)
-	if limit < most/2 || limit > most {
-		t.Errorf("chunks are limited to %d items; %d is what works", limit, most)
-	}
-	if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND reason <> ''`); n == 0 {
-		t.Error("no reason was written down")
-	}
-	fired := ledger.Fired(FaultMemory)
-	second := w.start(2000, plan())
-	w.wantSound(second, ledger, 2000, 0)
-	if n := ledger.Fired(FaultMemory) - fired; n != 0 {
-		t.Errorf("%d chunks of the next run were too big", n)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -43,62 +42,5 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 		if answer.Code != http.StatusForbidden || touched {
 			t.Errorf("%s: %d %s; want 403", asked, answer.Code, answer.Body)
 		}
-	}
-}
-
-// To add an operation takes a Register: it is served, described, and open to the role that it says. The client has a
-// method for it once that is generated, and its command is a struct.
-func TestAnOperationIsOneRegister(t *testing.T) {
-	t.Parallel()
-	mux := NewRouteMux()
-	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
-	s := &Kernel{Log: zap.NewNop(), mux: mux, config: Config{QueryTimeout: time.Minute}}
-	Register(s, v1, Post("fake", "/fakes", "Make a fake", "It is none."),
-		func(context.Context, *struct{}) (string, error) { return "made", nil })
-	mux.Assign(v1.OpenAPI())
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, Prefix+"/fakes", nil))
-	if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), "made") {
-		t.Errorf("it is answered %d %s", answer.Code, answer.Body)
-	}
-	if route := mux.routes["POST "+Prefix+"/fakes"]; route.Role != access.Operator {
-		t.Errorf("it is open to %q; want operators", route.Role)
-	}
-	if op := v1.OpenAPI().Paths["/fakes"].Post; op.Summary != "Make a fake" || op.Description != "It is none." {
-		t.Errorf("it is described as %+v", op)
-	}
-}
-
-func TestTooManyHeavyRequestsAreSentAway(t *testing.T) {
-	t.Parallel()
-	mux := NewRouteMux()
-	begun, end := make(chan struct{}), make(chan struct{})
-	mux.HandleFunc("GET /heavy", func(http.ResponseWriter, *http.Request) { begun <- struct{}{}; <-end })
-	mux.routes = map[string]Route{"GET /heavy": {Pattern: "GET /heavy", Role: access.Viewer, heavy: true}}
-	s := &Kernel{Log: zap.NewNop(), mux: mux, heavy: access.NewSlots(2, 2)}
-	ask := func() *httptest.ResponseRecorder {
-		answer := httptest.NewRecorder()
-		s.authorised(answer, httptest.NewRequest(http.MethodGet, "/heavy", nil))
-		return answer
-	}
-	done := make(chan int, 2)
-	for range 2 {
-		go func() { done <- ask().Code }()
-		<-begun
-	}
-	answer := ask()
-	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") == "" ||
-		!strings.Contains(answer.Body.String(), "2 requests") {
-		t.Errorf("the third is answered %d %s", answer.Code, answer.Body)
-	}
-	close(end)
-	for range 2 {
-		if code := <-done; code != http.StatusOK {
-			t.Errorf("one of the first two is answered %d", code)
-		}
-	}
-	go func() { <-begun }()
-	if answer := ask(); answer.Code != http.StatusOK {
-		t.Errorf("after the others have ended: %d %s", answer.Code, answer.Body)
 	}
 }
