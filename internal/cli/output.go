@@ -267,6 +267,37 @@ func Cell(value any) string {
 	return EscapeControl(fmt.Sprint(value))
 }
 
+// Say adds a name and a text.
+func (t *Table) Say(name, format string, args ...any) { t.Row(name, Text(format, args...)) }
+
+// If is Say where the condition holds.
+func (t *Table) If(holds bool, name, format string, args ...any) {
+	if holds {
+		t.Say(name, format, args...)
+	}
+}
+
+// Text is fmt.Sprintf with the arguments formatted by [Cell], for %v.
+func Text(format string, args ...any) string {
+	for i := range args {
+		args[i] = Cell(args[i])
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+// If is Text where the condition holds, else empty.
+func If(holds bool, format string, args ...any) string {
+	if !holds {
+		return ""
+	}
+	return Text(format, args...)
+}
+
+// Join joins the texts that are not empty.
+func Join(between string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), between)
+}
+
 // String lays the table out, with two spaces between columns and no trailing spaces.
 func (t *Table) String() string {
 	var widths []int

@@ -148,25 +148,14 @@ func startedText(s *client.Started) string {
 	if s.Existing {
 		return fmt.Sprintf("run %s is there already, by its idempotency key", s.Run)
 	}
-	text := fmt.Sprintf("run %s started: plan %s, %s", s.Run, planRefText(s.Plan, s.PlanVersion),
-		cli.Plural(s.Items, "item"))
-	if s.Skipped > 0 {
-		text += fmt.Sprintf(" (%s skipped)", cli.Plural(s.Skipped, "duplicate"))
-	}
-	if s.Invalid > 0 {
-		text += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
-	}
-	if s.Key != "" {
-		text += ", keys from " + cli.EscapeControl(s.Key)
-	}
-	return text
+	return cli.Text("run %v started: plan %v, %v", s.Run, planRefText(s.Plan, s.PlanVersion), itemCount(s.Items)) +
+		cli.If(s.Skipped > 0, " (%v skipped)", cli.Plural(s.Skipped, "duplicate")) +
+		cli.If(s.Invalid > 0, " (%v invalid, which have failed: tranche run errors %v)", s.Invalid, s.Run) +
+		cli.If(s.Key != "", ", keys from %v", s.Key)
 }
 
 func planRefText(name string, version int) string {
-	if version > 0 {
-		return fmt.Sprintf("%s@%d", cli.EscapeControl(name), version)
-	}
-	return cli.EscapeControl(name)
+	return cli.EscapeControl(name) + cli.If(version > 0, "@%v", version)
 }
 
 type runSettings struct {
@@ -235,14 +224,10 @@ func dryRunText(found *client.DryRun) string {
 	if found.Existing != nil {
 		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key", *found.Existing)
 	}
-	text := fmt.Sprintf("would start: plan %s, %s of %s, keys from %s\n", planRefText(found.Plan, found.PlanVersion),
-		cli.Plural(found.Items, "item"), cli.Plural(found.Bytes, "byte"), cli.EscapeControl(found.Key))
-	if found.Skipped > 0 {
-		text += cli.Plural(found.Skipped, "duplicate") + " would be skipped\n"
-	}
-	if found.Held > 0 {
-		text += cli.Plural(found.Held, "item") + " would wait for the canary\n"
-	}
+	text := cli.Text("would start: plan %v, %v of %v, keys from %v\n", planRefText(found.Plan, found.PlanVersion),
+		itemCount(found.Items), cli.Plural(found.Bytes, "byte"), found.Key) +
+		cli.If(found.Skipped > 0, "%v would be skipped\n", cli.Plural(found.Skipped, "duplicate")) +
+		cli.If(found.Held > 0, "%v would wait for the canary\n", itemCount(found.Held))
 	steps := cli.List[client.DryRunStep]{
 		Columns: "STEP|ASKS|CHUNK>|IN FLIGHT>|REQUESTS>|WHO CAN>",
 		Row: func(s *client.DryRunStep) []any {
@@ -250,12 +235,10 @@ func dryRunText(found *client.DryRun) string {
 				s.Services}
 		},
 	}
-	var first strings.Builder
+	text += steps.Text(found.Steps, 0)
 	for _, row := range found.First[:min(len(found.First), 3)] {
-		fmt.Fprintf(&first, "item %s: %s\n", cli.EscapeControl(cli.Short(row.Key, 40)),
-			cli.EscapeControl(cli.Short(string(row.Payload), 100)))
+		text += cli.Text("item %v: %v\n", cli.Short(row.Key, 40), cli.Short(string(row.Payload), 100))
 	}
-	text += steps.Text(found.Steps, 0) + first.String()
 	if f := found.Forecast; f != nil && f.WhyNot == "" {
 		text += "forecast, if started now: " + forecastText(f) + "\n"
 	}
