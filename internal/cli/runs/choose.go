@@ -59,7 +59,7 @@ func asking[S, T any](
 			Keys   []string
 			DryRun bool
 		}{keys, dry}
-		if err := cmp.Or(alike(flags, &set), alike(chosen, &set)); err != nil {
+		if err := cmp.Or(cli.Fill(&set, flags), cli.Fill(&set, chosen)); err != nil {
 			return none, err
 		}
 		return call(ctx, ref, set, options...)

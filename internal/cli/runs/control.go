@@ -278,7 +278,7 @@ func (r *runSet) Validate() error {
 
 func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	var changes client.RunChanges
-	if err := alike(r, &changes); err != nil {
+	if err := cli.Fill(&changes, r); err != nil {
 		return err
 	}
 	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes))

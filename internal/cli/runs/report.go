@@ -278,36 +278,35 @@ func errorText(found *client.ErrorGroups, room int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
-	var groups strings.Builder
+	var text strings.Builder
+	say := func(format string, args ...any) { text.WriteString(cli.Text(format, args...)) }
 	for i := range found.Groups {
-		groups.WriteString(groupText(&found.Groups[i], room))
+		text.WriteString(groupText(&found.Groups[i], room))
 	}
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(&groups, format, args...) }
 	if found.MoreGroups > 0 {
-		say("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
-			cli.Plural(found.MoreItems, "item"))
+		say("and %v more, of %v; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
+			itemCount(found.MoreItems))
 	}
 	run := cli.ShortID(found.Run)
-	groups.WriteString("\n")
-	for i := range found.Groups {
-		for _, step := range found.Groups[i].Resets {
-			g := &found.Groups[i]
+	say("\n")
+	for _, g := range found.Groups {
+		for _, step := range g.Resets {
 			say("a part is bad, and a re-run gives it again; when its source is fixed, have it "+
-				"made again:\n  tranche run reset %s --step %s --group %s --failed-at %s\n", run, step, g.ID, g.Step)
+				"made again:\n  tranche run reset %v --step %v --group %v --failed-at %v\n", run, step, g.ID, g.Step)
 		}
 	}
 	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool {
 		return g.Code != workqueue.CodeInvalid && len(g.Resets) == 0
 	})
 	if again >= 0 {
-		say("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
-			"run all of them again:    tranche run rerun %[1]s --failed\n", run, found.Groups[again].ID)
+		say("run a group again with:  tranche run rerun %[1]v --group %[2]v\n"+
+			"run all of them again:    tranche run rerun %[1]v --failed\n", run, found.Groups[again].ID)
 	}
-	say("correct their data:       tranche run export %[1]s --state failed --flat --include payload "+
+	say("correct their data:       tranche run export %[1]v --state failed --flat --include payload "+
 		"--format xlsx -o failed.xlsx\n"+
-		"  and give it back:       tranche run correct %[1]s --items failed.xlsx\n"+
-		"accept a group:           tranche run accept %[1]s --group %[2]s --reason TEXT\n", run, found.Groups[0].ID)
-	return groups.String()
+		"  and give it back:       tranche run correct %[1]v --items failed.xlsx\n"+
+		"accept a group:           tranche run accept %[1]v --group %[2]v --reason TEXT\n", run, found.Groups[0].ID)
+	return text.String()
 }
 
 func groupText(g *client.ErrorGroup, room int) string {

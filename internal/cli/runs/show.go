@@ -34,13 +34,9 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	list := cli.List[client.RunSummary]{
 		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED|ENDS",
 		Row: func(run *client.RunSummary) []any {
-			name := cmp.Or(run.Name, "("+run.Plan+")")
-			state := run.State + openText(run.Open)
-			if len(run.Approval) > 0 {
-				state += " (to be approved)"
-			}
-			return []any{cli.ShortID(run.ID), name, state, run.Items, run.Done, run.Failed, percent(run.Progress),
-				run.CreatedAt, endsText(run)}
+			return []any{cli.ShortID(run.ID), cmp.Or(run.Name, "("+run.Plan+")"),
+				run.State + openText(run.Open) + cli.If(len(run.Approval) > 0, " (to be approved)"), run.Items, run.Done,
+				run.Failed, percent(run.Progress), run.CreatedAt, endsText(run)}
 		},
 		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
@@ -50,17 +46,16 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
 		return err
 	}
-	var blocked []string
-	for i := range page.Runs {
-		if blocker := page.Runs[i].Blocker; blocker != nil {
-			blocked = append(blocked, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID),
-				cli.EscapeControl(blocker.Text), cli.Moment(blocker.Since)))
+	var blocked strings.Builder
+	for _, run := range page.Runs {
+		if b := run.Blocker; b != nil {
+			blocked.WriteString(cli.Text("%v: %v (since %v)\n", cli.ShortID(run.ID), b.Text, b.Since))
 		}
 	}
-	if len(blocked) == 0 {
+	if blocked.Len() == 0 {
 		return nil
 	}
-	return term.Printf("\nBlocked:\n%s\n", strings.Join(blocked, "\n"))
+	return term.Printf("\nBlocked:\n%s", &blocked)
 }
 
 // percent formats a share from 0 to 1 like the dashboard: with one decimal near the ends and two within 1 % of them.

@@ -14,7 +14,6 @@ import (
 	"unicode"
 
 	"github.com/alecthomas/kong"
-	"github.com/go-json-experiment/json"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
@@ -96,7 +95,7 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 	if flags.Overrides, err = r.overrides(); err == nil && r.Schema != "" {
 		flags.Overrides.Schema, err = readSchema(r.Schema)
 	}
-	settings, alikeErr := sent(&flags)
+	fillErr := cli.Fill(&settings, &flags)
 	settings.Plan, settings.PlanName = plan.Text, plan.Name
 	if plan.Path == "" {
 		settings.PlanRef = r.Plan
@@ -105,12 +104,7 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 	if r.Parquet != "" {
 		settings.Format = "parquet"
 	}
-	return plan, settings, cmp.Or(err, alikeErr)
-}
-
-func sent(flags any) (settings client.RunSettings, err error) {
-	err = alike(flags, &settings)
-	return settings, err
+	return plan, settings, cmp.Or(err, fillErr)
 }
 
 func readSchema(name string) ([]byte, error) {
@@ -189,20 +183,6 @@ func flagError(err error) error {
 	return fmt.Errorf("%s: %s", flag, field.Problem)
 }
 
-// alike copies fields with equal names, in JSON or in Go. An unknown name is an error: fields not to send have
-// json:"-".
-func alike(from, into any) error {
-	text, err := json.Marshal(from, json.OmitZeroStructFields(true))
-	if err != nil {
-		return fmt.Errorf("write settings: %w", err)
-	}
-	err = json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true))
-	if err != nil {
-		return fmt.Errorf("read settings: %w", err)
-	}
-	return nil
-}
-
 // SayHelp gives flags without help the documentation of their API setting.
 func SayHelp(app *kong.Application) error {
 	return kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
@@ -277,7 +257,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	}
 	settings.Source = "added over time"
 	open := client.OpenSettings{SealWithin: r.SealWithin.String(), OnOverdue: r.OnOverdue}
-	if err := alike(&settings, &open); err != nil {
+	if err := cli.Fill(&open, &settings); err != nil {
 		return err
 	}
 	opened, err := cl.OpenRun(ctx, open)
