@@ -357,6 +357,8 @@ type List[T any] struct {
 	Empty   string         // text if there are no rows
 	Next    any            // start of the next page, for --after; zero or nil at the end
 	Before  bool           // --before instead
+
+	Below func(*T) string // text below a row; may be nil
 }
 
 // Print ends the command with the error, the answer as received, or the list.
@@ -391,7 +393,20 @@ func (l *List[T]) Text(all []T, room int) string {
 	for i := range all {
 		t.Row(l.Row(&all[i])...)
 	}
-	return t.String()
+	if l.Below == nil {
+		return t.String()
+	}
+	out := Prose{Columns: ExplainWidth(room)}
+	for i, line := range slices.Collect(strings.Lines(t.String())) {
+		out.B.WriteString(line)
+		if i == 0 { // the head
+			continue
+		}
+		if text := l.Below(&all[i-1]); text != "" {
+			out.Paragraph(strings.Repeat(" ", 8), text)
+		}
+	}
+	return out.B.String()
 }
 
 // EscapeControl makes untrusted text safe to print on one line of a terminal: characters that could move the cursor,

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -59,7 +60,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 				next = "paused"
 			}
 			if s.Last != nil {
-				last = string(s.Last.State) + " " + cli.Moment(s.Last.DueAt)
+				last = cli.Text("%v %v", s.Last.State, s.Last.DueAt)
 			}
 			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
 		},
@@ -94,17 +95,8 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 }
 
 func fireText(f *client.Fire) string {
-	text := fmt.Sprintf("%s %s", cli.Moment(f.DueAt), f.State)
-	if f.Run != nil {
-		text += ", run " + cli.ShortRun(f.Run)
-		if f.RunState != "" {
-			text += " " + f.RunState
-		}
-	}
-	if f.Reason != "" {
-		text += ": " + f.Reason
-	}
-	return text
+	run := cli.If(f.Run != nil, ", run %v", cli.ShortRun(f.Run)) + cli.If(f.Run != nil && f.RunState != "", " %v", f.RunState)
+	return cli.Text("%v %v%v%v", f.DueAt, f.State, run, cli.If(f.Reason != "", ": %v", f.Reason))
 }
 
 type schedulePreview struct {
@@ -132,23 +124,19 @@ func (p *schedulePreview) times(
 
 func timesText(times *client.ScheduleTimes, room int) string {
 	if len(times.Times) == 0 {
-		return fmt.Sprintf("schedule %s is never due again\n", cli.EscapeControl(times.Name))
+		return cli.Text("schedule %v is never due again\n", times.Name)
 	}
 	columns := "DUE IN " + cli.EscapeControl(times.Zone) + "|UTC|STARTS"
 	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.DoneBy != nil }) {
 		columns += "|DONE BY (UTC)"
 	}
 	t := cli.NewTable(columns, room)
-	for i := range times.Times {
-		f := &times.Times[i]
-		starts, by := "then", ""
-		if later := f.Start.Sub(f.Due); later > 0 {
-			starts = cli.Span(later) + " later"
-		}
+	for _, f := range times.Times {
+		later, by := f.Start.Sub(f.Due), ""
 		if f.DoneBy != nil {
 			by = f.DoneBy.UTC().Format(time.DateTime)
 		}
-		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), starts, by)
+		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), cmp.Or(cli.If(later > 0, "%v later", cli.Span(later)), "then"), by)
 	}
 	return t.String()
 }
@@ -183,19 +171,13 @@ func whyFire(fire *client.Fire, now time.Time) string {
 	case fire.LateAction != "":
 		return "late: " + fire.LateAction
 	case state == schedulestore.FireStarting && why == "" && fire.BeganAt != nil:
-		why = "being loaded since " + cli.Moment(*fire.BeganAt)
-		if fire.Attempts > 1 {
-			why += fmt.Sprintf(", attempt %d", fire.Attempts)
-		}
+		why = cli.Text("being loaded since %v%v", fire.BeganAt, cli.If(fire.Attempts > 1, ", attempt %v", fire.Attempts))
 	case state == schedulestore.FireWaiting && why == "" && fire.StartAt.After(fire.DueAt):
-		why = "starts " + cli.Moment(fire.StartAt) + " (window or jitter)"
+		why = cli.Text("starts %v (window or jitter)", fire.StartAt)
 	case state == schedulestore.FireWaiting && why != "" && fire.StartAt.After(now):
-		why += "; not before " + cli.Moment(fire.StartAt)
+		why += cli.Text("; not before %v", fire.StartAt)
 	}
-	if why == "" && fire.AskedBy != "" {
-		why = "asked by " + fire.AskedBy
-	}
-	return why
+	return cmp.Or(why, cli.If(fire.AskedBy != "", "asked by %v", fire.AskedBy))
 }
 
 type scheduleRunNow struct {
@@ -224,12 +206,8 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 	case state == schedulestore.FireSkipped:
 		return term.Printf("schedule %s has skipped it: %s\n", name, cli.EscapeControl(fire.Reason))
 	}
-	why := ""
-	if fire.Reason != "" {
-		why = ": " + cli.EscapeControl(fire.Reason)
-	}
 	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
-		"tranche schedule history %s\n", name, fire.State, why, name)
+		"tranche schedule history %s\n", name, fire.State, cli.If(fire.Reason != "", ": %v", fire.Reason), name)
 }
 
 func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *client.Fire) error {
