@@ -23,7 +23,6 @@ import (
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
-
 	// The certificates of authorities, for where the system has none: an image with nothing in it but this program.
 	_ "golang.org/x/crypto/x509roots/fallback"
 

@@ -96,8 +96,8 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.Waits, Tracer: tracer,
-		Meter: p.metrics, Fetchers: p.fetchers, LeaderTasks: p.tasks, Precedence: 1,
-		Heartbeat: s.Heartbeat, SessionTTL: s.SessionTTL, Poll: s.PollInterval,
+		Meter: p.metrics, Fetchers: p.fetchers, LeaderTasks: p.tasks, Precedence: 1, Heartbeat: s.Heartbeat,
+		SessionTTL: s.SessionTTL, Poll: s.PollInterval,
 	})
 	if err != nil {
 		return err
@@ -118,8 +118,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 		Log: log, Hosts: s.AllowHost, Build: build(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.Needs, SpoolDir: filepath.Join(p.directory, "spool"),
-		Dashboard: pages, Trackers: service, Producers: taking,
-		WakeLeaderTask: node.WakeLeaderTask, Metrics: p.metrics,
+		Dashboard: pages, Trackers: service, Producers: taking, Metrics: p.metrics, WakeLeaderTask: node.WakeLeaderTask,
 	}), p)
 	if err != nil {
 		return err

@@ -23,8 +23,8 @@ func ExplanationText(e *client.Explanation, room int) string {
 		}
 	}
 	t.advice(e.Advice)
-	t.Paragraph("", Text("run %v (%v): %v%v, %v of %v items done, %v failed; as of %v", e.Run, cmp.Or(e.Name, e.Plan), e.State,
-		If(e.Generation > 1, ", generation %v", e.Generation), e.Done, e.Items, e.Failed, e.At))
+	t.Paragraph("", Text("run %v (%v): %v%v, %v of %v items done, %v failed; as of %v", e.Run, cmp.Or(e.Name, e.Plan),
+		e.State, If(e.Generation > 1, ", generation %v", e.Generation), e.Done, e.Items, e.Failed, e.At))
 	t.Field("last", t.happening(e.Last))
 	for i := range e.Groups {
 		t.group(&e.Groups[i], len(e.Steps) > 0)
@@ -70,8 +70,8 @@ func (t *Prose) leftOut(s *client.StepStanding) {
 
 func (t *Prose) group(g *client.MissingGroup, several bool) {
 	t.B.WriteString("\n")
-	t.Paragraph("", Text("%v%v %v%v%v: %v", If(several && g.Step != "", "step %v: ", g.Step), Plural(g.Items, "item"), g.State,
-		If(g.Slices > 0, " in %v", Plural(g.Slices, "request")), If(g.Runs > 1, " of %v runs", g.Runs),
+	t.Paragraph("", Text("%v%v %v%v%v: %v", If(several && g.Step != "", "step %v: ", g.Step), Plural(g.Items, "item"),
+		g.State, If(g.Slices > 0, " in %v", Plural(g.Slices, "request")), If(g.Runs > 1, " of %v runs", g.Runs),
 		strings.ReplaceAll(g.Reason, "_", " ")))
 	var parts []string
 	for _, p := range g.Steps {

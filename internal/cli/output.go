@@ -293,6 +293,15 @@ func If(holds bool, format string, args ...any) string {
 	return Text(format, args...)
 }
 
+// Each is the texts of all entries, one after the other.
+func Each[T any](all []T, text func(*T) string) string {
+	var b strings.Builder
+	for i := range all {
+		b.WriteString(text(&all[i]))
+	}
+	return b.String()
+}
+
 // Join joins the texts that are not empty.
 func Join(between string, texts ...string) string {
 	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), between)

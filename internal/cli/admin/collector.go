@@ -187,10 +187,8 @@ func collectorCounts(c *client.CollectorView) string {
 	return t.String()
 }
 
-func collectorWhy(c *client.CollectorView) (text string) {
-	for _, why := range c.Why {
-		text += cli.Text("%v: %v\n", why.Code, why.Text)
-	}
+func collectorWhy(c *client.CollectorView) string {
+	text := cli.Each(c.Why, func(why *client.CollectorReason) string { return cli.Text("%v: %v\n", why.Code, why.Text) })
 	switch {
 	case c.Waiting+c.Backoff+c.Parked == 0:
 		text += "nothing waits\n"
@@ -263,11 +261,11 @@ func addedText(added *client.AddedOperations) string {
 	if !added.DryRun {
 		return text
 	}
-	for _, o := range added.Sample {
-		text += cli.Text("\n  key %v%v: %v", o.Key, cli.If(o.Fold != "", ", folded by %v", o.Fold), string(o.Payload))
-	}
+	sample := cli.Each(added.Sample, func(o *client.SampledOperation) string {
+		return cli.Text("\n  key %v%v: %v", o.Key, cli.If(o.Fold != "", ", folded by %v", o.Fold), string(o.Payload))
+	})
 	more := added.Added - len(added.Sample)
-	return text + cli.If(more > 0, "\n  and %v more", more) + "\nnothing was added; without --dry-run it is"
+	return text + sample + cli.If(more > 0, "\n  and %v more", more) + "\nnothing was added; without --dry-run it is"
 }
 
 type collectorOps struct {
@@ -287,11 +285,7 @@ type opsPage struct {
 func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams(o.opsPage))
 	if o.ID != "" && len(page.Ops) > 0 && !term.JSON {
-		text := ""
-		for i := range page.Ops {
-			text += opText(&page.Ops[i], term.Room())
-		}
-		return term.Printf("%s", text)
+		return term.Printf("%s", cli.Each(page.Ops, func(o *client.OpView) string { return opText(o, term.Room()) }))
 	}
 	return (&cli.List[client.OpView]{
 		Columns: "NUMBER>|ID|KEY|STATE|TRIES>|ADDED|ERROR",

@@ -113,11 +113,11 @@ func requeuedText(done *client.Requeue) string {
 	}
 	text := cli.Plural(int64(done.Requeued), "dead letter") + " requeued" +
 		cli.If(done.RefusedTotal > 0, ", %v refused", done.RefusedTotal)
-	for _, refused := range done.Refused {
-		text += cli.Text("\n  %v: %v", shortDeadLetter(refused.ID), refused.Reason)
-	}
+	refused := cli.Each(done.Refused, func(l *client.RefusedLetter) string {
+		return cli.Text("\n  %v: %v", shortDeadLetter(l.ID), l.Reason)
+	})
 	more := done.RefusedTotal - len(done.Refused)
-	return text + cli.If(more > 0, "\n  and %v more", more)
+	return text + refused + cli.If(more > 0, "\n  and %v more", more)
 }
 
 type dlqDrop struct{ deadLetterChoice }

@@ -95,7 +95,8 @@ func (r *retentionSet) change(set *client.RetentionSettings) {
 
 func keptText(k *client.RetentionKind) string {
 	limits := cli.Join(", ", cli.If(k.Age != "", "for %v", k.Age),
-		cli.If(k.MaxCount != 0, "at most the newest %v", k.MaxCount), cli.If(k.MaxBytes != 0, "up to %v", sizeText(k.MaxBytes)))
+		cli.If(k.MaxCount != 0, "at most the newest %v", k.MaxCount),
+		cli.If(k.MaxBytes != 0, "up to %v", sizeText(k.MaxBytes)))
 	if limits == "" {
 		return k.Kind + " are kept permanently"
 	}

@@ -95,7 +95,8 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 }
 
 func fireText(f *client.Fire) string {
-	run := cli.If(f.Run != nil, ", run %v", cli.ShortRun(f.Run)) + cli.If(f.Run != nil && f.RunState != "", " %v", f.RunState)
+	run := cli.If(f.Run != nil, ", run %v", cli.ShortRun(f.Run)) +
+		cli.If(f.Run != nil && f.RunState != "", " %v", f.RunState)
 	return cli.Text("%v %v%v%v", f.DueAt, f.State, run, cli.If(f.Reason != "", ": %v", f.Reason))
 }
 

@@ -95,8 +95,9 @@ func streamsText(s *client.Streams, room int) string {
 	text := streamsWanted(s) + "\n" + cli.If(s.ChangedBy != "", "by %v at %v; ", s.ChangedBy, s.ChangedAt)
 	switch {
 	case s.Trouble != nil:
-		text += cli.Text("not brought about since %v, tried %v times: %v\n", s.Trouble.Since, s.Trouble.Tries, s.Trouble.Error) +
-			cli.If(s.Trouble.NextTry != nil, "retried at %v, and immediately when it is changed\n", s.Trouble.NextTry)
+		t := s.Trouble
+		text += cli.Text("not brought about since %v, tried %v times: %v\n", t.Since, t.Tries, t.Error) +
+			cli.If(t.NextTry != nil, "retried at %v, and immediately when it is changed\n", t.NextTry)
 	case !s.Applied:
 		text += "not brought about yet: the leader does it within seconds\n"
 	default:

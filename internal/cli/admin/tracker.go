@@ -189,11 +189,8 @@ func missingText(b *client.BatchView) string {
 	if len(b.Missing) == 0 {
 		return ""
 	}
-	text := "\nmissing:\n"
-	for _, r := range b.Missing {
-		text += cli.Text("  %v:%v\n", b.ID, r)
-	}
-	return text + cli.Text("all of it: tranche tracker missing %v\n", b.ID)
+	ranges := cli.Each(b.Missing, func(r *string) string { return cli.Text("  %v:%v\n", b.ID, r) })
+	return "\nmissing:\n" + ranges + cli.Text("all of it: tranche tracker missing %v\n", b.ID)
 }
 
 type trackerMissing struct {
@@ -213,16 +210,18 @@ func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.
 		if err != nil {
 			return err
 		}
-		var lines strings.Builder
-		for _, r := range page.Ranges {
-			all = append(all, page.Batch+":"+r)
-			lines.WriteString(cli.Text("%v:%v\n", page.Batch, r))
-		}
 		if !term.JSON {
-			if err := term.Printf("%s", &lines); err != nil {
-				return err
+			err = term.Printf("%s", cli.Each(page.Ranges, func(r *string) string {
+				return cli.Text("%v:%v\n", page.Batch, r)
+			}))
+		}
+		for i := range page.Ranges {
+			if term.JSON {
+				all = append(all, page.Batch+":"+page.Ranges[i])
 			}
-			all = nil
+		}
+		if err != nil {
+			return err
 		}
 		left -= len(page.Ranges)
 		if page.Next == "" || m.Limit > 0 && left <= 0 {
@@ -320,11 +319,8 @@ func isItemID(text string) bool {
 }
 
 func ackedText(acked *client.BatchesAcked) string {
-	text := cli.Plural(acked.Newly, "item") + " newly acknowledged\n"
-	for _, batch := range acked.Completed {
-		text += cli.Text("batch %v is complete by that\n", batch)
-	}
-	return text
+	return cli.Plural(acked.Newly, "item") + " newly acknowledged\n" + cli.Each(acked.Completed,
+		func(batch *string) string { return cli.Text("batch %v is complete by that\n", batch) })
 }
 
 const (

@@ -247,9 +247,10 @@ func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 }
 
 func deletedText(d *client.RunDeleted) string {
-	text := cli.Text("run %v%v of plan %v, %v %v: %v in %v steps, about %v bytes", d.Run, cli.If(d.Name != "", " (%v)", d.Name),
-		d.Plan, d.State, d.FinishedAt, itemCount(d.Items), d.Steps, d.Bytes) +
-		cli.If(d.DeadLetters > 0, "\nwith %v dead letters; %v of them wait for an operator", d.DeadLetters, d.WaitingLetters) +
+	text := cli.Text("run %v%v of plan %v, %v %v: %v in %v steps, about %v bytes", d.Run,
+		cli.If(d.Name != "", " (%v)", d.Name), d.Plan, d.State, d.FinishedAt, itemCount(d.Items), d.Steps, d.Bytes) +
+		cli.If(d.DeadLetters > 0, "\nwith %v dead letters; %v of them wait for an operator", d.DeadLetters,
+			d.WaitingLetters) +
 		cli.If(d.Quarantine > 0, "\nwith it %v messages in quarantine", d.Quarantine)
 	if d.DryRun {
 		return "dry run, would be deleted: " + text + "\nnothing was changed"

@@ -71,8 +71,8 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 		next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
 	}
 	return cli.Text("run %v runs %v again, as generation %v\n", again.Run, itemCount(again.Items), again.Generation) +
-		resetSteps(again.Steps) + cli.If(again.Held > 0, "%v of them run first; %v are held back. %v tranche run approve %v\n",
-		first, again.Held, next, again.Run)
+		resetSteps(again.Steps) + cli.If(again.Held > 0,
+		"%v of them run first; %v are held back. %v tranche run approve %v\n", first, again.Held, next, again.Run)
 }
 
 func addReruns(sum, one *client.Rerun) client.Rerun {
@@ -135,11 +135,9 @@ func resetText(done *client.Reset) string {
 	if done.DryRun {
 		dry, verb = "dry run: ", "would reset"
 	}
-	text := cli.Text("%vrun %v %v %v at step %v, as generation %v\n", dry, done.Run, verb, itemCount(done.Items), done.Step,
-		done.Generation) + resetSteps(done.Steps)
-	for _, note := range done.Notes {
-		text += cli.Text("%v\n", note)
-	}
+	text := cli.Text("%vrun %v %v %v at step %v, as generation %v\n", dry, done.Run, verb, itemCount(done.Items),
+		done.Step, done.Generation) + resetSteps(done.Steps) +
+		cli.Each(done.Notes, func(note *string) string { return cli.Text("%v\n", note) })
 	switch {
 	case done.DryRun:
 		return text + firstKeys(done.Examples, done.Items) + "nothing was changed\n"

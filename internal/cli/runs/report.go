@@ -60,7 +60,8 @@ func standingText(s *client.Standing) string {
 	if s == nil {
 		return "-"
 	}
-	return cli.Text("%v%v", s.Outcome, cli.If(s.Step+s.ErrorCode != "", " %v", s.ErrorCode)+cli.If(s.Step != "", " in %v", s.Step))
+	return cli.Text("%v%v%v", s.Outcome, cli.If(s.Step+s.ErrorCode != "", " %v", s.ErrorCode),
+		cli.If(s.Step != "", " in %v", s.Step))
 }
 
 func reportHead(r *client.ReportDocument) string {
@@ -182,12 +183,11 @@ func reportBisections(b *client.Bisections) string {
 	if len(b.Kinds) == 0 {
 		return ""
 	}
-	text := cli.Text("  chunks that failed entirely took %v more; %v of them failed alone\n",
-		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
-	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
-		text += cli.Text("    %v: %v\n", strings.ReplaceAll(kind, "_", " "), b.Kinds[kind])
-	}
-	return text
+	return cli.Text("  chunks that failed entirely took %v more; %v of them failed alone\n",
+		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item")) +
+		cli.Each(slices.Sorted(maps.Keys(b.Kinds)), func(kind *string) string {
+			return cli.Text("    %v: %v\n", strings.ReplaceAll(*kind, "_", " "), b.Kinds[*kind])
+		})
 }
 
 func reportWorkers(r *client.ReportDocument, room int) string {
@@ -233,16 +233,15 @@ func reportAgainst(r *client.ReportDocument) string {
 	}
 	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it carries on\n",
 		strings.Join(a.CarriedOn, ", ")) + cli.If(a.Note != "", "  %v\n", a.Note)
-	for _, c := range a.Changes {
-		if c.Change == string(reportstore.ChangeNotCompared) && c.Items == 0 {
-			continue // the results are compared
-		}
-		text += cli.Text("  %-13v  %v\n", strings.ReplaceAll(c.Change, "_", " "), c.Items)
-		for _, d := range c.Examples {
-			text += cli.Text("      %v  %v → %v\n", d.Key, standingText(d.There), standingText(d.Here))
-		}
+	example := func(d *client.Difference) string {
+		return cli.Text("      %v  %v → %v\n", d.Key, standingText(d.There), standingText(d.Here))
 	}
-	return text + cli.Text("every key: tranche run report %v --against %v --list CHANGE\n", cli.ShortID(r.ID),
+	return text + cli.Each(a.Changes, func(c *client.ChangeCount) string {
+		if c.Change == string(reportstore.ChangeNotCompared) && c.Items == 0 {
+			return "" // the results are compared
+		}
+		return cli.Text("  %-13v  %v\n", strings.ReplaceAll(c.Change, "_", " "), c.Items) + cli.Each(c.Examples, example)
+	}) + cli.Text("every key: tranche run report %v --against %v --list CHANGE\n", cli.ShortID(r.ID),
 		cli.ShortID(a.Against))
 }
 

@@ -215,8 +215,8 @@ func failedText(failed, accepted int64) string {
 func itemCount(n int64) string { return cli.Plural(n, "item") }
 
 func heldText(hold *client.HoldView, now time.Time) string {
-	return cli.Text(" (%v)%v, %v ago%v", hold.Kind, cli.If(hold.By != "", " by %v", hold.By), cli.Span(now.Sub(hold.Since)),
-		cli.If(hold.Detail != "", ": %v", hold.Detail))
+	return cli.Text(" (%v)%v, %v ago%v", hold.Kind, cli.If(hold.By != "", " by %v", hold.By),
+		cli.Span(now.Sub(hold.Since)), cli.If(hold.Detail != "", ": %v", hold.Detail))
 }
 
 func maxFailedText(run *client.RunDocument) string {
@@ -234,15 +234,16 @@ func canaryText(canary *client.CanaryView) string {
 
 func settingsText(step *client.StepView) []string {
 	s := &step.Settings
-	retry := cli.Text("%v attempts, backoff %v", s.MaxAttempts, cli.Span(time.Duration(s.RetryBackoff)))
 	pace := cli.Join(", ", cli.TargetText(step.Endpoint), "chunk "+upTo(s.Chunk, s.ChunkAuto),
 		cli.If(s.ChunkBytes > 0, "%v bytes a request", s.ChunkBytes),
 		cli.If(s.ChunkTime > 0, "%v a request", cli.Span(time.Duration(s.ChunkTime))),
 		upTo(s.InFlight, s.InFlightAuto)+" in flight"+cli.If(step.Cap > 0, " (now %v, gently)", step.Cap)+
 			cli.If(step.Share > 1, " (now %v shares of what it shares, to be in time)", step.Share),
 		cli.If(s.Rate > 0, "%v at most", cli.Rate(s.Rate)))
-	lines := []string{pace, cli.Join(", ", retry, cli.If(s.MaxBackoff > 0, "up to %v", cli.Span(time.Duration(s.MaxBackoff))),
-		fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))}
+	retry := cli.Join(", ", cli.Text("%v attempts, backoff %v", s.MaxAttempts, cli.Span(time.Duration(s.RetryBackoff))),
+		cli.If(s.MaxBackoff > 0, "up to %v", cli.Span(time.Duration(s.MaxBackoff))),
+		fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
+	lines := []string{pace, retry}
 	for _, line := range []string{
 		cli.If(len(s.RetryCodes) > 0, "always retried: %v", strings.Join(s.RetryCodes, ", ")),
 		cli.If(len(s.NoRetryCodes) > 0, "never retried: %v", strings.Join(s.NoRetryCodes, ", ")),

@@ -216,9 +216,9 @@ func dryRunText(found *client.DryRun) string {
 		},
 	}
 	text += steps.Text(found.Steps, 0)
-	for _, row := range found.First[:min(len(found.First), 3)] {
-		text += cli.Text("item %v: %v\n", cli.Short(row.Key, 40), cli.Short(string(row.Payload), 100))
-	}
+	text += cli.Each(found.First[:min(len(found.First), 3)], func(row *client.PreviewRow) string {
+		return cli.Text("item %v: %v\n", cli.Short(row.Key, 40), cli.Short(string(row.Payload), 100))
+	})
 	if f := found.Forecast; f != nil && f.WhyNot == "" {
 		text += "forecast, if started now: " + forecastText(f) + "\n"
 	}

@@ -100,8 +100,8 @@ func conclusion(run *client.RunDocument) string {
 	return cli.Text("%v: %v of %v items done, %v, in %v", run.State, run.Done, run.Items,
 		failedText(run.Failed, run.Accepted), tookText(run)) +
 		cli.If(whole, " (%v items/s)", int64(float64(run.Items)/run.Seconds)) +
-		cli.If(run.Failed > 0, "\n  why:        tranche run errors %[1]v\n  run again:  tranche run rerun %[1]v --failed --wait",
-			cli.ShortID(run.ID))
+		cli.If(run.Failed > 0, "\n  why:        tranche run errors %[1]v\n"+
+			"  run again:  tranche run rerun %[1]v --failed --wait", cli.ShortID(run.ID))
 }
 
 type progress struct {
@@ -372,7 +372,8 @@ func liveLines(run client.RunDocument, columns int) []string {
 	for i := range run.Steps {
 		s := &run.Steps[i]
 		line := fmt.Sprintf("  %-*s  %s %6s  %s", width, name(i), bar(s.Progress, barRoom), percent(s.Progress),
-			cli.Count(s.Done)) + cli.If(s.Failed > 0, "  %v failed", s.Failed) + cli.If(s.Skipped > 0, "  %v left out", s.Skipped)
+			cli.Count(s.Done)) + cli.If(s.Failed > 0, "  %v failed", s.Failed) +
+			cli.If(s.Skipped > 0, "  %v left out", s.Skipped)
 		lines = append(lines, cli.Short(line, columns-1))
 	}
 	return lines
