@@ -63,13 +63,13 @@ func TestTheWayOfASchedule(t *testing.T) {
 		t.Fatalf("the list is %+v", list)
 	}
 	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
-		s.Last == nil || s.Last.Kind != schedule.FireNow || s.Last.AskedBy != "ann" {
+		s.Last == nil || s.Last.Kind != schedule.OccurrenceNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
 	}
-	var fires api.FireList
-	b.Read("/schedules/night/fires?state=due", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireWaiting {
-		t.Errorf("fires are %+v", fires)
+	var occurrences api.OccurrenceList
+	b.Read("/schedules/night/history?state=due", &occurrences)
+	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceWaiting {
+		t.Errorf("occurrences are %+v", occurrences)
 	}
 	if code, text = b.Schedule("/schedules/night/resume", ""); code != 200 || !strings.Contains(text, `"active"`) {
 		t.Errorf("resume: %d %s", code, text)
@@ -80,9 +80,9 @@ func TestTheWayOfASchedule(t *testing.T) {
 	for _, path := range []string{"/schedules/night", "/schedules/night/next"} {
 		b.Refused(404, "was deleted: not found; see tranche schedule list", http.MethodGet, api.Prefix+path, nil)
 	}
-	b.Read("/schedules/night/fires", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireSkipped {
-		t.Errorf("what a deleted schedule did: %+v", fires)
+	b.Read("/schedules/night/history", &occurrences)
+	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceSkipped {
+		t.Errorf("what a deleted schedule did: %+v", occurrences)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	for _, action := range []string{"run-now", "pause", "resume"} {
 		b.Refused(404, "tranche schedule list", http.MethodPost, api.Prefix+"/schedules/nope/"+action, nil)
 	}
-	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/fires", nil)
+	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/history", nil)
 }
 
 // clockwork is a node that starts schedules, as serve puts it together.
@@ -141,8 +141,8 @@ type clockwork struct {
 	stop   func()
 }
 
-func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduling.Started, error) {
-	return c.server.Starter().StartFire(ctx, job)
+func (c *clockwork) StartOccurrence(ctx context.Context, job scheduling.Job) (scheduling.Started, error) {
+	return c.server.Starter().StartOccurrence(ctx, job)
 }
 func (c *clockwork) Permanent(err error) bool   { return c.server.Starter().Permanent(err) }
 func (c *clockwork) WakeLeaderTask(name string) { c.node.Load().WakeLeaderTask(name) }
@@ -235,10 +235,10 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 		return ended >= 6 && ahead == 0
 	})
 
-	var fires api.FireList
-	b.Read("/schedules/often/fires?state=started", &fires)
+	var occurrences api.OccurrenceList
+	b.Read("/schedules/often/history?state=started", &occurrences)
 	runs := map[workqueue.RunID]bool{}
-	for _, f := range fires.Fires {
+	for _, f := range occurrences.Occurrences {
 		runs[*f.Run] = true
 		run, err := inspect.New(store).Run(t.Context(), *f.Run)
 		if err != nil || run.Items != 3 || run.Done != 3 || run.Params["at"] != fmt.Sprint(f.Due.Unix()) {
@@ -248,11 +248,11 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	var all, overlapping int
 	err := pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM batchrun a JOIN batchrun b ON a.id < b.id
 		WHERE b.sealed_at < a.finished_at AND a.sealed_at < b.finished_at) FROM batchrun`).Scan(&all, &overlapping)
-	if err != nil || all != 6 || all != len(runs) || len(runs) != len(fires.Fires) || overlapping != 0 {
-		t.Errorf("%d runs of %d fires, %d overlap, %v", all, len(fires.Fires), overlapping, err)
+	if err != nil || all != 6 || all != len(runs) || len(runs) != len(occurrences.Occurrences) || overlapping != 0 {
+		t.Errorf("%d runs of %d occurrences, %d overlap, %v", all, len(occurrences.Occurrences), overlapping, err)
 	}
-	b.Read("/schedules/often/fires?state=missed", &fires)
-	if len(fires.Fires) != 3 {
-		t.Errorf("missed are %+v", fires)
+	b.Read("/schedules/often/history?state=missed", &occurrences)
+	if len(occurrences.Occurrences) != 3 {
+		t.Errorf("missed are %+v", occurrences)
 	}
 }
