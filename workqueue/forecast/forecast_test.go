@@ -336,6 +336,29 @@ func TestWhatHasChangedIsMeasuredAnew(t *testing.T) {
 	}
 }
 
+func TestAnOutageIsNotMeasured(t *testing.T) {
+	t.Parallel()
+	var all []forecast.Request
+	for i := range 40 {
+		at := float64(i - 40)
+		r := forecast.Request{Items: 10, First: true, Began: at - 1, Ended: at}
+		if r.Odd = i >= 20; r.Odd {
+			r.First, r.Began = false, at-9
+		}
+		all = append(all, r)
+	}
+	if c := forecast.Measure(all, false); c.Slot != 0.1 || c.Again != 0 {
+		t.Errorf("an item takes %v s, and %v are retried, not 0.1 and 0", c.Slot, c.Again)
+	}
+	if c := forecast.Measure(all[20:], false); c.Known() {
+		t.Error("retries without a first request say what an item takes")
+	}
+	all[20].First = true
+	if c := forecast.Measure(all[20:], false); !c.Known() {
+		t.Error("nothing is known when all is of an outage")
+	}
+}
+
 // A service for which requests wait is as fast as its workers: more in flight changes nothing, more instances do.
 func TestAServiceThatRequestsWaitForIsTheBound(t *testing.T) {
 	t.Parallel()

@@ -76,9 +76,13 @@ LEFT JOIN LATERAL (
 ORDER BY r.other, r.id, st.step`
 
 // newestRequests is the last ended ones of each endpoint, by work_slice_ended, and those in flight, by
-// work_slice_busy. A scheduled one counts as in flight from its time on.
+// work_slice_busy. A scheduled one counts as in flight from its time on. After an outage, what it left to be retried
+// counts as new, and what ended in it is odd.
 const newestRequests = `
-SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8, w.cause = 'ready', w.ended_at IS NULL,
+SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8,
+    w.cause = 'ready' OR coalesce(p.breaker = 'closed' AND w.created_at < p.breaker_since, false), w.ended_at IS NULL,
+    CASE p.breaker WHEN 'open' THEN w.ended_at IS NULL OR w.ended_at >= p.breaker_since
+        WHEN 'closed' THEN coalesce(w.ended_at < p.breaker_since, false) ELSE false END,
     extract(epoch FROM least(greatest(w.created_at, CASE WHEN w.cause <> 'ready' THEN
         coalesce(w.sent_at, w.not_before) END), w.ended_at) - tranche_now())::float8,
     coalesce(extract(epoch FROM w.ended_at - tranche_now()), 0)::float8, coalesce(w.took, -1), coalesce(w.service, '')
@@ -88,6 +92,7 @@ FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL (
     UNION ALL
     (SELECT s.* FROM work_slice s WHERE s.endpoint = e.endpoint AND ` + plane.SliceInFlight + ` LIMIT $2)) w
 JOIN run_step st ON st.run_id = w.run_id AND st.step = w.step JOIN batchrun r ON r.id = w.run_id
+LEFT JOIN endpoint_pace p ON p.endpoint = w.endpoint
 WHERE w.state <> 'cancelled'`
 
 const networkEndpoints = `
@@ -281,10 +286,12 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 	var p profile
 	var r forecast.Request
 	rows := pg.Rows(ctx, from, newestRequests, f.names(), measuredRequests)
-	err := pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Began,
-		&r.Ended, &r.Took, &r.Instance}, func() {
+	err := pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Odd,
+		&r.Began, &r.Ended, &r.Took, &r.Instance}, func() {
 		e := f.ends[p.endpoint]
-		all[e] = append(all[e], r)
+		if !r.Odd {
+			all[e] = append(all[e], r)
+		}
 		if i, known := f.steps[of]; known {
 			own[i] = append(own[i], r)
 		}
@@ -303,10 +310,12 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 		fresh := slices.ContainsFunc(own[i], func(r forecast.Request) bool {
 			return !r.Live && r.Ended > -staleAfter.Seconds()
 		})
-		if s.Cost = forecast.Measure(own[i], !fresh); s.Cost.Known() {
-			continue
+		if s.Cost = forecast.Measure(own[i], !fresh); !s.Cost.Known() {
+			s.Cost = forecast.Measure(earlier[profile{f.plans[s.Run], s.Name, f.Endpoints[s.Endpoint].Name}], true)
 		}
-		s.Cost = forecast.Measure(earlier[profile{f.plans[s.Run], s.Name, f.Endpoints[s.Endpoint].Name}], true)
+		if f.Endpoints[s.Endpoint].Down != "" { // how many it had in flight before is not known
+			s.Cost.Level = 0
+		}
 	}
 	return nil
 }

@@ -41,6 +41,8 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	for i := range 100 {
 		fmt.Fprintf(&csv, "C%d,Person %d\n", i, i)
 	}
+	p.drop("drop", "numbers.ndjson", `{"id":"A","amount":12345678901234567890}`+"\n")
+	p.says("preview", "12345678901234567890")
 	p.drop("drop", "customers.csv", csv.String())
 	p.says("preview", "Person 1")
 	p.fill("name", "October")
