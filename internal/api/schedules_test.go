@@ -53,13 +53,13 @@ func TestTheWayOfASchedule(t *testing.T) {
 		t.Fatalf("the list is %+v", list)
 	}
 	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
-		s.Last == nil || s.Last.Kind != schedule.FireNow || s.Last.AskedBy != "ann" {
+		s.Last == nil || s.Last.Kind != schedule.OccurrenceNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
 	}
-	var fires api.FireList
-	b.Read("/schedules/night/fires?state=due", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireWaiting {
-		t.Errorf("fires are %+v", fires)
+	var occurrences api.OccurrenceList
+	b.Read("/schedules/night/history?state=due", &occurrences)
+	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceWaiting {
+		t.Errorf("occurrences are %+v", occurrences)
 	}
 	if code, text = b.Schedule("/schedules/night/resume", ""); code != 200 || !strings.Contains(text, `"active"`) {
 		t.Errorf("resume: %d %s", code, text)
@@ -70,9 +70,9 @@ func TestTheWayOfASchedule(t *testing.T) {
 	for _, path := range []string{"/schedules/night", "/schedules/night/next"} {
 		b.Refused(404, "was deleted: not found; see tranche schedule list", http.MethodGet, api.Prefix+path, nil)
 	}
-	b.Read("/schedules/night/fires", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireSkipped {
-		t.Errorf("what a deleted schedule did: %+v", fires)
+	b.Read("/schedules/night/history", &occurrences)
+	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceSkipped {
+		t.Errorf("what a deleted schedule did: %+v", occurrences)
 	}
 }
 
@@ -120,12 +120,12 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	for _, action := range []string{"run-now", "pause", "resume"} {
 		b.Refused(404, "tranche schedule list", http.MethodPost, api.Prefix+"/schedules/nope/"+action, nil)
 	}
-	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/fires", nil)
+	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/history", nil)
 }
 
-// What a fire starts is a run of its own: with the parameters of its due time, the items of its file, and a key by
+// What an occurrence starts is a run of its own: with the parameters of its due time, the items of its file, and a key by
 // which the next leader finds it again.
-func TestAFireStartsOneRun(t *testing.T) {
+func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	dir := t.TempDir()
@@ -142,14 +142,14 @@ func TestAFireStartsOneRun(t *testing.T) {
 	seen := map[workqueue.RunID]bool{}
 	for range 2 {
 		fire := testenv.Must(schedule.New(b.Store).RunScheduleNow(t.Context(), "often", "ann"))(t)
-		claim, ok, err := schedule.New(b.Store).BeginFire(t.Context(), lease,
-			schedule.FireKey{Schedule: "often", Due: fire.Due, Kind: fire.Kind})
+		claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease,
+			schedule.OccurrenceKey{Schedule: "often", Due: fire.Due, Kind: fire.Kind})
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		job := scheduling.Job{Claim: claim, Spec: testenv.Must(scheduling.Parse("often", []byte(text)))(t)}
-		first := testenv.Must(b.Server.Starter().StartFire(t.Context(), job))(t)
-		again := testenv.Must(b.Server.Starter().StartFire(t.Context(), job))(t)
+		first := testenv.Must(b.Server.Starter().StartOccurrence(t.Context(), job))(t)
+		again := testenv.Must(b.Server.Starter().StartOccurrence(t.Context(), job))(t)
 		if first.Existing || !again.Existing || again.Run != first.Run || seen[first.Run] {
 			t.Errorf("started %+v, and again %+v", first, again)
 		}

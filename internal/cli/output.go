@@ -289,6 +289,46 @@ func Cell(value any) string {
 	return EscapeControl(fmt.Sprint(value))
 }
 
+// Say adds a name and a text.
+func (t *Table) Say(name, format string, args ...any) { t.Row(name, Text(format, args...)) }
+
+// If is Say where the condition holds.
+func (t *Table) If(holds bool, name, format string, args ...any) {
+	if holds {
+		t.Say(name, format, args...)
+	}
+}
+
+// Text is fmt.Sprintf with the arguments formatted by [Cell], for %v.
+func Text(format string, args ...any) string {
+	for i := range args {
+		args[i] = Cell(args[i])
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+// If is Text where the condition holds, else empty.
+func If(holds bool, format string, args ...any) string {
+	if !holds {
+		return ""
+	}
+	return Text(format, args...)
+}
+
+// Each is the texts of all entries, one after the other.
+func Each[T any](all []T, text func(*T) string) string {
+	var b strings.Builder
+	for i := range all {
+		b.WriteString(text(&all[i]))
+	}
+	return b.String()
+}
+
+// Join joins the texts that are not empty.
+func Join(between string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), between)
+}
+
 // String lays the table out, with two spaces between columns and no trailing spaces.
 func (t *Table) String() string {
 	var widths []int
@@ -348,6 +388,8 @@ type List[T any] struct {
 	Empty   string         // text if there are no rows
 	Next    any            // start of the next page, for --after; zero or nil at the end
 	Before  bool           // --before instead
+
+	Below func(*T) string // text below a row; may be nil
 }
 
 // Print ends the command with the error, the answer as received, or the list.
@@ -382,7 +424,20 @@ func (l *List[T]) Text(all []T, room int) string {
 	for i := range all {
 		t.Row(l.Row(&all[i])...)
 	}
-	return t.String()
+	if l.Below == nil {
+		return t.String()
+	}
+	out := Prose{Columns: ExplainWidth(room)}
+	for i, line := range slices.Collect(strings.Lines(t.String())) {
+		out.B.WriteString(line)
+		if i == 0 { // the head
+			continue
+		}
+		if text := l.Below(&all[i-1]); text != "" {
+			out.Paragraph(strings.Repeat(" ", 8), text)
+		}
+	}
+	return out.B.String()
 }
 
 // EscapeControl makes untrusted text safe to print on one line of a terminal: characters that could move the cursor,

@@ -17,23 +17,6 @@ const (
 	BreakerStateOpen   BreakerState = "open"
 )
 
-// Defines values for FireKind.
-const (
-	FireKindDue FireKind = "due"
-	FireKindNow FireKind = "now"
-)
-
-// Defines values for FireState.
-const (
-	FireStateDue      FireState = "due"
-	FireStateFailed   FireState = "failed"
-	FireStateMissed   FireState = "missed"
-	FireStateQueued   FireState = "queued"
-	FireStateSkipped  FireState = "skipped"
-	FireStateStarted  FireState = "started"
-	FireStateStarting FireState = "starting"
-)
-
 // Defines values for Format.
 const (
 	FormatCsv     Format = "csv"
@@ -86,6 +69,23 @@ const (
 	MessageStateDropped   MessageState = "dropped"
 	MessageStateGivenUp   MessageState = "given_up"
 	MessageStateWaiting   MessageState = "waiting"
+)
+
+// Defines values for OccurrenceKind.
+const (
+	OccurrenceKindDue OccurrenceKind = "due"
+	OccurrenceKindNow OccurrenceKind = "now"
+)
+
+// Defines values for OccurrenceState.
+const (
+	OccurrenceStateDue      OccurrenceState = "due"
+	OccurrenceStateFailed   OccurrenceState = "failed"
+	OccurrenceStateMissed   OccurrenceState = "missed"
+	OccurrenceStateQueued   OccurrenceState = "queued"
+	OccurrenceStateSkipped  OccurrenceState = "skipped"
+	OccurrenceStateStarted  OccurrenceState = "started"
+	OccurrenceStateStarting OccurrenceState = "starting"
 )
 
 // Defines values for Outcome.
@@ -1705,56 +1705,6 @@ type Explanation struct {
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
-type Fire struct {
-	Schedule string    `json:"schedule"`
-	DueAt    time.Time `json:"due_at"`
-	Kind     FireKind  `json:"kind"`
-
-	// Version of the schedule, when the time had come
-	Version int       `json:"version"`
-	State   FireState `json:"state"`
-
-	// Reason why it is so
-	Reason string `json:"reason,omitempty"`
-
-	// AskedBy who started it with run-now
-	AskedBy string `json:"asked_by,omitempty"`
-
-	// StartAt it is not started before: jitter, a window, or a pause between two attempts
-	StartAt time.Time `json:"start_at"`
-
-	// StartBy nor after
-	StartBy *time.Time `json:"start_by,omitempty"`
-
-	// DoneBy when its run should have ended
-	DoneBy *time.Time `json:"done_by,omitempty"`
-
-	// LateAction what was done when it had not
-	LateAction string  `json:"late_action,omitempty"`
-	Run        *string `json:"run,omitempty"`
-
-	// RunState absent: there is no such run, or not any more
-	RunState string     `json:"run_state,omitempty"`
-	Attempts int        `json:"attempts"`
-	BeganAt  *time.Time `json:"began_at,omitempty"`
-
-	// EndedAt when it was started, or given up
-	EndedAt *time.Time `json:"ended_at,omitempty"`
-}
-
-// FireKind is a text; a newer server may know more values.
-type FireKind string
-
-type FireList struct {
-	Fires []Fire `json:"fires"`
-
-	// Next value of before for the next page; absent on the last
-	Next *time.Time `json:"next,omitempty"`
-}
-
-// FireState is a text; a newer server may know more values.
-type FireState string
-
 type Firing struct {
 	Due time.Time `json:"due"`
 
@@ -2549,6 +2499,56 @@ type Nodes struct {
 	// DatabaseReadOnly PostgreSQL takes no writes: nodes cannot say that they live
 	DatabaseReadOnly bool `json:"database_read_only,omitempty"`
 }
+
+type Occurrence struct {
+	Schedule string         `json:"schedule"`
+	DueAt    time.Time      `json:"due_at"`
+	Kind     OccurrenceKind `json:"kind"`
+
+	// Version of the schedule, when the time had come
+	Version int             `json:"version"`
+	State   OccurrenceState `json:"state"`
+
+	// Reason why it is so
+	Reason string `json:"reason,omitempty"`
+
+	// AskedBy who started it with run-now
+	AskedBy string `json:"asked_by,omitempty"`
+
+	// StartAt it is not started before: jitter, a window, or a pause between two attempts
+	StartAt time.Time `json:"start_at"`
+
+	// StartBy nor after
+	StartBy *time.Time `json:"start_by,omitempty"`
+
+	// DoneBy when its run should have ended
+	DoneBy *time.Time `json:"done_by,omitempty"`
+
+	// LateAction what was done when it had not
+	LateAction string  `json:"late_action,omitempty"`
+	Run        *string `json:"run,omitempty"`
+
+	// RunState absent: there is no such run, or not any more
+	RunState string     `json:"run_state,omitempty"`
+	Attempts int        `json:"attempts"`
+	BeganAt  *time.Time `json:"began_at,omitempty"`
+
+	// EndedAt when it was started, or given up
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+}
+
+// OccurrenceKind is a text; a newer server may know more values.
+type OccurrenceKind string
+
+type OccurrenceList struct {
+	Occurrences []Occurrence `json:"occurrences"`
+
+	// Next value of before for the next page; absent on the last
+	Next *time.Time `json:"next,omitempty"`
+}
+
+// OccurrenceState is a text; a newer server may know more values.
+type OccurrenceState string
 
 type OpKeying struct {
 	Field string `json:"field"`
@@ -3975,11 +3975,11 @@ type ScheduleSummary struct {
 	Running int64 `json:"running"`
 
 	// Last the outcome of the last due time
-	Last      *Fire     `json:"last,omitempty"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
+	Last      *Occurrence `json:"last,omitempty"`
+	CreatedBy string      `json:"created_by"`
+	CreatedAt time.Time   `json:"created_at"`
+	ChangedBy string      `json:"changed_by"`
+	ChangedAt time.Time   `json:"changed_at"`
 }
 
 type ScheduleTimes struct {
@@ -5348,7 +5348,7 @@ type PreviewScheduleParams struct {
 	Count int `form:"count,omitempty" json:"count,omitempty"`
 }
 
-type ListFiresParams struct {
+type ListOccurrencesParams struct {
 	// State only those in this state; one of due, queued, starting, started, skipped, missed, failed
 	State string `form:"state,omitempty" json:"state,omitempty"`
 
@@ -6607,22 +6607,22 @@ func (c *Client) GetSchedule(ctx context.Context, name string, options ...CallOp
 
 }
 
-// ListFires: Past due times of a schedule, and their outcomes.
+// ListOccurrences: Past due times of a schedule, and their outcomes.
 //
-// It is GET /schedules/{name}/fires, for role viewer.
-func (c *Client) ListFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) (FireList, error) {
-	ask := request{operation: "list-fires", method: http.MethodGet, path: path("/schedules/%s/fires", name)}
+// It is GET /schedules/{name}/history, for role viewer.
+func (c *Client) ListOccurrences(ctx context.Context, name string, params ListOccurrencesParams, options ...CallOption) (OccurrenceList, error) {
+	ask := request{operation: "list-occurrences", method: http.MethodGet, path: path("/schedules/%s/history", name)}
 	ask.add("state", params.State, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
-	return exchange[FireList](ctx, c, ask, options)
+	return exchange[OccurrenceList](ctx, c, ask, options)
 }
 
-// AllFires yields what ListFires lists, page by page, and ends with the first error.
-func (c *Client) AllFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) iter.Seq2[Fire, error] {
-	return all(func() ([]Fire, bool, error) {
-		page, err := c.ListFires(ctx, name, params, options...)
-		return page.Fires, goOn(page.Next, &params.Before), err
+// AllOccurrences yields what ListOccurrences lists, page by page, and ends with the first error.
+func (c *Client) AllOccurrences(ctx context.Context, name string, params ListOccurrencesParams, options ...CallOption) iter.Seq2[Occurrence, error] {
+	return all(func() ([]Occurrence, bool, error) {
+		page, err := c.ListOccurrences(ctx, name, params, options...)
+		return page.Occurrences, goOn(page.Next, &params.Before), err
 	})
 }
 
@@ -6660,8 +6660,8 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...Cal
 // The leader starts it, in addition to the due times and also if paused; its overlap policy holds.
 //
 // It is POST /schedules/{name}/run-now, for role operator.
-func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Fire, error) {
-	return exchange[Fire](ctx, c, request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}, options)
+func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Occurrence, error) {
+	return exchange[Occurrence](ctx, c, request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}, options)
 
 }
 
@@ -6896,4 +6896,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6e576c74e7977dc8d38abeaf69a84d53, is 4300084a7b78f1ee981e49bfcf36494d35d3a5c32d54cd17d926b7188f892061.
+// Of 66810f23bc9abe583c4c8a58cc4f7bf3, is 545b42586b5b0f7feb79eae1524b5058e34a05ea26bd096b4c55fb99660ce414.

@@ -23,8 +23,8 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"run_name: x\n")
 	l := w.lead()
-	if again := l.settle(); again > 5*time.Second || w.fires("s") != "" {
-		t.Fatalf("before its time: again in %s, %s", again, w.fires("s"))
+	if again := l.settle(); again > 5*time.Second || w.occurrences("s") != "" {
+		t.Fatalf("before its time: again in %s, %s", again, w.occurrences("s"))
 	}
 	w.set("09:00:00")
 	l.settle()
@@ -212,7 +212,7 @@ func TestPaused(t *testing.T) {
 	for state, want := range map[string]string{workqueue.DocumentPaused: "the schedule is paused",
 		workqueue.DocumentActive: ""} {
 		w.become("waits", state)
-		if f := w.last("waits"); f.State != store.FireWaiting || f.Reason != want {
+		if f := w.last("waits"); f.State != store.OccurrenceWaiting || f.Reason != want {
 			t.Errorf("it waits as %+v; want %q", f, want)
 		}
 	}

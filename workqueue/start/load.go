@@ -57,7 +57,7 @@ type LoadRequest struct {
 	Content           *Content            // what an idempotency key stands for; nil: the key says it
 	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all are independent
 
-	// Sealing runs last in the transaction that starts the run; an error rolls it back. See schedule.OfFire.
+	// Sealing runs last in the transaction that starts the run; an error rolls it back. See schedule.OfOccurrence.
 	Sealing func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error
 }
 

@@ -350,7 +350,8 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 			"--idempotency-key=k", "--rate=5", "--dry-run", "--on-duplicate=skip", "--key=nr"})
 	}
 	testenv.NoError(t, err)
-	got, err := sent(&line.Start)
+	var got client.RunSettings
+	err = cli.Fill(&got, &line.Start)
 	text, _ := json.Marshal(got) // it has no error either
 	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +
 		`"sql_source":"s","plan_name":"x","params":{"a":"b"},"rate":5}`

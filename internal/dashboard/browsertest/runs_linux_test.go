@@ -688,10 +688,10 @@ FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, '
 	p.visit("/schedules?name=night")
 	for _, want := range []string{"(window or jitter)", "its window is shut", "being loaded since", ", attempt 2",
 		"its turn has not come"} {
-		p.says("fires", want)
+		p.says("occurrences", want)
 	}
 	for pattern, want := range map[string]int{`starts \d{4}-\d\d-\d\d \d\d:\d\d:\d\d`: 1, `not before \d{4}`: 1} {
-		text := `document.querySelector('[data-test="fires"]').innerText`
+		text := `document.querySelector('[data-test="occurrences"]').innerText`
 		if n := eval[int](p, text+`.match(/`+pattern+`/g)?.length || 0`); n != want {
 			s.Errorf("%d times %s; want %d", n, pattern, want)
 		}
