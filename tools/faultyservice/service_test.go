@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -192,5 +193,67 @@ func TestSlowInstance(t *testing.T) {
 	}
 	if took > limit {
 		t.Errorf("it took %s", took)
+	}
+}
+
+// Poison in most chunks is no outage: single items work. The breaker, if it opens at all, is closed at once by its
+// probe, and stays so.
+func TestPoisonEverywhereIsNoOutage(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 2000, 100
+	w := setup(t)
+	var bad []int
+	for i := chunk / 2; i < items; i += chunk {
+		bad = append(bad, i)
+	}
+	ledger := w.serve(Config{Poison: &Poison{Ordinals: bad, Way: WayError}, Concurrency: 8})
+	begun := time.Now()
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	w.wantSound(run, ledger, items-len(bad), len(bad))
+	w.Check(w.T)
+	w.wantFired(ledger, FaultPoison)
+	opened := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'`)
+	extra, bound := w.extra(run), len(bad)*(perPoison(chunk, 3)+opened) // see TestPoisonStandsAlone
+	bound += w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe'`)
+	t.Logf("%d poison items: %d extra slices of %d allowed, the breaker opened %d times, %s", len(bad), extra, bound,
+		opened, time.Since(begun).Round(time.Millisecond))
+	if extra > bound {
+		t.Errorf("%d extra slices; want at most %d", extra, bound)
+	}
+	if opened > 1 {
+		t.Errorf("the breaker opened %d times", opened)
+	}
+	if took := time.Since(begun); took > limit {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// Chunks over a size fail, whatever is in them. The run is done anyway, and the next one is not cut so big.
+func TestMemoryKiller(t *testing.T) {
+	t.Parallel()
+	const items, most = 6000, 100
+	w := setup(t)
+	ledger := w.serve(Config{Memory: &Memory{Items: most, Way: WayError}, Concurrency: 4})
+	first := w.start(items, plan())
+	w.wantSound(first, ledger, items, 0)
+	w.Check(w.T)
+	w.wantFired(ledger, FaultMemory)
+	w.until("it is known what is too big", func() bool {
+		return w.number(`SELECT count(*) FROM endpoint_pace WHERE chunk_cap IS NOT NULL
+			AND chunk_cap_until > tranche_now()`) == 1
+	})
+	limit := w.number(`SELECT chunk_cap FROM endpoint_pace`)
+	t.Logf("%d extra slices for %d chunks; chunks of up to %d from now on", w.extra(first), items/500, limit)
+	if limit < most/2 || limit > most {
+		t.Errorf("chunks are limited to %d items; %d is what works", limit, most)
+	}
+	if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND reason <> ''`); n == 0 {
+		t.Error("no reason was written down")
+	}
+	fired := ledger.Fired(FaultMemory)
+	second := w.start(2000, plan())
+	w.wantSound(second, ledger, 2000, 0)
+	if n := ledger.Fired(FaultMemory) - fired; n != 0 {
+		t.Errorf("%d chunks of the next run were too big", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -42,5 +43,28 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 		if answer.Code != http.StatusForbidden || touched {
 			t.Errorf("%s: %d %s; want 403", asked, answer.Code, answer.Body)
 		}
+	}
+}
+
+// To add an operation takes a Register: it is served, described, and open to the role that it says. The client has a
+// method for it once that is generated, and its command is a struct.
+func TestAnOperationIsOneRegister(t *testing.T) {
+	t.Parallel()
+	mux := NewRouteMux()
+	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
+	s := &Kernel{Log: zap.NewNop(), mux: mux, config: Config{QueryTimeout: time.Minute}}
+	Register(s, v1, Post("fake", "/fakes", "Make a fake", "It is none."),
+		func(context.Context, *struct{}) (string, error) { return "made", nil })
+	mux.Assign(v1.OpenAPI())
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, Prefix+"/fakes", nil))
+	if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), "made") {
+		t.Errorf("it is answered %d %s", answer.Code, answer.Body)
+	}
+	if route := mux.routes["POST "+Prefix+"/fakes"]; route.Role != access.Operator {
+		t.Errorf("it is open to %q; want operators", route.Role)
+	}
+	if op := v1.OpenAPI().Paths["/fakes"].Post; op.Summary != "Make a fake" || op.Description != "It is none." {
+		t.Errorf("it is described as %+v", op)
 	}
 }

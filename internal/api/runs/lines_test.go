@@ -120,6 +120,40 @@ func TestExportToParquet(t *testing.T) {
 	}
 }
 
+// To add a column of exports takes a row: it is in each format, and can be chosen.
+//
+//nolint:paralleltest // it changes the table
+func TestAColumnIsOneRow(t *testing.T) {
+	before := itemColumns
+	t.Cleanup(func() { itemColumns = before })
+	itemColumns = append(slices.Clone(itemColumns), exportColumn{name: "moon", in: inAll,
+		cell: func(r *exportRow) exportCell { return textCell("over " + r.item.Key) }})
+	item := []*export.Item{{Key: "k", State: workqueue.OutcomeDone, Result: []byte("{}")}}
+	for name, format := range map[string]struct {
+		in    formats
+		write func(*bufio.Writer, *exportTable) exportWriter
+		want  string
+	}{
+		"ndjson": {inLines, func(w *bufio.Writer, t *exportTable) exportWriter { return newObjectExport(w, t, nil) },
+			`"moon":"over k"`},
+		"csv": {inTables, func(w *bufio.Writer, t *exportTable) exportWriter { return newCSVExport(w, t, false) },
+			",over k\n"},
+		"parquet": {inParquet, func(w *bufio.Writer, t *exportTable) exportWriter { return newParquetTable(w, t) }, "moon"},
+	} {
+		table := testenv.Must(tableOf(nil, exportShape{in: format.in}))(t)
+		got := exportItems(t, item, func(w *bufio.Writer) exportWriter { return format.write(w, table) })
+		if !bytes.Contains(got, []byte(format.want)) {
+			t.Errorf("%s: got %q; want %q in it", name, got, format.want)
+		}
+	}
+	if names := (&exportTable{columns: flatColumns(nil, nil)}).names(); !slices.Contains(names, "tranche.moon") {
+		t.Errorf("a flat table has the columns %q", names)
+	}
+	if _, err := tableOf(nil, exportShape{in: inTables, columns: []string{"moon"}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // The page about exports names all columns.
 func TestColumnsAreDocumented(t *testing.T) {
 	t.Parallel()
