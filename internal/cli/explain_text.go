@@ -248,7 +248,7 @@ func stepText(step *client.ItemStep, room int) string {
 	case step.Error != nil:
 		t.Row("error", EscapeControl(step.Error.Code)+": "+Shown(EscapeControl(step.Error.Message), room))
 	case step.Large:
-		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), step.ContentType))
+		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), cmp.Or(step.ContentType, "application/json")))
 	case len(step.ResultBytes) > 0:
 		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), step.ContentType))
 	case len(step.Result) > 0:
