@@ -77,10 +77,10 @@ func (e *Evidence) audit(detail map[string]any) {
 
 const (
 	// pathHolds is an SQL condition on d, a JSON text and a path: the first value that the path yields exists and is
-	// neither false nor null. So it may be a predicate, a filter or a field. Text cannot hold all escapes of JSON.
+	// neither false nor null. So it may be a predicate, a filter or a field.
 	pathHolds = `coalesce(jsonb_path_query_first(
-        (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
-         ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
+        (CASE WHEN strpos(d.json, '\u0000') = 0 THEN d.json
+         ELSE regexp_replace(d.json, ` + pg.EscapedNUL + `) END)::jsonb,
         d.path::jsonpath, '{}', true) NOT IN ('false', 'null'), false)`
 
 	// itemsWhere scans work_queue's primary key.
