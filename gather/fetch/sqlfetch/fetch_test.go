@@ -94,6 +94,24 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// A query for all columns gets those of the moment: a view may change while the node runs.
+func TestColumnsOfTheMoment(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct{ columns, want string }{
+		{"id, owner", `{"owner":"Owner 5"}`},
+		{"id, owner, code", `{"owner":"Owner 5","code":"K5"}`},
+		{"id, code", `{"code":"K5"}`},
+	} {
+		b.exec(t, "DROP VIEW IF EXISTS shown; CREATE VIEW shown AS SELECT "+c.columns+" FROM account; "+
+			"GRANT SELECT ON shown TO PUBLIC")
+		got, err := get(t, b.client, settings("SELECT * FROM shown WHERE id = ANY($1)"), "5")
+		if err != nil || got["5"] != c.want {
+			t.Errorf("of %s: %v, %v; want %s", c.columns, got, err, c.want)
+		}
+	}
+}
+
 // PROOF: who may do what, 12.
 // Nothing is written, whatever a query tries, and by a role that could.
 func TestQueriesOnlyRead(t *testing.T) {
