@@ -47,6 +47,8 @@ func TestRows(t *testing.T) {
 				`"raw":"\\x00ff"}`}},
 		"json as it is written": {settings(`SELECT id, '{"b": 1, "a": 1.50}'::json AS x, owner FROM account
 			WHERE id = ANY($1)`), []string{"5"}, map[string]string{"5": `{"x":{"b": 1, "a": 1.50},"owner":"Owner 5"}`}},
+		"all digits of a decimal": {settings("SELECT id, 12345678901234567890.10 AS x FROM account WHERE id = ANY($1)"),
+			[]string{"5"}, map[string]string{"5": `{"x":12345678901234567890.10}`}},
 		"a name twice": {settings("SELECT id, " + twice + " AS x FROM account WHERE id = ANY($1)"),
 			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
 		"a name twice in a value": {settings("SELECT id, "+twice+" AS x FROM account WHERE id = ANY($1)", value("x")),
