@@ -241,7 +241,8 @@ func TestJSONOfAnySizeIsJSON(t *testing.T) {
 	testenv.NoError(t, err)
 	for i, n := range []int{size, 1, size, 1} {
 		key := string(rune('a' + i))
-		if want := `"key":"` + key + `","state":"done","step":"echo","result":` + object(n) + "}"; !strings.Contains(lines, want) {
+		want := `"key":"` + key + `","state":"done","step":"echo","result":` + object(n) + "}"
+		if !strings.Contains(lines, want) {
 			t.Errorf("NDJSON has no %.80s…", want)
 		}
 		if want := key + ",done,,,,1," + strings.Repeat("x", n) + ",\n"; !strings.Contains(flat, want) {
