@@ -39,6 +39,9 @@ func TestRowsOfAnExport(t *testing.T) {
 			wrong: "--flat"},
 		"objects of an export that is not flat": {in: `{"ordinal":0,"key":"1","state":"failed","step":"s"}`, wrong: "--flat"},
 		"a heading that was a formula":          {in: "tranche.key,'=f\nf,2\n", want: `{"=f":2}`},
+		"a name that is stored with escapes":    {in: "tranche.key,größe\nu,10\n", want: `{"gr\u00f6\u00dfe":"10"}`},
+		"such a name, changed":                  {in: `{"tranche.key":"u","größe":"9"}`, want: `{"gr\u00f6\u00dfe":"9"}`},
+		"two headings of one name":              {in: "tranche.key,=g,'=g\n7,2,3\n", wrong: `field "=g": two columns`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +53,7 @@ func TestRowsOfAnExport(t *testing.T) {
 				plan.Key = ""
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
-				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
+				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`, "u": `{"gr\u00f6\u00dfe":"10"}`,
 					"k\r\n1": `{"k":1}`, "t\n1": "{}", "t\r1": "{}", "m\r1\n2": "{}"}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)
