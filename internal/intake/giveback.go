@@ -324,11 +324,41 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	} else if armed := Armed(text); r.format == CSV && armed != text {
 		cell, _ = row.AppendString(nil, []byte(armed)) // part of valid text
 	}
+	if r.isSheet() && (r.format == CSV || cell[0] != '"') && losesDigits(textOf(cell), textOf(have), kind) {
+		return nil, fmt.Errorf("it holds %s where the item has %s, so a spreadsheet may have dropped zeros or digits; "+
+			"format the cell as text in an export as xlsx, and enter it again, or correct it in an export as ndjson",
+			row.Quote(textOf(cell)), row.Quote(textOf(have)))
+	}
 	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
 	if err == nil && (r.sameNumber(value, have) || bytes.Equal(value, have)) {
 		return have, nil
 	}
 	return value, err
+}
+
+// losesDigits reports whether text is what a spreadsheet makes of shown by reading it as a number: without zeros and
+// plus that count for nothing, and with fewer digits if it has many. A number loses only the latter.
+func losesDigits(text, shown, kind string) bool {
+	if !strings.Contains(text+shown, ".") {
+		text, shown = strings.ReplaceAll(text, ",", "."), strings.ReplaceAll(shown, ",", ".")
+	}
+	now, isNumber := parseDecimal(strings.TrimPrefix(text, "+"))
+	was, wasNumber := parseDecimal(strings.TrimPrefix(shown, "+"))
+	if !isNumber || !wasNumber || now.compare(&was) == 0 {
+		return isNumber && wasNumber && kind == TypeText
+	}
+	kept := XLSXDigits
+	if at := strings.IndexAny(text, "eE"); at >= 0 {
+		kept = len(strings.Trim(strings.ReplaceAll(text[:at], ".", ""), "+-"))
+	}
+	if len(was.digits) <= kept {
+		return false
+	}
+	cut := was
+	cut.digits = strings.TrimRight(was.digits[:kept], "0")
+	near, _ := strconv.ParseFloat(shown, 64) // parseDecimal read it; out of range is infinite
+	rounded, finite := parseDecimal(strconv.FormatFloat(near, 'e', kept-1, 64))
+	return now.compare(&cut) == 0 || finite && now.compare(&rounded) == 0
 }
 
 func workbookCell(cell, have []byte, kind string) ([]byte, error) {
