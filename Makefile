@@ -17,13 +17,13 @@ TEST_P      ?= 2
 # shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_CACHES := /internal/(backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
-TEST_PLAIN  := /tools/generate$$|/internal/(embedded|cli|intake)(/|$$)|/workqueue/internal/plane$$|/cmd/tranche$$|/migrations$$|$(TEST_CACHES)
+TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
 MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
-# Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
-# is, a browser, the demo. What measures frames or pace runs alone.
+# Slow by nature, and run by make proof: whole processes and commands, clusters, other databases, services with each flaw
+# there is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
-PROOF       := /internal/systest(/|$$)|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
+PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages of make proof at once: they wait for processes more than they calculate.
 PROOF_P     ?= 3
@@ -31,10 +31,10 @@ PROOF_P     ?= 3
 # of each kind, the conformance of Go, and people's main ways through the dashboard.
 SOAK        := /internal/systest/ship$$
 SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
-SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestANewNATS|TestNothingIsLostWithoutAFault
-SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestAlertsFireAndGoOut|TestFlawsAreFound|TestSDKPassesAsAProcess
+SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
+SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$|/cmd/tranche$$
+TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
 # among chooses packages of $$all, except leaves some out; tested runs packages, and what fails again.

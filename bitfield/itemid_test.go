@@ -1,7 +1,6 @@
 package bitfield_test
 
 import (
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -75,38 +74,6 @@ func TestParseItemIDNamesThePlace(t *testing.T) {
 		if len(err.Error()) > 400 {
 			t.Errorf("%.60q: the error has %d characters", text, len(err.Error()))
 		}
-	}
-}
-
-func TestItemIDErrorReadsWell(t *testing.T) {
-	t.Parallel()
-	_, err := bitfield.ParseItemID(batchText + ":3:9000")
-	want := `item id "` + batchText + `:3:9000": at character 40: the index is above 8191`
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-}
-
-func TestItemIDInJSON(t *testing.T) {
-	t.Parallel()
-	in := map[bitfield.ItemID]bitfield.ItemID{
-		{Batch: batchID, Group: 1, Index: 2}: {Batch: batchID, Group: 3, Index: 4},
-	}
-	text, err := json.Marshal(in)
-	if want := `{"` + batchText + `:1:2":"` + batchText + `:3:4"}`; err != nil || string(text) != want {
-		t.Fatalf("got %s, %v", text, err)
-	}
-	var out map[bitfield.ItemID]bitfield.ItemID
-	if err := json.Unmarshal(text, &out); err != nil || len(out) != 1 {
-		t.Fatalf("got %v, %v", out, err)
-	}
-	for k, v := range in {
-		if out[k] != v {
-			t.Errorf("got %v", out)
-		}
-	}
-	if err := json.Unmarshal([]byte(`{"1":"2"}`), &out); !errors.Is(err, bitfield.ErrItemID) {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,8 +1,6 @@
 package bitfield_test
 
 import (
-	"bytes"
-	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -58,52 +56,4 @@ func panics(f func()) (yes bool) {
 	defer func() { yes = recover() != nil }()
 	f()
 	return false
-}
-
-// TestBinaryFormIsLeftmostBitFirst pins the bytes. Package tracker shows on a real server that get_bit agrees.
-func TestBinaryFormIsLeftmostBitFirst(t *testing.T) {
-	t.Parallel()
-	for _, i := range edges {
-		want := make([]byte, bitfield.Bytes)
-		want[i/8] = 0x80 >> (i % 8)
-		s := bitfield.Of(i)
-		if got := s.AppendTo(nil); !bytes.Equal(got, want) {
-			t.Errorf("bit %d is not the leftmost-first bit of byte %d", i, i/8)
-		}
-		back, err := bitfield.FromBytes(want)
-		if err != nil || back != s {
-			t.Errorf("bit %d does not come back: %v", i, err)
-		}
-	}
-	s := bitfield.Of(0)
-	if got := s.AppendTo([]byte("x")); len(got) != 1+bitfield.Bytes || got[0] != 'x' || got[1] != 0x80 {
-		t.Error("AppendTo does not append")
-	}
-}
-
-func TestFromBytesRefusesOtherLengths(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{0, 1, bitfield.Bytes - 1, bitfield.Bytes + 1} {
-		if _, err := bitfield.FromBytes(make([]byte, n)); !errors.Is(err, bitfield.ErrLength) {
-			t.Errorf("%d bytes: %v", n, err)
-		}
-	}
-}
-
-func TestIterationStopsWhenTold(t *testing.T) {
-	t.Parallel()
-	s := bitfield.Of(1, 2, 70, 8000)
-	var seen []int
-	for i := range s.All() {
-		if seen = append(seen, i); len(seen) == 2 {
-			break
-		}
-	}
-	for lo := range s.Ranges() {
-		seen = append(seen, lo)
-		break
-	}
-	if !slices.Equal(seen, []int{1, 2, 1}) {
-		t.Errorf("saw %v", seen)
-	}
 }

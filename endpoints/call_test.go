@@ -67,7 +67,8 @@ func TestCallGivesTheAnswer(t *testing.T) {
 		switch {
 		case in.N < 0:
 			return square{}, Fail("negative", "%d is below 0", in.N)
-		case info.Key != "k" || info.Param("year") != "2026" || info.Origin != "me" || info.ReplyTo.Asker != "web":
+		case info.Key != "k" || info.Param("year") != "2026" || info.Origin != "me" || info.ReplyTo.Asker != "web" ||
+			TraceOf(ctx).Parent != someParent:
 			return square{}, Fail("info", "%+v", info)
 		}
 		return square{in.N * in.N}, nil
@@ -75,7 +76,8 @@ func TestCallGivesTheAnswer(t *testing.T) {
 	b.listening("square")
 	both(t, func(opts ...CallOption) {
 		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
-		out, err := Call[number, square](b.ctx, b.nc, "square", "k", number{7}, opts...)
+		ctx := ContextWithTrace(b.ctx, wire.Trace{Parent: someParent})
+		out, err := Call[number, square](ctx, b.nc, "square", "k", number{7}, opts...)
 		if err != nil || out.Square != 49 {
 			t.Errorf("%+v, %v", out, err)
 		}
@@ -86,9 +88,9 @@ func TestCallGivesTheAnswer(t *testing.T) {
 		}
 		_, err = Call[string, square](b.ctx, b.nc, "square", "k", "seven", opts...)
 		fails(t, err, wire.CodeBadPayload, false)
-		_, err = Call[number, string](b.ctx, b.nc, "square", "k", number{1}, opts...)
+		_, err = Call[number, string](ctx, b.nc, "square", "k", number{1}, opts...)
 		fails(t, err, wire.CodeBadAnswer, false)
-		raw, err := Call[number, wire.Binary](b.ctx, b.nc, "square", "k", number{2}, opts...)
+		raw, err := Call[number, wire.Binary](ctx, b.nc, "square", "k", number{2}, opts...)
 		if err != nil || raw.ContentType != wire.ContentTypeJSON || string(raw.Data) != `{"square":4}` {
 			t.Errorf("%+v, %v", raw, err)
 		}
@@ -366,23 +368,6 @@ func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 	}
 }
 
-func TestCallHandsTheTraceOn(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	serveEach(b, "trace", func(ctx context.Context, _ number) (string, error) {
-		return TraceOf(ctx).Parent, nil
-	})
-	b.listening("trace")
-	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	both(t, func(opts ...CallOption) {
-		ctx := ContextWithTrace(b.ctx, wire.Trace{Parent: parent})
-		out, err := Call[number, string](ctx, b.nc, "trace", "k", number{1}, opts...)
-		if err != nil || out != parent {
-			t.Errorf("%q, %v", out, err)
-		}
-	})
-}
-
 func TestCallRefusesWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -443,7 +428,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	serveFlow(b, "flow", threeStages())
+	serveFlow(b, "flow", joined())
 	nc := b.connect()
 	for name, opts := range map[string][]CallOption{"JetStream": nil, "core NATS": {Direct()}} {
 		if name != "JetStream" { // no one keeps a direct request until there is a listener
@@ -453,8 +438,8 @@ func TestFlowsAnswerCallers(t *testing.T) {
 				return !errors.As(err, &none)
 			})
 		}
-		got, err := Call[number, square](b.ctx, nc, "flow", "K", number{5}, opts...)
-		if err != nil || got.Square != 100 {
+		got, err := Call[number, square](b.ctx, nc, "flow", "K", number{6}, opts...)
+		if err != nil || got.Square != joinedOf(6) {
 			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
 		_, err = Call[number, square](b.ctx, nc, "flow", "K", number{13}, opts...)
@@ -465,7 +450,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 		}
 		results := testenv.Must(CallList[number, square](b.ctx, nc, "flow", items, opts...))(t)
 		for i, result := range results {
-			if i != 13 && (result.Err != nil || result.Out.Square != 4*i*i) {
+			if i != 13 && (result.Err != nil || result.Out.Square != joinedOf(i)) {
 				t.Errorf("%s: item %d: %+v", name, i, result)
 			}
 		}
@@ -479,10 +464,10 @@ func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	stages := threeStages()
+	stages := joined()
 	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "permanently") }
 	serveFlow(b, "flow", stages)
-	_, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5})
+	_, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{6})
 	fails(t, err, "broken", false)
 }
 
@@ -541,9 +526,15 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	_, err := stream.Ensure(b.ctx, b.js, stream.Config{FlowMaxBytes: 64 << 10}) // for about two states
 	check(t, err)
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *numberItem) {
-		item.State.Trail = make([]int, 100)
-	})))
+	stages := twoStages(false)
+	first := stages[0]
+	stages[0] = func(ctx context.Context, s *numberStage) error {
+		for _, item := range s.Items() {
+			item.State.Trail = make([]int, 100)
+		}
+		return first(ctx, s)
+	}
+	check(t, HandleFlow(svc, "flow", stages))
 	svc.endpoints[0].flow.Timeout = 500 * time.Millisecond
 	b.Run(svc)
 	for range 8 {
@@ -562,19 +553,4 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 			t.Errorf("with room again: %v", w.failure)
 		}
 	}
-}
-
-// threeStagesOf is threeStages with something done to each item before it asks.
-func threeStagesOf(
-	change func(*numberItem),
-) numberStages {
-	stages := threeStagesOfAny()
-	first := stages[0]
-	stages[0] = func(ctx context.Context, s *numberStage) error {
-		for _, item := range s.Items() {
-			change(item)
-		}
-		return first(ctx, s)
-	}
-	return stages
 }

@@ -55,63 +55,6 @@ func (b *bundle) callees() {
 	b.Run(svc)
 }
 
-// threeStages doubles and then squares.
-func threeStages() numberStages {
-	return numberStages{
-		func(_ context.Context, s *numberStage) error {
-			s.Shared.Stages++
-			for _, item := range s.Items() {
-				item.State.N = item.In.N
-				toDouble.Ask(item, number{item.In.N})
-			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			s.Shared.Stages++
-			for _, item := range s.Items() {
-				if item.In.N != 0 {
-					return errors.New("a payload came to stage 1")
-				}
-				item.State.Trail = append(item.State.Trail, toDouble.Answer(item).N)
-				toSquare.Ask(item, number{toDouble.Answer(item).N})
-			}
-			return nil
-		},
-		func(_ context.Context, s *numberStage) error {
-			if s.Shared.Stages != 2 || s.Number() != 2 {
-				return fmt.Errorf("shared state %+v in stage %d", s.Shared, s.Number())
-			}
-			for _, item := range s.Items() {
-				if len(item.State.Trail) != 1 || item.State.Trail[0] != 2*item.State.N {
-					item.Fail("state", "%+v", item.State)
-					continue
-				}
-				item.Reply(toSquare.Answer(item))
-			}
-			return nil
-		},
-	}
-}
-
-// checkThreeStages holds a reply of threeStages against what it should be.
-func checkThreeStages(t *testing.T, w *whole, items int) {
-	t.Helper()
-	if w.answered != items || w.failure != nil || len(w.slots) != items {
-		t.Fatalf("answered %d of %d, failure %v", w.answered, items, w.failure)
-	}
-	for i := range items {
-		if i == 13 {
-			if e := w.slots[i].Err; e == nil || *e != (wire.SlotError{Code: "unlucky", Message: "no 13", Retry: false}) {
-				t.Errorf("slot 13: %v", e)
-			}
-			continue
-		}
-		if want := fmt.Sprintf(`{"square":%d}`, 4*i*i); string(w.slots[i].Data) != want {
-			t.Fatalf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-		}
-	}
-}
-
 // left returns how many messages there are in a stream.
 func (b *bundle) left(stream string) int {
 	b.t.Helper()
@@ -133,9 +76,9 @@ func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
 	b := setup(t)
 	b.callees()
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", threeStages()))
+	check(t, HandleFlow(svc, "flow", joined()))
 	stop := b.Run(svc)
-	checkThreeStages(t, b.reply("flow", numbers(500)), 500)
+	checkJoined(t, "whole", b.reply("flow", numbers(500)), 500)
 	b.nothingLeft()
 	check(t, stop())
 	// The item that failed on the way counts once, and so does each of the others. A stage that is delivered again, as it
@@ -287,13 +230,6 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 	if w.failure.Message != "double: no connection" || w.failure.Retry {
 		t.Errorf("failure %v", w.failure)
 	}
-}
-
-// threeStagesOfAny is threeStages without a look at the state.
-func threeStagesOfAny() numberStages {
-	stages := threeStages()
-	stages[2] = perItem(func(item *numberItem) { item.Reply(toSquare.Answer(item)) })
-	return stages
 }
 
 func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {

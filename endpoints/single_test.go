@@ -118,12 +118,12 @@ func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", threeStages()))
+	check(t, HandleFlow(svc, "flow", joined()))
 	check(t, HandleEach(svc, "double", doubleOf))
 	check(t, HandleEach(svc, "square", squares))
 	b.Run(svc)
 	meta := b.suspect("flow")
-	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 || string(w.slots[0].Data) != `{"square":36}` {
+	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 || string(w.slots[0].Data) != `{"square":21}` {
 		t.Errorf("reply %+v", w)
 	}
 	alone := b.logged.FilterMessage("a suspect is handled").FilterField(zap.Bool("alone", true))

@@ -12,9 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -353,18 +351,6 @@ func TestSetTrace(t *testing.T) {
 		if h := reply.Headers(); h.Get(wire.HeaderTrace) != want[0] || h.Get(wire.HeaderTraceState) != want[1] {
 			t.Errorf("%s: got %q and %q", endpoint, h.Get(wire.HeaderTrace), h.Get(wire.HeaderTraceState))
 		}
-	}
-}
-
-// TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
-func TestNoWrapperCostsNothing(t *testing.T) {
-	j := &serve.Job{Request: &wire.Request{}, Header: nats.Header{}}
-	chunk := &wrapChunk{job: j, items: []*Item[number, square]{{}}}
-	w := &listWork[number, square]{job: j, chunk: chunk,
-		handler: func(context.Context, *wrapChunk) error { return nil }}
-	ctx := t.Context()
-	if n := testing.AllocsPerRun(100, func() { _ = serve.RunWrapped(ctx, j, 0, w) }); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -165,6 +165,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 	}
 }
 
+// What is wrong with a value is said as [gather.Plan.Validate] and package strictyaml say it; here it is where that is.
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
 	const fields = "name, priority, done_by, gentle, max_failed, fail_fast, canary, canary_auto_approve, order_by, " +
@@ -176,81 +177,35 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			"hello",
 			"1:1: want fields: " + fields + `; this is the text "hello"`,
 		},
-		{"steps: []\n", "1:8: steps: a plan needs a step"},
-		{"name: x\n", "0:0: steps: a plan needs a step"},
 		{"stops:\n- a\n", `1:1: unknown field "stops"; there are ` + fields},
 		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, direct, http, sql, local, needs`},
-		{"steps:\n- name: x\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps: {a: b}\n", "1:9: steps: want a list, each entry after a dash; this is a group of fields"},
-		{
-			"name: 2026\nsteps: []",
-			"1:7: name: want text; put it in quotes if it looks like something else; this is 2026",
-		},
 		{
 			"steps:\n- endpoint: a\n  chunks: 5\n",
 			`3:3: unknown field "chunks", did you mean chunk?; there are name, endpoint, direct, http, sql, local, needs`,
 		},
-		{"steps:\n- endpoint: a\n  chunk: 0\n", "3:10: steps[0].chunk: 0 is not within 1 to 8192"},
 		{
 			"steps:\n- endpoint: a\n  chunk: \"5\"\n",
 			`3:10: steps[0].chunk: want a whole number like 500, or auto; this is the text "5"`,
 		},
-		{
-			"steps:\n- endpoint: a\n  chunk: 0x10\n",
-			"3:10: steps[0].chunk: want a whole number like 500, or auto; this is 0x10",
-		},
-		{
-			"steps:\n- endpoint: a\n  chunk: 99999999999999999999",
-			"3:10: steps[0].chunk: want a whole number like 500",
-		},
-		{
-			"steps:\n- endpoint: a\n  timeout: -1s\n",
-			"3:12: steps[0].timeout: -1s is not within 1ms to 24h",
-		},
 		{"steps:\n- endpoint: a\n  needs: [b]\n", `3:11: steps[0].needs[0]: there is no step "b"`},
-		{"steps:\n- endpoint: é\n", `2:13: steps[0].endpoint: endpoint name "é"`},
 		{"steps:\n- {name: é, endpoint: b, chunk: 0}\n", `2:10: steps[0].name: "é"`},
 		{
 			"steps:\n- {name: \"日本\", endpoint: b, chunk: x}\n",
 			`2:36: steps[0].chunk: want a whole number like 500, or auto; this is the text "x"`,
 		},
 		{
-			"steps:\n- endpoint: a\n  local: b\n",
-			"3:10: steps[0].local: endpoint is set, too; a step has one of endpoint, direct, http, sql and local",
-		},
-		{
 			"steps:\n- endpoint: a\n  needs: [b]\n- endpoint: b\n  needs: [a]\n",
 			"3:10: steps[0].needs: the steps wait for each other: a → b → a; take one of these needs out",
 		},
-		{
-			"steps:\n- endpoint: a\n- endpoint: b\n  needs: [a, c]\n",
-			`4:14: steps[1].needs[1]: there is no step "c"; there are a, b`,
-		},
-		{
-			"steps:\n- endpoint: a\n- endpoint: b\n  inputs: [item, a]\n",
-			`4:18: steps[1].inputs[1]: "a" is neither item nor one of the step's needs (it has none); add it to needs`,
-		},
-		{"steps:\n- endpoint: a\n  barrier: true\n", "3:12: steps[0].barrier: there is nothing that it could wait for"},
-		{"steps:\n- endpoint: a\n  optional: true\n", "3:13: steps[0].optional: every step is optional"},
 		{"steps:\n- http: x\n", "2:9: steps[0].http: want fields: url"},
 		{"steps:\n- sql: {source: a, query: SELECT $1}\n", "2:3: steps[0].name: a name is needed"},
-		{"steps:\n- endpoint: a\n- endpoint: a\n", `3:3: steps[1].name: "a" is also the name of steps[0]`},
 		{"max_failed: 1.5\n", "1:13: max_failed: want a number of items like 500, a percentage"},
 		{"fail_fast: 9/5\n", "1:12: fail_fast: want failures N of the first M outcomes, like 200/400, at most 10000; or off"},
-		{"max_failed: 200%\n", `1:13: max_failed: want a number of items like 500, a percentage of them like 1%`},
-		{"canary_auto_approve: yes\n", `1:22: canary_auto_approve: want true or false; this is the text "yes"`},
-		{"canary_auto_approve: true\nsteps: [{endpoint: a}]", "1:22: canary_auto_approve: there is no canary"},
-		{"priority: 3000000000\nsteps: [{endpoint: a}]", "1:11: priority: 3000000000 is not within"},
-		{"steps:\n- endpoint: a\n  chunk: Auto\n", `3:10: steps[0].chunk: want a whole number like 500, or auto; this is`},
 		{"steps:\n- endpoint: a\n  chunk: auto\n  chunk_auto: false\n", "4:15: steps[0].chunk_auto: without auto, "},
-		{"steps:\n- endpoint: a\n  in_flight_auto: false\n", "3:19: steps[0].in_flight_auto: without auto, "},
 		{"steps:\n- endpoint: a\n  chunk_bytes: 512KB\n", "3:16: steps[0].chunk_bytes: want a size like 512KiB"},
-		{"steps:\n- endpoint: a\n  chunk_bytes: 1\n", "3:16: steps[0].chunk_bytes: 1 is not within 1KiB to 64MiB"},
-		{"steps:\n- endpoint: a\n  chunk_time: 5s\n", "3:15: steps[0].chunk_time: it goes with chunk: auto only"},
 		{"steps:\n- endpoint: a\n  rate: fast\n", "3:9: steps[0].rate: want items a second as a number like 1000"},
-		{"steps:\n- endpoint: a\n  rate: -5\n", "3:9: steps[0].rate: -5 is not within"},
-		{"steps:\n- endpoint: a\n  retry_codes: [\"a b\"]\n", `steps[0].retry_codes: "a b": use`},
 		{strings.Repeat("[", 60000), "1:9: the nesting is deeper than 8"},
 		{strings.Repeat("x", 64<<10+1), "0:0: it has 65537 bytes; a plan has at most 65536"},
 		{"name: \"\u202e\"\nsteps: [a: 1]\n", `2:9: unknown field "a"`},
@@ -279,14 +234,6 @@ func TestParseErrorShowsTheLine(t *testing.T) {
                    ^`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
-}
-
-func TestParseErrorIsInert(t *testing.T) {
-	t.Parallel()
-	_, err := gather.Parse("file", []byte("name: \u202e\u009b31m"+strings.Repeat("z", 500)+"\nsteps:\n- endpoint: x\n"))
-	if err == nil || strings.ContainsAny(err.Error(), "\u202e\u009b") || len(err.Error()) > 400 {
-		t.Errorf("got %q", err)
 	}
 }
 

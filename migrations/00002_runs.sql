@@ -242,6 +242,22 @@ COMMENT ON COLUMN work_queue.item_key IS 'Key of the item: the caller''s own id 
 COMMENT ON COLUMN work_queue.payload IS
     'What the item carries: JSON, as it goes on the wire. Those it had before are in work_correction.';
 
+-- For forecasts of a plan's next run.
+CREATE TABLE step_profile (
+    plan     text        NOT NULL,
+    step     text        NOT NULL,
+    endpoint text        NOT NULL,
+    at       timestamptz NOT NULL,
+    cost     jsonb       NOT NULL,
+    PRIMARY KEY (plan, step, endpoint)
+);
+COMMENT ON TABLE step_profile IS 'What requests of a plan''s step cost in its last completed run; it outlives the run.';
+COMMENT ON COLUMN step_profile.plan IS 'The name of the plan.';
+COMMENT ON COLUMN step_profile.step IS 'The name of the step.';
+COMMENT ON COLUMN step_profile.endpoint IS 'What it asked.';
+COMMENT ON COLUMN step_profile.at IS 'When that run completed.';
+COMMENT ON COLUMN step_profile.cost IS 'Numbers: seconds of an item, their spread, the size of requests, retries, and so on.';
+
 -- PLAIN storage keeps the planes in the row, the fill factor leaves room for heap-only updates. has_ready changes
 -- seldom, so its index costs little.
 CREATE TABLE work_block (
@@ -640,5 +656,6 @@ COMMENT ON COLUMN run_item.lane IS
 
 -- +goose Down
 DROP VIEW run_item;
-DROP TABLE work_order, work_error, work_result, work_slice, run_acceptance, work_block, work_queue, run_step, batchrun;
+DROP TABLE work_order, work_error, work_result, work_slice, run_acceptance, work_block, work_queue, step_profile, run_step,
+    batchrun;
 DROP FUNCTION work_block_place();

@@ -8,13 +8,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -136,18 +134,6 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-func TestPendingChangesNothing(t *testing.T) {
-	t.Parallel()
-	url := testenv.EmptyDatabase(t)
-	pending(t, url)
-	var tables int
-	err := testenv.Connect(t, url).QueryRow(t.Context(),
-		`SELECT count(*) FROM pg_tables WHERE schemaname = 'public'`).Scan(&tables)
-	if err != nil || tables != 0 {
-		t.Errorf("it made %d tables (%v)", tables, err)
-	}
-}
-
 func TestUpNeedsNoRightsWhenThereIsNothingToDo(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -179,17 +165,6 @@ func TestUpNamesWhatIsWrong(t *testing.T) {
 		if _, err := migrations.Up(t.Context(), bad, nil); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", bad, err)
 		}
-	}
-}
-
-func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	testenv.Must(testenv.Connect(t, url).Exec(t.Context(),
-		`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99999, true)`))(t)
-	applied, err := migrations.Up(t.Context(), url, nil)
-	if err != nil || len(applied) != 0 {
-		t.Errorf("applied %v, %v", applied, err)
 	}
 }
 
@@ -295,55 +270,6 @@ func TestIndexesOfTablesInUseAreBuiltConcurrently(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Going back is refused while it would let steps begin without what they need; later it leaves what has ended alone,
-// and the way up again is free.
-func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	conn := testenv.Connect(t, url)
-	down := wayBack(t, "00005_gather.sql")
-	run := uuid.New()
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		testenv.Must(conn.Exec(t.Context(), sql, args...))(t)
-	}
-	exec(`INSERT INTO batchrun (id, plan, state, spec, params, created_by)
-		VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
-	for step, kind := range []string{"endpoint", "local"} {
-		exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, retry_backoff,
-			request_timeout) VALUES ($1, $2, $3, $3, $3, 1, 1, 1, '1 s', '1 s')`, run, step, kind)
-		exec(`INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, skipped)
-			VALUES ($1, $2, 0, 1, 2, B'0'::bit(8192), B'1'::bit(8192))`, run, step)
-	}
-	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are in progress") {
-		t.Fatalf("it went back under a run: %v", err)
-	}
-	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)
-	later := backTo(t, conn, 4)
-	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != later {
-		t.Fatalf("applied %v, %v", applied, err)
-	}
-	exec(`UPDATE run_step SET chunk = 2 WHERE run_id = $1`, run)
-}
-
-// backTo takes back every migration after the given one, the newest first, and returns how many these were.
-func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
-	t.Helper()
-	files := testenv.Must(filepath.Glob("*.sql"))(t)
-	slices.Sort(files)
-	for _, file := range slices.Backward(files) {
-		if n, err := strconv.ParseInt(file[:5], 10, 64); err != nil || n <= version {
-			break
-		}
-		if _, err := conn.Exec(t.Context(), wayBack(t, file)); err != nil {
-			t.Fatalf("take %s back: %v", file, err)
-		}
-		later++
-	}
-	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > $1`, version))(t)
-	return later
 }
 
 // wayBack returns what takes a migration back.

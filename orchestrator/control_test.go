@@ -16,40 +16,6 @@ import (
 
 const nothingOut = `SELECT NOT EXISTS (SELECT FROM work_slice WHERE state IN ('claimed', 'sent'))`
 
-// A pause holds every node within a second, what is out is recorded, and a resume sets all of them going.
-func TestPauseHoldsEveryNode(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	other := b.StartNode(t)
-	l := nodetest.NewLedger(200)
-	b.Serve(t, "statement", l.Handle)
-	req := nodetest.Request("statement")
-	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 8
-	id := b.Start(t, req, 600)
-	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
-	l.Await(t)
-	nodetest.Until(t, "items are recorded before the gate", func() bool { return b.Number(t, final, id) == 190 })
-	b.Sent(t, id, 8) // as many as may be out, and no service answers
-	paused, err := other.Runs().Pause(t.Context(), control.Control{Run: id, Actor: "ann"})
-	if err != nil || paused.Slices != 8 {
-		t.Fatalf("paused %+v, %v; want 8 slices out", paused, err)
-	}
-	close(l.Gate)
-	b.Await(t, "no request is in flight", nothingOut)
-	b.Await(t, "a second has passed", `SELECT tranche_now() > held_at + interval '1200 ms' FROM batchrun`)
-	late := b.Number(t, `SELECT count(*) FROM work_slice s
-		JOIN batchrun r ON r.id = s.run_id WHERE r.id = $1 AND s.created_at > r.held_at + interval '1 second'`, id)
-	if late > 0 {
-		t.Errorf("%d slices were claimed more than a second after the pause", late)
-	}
-	if n := b.Number(t, final, id); n == 600 {
-		t.Error("the run ended before it was paused: the test shows nothing")
-	}
-	testenv.Must(b.Node.Runs().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil))(t)
-	b.Want(t, id, 1, 600, 0)
-	b.Check(t)
-}
-
 // A run that fails is held by itself long before all of it has failed; fixed and resumed, it completes.
 func TestThresholdHoldsByItself(t *testing.T) {
 	t.Parallel()

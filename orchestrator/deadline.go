@@ -20,12 +20,22 @@ const (
 	helpEvery     = time.Minute
 )
 
-// deadlines is the leader task that paces runs so that they are done by their time, and says which will not be.
+// deadlines is the leader task that paces runs so that they are done by their time, and says which will not be. It also
+// keeps what requests cost in runs that completed.
 func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	looked := map[workqueue.RunID]time.Time{} // for what would help
+	var profiled time.Time
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		timed, cancel := context.WithTimeout(ctx, deadlineEvery)
 		defer cancel()
+		profiles, until, err := inspect.New(n.core.Store).Profiles(timed, profiled)
+		if err == nil && len(profiles) > 0 {
+			err = control.New(n.core.Store).KeepProfiles(timed, lease, profiles)
+		}
+		if err != nil {
+			return deadlineEvery, err
+		}
+		profiled = until
 		due, err := inspect.New(n.core.Store).Deadlines(timed)
 		if err != nil || due == nil {
 			return deadlineEvery, err
@@ -49,10 +59,8 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 
 // setPace stores a pace that changed, or the risk of being late.
 func (n *Node) setPace(ctx context.Context, lease workqueue.Lease, p *control.RunPace) error {
-	same := func(s control.StepPace) bool { return s.Cap == s.WasCap && s.Share == s.WasShare }
-	if p.Risk == nil && !p.WasAtRisk && !slices.ContainsFunc(p.Steps, func(s control.StepPace) bool {
-		return !same(s)
-	}) {
+	differs := func(s control.StepPace) bool { return s.Cap != s.WasCap || s.Share != s.WasShare }
+	if p.Risk == nil && !p.WasAtRisk && !slices.ContainsFunc(p.Steps, differs) {
 		return nil
 	}
 	changed, err := control.New(n.core.Store).SetPace(ctx, lease, p)

@@ -1,15 +1,9 @@
 package orchestrator_test
 
 import (
-	"context"
 	"errors"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -63,56 +57,6 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 	lead(0, 3, no)
 	testenv.NoError(t, store.SetPrecedence(t.Context(), nodes[1], 1))
 	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
-}
-
-// A leader that was stopped in the middle of a leader task, and wakes up when another leads, commits nothing; the
-// leader task is told that it is over, and does not run here any more.
-func TestAPausedLeaderDoesNothing(t *testing.T) {
-	t.Parallel()
-	b := bare(t)
-	b.Exec(t, `CREATE TABLE written (epoch bigint)`)
-	inside, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	once := sync.Once{}
-	var runs atomic.Int32
-	var over atomic.Bool
-	// The lease does not run out before someone else has it, and the node looks at it after 5 s.
-	write := func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-		runs.Add(1)
-		context.AfterFunc(ctx, func() { over.Store(true) })
-		// A context of its own: a process that is stopped hears of nothing.
-		err := session.New(b.Store).AsLeader(context.WithoutCancel(ctx), lease, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, lease.Epoch)
-			once.Do(func() { close(inside) })
-			<-goOn
-			return err
-		})
-		ended <- err
-		return time.Hour, err
-	}
-	b.Node = b.StartNodeWith(t, orchestrator.Config{LeaseTTL: 20 * time.Second,
-		LeaderTasks: []orchestrator.LeaderTask{{Name: "write", Run: write}}})
-	<-inside
-	proceed := sync.OnceFunc(func() { close(goOn) })
-	t.Cleanup(proceed)
-	heir := workqueue.NewSessionID() // its lease is over, and someone else has it
-	nodetest.Until(t, "the heartbeat tells of the task", func() bool {
-		nodes, err := inspect.New(b.Store).Nodes(t.Context())
-		return err == nil && slices.ContainsFunc(nodes.LeaderTasks, func(d inspect.LeaderTaskView) bool {
-			return d.Name == "write" && d.Running > 0
-		})
-	})
-	b.Exec(t, `UPDATE leader SET epoch = epoch + 1, session_id = $1, expires_at = tranche_now() + interval '1 hour'`, heir)
-	nodetest.Until(t, "the task is told that it is over", over.Load)
-	proceed()
-	if err := <-ended; !errors.Is(err, workqueue.ErrNotLeader) {
-		t.Errorf("the zombie's work: %v; want ErrNotLeader", err)
-	}
-	if n := b.Number(t, `SELECT count(*) FROM written`); n != 0 || runs.Load() != 1 {
-		t.Errorf("%d rows were written by a zombie; the task ran %d times", n, runs.Load())
-	}
-	if n := b.Number(t, `SELECT count(*) FROM leader WHERE session_id = $1 AND epoch = 2`, heir); n != 1 {
-		t.Error("its heir does not lead any more")
-	}
 }
 
 // Finished runs past their limits are deleted by the leader, when someone asks at once.

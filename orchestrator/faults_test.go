@@ -2,19 +2,11 @@ package orchestrator_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -54,6 +46,7 @@ func TestRunSurvivesARestartOfNATS(t *testing.T) {
 	nodetest.Until(t, "clients are back", func() bool { return b.NC.Stats().Reconnects > 0 })
 	close(l.Gate)
 	b.WantSound(t, l, run, nodetest.Size)
+	b.WantDrained(t) // what comes after the restart is acknowledged as before
 }
 
 func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
@@ -176,70 +169,6 @@ func TestStopHandsBack(t *testing.T) {
 func bare(t *testing.T) *bundle {
 	t.Helper()
 	return &bundle{nodetest.ServersOnly(t)}
-}
-
-// givenBack returns what counts the replies that nodes give back from now on, to be delivered again sooner than they
-// would be by themselves, and what counts all that they have done with: these, and probes of the stream.
-func (b *bundle) givenBack(t *testing.T) (count, done func() uint64) {
-	t.Helper()
-	var given, acked atomic.Uint64
-	of := "$JS.ACK." + wire.StreamReply + "." + wire.RecorderConsumer + ".>"
-	_, err := b.NC.Subscribe(of, func(msg *nats.Msg) {
-		text, isNak := strings.CutPrefix(string(msg.Data), "-NAK")
-		var rest struct {
-			Delay time.Duration `json:"delay"` // nanoseconds
-		}
-		switch {
-		case string(msg.Data) == "+ACK":
-			acked.Add(1)
-		case isNak && (text == "" || json.Unmarshal([]byte(text), &rest) == nil) && rest.Delay < stream.RecorderAckWait:
-			given.Add(1)
-		}
-	})
-	testenv.NoError(t, err)
-	return given.Load, func() uint64 { return given.Load() + acked.Load() }
-}
-
-// A node that is cut off from PostgreSQL gives back the replies that it has, and reads no more: another node records
-// them long before the server would take them from it.
-func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
-	t.Parallel()
-	const count = 60
-	b := bare(t)
-	store, toDatabase := b.Through(t, time.Minute)
-	config := nodetest.Config(t)
-	config.Grace = nodetest.Stuck // it takes its time to find its way back
-	given, doneWith := b.givenBack(t)
-	cut := b.Join(t, store, testenv.Conn(t, b.NS), config)
-	b.Node = cut.Node
-	f, slices := b.Forge(t, 10, 10*count)
-	var replies []*nats.Msg
-	for _, s := range slices {
-		replies = append(replies, f.Reply(s.ID, 10, nodetest.Body(b.Items(t, s.ID)...)))
-	}
-	toDatabase.Cut()
-	f.Publish(t, replies...)
-	recorder := func() *jetstream.ConsumerInfo {
-		t.Helper()
-		consumer := testenv.Must(f.JS.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer))(t)
-		return consumer.CachedInfo()
-	}
-	nodetest.Until(t, "the node has given back all that it was handed, and reads no more", func() bool {
-		info := recorder()
-		return given() > 0 && info.NumWaiting == 0 && doneWith() == info.Delivered.Consumer
-	})
-	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
-	b.Want(t, f.Run, 1, 10*count, 0)
-	nodetest.Until(t, "the other node has recorded all replies", func() bool { return other.Stats().Replies >= count })
-	if n := cut.Stats().Replies; n != 0 {
-		t.Errorf("the node without a database recorded %d replies", n)
-	}
-	b.WantRight(t, f.Run, 10*count)
-	b.Check(t)
-	toDatabase.Heal()
-	if err := cut.Stop(); err != nil {
-		t.Errorf("stop: %v", err)
-	}
 }
 
 // A node whose connection was closed permanently would keep the lease and do nothing.

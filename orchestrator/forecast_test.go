@@ -284,7 +284,7 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 			return false // to look is work for the machine
 		}
 		next = time.Now().Add(200 * time.Millisecond)
-		view := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t)
+		view := testenv.Must(inspect.New(b.Store).ForecastRun(t.Context(), run))(t)
 		if view.State == "completed" {
 			took = view.FinishedAt.Sub(*view.StartedAt).Seconds()
 			return true

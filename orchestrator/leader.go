@@ -31,7 +31,7 @@ const (
 	taskClear      = "clear"      // removes loads whose node is gone; gigabytes take minutes
 	taskReconcile  = "reconcile"  // maintains endpoints and their consumers
 	taskPace       = "pace"       // decides the request rate of endpoints
-	taskDeadlines  = "deadlines"  // paces runs so that they are done by their done_by
+	taskDeadlines  = "deadlines"  // paces runs by their done_by, and keeps what requests cost
 	taskWritable   = "writable"   // checks that the streams accept messages
 	taskLost       = "lost"       // reissues what was lost in a stream that seems complete
 	taskCollectors = "collectors" // frees keys of lost nodes, and deletes what collectors no longer need

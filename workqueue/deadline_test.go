@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // pace does what the leader does every few seconds, and returns the run as it is then.
@@ -58,7 +60,20 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 		view.AtRisk.Fix == nil || !strings.Contains(view.AtRisk.Fix.Text, "from 8 to ") {
 		t.Errorf("it has a cap of %d, and is at risk: %+v", view.Steps[0].Cap, view.AtRisk)
 	}
+	look := inspect.New(b.Store)
+	if text := testenv.Must(look.Lateness(t.Context(), run))(t); !strings.Contains(text, " after its done_by") {
+		t.Errorf("at once it says %q", text)
+	}
+	fix := view.AtRisk.Fix
+	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(2 * time.Minute))})
+	if risk := testenv.Must(look.Run(t.Context(), run))(t).AtRisk; risk == nil || risk.Late == view.AtRisk.Late ||
+		!risk.Since.Equal(view.AtRisk.Since) || risk.Fix != nil || fix == nil {
+		t.Errorf("with a minute more it is at risk: %+v; before %+v", risk, view.AtRisk)
+	}
 	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(5 * time.Hour)), Gentle: new(false)})
+	if risk := testenv.Must(look.Run(t.Context(), run))(t).AtRisk; risk != nil {
+		t.Errorf("with five hours it is at risk until someone looks: %+v", risk)
+	}
 	for range 2 {
 		view = b.pace(lease, run)
 	}
@@ -69,15 +84,72 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 		t.Errorf("its events are %q", events)
 	}
 	if actions := b.Actions(run); !slices.Equal(actions, []string{"start by test", "pace by tranche", "set by ann",
-		"pace by tranche", "set by ann"}) {
+		"pace by tranche", "set by ann", "set by ann"}) {
 		t.Errorf("the audit log says %q", actions)
 	}
 	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})
 	if due := testenv.Must(inspect.New(b.Store).Deadlines(t.Context()))(t); due != nil {
 		t.Error("it is still to be done by a time")
 	}
-	if _, err := control.New(b.Store).SetRun(t.Context(), control.RunChange{Run: run, Gentle: new(true)}); err == nil {
-		t.Error("it is gentle without a time")
+	for _, c := range []control.RunChange{{Gentle: new(true)}, {DoneBy: new(time.Now().Add(-time.Minute))}} {
+		c.Run = run
+		if _, err := control.New(b.Store).SetRun(t.Context(), c); err == nil {
+			t.Errorf("it takes %+v", c)
+		}
+	}
+}
+
+// What was said of a run is withdrawn with its time, and a re-run after its time has none, and is not gentle.
+func TestATimeIsTakenAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(10)
+	req.DoneBy, req.Gentle = new(time.Now().Add(time.Hour)), true
+	run := b.Load(req, 20)
+	const atRisk = `UPDATE batchrun SET at_risk = jsonb_build_object('ends', done_by + interval '1 h') WHERE id = $1`
+	b.Exec(atRisk, run)
+	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})
+	if n := b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'deadline_at_risk'
+		AND payload->>'at_risk' = 'false'`, run); n != 1 {
+		t.Errorf("%d events say that it is not at risk any more", n)
+	}
+	req.IdempotencyKey, req.DoneBy = "key", new(time.Now().Add(time.Hour))
+	run = b.Load(req, 20)
+	b.Finish(run)
+	b.Exec(`UPDATE batchrun SET done_by = tranche_now() - interval '1 s' WHERE id = $1`, run)
+	b.Rerun(run, redo.Selection{Ranges: []redo.Range{{To: 5}}})
+	if view := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t); view.DoneBy != nil || view.Gentle {
+		t.Errorf("the re-run is to be done by %v, gently: %t", view.DoneBy, view.Gentle)
+	}
+	req.DoneBy = new(time.Now().Add(-time.Minute))
+	if again := b.Load(req, 20); again != run {
+		t.Error("the same start is another run")
+	}
+	req.IdempotencyKey = ""
+	var refused *workqueue.SettingError
+	if _, err := b.TryLoad(req, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), " has passed; ") {
+		t.Errorf("a start that is to be done in the past: %v", err)
+	}
+}
+
+// What requests cost outlives the run that they were of.
+func TestADeletedRunLeavesItsProfile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, lease := b.Load(storetest.Chunked(10), 100), b.Lead()
+	b.Finish(run)
+	profiles, until, err := inspect.New(b.Store).Profiles(t.Context(), time.Time{})
+	if err != nil || len(profiles) != 1 || !until.Equal(profiles[0].At) {
+		t.Fatalf("%+v until %s, %v", profiles, until, err)
+	}
+	testenv.NoError(t, control.New(b.Store).KeepProfiles(t.Context(), lease, append(profiles, profiles...)))
+	b.Exec(`DELETE FROM work_slice`)
+	next := b.Load(storetest.Chunked(10), 100)
+	if f := testenv.Must(inspect.New(b.Store).ForecastRun(t.Context(), next))(t).Forecast; f.P50 == nil {
+		t.Errorf("of the next run it says %+v", f)
+	}
+	if again, _, err := inspect.New(b.Store).Profiles(t.Context(), time.Time{}); err != nil || len(again) > 0 {
+		t.Errorf("again: %+v, %v", again, err)
 	}
 }
 

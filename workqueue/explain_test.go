@@ -381,10 +381,6 @@ func TestExplain(t *testing.T) {
 			want: []told{{state: "scheduled", reason: health.ReasonPostponed, owner: timer, items: 4}},
 			says: "could not be published: nats: permission denied",
 		},
-		"claimed": {
-			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.One(run); return run },
-			want: []told{{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 4}}, says: "node test (pid 1)",
-		},
 		"claimed for too long": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
@@ -403,11 +399,6 @@ func TestExplain(t *testing.T) {
 			},
 			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}},
 			says: "its session ended",
-		},
-		"queued": {
-			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.Send(b.One(run)); return run },
-			want: []told{{state: "sent", reason: health.ReasonQueued, owner: service,
-				items: 4}}, says: "no service is known to have taken them",
 		},
 		"with a service": {
 			make: func(b *bench) workqueue.RunID {
@@ -564,22 +555,9 @@ func TestExplainARunThatLoads(t *testing.T) {
 	b := setup(t)
 	req := storetest.Request()
 	req.Session = b.Session
-	const far = 150_000 // more than one batch, so that the run is there to be seen
-	reached, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	i := 0
-	go func() {
-		_, err := start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
-			if i++; i == far {
-				close(reached)
-				<-goOn
-				return io.ErrUnexpectedEOF
-			}
-			item.Key, item.Payload = uuid.NewString(), []byte(`{}`)
-			return nil
-		})
-		ended <- err
-	}()
-	<-reached
+	gate := make(chan error)
+	l := b.goLoad(req, gated(heavy(20), 20, gate))
+	b.Until("the run is there to be seen", func() bool { return b.Number(`SELECT count(*) FROM work_queue`) >= 16 })
 	run := testenv.Must(inspect.New(b.Store).Resolve(t.Context(), inspect.LastRun))(t)
 	e := b.wantTold(run)
 	if !strings.Contains(e.Summary, "still loading") || e.State != "loading" || !e.Unsealed {
@@ -589,8 +567,8 @@ func TestExplainARunThatLoads(t *testing.T) {
 	if e = b.wantTold(run); !strings.Contains(e.Summary, "broke off") || !strings.Contains(e.Summary, "tranche serve") {
 		t.Errorf("the explanation is %+v", *e)
 	}
-	close(goOn)
-	if err := <-ended; err == nil {
+	gate <- io.ErrUnexpectedEOF
+	if _, err := l.wait(); err == nil {
 		t.Error("the load did not fail")
 	}
 }

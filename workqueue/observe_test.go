@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -203,36 +202,5 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 				t.Errorf("explained: %q", notes)
 			}
 		})
-	}
-}
-
-// A misspelt endpoint, of which nothing was ever heard, is told of while a run uses it, and not afterwards; one that is
-// there is, whether or not it is up.
-func TestAnEndpointThatNeverWas(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	told := func() (breakers, measured int) {
-		facts := testenv.Must(health.New(b.Store).Health(t.Context(), health.Limits{Listed: 10}))(t)
-		reading := testenv.Must(health.New(b.Store).Metrics(t.Context()))(t)
-		for i := range facts.Conditions {
-			if facts.Conditions[i].Kind == health.BreakerOpen {
-				breakers++
-			}
-		}
-		return breakers, len(reading.Endpoints)
-	}
-	run := b.Load(storetest.Chunked(1), 2)
-	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()`)
-	probe := b.One(run)
-	if breakers, measured := told(); breakers != 1 || measured != 1 {
-		t.Errorf("while a run uses it: %d breakers, %d endpoints are measured", breakers, measured)
-	}
-	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}))(t)
-	if breakers, measured := told(); breakers != 0 || measured != 0 {
-		t.Errorf("of one that never was: %d breakers, %d endpoints are measured", breakers, measured)
-	}
-	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() WHERE id = $1`, probe.ID)
-	if breakers, measured := told(); breakers != 1 || measured != 1 {
-		t.Errorf("of one that has taken a request: %d breakers, %d endpoints are measured", breakers, measured)
 	}
 }

@@ -304,8 +304,8 @@ func bound(of reflect.Type, text string) float64 {
 }
 
 // ErrDoneBy says when a run may be to have ended.
-var ErrDoneBy = errors.New("want a time of day like 06:00, with the zone of its clock like 06:00 Europe/Berlin, a " +
-	"time like 2026-01-31T06:00:00Z, or none")
+var ErrDoneBy = errors.New("want a time of day and the zone of its clock like 06:00 Europe/Berlin, a time like " +
+	"2026-01-31T06:00:00Z, or none")
 
 const timeOfDay = "15:04"
 
@@ -317,32 +317,61 @@ func ParseDoneBy(text string) (string, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at.UTC().Format(time.RFC3339), nil
 	}
-	_, _, err := DoneBy(text, time.UTC, time.Time{})
+	_, err := DoneBy(text, time.Time{})
 	return text, err
 }
 
-// DoneBy is the time that a text of ParseDoneBy means: of one of day the first after from. A time of day without a zone
-// is by the clock of the one given, and then inZone is true.
-func DoneBy(text string, zone *time.Location, from time.Time) (at time.Time, inZone bool, err error) {
+// DoneBy is the time that a text of ParseDoneBy means: of one of day the first after from.
+func DoneBy(text string, from time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return at, false, nil
+		return at, nil
 	}
-	clock, name, named := strings.Cut(text, " ")
+	clock, name, _ := strings.Cut(text, " ")
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "" || strings.EqualFold(name, "local") {
+		return time.Time{}, ErrDoneBy
+	}
+	return NextTimeOfDay(clock, zone, from)
+}
+
+// CheckDoneBy refuses a time that has passed; nil and zero are none.
+func CheckDoneBy(at *time.Time) error {
+	if at == nil || at.IsZero() || at.After(time.Now()) {
+		return nil
+	}
+	return &SettingError{"done_by: " + at.UTC().Format(time.RFC3339) + " has passed; give a later time, or none"}
+}
+
+// NextTimeOfDay is when a clock shows 06:00 next after from. What it shows twice counts when it shows it first; instead
+// of what it skips, the next moment counts.
+func NextTimeOfDay(clock string, zone *time.Location, from time.Time) (at time.Time, err error) {
 	of, err := time.Parse(timeOfDay, clock)
 	if err != nil || of.Format(timeOfDay) != clock {
-		return at, false, ErrDoneBy
-	}
-	if named {
-		if zone, err = time.LoadLocation(name); err != nil || name == "" || strings.EqualFold(name, "local") {
-			return at, false, ErrDoneBy
-		}
+		return at, ErrDoneBy
 	}
 	day := from.In(zone)
-	for !at.After(from) {
-		at = time.Date(day.Year(), day.Month(), day.Day(), of.Hour(), of.Minute(), 0, 0, zone)
-		day = day.AddDate(0, 0, 1)
+	for days := 0; !at.After(from); days++ {
+		at = shown(time.Date(day.Year(), day.Month(), day.Day()+days, of.Hour(), of.Minute(), 0, 0, time.UTC), zone)
 	}
-	return at, !named, nil
+	return at, nil
+}
+
+// shown is when the clock of a zone first shows the fields of a time in UTC, or later ones.
+func shown(wall time.Time, zone *time.Location) time.Time {
+	before := wall.Add(-24 * time.Hour).In(zone)
+	_, change := before.ZoneBounds()
+	by := func(t time.Time) time.Time {
+		_, offset := t.Zone()
+		return wall.Add(-time.Duration(offset) * time.Second).In(zone)
+	}
+	at := by(before)
+	if change.IsZero() || at.Before(change) {
+		return at
+	}
+	if at = by(change); at.Before(change) {
+		return change
+	}
+	return at
 }
 
 const maxFailures = 1<<31 - 1

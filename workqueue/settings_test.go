@@ -232,6 +232,31 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// What a clock shows twice counts when it shows it first; instead of what it skips, the next moment counts.
+func TestDoneByIsByTheClockOfItsZone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, from, want string }{
+		{"06:00 Europe/Berlin", "2026-01-31T12:00:00Z", "2026-02-01T05:00:00Z"},
+		{"06:00 Europe/Berlin", "2026-01-31T05:00:00Z", "2026-02-01T05:00:00Z"},
+		{"02:30 Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"},    // skipped
+		{"02:30 Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"},    // shown twice
+		{"02:30 Europe/Berlin", "2026-10-25T00:45:00Z", "2026-10-26T01:30:00Z"},    // between both
+		{"02:30 America/New_York", "2026-03-07T12:00:00Z", "2026-03-08T07:00:00Z"}, // skipped
+		{"01:30 America/New_York", "2026-10-31T12:00:00Z", "2026-11-01T05:30:00Z"}, // shown twice
+		{"2026-01-31T06:00:00+01:00", "2026-03-28T12:00:00Z", "2026-01-31T05:00:00Z"},
+	} {
+		from := testenv.Must(time.Parse(time.RFC3339, c.from))(t)
+		if at, err := workqueue.DoneBy(c.text, from); err != nil || at.UTC().Format(time.RFC3339) != c.want {
+			t.Errorf("%s after %s is %s, %v; want %s", c.text, c.from, at.UTC(), err, c.want)
+		}
+	}
+	for _, text := range []string{"06:00", "6:00 UTC", "06:00 ", "06:00 Local", "06:00 Nowhere/City", "noon UTC"} {
+		if got, err := workqueue.ParseDoneBy(text); err == nil {
+			t.Errorf("%q is taken as %q", text, got)
+		}
+	}
+}
+
 func TestParseMaxFailed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -102,30 +102,6 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	}
 }
 
-// A list says how fast a run goes as the run itself does.
-func TestAListSaysHowFastRunsGo(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Request(), 24)
-	still := b.Load(storetest.Request(), 24)
-	out := b.Claim(run, storetest.Plenty)
-	b.Record(storetest.Whole(out[0]))
-	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
-	// The last 10 s count: they are not to pass by before it is looked.
-	b.Exec(`UPDATE work_slice SET ended_at = tranche_now() + interval '1 hour' WHERE ended_at IS NOT NULL`)
-	one := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t)
-	list, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
-	if err != nil || len(list) != 2 || list[0].ID != still {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	if got := list[1]; got.Rate == 0 || got.Rate != one.Rate {
-		t.Errorf("the list says %v items a second; the run says %v", got.Rate, one.Rate)
-	}
-	if got := list[0]; got.Rate != 0 {
-		t.Errorf("of a run that does nothing it says %v items a second", got.Rate)
-	}
-}
-
 // A run that goes on has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
 // run of the same plan borrows what is known; what is supposed changes nothing.
 func TestRunsAreForetold(t *testing.T) {
@@ -136,7 +112,7 @@ func TestRunsAreForetold(t *testing.T) {
 	view := func(id workqueue.RunID) *forecast.Forecast {
 		t.Helper()
 		look := inspect.New(database.New(b.Pool)) // nothing is kept of an earlier look
-		one := testenv.Must(look.Run(t.Context(), id))(t)
+		one := testenv.Must(look.ForecastRun(t.Context(), id))(t)
 		list := testenv.Must(look.Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}}))(t)
 		if f := list[0].Forecast; f.WhyNot != one.Forecast.WhyNot || f.WaitsFor != one.Forecast.WaitsFor ||
 			(f.P50 == nil) != (one.Forecast.P50 == nil) {
@@ -179,8 +155,19 @@ func TestRunsAreForetold(t *testing.T) {
 	if _, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"}); !errors.As(err, &refused) {
 		t.Errorf("got %v; want a SettingError", err)
 	}
-	b.PauseRun(other) // which is seen whatever was kept
-	if f := testenv.Must(look.Run(t.Context(), other))(t).Forecast; f.WaitsFor != "an operator to resume it" ||
+	listed := func(says string) {
+		t.Helper()
+		for _, r := range testenv.Must(look.Runs(t.Context(), inspect.RunFilter{}))(t) {
+			f := r.Forecast
+			if r.ID == other && ((f.P50 != nil) == (says != "") || !strings.Contains(f.WhyNot, says)) {
+				t.Errorf("the list says %+v; want %q", r.Forecast, says)
+			}
+		}
+	}
+	listed("")
+	b.PauseRun(other) // which a look at it sees, whatever was kept
+	listed("has changed since")
+	if f := testenv.Must(look.ForecastRun(t.Context(), other))(t).Forecast; f.WaitsFor != "an operator to resume it" ||
 		f.Then == nil || f.P50 != nil {
 		t.Errorf("of a paused run it says %+v", f)
 	}
@@ -190,5 +177,19 @@ func TestRunsAreForetold(t *testing.T) {
 	}
 	if f := view(b.OpenRun(nil)); !strings.Contains(f.WhyNot, "until it is sealed") {
 		t.Errorf("of an open run it says %+v", f)
+	}
+	b.Exec(`ALTER TABLE endpoint_setting RENAME COLUMN request_rate TO gone`) // so that it cannot be read
+	failing, told := inspect.New(database.New(b.Pool)), 0
+	failing.OnForecastError(func(error) { told++ })
+	for range 3 {
+		for _, r := range testenv.Must(failing.Runs(t.Context(), inspect.RunFilter{}))(t) {
+			if !strings.Contains(r.Forecast.WhyNot, "could not be read") {
+				t.Errorf("of a run that cannot be forecast the list says %+v", r.Forecast)
+			}
+		}
+	}
+	if f := testenv.Must(failing.ForecastRun(t.Context(), run))(t).Forecast; told > 2 ||
+		!strings.Contains(f.WhyNot, "could not be read") {
+		t.Errorf("it says %+v, and was told of %d times", f, told)
 	}
 }

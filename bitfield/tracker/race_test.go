@@ -271,41 +271,6 @@ func TestTwoDoTheSame(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenAckAndCommit ends the connection of an ack that completed a tracker before it could commit.
-func TestKilledBetweenAckAndCommit(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(3)
-	b.seal(id)
-	tx := b.begin()
-	acked, err := tracker.AckItems(t.Context(), tx, []tracker.ItemsAck{failed("E", id, first(0, 3))})
-	if err != nil || !acked[0].Completed {
-		t.Fatalf("%+v, %v", acked, err)
-	}
-	err = b.behind(tx, func(ctx context.Context, tx pgx.Tx) error {
-		acked, err = tracker.AckItems(ctx, tx, []tracker.ItemsAck{items(id, first(0, 2))})
-		return err
-	}, func(ctx context.Context) error {
-		_, err := b.pool.Exec(ctx, `SELECT pg_terminate_backend($1)`, tx.Conn().PgConn().PID())
-		return err
-	})
-	if err != nil || acked[0] != (tracker.Acked{Newly: 2}) {
-		t.Errorf("the one behind it: %+v, %v", acked, err)
-	}
-	if err := tx.Commit(t.Context()); err == nil {
-		t.Error("the killed transaction was committed")
-	}
-	if got := b.get(id); got.Failed != 0 || got.Pending != 1 || len(b.events(id)) != 0 {
-		t.Errorf("a killed ack left %+v", got)
-	}
-	if acked = b.ack(failed("E", id, first(0, 3))); acked[0] != (tracker.Acked{Newly: 1, Completed: true}) {
-		t.Errorf("the next ack: %+v", acked)
-	}
-	if got := b.get(id); got.Failed != 1 || got.Done != 2 || len(b.events(id)) != 1 {
-		t.Errorf("at the end: %+v, %+v", got, b.events(id))
-	}
-}
-
 // TestPurgeBehindALateAck deletes a tracker while an ack of it is not committed: nothing is left behind.
 func TestPurgeBehindALateAck(t *testing.T) {
 	t.Parallel()

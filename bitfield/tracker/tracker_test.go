@@ -298,56 +298,6 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestWhatNoBatchCanDo commits what was refused, as a careless caller might: nothing was left behind.
-func TestWhatNoBatchCanDo(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id, unknown, ctx := b.run(1), uuid.New(), t.Context()
-	add := func(id uuid.UUID, sizes ...int) func(pgx.Tx) error {
-		return func(tx pgx.Tx) error { _, err := tracker.AddGroups(ctx, tx, id, sizes); return err }
-	}
-	rearm := func(id uuid.UUID, acks ...tracker.Ack) func(pgx.Tx) error {
-		return func(tx pgx.Tx) error { _, err := tracker.Rearm(ctx, tx, id, acks); return err }
-	}
-	ack := func(id uuid.UUID, acks ...tracker.Ack) func(pgx.Tx) error {
-		return func(tx pgx.Tx) error { _, err := tracker.AckMasks(ctx, tx, id, acks); return err }
-	}
-	for name, tc := range map[string]struct {
-		do   func(tx pgx.Tx) error
-		want error // nil: any
-	}{
-		"seal none": {func(tx pgx.Tx) error {
-			_, err := tracker.Seal(ctx, tx, unknown)
-			return err
-		}, tracker.ErrNotFound},
-		"add to none":    {add(unknown, 1), tracker.ErrNotFound},
-		"ack of none":    {ack(unknown, some(0, 1)), tracker.ErrNotFound},
-		"rearm none":     {rearm(unknown, some(0, 1)), tracker.ErrNotFound},
-		"cancel none":    {func(tx pgx.Tx) error { return tracker.Cancel(ctx, tx, unknown) }, tracker.ErrNotFound},
-		"open twice":     {func(tx pgx.Tx) error { return tracker.Open(ctx, tx, id, "other") }, tracker.ErrExists},
-		"no sizes":       {add(id), tracker.ErrNothing},
-		"size 0":         {add(id, 1, 0), nil},
-		"size 8193":      {add(id, 1, 8193), nil},
-		"rearm nothing":  {rearm(id), tracker.ErrNothing},
-		"rearm no items": {rearm(id, some(0)), tracker.ErrNothing},
-		"a batch twice": {func(pgx.Tx) error {
-			return tracker.QueueAcks(&pgx.Batch{}, []tracker.BatchAcks{{Batch: id, Into: &tracker.Acked{}},
-				{Batch: id, Into: &tracker.Acked{}}})
-		}, nil},
-	} {
-		tx := b.begin()
-		if err := tc.do(tx); err == nil || tc.want != nil && !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := tx.Commit(ctx); err != nil {
-			t.Error(err)
-		}
-	}
-	if got := b.row(id); got != (row{State: tracker.StateOpen, Generation: 1, Groups: 1, OpenGroups: 1, Items: 1}) {
-		t.Errorf("what was refused left %+v", got)
-	}
-}
-
 // TestBitsMeanTheSameInSQL shows on a real server that member i in Go is bit i of get_bit, set_bit and bit_count.
 func TestBitsMeanTheSameInSQL(t *testing.T) {
 	t.Parallel()
@@ -363,37 +313,6 @@ func TestBitsMeanTheSameInSQL(t *testing.T) {
 		testenv.NoError(t, err)
 		if bit != 1 || count != 1 || made != set || ranged != bitfield.Full(i) {
 			t.Errorf("bit %d: get_bit %d, bit_count %d", i, bit, count)
-		}
-	}
-}
-
-// TestPoolingSafeModes runs the statements with the wildest parameters in pgx's modes for connection poolers.
-func TestPoolingSafeModes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
-	} {
-		id := b.run(10)
-		cfg := b.pool.Config().ConnConfig.Copy()
-		cfg.DefaultQueryExecMode = mode
-		conn, err := pgx.ConnectConfig(t.Context(), cfg)
-		testenv.NoError(t, err)
-		err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-			if _, err := tracker.AddGroups(t.Context(), tx, id, []int{2, 3}); err != nil {
-				return err
-			}
-			acked, err := tracker.AckMasks(t.Context(), tx, id, []tracker.Ack{some(0, 1), some(2, 2)})
-			if acked.Newly != 2 {
-				t.Errorf("%v: %+v", mode, acked)
-			}
-			return err
-		})
-		if err != nil {
-			t.Errorf("%v: %v", mode, err)
-		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -566,8 +566,8 @@ func testRunNowThatFails(t *testing.T, b *bench) {
 		"version 1")
 	b.want(b.tranche("schedule", "run-now", "at-once", "--wait", "2m"), 1, "the run failed", "year-end")
 	r := b.tranche("--json", "schedule", "run-now", "at-once", "--wait", "2m")
-	var fire client.Fire
-	if err := json.Unmarshal([]byte(r.out), &fire); r.code != 1 || err != nil || fire.State != "failed" || r.err != "" {
+	var now client.Occurrence
+	if err := json.Unmarshal([]byte(r.out), &now); r.code != 1 || err != nil || now.State != "failed" || r.err != "" {
 		t.Errorf("exit %d, %v: %s%s", r.code, err, r.out, r.err)
 	}
 }

@@ -394,7 +394,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 // With nothing given, serve brings its own PostgreSQL and NATS, stops in good order, and finds its data again.
 func TestServeAlone(t *testing.T) {
 	t.Parallel()
-	data := reachable(t)
+	data := testenv.Dir(t)
 	for life := range 2 {
 		serve := launch(t, true, "--data-dir", data, "--nats-listen", "127.0.0.1:0")
 		where := serve.where

@@ -25,6 +25,7 @@ import (
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -39,7 +40,7 @@ type serveCommand struct {
 	DataDir         string          `env:"TRANCHE_DATA_DIR" help:"Where the private PostgreSQL and NATS keep their files." placeholder:"DIR"`
 	Listen          string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
 	NATSListen      string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
-	MaxPayload      string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
+	MaxPayload      workqueue.Bytes `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
 	AllowHost       []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
 	ShutdownTimeout time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" within:"1ms," help:"What a stop may take (${default})." placeholder:"TIME"`
 	LogLevel        string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
@@ -63,8 +64,7 @@ type serveCommand struct {
 }
 
 func (s *serveCommand) Validate() error {
-	_, err := s.maxPayload()
-	return cmp.Or(err, s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
+	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
 }
 
 func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Console) (err error) {
@@ -94,10 +94,11 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err := s.addLeaderTasks(p, log); err != nil {
 		return err
 	}
-	node, err := orchestrator.New(p.store, p.nc, s.pulseFlags.set(orchestrator.Config{
+	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.Waits, Tracer: tracer,
-		Meter: p.metrics, Fetchers: p.fetchers, LeaderTasks: p.tasks, Precedence: 1,
-	}))
+		Meter: p.metrics, Fetchers: p.fetchers, LeaderTasks: p.tasks, Precedence: 1, Heartbeat: s.Heartbeat,
+		SessionTTL: s.SessionTTL, Poll: s.PollInterval,
+	})
 	if err != nil {
 		return err
 	}
@@ -117,8 +118,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 		Log: log, Hosts: s.AllowHost, Build: build(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.Needs, SpoolDir: filepath.Join(p.directory, "spool"),
-		Dashboard: pages, Trackers: service, Producers: taking,
-		WakeLeaderTask: node.WakeLeaderTask, Metrics: p.metrics,
+		Dashboard: pages, Trackers: service, Producers: taking, Metrics: p.metrics, WakeLeaderTask: node.WakeLeaderTask,
 	}), p)
 	if err != nil {
 		return err
@@ -260,11 +260,6 @@ func (f *pulseFlags) validatePulse() error {
 			f.SessionTTL)
 	}
 	return nil
-}
-
-func (f *pulseFlags) set(c orchestrator.Config) orchestrator.Config {
-	c.Heartbeat, c.SessionTTL, c.Poll = f.Heartbeat, f.SessionTTL, f.PollInterval
-	return c
 }
 
 // lastMoment is the time for the private servers to stop after the grace.

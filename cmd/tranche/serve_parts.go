@@ -241,9 +241,9 @@ func (l *later) session() string {
 	return ""
 }
 
-func (l *later) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+func (l *later) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	if r := l.Load(); r != nil {
-		return r.server.Starter().StartFire(ctx, job)
+		return r.server.Starter().StartOccurrence(ctx, job)
 	}
 	return schedule.Started{}, errNoServer
 }

@@ -69,13 +69,9 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
 	default:
 		var private *embedded.NATS
-		payload, invalid := s.maxPayload()
-		if invalid != nil {
-			return invalid
-		}
 		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
 			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
-			MaxPayload: payload, URLFile: p.natsFile(),
+			MaxPayload: int(s.MaxPayload), URLFile: p.natsFile(),
 		})
 		if err != nil {
 			return err
@@ -202,16 +198,12 @@ const (
 	mostPayload  = 64 << 20
 )
 
-func (s *serveCommand) maxPayload() (int, error) {
-	var size workqueue.Bytes
-	if err := size.UnmarshalText([]byte(s.MaxPayload)); err != nil {
-		return 0, fmt.Errorf("--nats-max-payload %.40q: %w", s.MaxPayload, err)
+func (s *serveCommand) checkPayload() error {
+	if s.MaxPayload < leastPayload || s.MaxPayload > mostPayload {
+		return fmt.Errorf("--nats-max-payload is %v; it must be within %v to %v", s.MaxPayload,
+			workqueue.Bytes(leastPayload), workqueue.Bytes(mostPayload))
 	}
-	if size < leastPayload || size > mostPayload {
-		return 0, fmt.Errorf("--nats-max-payload is %v; it must be within %v to %v", size, workqueue.Bytes(leastPayload),
-			workqueue.Bytes(mostPayload))
-	}
-	return int(size), nil
+	return nil
 }
 
 // streamFlags are the streams' initial settings. Later, tranche streams set changes them.

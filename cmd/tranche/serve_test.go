@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path"
@@ -24,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -146,13 +144,8 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 func TestAStopIsBounded(t *testing.T) {
 	t.Parallel()
 	const grace = time.Second
-	direct := testenv.Must(pgconn.ParseConfig(testenv.Database(t)))(t)
-	_, address := pgconn.NetworkAddress(direct.Host, direct.Port)
-	proxy := testenv.NewProxy(t, address)
-	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
-		Path: direct.Database, RawQuery: "sslmode=disable"}
-	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(),
-		"--shutdown-timeout", grace.String())
+	through, proxy := testenv.Through(t, testenv.Database(t))
+	s := launch(t, true, "--database", through, "--nats", testenv.NATS(t).URL(), "--shutdown-timeout", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
 	took, err := s.End(t)
 	if took > grace+slack {
@@ -216,11 +209,7 @@ func TestSettingsOfStreams(t *testing.T) {
 // A demo whose reader goes away stops its servers and leaves no data of theirs.
 func TestADemoThatNobodyReads(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "demo-") //nolint:usetesting // a private PostgreSQL has to get through to it
-	testenv.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a failed test may leave more
-	testenv.NoError(t, os.Chmod(dir, 0o755))
-	place := filepath.Join(dir, "bank")
+	place := filepath.Join(testenv.Dir(t), "bank")
 	cmd := command(t, nil, "demo", "--dir", place, "--accounts", "300", "--pdfs", "50")
 	var log testenv.Log
 	cmd.Stderr = &log
@@ -550,21 +539,10 @@ func TestNATSConfig(t *testing.T) {
 	}
 }
 
-// reachable is a new directory that a private PostgreSQL gets through to, which runs as another user when the test is
-// root's.
-func reachable(t *testing.T) string {
-	t.Helper()
-	data := t.TempDir()
-	for dir := data; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		testenv.NoError(t, os.Chmod(dir, 0o755))
-	}
-	return data
-}
-
 // alone is a serve with servers of its own. A stop of it that is held up does not end by itself.
 func alone(t *testing.T) (s *server, postmaster string) {
 	t.Helper()
-	data := reachable(t)
+	data := testenv.Dir(t)
 	s = launch(t, true, "--data-dir", data, "--nats-listen", "127.0.0.1:0", "--shutdown-timeout", "10m")
 	text := testenv.Must(os.ReadFile(filepath.Join(data, "postgres", "cluster", "postmaster.pid")))(t)
 	postmaster, _, _ = strings.Cut(string(text), "\n")

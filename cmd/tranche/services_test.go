@@ -191,26 +191,25 @@ func TestConformanceAsTheNode(t *testing.T) {
 func TestConformanceTells(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
-	program := testenv.NodeService(t, filepath.Join("..", "..", "examples", "node"))
+	program := filepath.Join("..", "..", "examples", "python", "service.py")
 	record := filepath.Join(t.TempDir(), "record")
-	arguments := []string{"conformance", "--endpoint", "node-interest", "--only", "list", "--only", "binary",
+	arguments := []string{"conformance", "--endpoint", "python-interest", "--only", "list", "--only", "binary",
 		"--record", record, "--"}
-	service := []string{"node", program}
-	r := runProgram(t, nil, "", append(arguments, service...)...)
+	r := runProgram(t, nil, "", append(arguments, "python3", "-u", program)...)
 	b.want(r, cli.ExitOK, "ok       must   list", "left out should binary", "1 passed, 0 failed, 1 left out")
 	checkRecord(t, record)
 
-	message := filepath.Join(filepath.Dir(program), "node_modules", "tranche-endpoints", "lib", "reply.js")
-	source := testenv.Must(os.ReadFile(message))(t)
-	source = []byte(strings.Replace(string(source), "String(this.total)", "String(this.total + 1)", 1))
-	testenv.NoError(t, os.WriteFile(message, source, 0o600))
-	arguments = []string{"conformance", "--endpoint", "node-interest", "--only", "final", "--"}
-	r = runProgram(t, nil, "", append(arguments, service...)...)
+	source := string(testenv.Must(os.ReadFile(program))(t))
+	program = filepath.Join(t.TempDir(), "service.py")
+	source = strings.Replace(source, `"Tranche-Final": slots`, `"Tranche-Final": slots + 1`, 1)
+	testenv.NoError(t, os.WriteFile(program, []byte(source), 0o600))
+	arguments = []string{"conformance", "--endpoint", "python-interest", "--only", "final", "--", "python3", "-u", program}
+	r = runProgram(t, nil, "", arguments...)
 	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items that were left out", `got:      Tranche-Final "51"`,
 		"docs/protocol.md, Several messages",
 		"1 failed")
 	var report conformance.Report
-	r = runProgram(t, nil, "", append(append([]string{"--json"}, arguments...), service...)...)
+	r = runProgram(t, nil, "", append([]string{"--json"}, arguments...)...)
 	if err := json.Unmarshal([]byte(r.out), &report); err != nil || r.code != cli.ExitOther ||
 		report.Count(conformance.Failed) != 1 {
 		t.Errorf("got exit code %d (%v) and %s", r.code, err, r.out)

@@ -98,21 +98,6 @@ func TestRedeliverAndReissue(t *testing.T) {
 	}
 }
 
-func TestKillBeforeReply(t *testing.T) {
-	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.Timeout(patience))
-	kit.Serve(serveBooks)
-	kit.Serve(serveBooks)
-	kill := kit.KillBeforeReply("books")
-	reply := kit.Send("books", endpointstest.Item("A", account{Balance: 1}))
-	dead := kill.Wait()
-	if len(reply.Slots) != 1 {
-		t.Errorf("got %+v", reply)
-	}
-	dead.Kill() // twice is once
-	dead.Stop()
-}
-
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t, endpointstest.Timeout(patience))

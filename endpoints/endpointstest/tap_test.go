@@ -70,14 +70,3 @@ func TestNextOp(t *testing.T) {
 		}
 	}
 }
-
-// FuzzNextOp holds the reader to never reading past the end.
-func FuzzNextOp(f *testing.F) {
-	f.Add([]byte("HPUB a b 3 5\r\nh\r\nhi\r\n"))
-	f.Add([]byte("MSG a 1 b -2\r\nhi\r\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, size := nextOp(b); size < 0 || size > len(b) {
-			t.Errorf("%d of %d bytes", size, len(b))
-		}
-	})
-}

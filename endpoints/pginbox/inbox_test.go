@@ -2,9 +2,6 @@ package pginbox_test
 
 import (
 	"context"
-	"net"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -194,24 +191,14 @@ func (w commitWatch) TraceQueryStart(
 func (commitWatch) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // through returns a pool on the bundle's database that goes through a proxy, which watch gets before each commit.
-func (b *bundle) through(watch func(*testenv.Proxy)) (*pgxpool.Pool, *testenv.Proxy) {
+func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
 	b.t.Helper()
-	config := b.pool.Config()
-	host, port := config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port))
-	target := net.JoinHostPort(host, port)
-	if strings.HasPrefix(host, "/") {
-		target = filepath.Join(host, ".s.PGSQL."+port)
-	}
-	proxy := testenv.NewProxy(b.t, target)
-	address, text, err := net.SplitHostPort(proxy.Addr())
-	check(b.t, err)
-	number := testenv.Must(strconv.ParseUint(text, 10, 16))(b.t)
-	config.ConnConfig.Host, config.ConnConfig.Port = address, uint16(number)
-	config.ConnConfig.TLSConfig, config.ConnConfig.Fallbacks = nil, nil
+	through, proxy := testenv.Through(b.t, b.pool.Config().ConnString())
+	config := testenv.Must(pgxpool.ParseConfig(through))(b.t)
 	config.ConnConfig.Tracer = commitWatch{commits: func() { watch(proxy) }}
 	pool := testenv.Must(pgxpool.NewWithConfig(b.t.Context(), config))(b.t)
 	b.t.Cleanup(pool.Close)
-	return pool, proxy
+	return pool
 }
 
 // TestCommitOfUnknownOutcome has PostgreSQL commit, and the service never hear of it.
@@ -221,7 +208,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	var lost atomic.Bool
 	var healing sync.WaitGroup
 	t.Cleanup(healing.Wait)
-	pool, _ := b.through(func(proxy *testenv.Proxy) {
+	pool := b.through(func(proxy *testenv.Proxy) {
 		if lost.Swap(true) {
 			return
 		}

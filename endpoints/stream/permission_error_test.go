@@ -41,13 +41,3 @@ func TestReadViolation(t *testing.T) {
 		}
 	}
 }
-
-func FuzzReadViolation(f *testing.F) {
-	f.Add(`Permissions Violation for Publish to "tranche.reply.x"`)
-	f.Add(`Permissions Violation for Subscription to "_INBOX.x.*" using queue "q"`)
-	f.Fuzz(func(t *testing.T, text string) {
-		if found, _, ok := ReadViolation(text, "_INBOX"); ok && found.Subject == "" {
-			t.Errorf("%q names nothing to grant", text)
-		}
-	})
-}

@@ -42,16 +42,6 @@ func TestReturnTakesNothingElse(t *testing.T) {
 	}
 }
 
-func FuzzParseReturn(f *testing.F) {
-	f.Add("tranche.stage.statement.1.0.accounts")
-	f.Add("tranche.call.web.Zk3.accounts")
-	f.Fuzz(func(t *testing.T, subject string) {
-		if r, err := ParseReturn(subject); err == nil && r.String() != subject {
-			t.Fatalf("%q is read as %+v", subject, r)
-		}
-	})
-}
-
 // FuzzReadMeta changes one header of a good request.
 func FuzzReadMeta(f *testing.F) {
 	for _, name := range []string{HeaderStep, HeaderAttempt, HeaderDeliveries, HeaderRequeued} {
@@ -79,8 +69,8 @@ func FuzzReadMeta(f *testing.F) {
 
 func TestStack(t *testing.T) {
 	t.Parallel()
-	s := Stack("").Push("statement", 1).Push("accounts", 2)
-	if s != "statement:1,accounts:2" || s.Depth() != 2 {
+	s := Stack("").Push("statement", 1).PushAs("accounts", 2, "debit")
+	if s != "statement:1,accounts:2:debit" || s.Depth() != 2 {
 		t.Errorf("got %q of depth %d", s, s.Depth())
 	}
 	if got, err := ParseStack(string(s)); err != nil || got != s {
@@ -91,7 +81,8 @@ func TestStack(t *testing.T) {
 		t.Errorf("a stack of %d: %v", MaxStack, err)
 	}
 	for _, bad := range []string{
-		deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20),
+		deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20), "a:1:", "a:1:b:c",
+		"a:1:b.c", "a::b",
 	} {
 		if got, err := ParseStack(bad); err == nil {
 			t.Errorf("%.40q is taken for %q", bad, got)
@@ -111,32 +102,6 @@ func TestFlowIDsCarryTheRequest(t *testing.T) {
 			t.Errorf("%s is no UUID of version 5", slice)
 		}
 	}
-}
-
-func TestStackNamesOneOfSeveralQuestions(t *testing.T) {
-	t.Parallel()
-	s := Stack("").PushAs("transfer", 1, "debit").PushAs("ledger", 2, "")
-	if s != "transfer:1:debit,ledger:2" {
-		t.Errorf("got %q", s)
-	}
-	if got, err := ParseStack(string(s)); err != nil || got != s {
-		t.Errorf("%q is read as %q, %v", s, got, err)
-	}
-	for _, bad := range []string{"a:1:", "a:1:b:c", "a:1:b.c", "a::b"} {
-		if got, err := ParseStack(bad); err == nil {
-			t.Errorf("%q is taken for %q", bad, got)
-		}
-	}
-}
-
-func FuzzParseStack(f *testing.F) {
-	f.Add("statement:1,accounts:2:debit")
-	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseStack(text)
-		if err == nil && (string(s) != text || s.Depth() > MaxStack) {
-			t.Fatalf("%q is read as %q", text, s)
-		}
-	})
 }
 
 // What was typed with a slip finds the endpoint that was meant: a letter too many, too few, another, or two in turn.
@@ -289,8 +254,16 @@ func TestPartsCountForTheSizeOfARequest(t *testing.T) {
 	}
 }
 
-func TestRequestRefusesOddParts(t *testing.T) {
+func TestRequestRefusesOddParamsAndParts(t *testing.T) {
 	t.Parallel()
+	const items = `"items":[{"i":1,"k":"k","d":2}]`
+	bodies := map[string]string{
+		`{"params":["2026"],` + items + `}`:               ReasonJSON,
+		`{"params":null,` + items + `}`:                   ReasonJSON,
+		`{"params":{"year":2026},` + items + `}`:          ReasonJSON,
+		`{"params":{"a":"1","\u0061":"2"},` + items + `}`: ReasonSlot,
+		`{"params":{},` + items + `,"params":{}}`:         ReasonSlot,
+	}
 	many := make([]string, MaxParts+1)
 	for n := range many {
 		many[n] = fmt.Sprintf(`"p%d":{"d":1}`, n)
@@ -312,10 +285,13 @@ func TestRequestRefusesOddParts(t *testing.T) {
 		`{` + strings.Join(many, ",") + `}`: ReasonTooMany,
 		`{"a":{"d":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}}`: ReasonDepth,
 	} {
-		r, err := ParseRequest(with(newMeta()), []byte(`{"items":[{"i":1,"k":"k","p":`+parts+`}]}`), Limits{})
+		bodies[`{"items":[{"i":1,"k":"k","p":`+parts+`}]}`] = reason
+	}
+	for body, reason := range bodies {
+		r, err := ParseRequest(with(newMeta()), []byte(body), Limits{})
 		var bad *MalformedError
 		if !errors.As(err, &bad) || bad.Reason != reason || len(r.Items) != 0 {
-			t.Errorf("%.60s: %v, want %s", parts, err, reason)
+			t.Errorf("%.90s: %v, want %s", body, err, reason)
 		}
 	}
 }

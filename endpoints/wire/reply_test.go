@@ -536,24 +536,6 @@ func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 	}
 }
 
-func TestRequestRefusesOddParams(t *testing.T) {
-	t.Parallel()
-	const items = `"items":[{"i":1,"k":"k","d":2}]`
-	for body, reason := range map[string]string{
-		`{"params":["2026"],` + items + `}`:               ReasonJSON,
-		`{"params":null,` + items + `}`:                   ReasonJSON,
-		`{"params":{"year":2026},` + items + `}`:          ReasonJSON,
-		`{"params":{"a":"1","\u0061":"2"},` + items + `}`: ReasonSlot,
-		`{"params":{},` + items + `,"params":{}}`:         ReasonSlot,
-	} {
-		r, err := ParseRequest(with(newMeta()), []byte(body), Limits{})
-		var bad *MalformedError
-		if !errors.As(err, &bad) || bad.Reason != reason || len(r.Items) != 0 {
-			t.Errorf("%s: %v, want %s", body, err, reason)
-		}
-	}
-}
-
 func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 	t.Parallel()
 	const limit = 4096

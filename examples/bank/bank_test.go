@@ -2,7 +2,6 @@ package bank_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -10,14 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -82,16 +78,20 @@ func TestEndpoints(t *testing.T) {
 	} {
 		t.Run(test.endpoint, func(t *testing.T) {
 			t.Parallel()
-			db, nc := database(t), testenv.Conn(t, testenv.NATS(t))
+			db, kit := database(t), endpointstest.New(t, endpointstest.Timeout(time.Minute))
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- test.serve(ctx, nc, db, nil) }()
-			got := ask(t, nc, test.endpoint, []string{"3", "1", "2", "seven"})
+			go func() { ended <- test.serve(ctx, kit.Conn(), db, nil) }()
+			var items []endpointstest.Part
+			for _, key := range []string{"3", "1", "2", "seven"} {
+				items = append(items, endpointstest.Item(key, map[string]string{"account": key, "form": "pdf"}))
+			}
+			reply := kit.Send(test.endpoint, items...)
 			cancel()
 			must(t, <-ended)
 			for key, answer := range test.want {
-				if got[key] != answer {
-					t.Errorf("account %s: got %s, want %s", key, got[key], answer)
+				if slot, _ := reply.Slot(key); text(slot) != answer {
+					t.Errorf("account %s: got %s, want %s", key, text(slot), answer)
 				}
 			}
 			if entries, accounts := ledger(t, db); entries != 3 || accounts != 3 {
@@ -103,39 +103,6 @@ func TestEndpoints(t *testing.T) {
 
 func serveMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *zap.Logger) error {
 	return bank.ServeMail(ctx, nc, db, "statement", log)
-}
-
-// ask sends a request as a node does and returns the answers by key.
-func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string]string {
-	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
-	must(t, err)
-	_, err = stream.Ensure(t.Context(), js, stream.Config{})
-	must(t, err)
-	must(t, stream.EnsureConsumer(t.Context(), js, endpoint, stream.ConsumerSettings{}))
-	replies, err := stream.EnsureRecorder(t.Context(), js)
-	must(t, err)
-	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
-	request := wire.NewRequestBuilder(endpoint, meta, int(nc.MaxPayload()))
-	for i, key := range keys {
-		payload, err := json.Marshal(map[string]string{"account": key, "form": "pdf"})
-		must(t, err)
-		request.Add(i, key, payload)
-	}
-	_, err = js.PublishMsg(t.Context(), request.Msg())
-	must(t, err)
-
-	answers := map[string]string{}
-	for len(answers) < len(keys) {
-		msg, err := replies.Next(jetstream.FetchMaxWait(time.Minute))
-		must(t, err)
-		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
-		must(t, err)
-		for _, slot := range reply.Slots {
-			answers[keys[slot.Ordinal]] = text(slot)
-		}
-	}
-	return answers
 }
 
 func text(slot wire.Slot) string {
@@ -219,32 +186,6 @@ func TestBranchesTurnAwayWhatIsTooMuch(t *testing.T) {
 	}
 	if entries, _ := ledger(t, db); entries != 1 {
 		t.Errorf("the ledger has %d entries, want 1: whoever was turned away was not asked for", entries)
-	}
-}
-
-func TestLedgerLosesNothing(t *testing.T) {
-	t.Parallel()
-	db := database(t)
-	written := bank.NewLedger(db)
-	var group errgroup.Group
-	for worker := range int32(16) {
-		group.Go(func() error {
-			for i := range int32(20) {
-				if err := written.Write(t.Context(), worker*100+i); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	must(t, group.Wait())
-	if entries, accounts := ledger(t, db); entries != 320 || accounts != 320 {
-		t.Errorf("%d entries for %d accounts, want 320", entries, accounts)
-	}
-	_, err := db.Exec(t.Context(), `DROP TABLE asked`)
-	must(t, err)
-	if err := written.Write(t.Context(), 1); err == nil {
-		t.Error("an entry that was not written is no error")
 	}
 }
 

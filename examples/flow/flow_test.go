@@ -46,13 +46,6 @@ func checkStatements(t *testing.T, reply *endpointstest.Reply) {
 	}
 }
 
-func TestStatementsAreJoined(t *testing.T) {
-	t.Parallel()
-	kit := endpointstest.New(t)
-	kit.Serve(serve)
-	checkStatements(t, kit.Send(StatementEndpoint, customers()...))
-}
-
 func TestAnotherInstanceGoesOn(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t)

@@ -58,15 +58,3 @@ func TestInterestIsBookedOnce(t *testing.T) {
 		t.Errorf("the balances are %d cents", n)
 	}
 }
-
-func TestAnotherRunBooksAgain(t *testing.T) {
-	t.Parallel()
-	pool, books := open(t)
-	kit := endpointstest.New(t)
-	kit.Serve(books.serve)
-	kit.Send("book-interest", endpointstest.Item("A", nil))
-	kit.Send("book-interest", endpointstest.Item("A", nil))
-	if n := sum(t, pool, `SELECT count(*) FROM ledger_bookings`); n != 2 {
-		t.Errorf("%d bookings of two runs", n)
-	}
-}

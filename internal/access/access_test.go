@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -94,13 +91,8 @@ func keep(t *testing.T, store *wqdatabase.DB, name, secret string) {
 // Who cannot be checked any more, because PostgreSQL has gone silent, is ended too: it may have been revoked.
 func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	t.Parallel()
-	database := testenv.Database(t)
-	direct := testenv.Must(pgconn.ParseConfig(database))(t)
-	_, address := pgconn.NetworkAddress(direct.Host, direct.Port)
-	proxy := testenv.NewProxy(t, address)
-	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
-		Path: direct.Database, RawQuery: "sslmode=disable"}
-	store, release, err := wqdatabase.Open(t.Context(), through.String(), wqdatabase.PoolConfig{MaxConns: 2})
+	through, proxy := testenv.Through(t, testenv.Database(t))
+	store, release, err := wqdatabase.Open(t.Context(), through, wqdatabase.PoolConfig{MaxConns: 2})
 	testenv.NoError(t, err)
 	t.Cleanup(release)
 	t.Cleanup(proxy.Heal)

@@ -14,9 +14,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// described calls a check with each operation of the document.
-func described(t *testing.T, check func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation)) {
-	t.Helper()
+// Every operation of the document says what it does, whatever it needs to say no to, and gives examples that are what
+// they are examples of.
+func TestEveryOperationIsDescribed(t *testing.T) {
+	t.Parallel()
 	doc := api.Document()
 	seen := 0
 	for path, item := range doc.Paths {
@@ -27,7 +28,12 @@ func described(t *testing.T, check func(t *testing.T, doc *huma.OpenAPI, op *hum
 				continue
 			}
 			seen++
-			t.Run(method+" "+path, func(t *testing.T) { t.Parallel(); check(t, doc, op) })
+			t.Run(method+" "+path, func(t *testing.T) {
+				t.Parallel()
+				checkWords(t, doc, op)
+				checkRefusals(t, doc, op)
+				checkExamples(t, doc, op)
+			})
 		}
 	}
 	if seen < 50 {
@@ -35,105 +41,94 @@ func described(t *testing.T, check func(t *testing.T, doc *huma.OpenAPI, op *hum
 	}
 }
 
-func TestEveryOperationIsDescribed(t *testing.T) {
-	t.Parallel()
-	described(t, func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
-		t.Helper()
-		if op.OperationID == "" || op.Summary == "" || strings.HasSuffix(op.Summary, ".") {
-			t.Errorf("the operation %q has no id, or its summary %q is none", op.OperationID, op.Summary)
-		}
-		if len(op.Tags) != 1 || !slices.ContainsFunc(doc.Tags, func(g *huma.Tag) bool { return g.Name == op.Tags[0] }) {
-			t.Errorf("tags %q are not one of the document's", op.Tags)
-		}
-		role, _ := op.Extensions["x-tranche-role"].(string)
-		if !slices.Contains([]string{"none", "viewer", "operator", "admin"}, role) {
-			t.Errorf("role %q: say in its registration who may do it", role)
-		}
-		if role != "none" && len(op.Security) == 0 {
-			t.Error("it does not say how to say who one is")
-		}
-		for _, way := range op.Security {
-			for name := range way {
-				if doc.Components.SecuritySchemes[name] == nil {
-					t.Errorf("security scheme %q is not described", name)
-				}
+func checkWords(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
+	t.Helper()
+	if op.OperationID == "" || op.Summary == "" || strings.HasSuffix(op.Summary, ".") {
+		t.Errorf("the operation %q has no id, or its summary %q is none", op.OperationID, op.Summary)
+	}
+	if len(op.Tags) != 1 || !slices.ContainsFunc(doc.Tags, func(g *huma.Tag) bool { return g.Name == op.Tags[0] }) {
+		t.Errorf("tags %q are not one of the document's", op.Tags)
+	}
+	role, _ := op.Extensions["x-tranche-role"].(string)
+	if !slices.Contains([]string{"none", "viewer", "operator", "admin"}, role) {
+		t.Errorf("role %q: say in its registration who may do it", role)
+	}
+	if role != "none" && len(op.Security) == 0 {
+		t.Error("it does not say how to say who one is")
+	}
+	for _, way := range op.Security {
+		for name := range way {
+			if doc.Components.SecuritySchemes[name] == nil {
+				t.Errorf("security scheme %q is not described", name)
 			}
 		}
-		for _, p := range op.Parameters {
-			if p.Description == "" {
-				t.Errorf("parameter %s has no description", p.Name)
-			}
+	}
+	for _, p := range op.Parameters {
+		if p.Description == "" {
+			t.Errorf("parameter %s has no description", p.Name)
 		}
-	})
+	}
 }
 
-// Whatever an operation needs to say no to, it says that it may.
-func TestEveryRefusalIsDescribed(t *testing.T) {
-	t.Parallel()
-	described(t, func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
-		t.Helper()
-		want := []string{"403", "500", "503"}
-		if op.Extensions["x-tranche-role"] != "none" {
-			want = append(want, "401")
-		}
-		if strings.Contains(op.Path, "{") {
-			want = append(want, "404")
-		}
-		if op.RequestBody != nil {
-			want = append(want, "400", "413", "422")
-		}
-		success := false
-		for code, answer := range op.Responses {
-			if code[0] == '2' {
-				success = true
-				if answer.Description == "" {
-					t.Errorf("answer %s has no description", code)
-				}
-				continue
+func checkRefusals(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
+	t.Helper()
+	want := []string{"403", "500", "503"}
+	if op.Extensions["x-tranche-role"] != "none" {
+		want = append(want, "401")
+	}
+	if strings.Contains(op.Path, "{") {
+		want = append(want, "404")
+	}
+	if op.RequestBody != nil {
+		want = append(want, "400", "413", "422")
+	}
+	success := false
+	for code, answer := range op.Responses {
+		if code[0] == '2' {
+			success = true
+			if answer.Description == "" {
+				t.Errorf("answer %s has no description", code)
 			}
-			if answer.Ref != "" {
-				answer = doc.Components.Responses[strings.TrimPrefix(answer.Ref, "#/components/responses/")]
-			}
-			if code[0] != '3' && (answer == nil || answer.Content["application/problem+json"] == nil) {
-				t.Errorf("answer %s is no problem document", code)
-			}
+			continue
 		}
-		for _, code := range want {
-			if op.Responses[code] == nil {
-				t.Errorf("answer %s is not described", code)
-			}
+		if answer.Ref != "" {
+			answer = doc.Components.Responses[strings.TrimPrefix(answer.Ref, "#/components/responses/")]
 		}
-		if !success {
-			t.Errorf("there is no answer that says yes among %q", slices.Collect(maps.Keys(op.Responses)))
+		if code[0] != '3' && (answer == nil || answer.Content["application/problem+json"] == nil) {
+			t.Errorf("answer %s is no problem document", code)
 		}
-	})
+	}
+	for _, code := range want {
+		if op.Responses[code] == nil {
+			t.Errorf("answer %s is not described", code)
+		}
+	}
+	if !success {
+		t.Errorf("there is no answer that says yes among %q", slices.Collect(maps.Keys(op.Responses)))
+	}
 }
 
-// Examples are what they are examples of.
-func TestEveryBodyHasAnExample(t *testing.T) {
-	t.Parallel()
-	described(t, func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
-		t.Helper()
-		if op.RequestBody == nil {
-			return
+func checkExamples(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
+	t.Helper()
+	if op.RequestBody == nil {
+		return
+	}
+	for kind, content := range op.RequestBody.Content {
+		if content.Example == nil {
+			t.Errorf("the body as %s has no example; add it to describe_examples.go", kind)
+			continue
 		}
-		for kind, content := range op.RequestBody.Content {
-			if content.Example == nil {
-				t.Errorf("the body as %s has no example; add it to describe_examples.go", kind)
-				continue
-			}
-			if kind != "application/json" {
-				continue
-			}
-			text := testenv.Must(json.Marshal(content.Example))(t)
-			var value any
-			testenv.NoError(t, json.Unmarshal(text, &value))
-			found := &huma.ValidateResult{}
-			huma.Validate(doc.Components.Schemas, content.Schema, huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, value,
-				found)
-			for _, e := range found.Errors {
-				t.Errorf("the example does not fit: %v", e)
-			}
+		if kind != "application/json" {
+			continue
 		}
-	})
+		text := testenv.Must(json.Marshal(content.Example))(t)
+		var value any
+		testenv.NoError(t, json.Unmarshal(text, &value))
+		found := &huma.ValidateResult{}
+		huma.Validate(doc.Components.Schemas, content.Schema, huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, value,
+			found)
+		for _, e := range found.Errors {
+			t.Errorf("the example does not fit: %v", e)
+		}
+	}
 }

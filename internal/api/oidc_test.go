@@ -222,15 +222,9 @@ func TestAProviderThatIsAway(t *testing.T) {
 		t.Errorf("with a token: %d %s", code, text)
 	}
 	p.GoAway(false)
-	deadline, tick := time.After(2*time.Minute), time.NewTicker(50*time.Millisecond)
-	defer tick.Stop()
-	for b.Send(http.MethodGet, kernel.OIDCLogin, "").StatusCode != http.StatusSeeOther {
-		select {
-		case <-deadline:
-			t.Fatal("the login does not come back with the provider")
-		case <-tick.C:
-		}
-	}
+	apitest.Eventually(t, "the login comes back with the provider", func() bool {
+		return b.Send(http.MethodGet, kernel.OIDCLogin, "").StatusCode == http.StatusSeeOther
+	})
 	back, cookie := b.Begin(p, "/")
 	if answer := b.Send(http.MethodGet, back, "", cookie...); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("the login is answered %d", answer.StatusCode)

@@ -104,6 +104,8 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 		"endpoint=echo&max_failed=some":                       "max_failed: want a number of items like 500, a percentage",
 		"endpoint=echo&priority=3000000000":                   "priority: 3000000000",
 		"endpoint=echo&retry_codes=" + url.QueryEscape("a b"): `retry_codes: "a b"`,
+		"endpoint=echo&done_by=06:00":                         "done_by: want a time of day and the zone of its clock",
+		"endpoint=echo&done_by=2001-01-31T06:00:00Z":          "done_by: 2001-01-31T06:00:00Z has passed",
 		"endpoint=echo&timeout=0s":                            "timeout: 0s is not within 1ms to 24h",
 	} {
 		b.Refused(422, detail, http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(apitest.Three))

@@ -40,10 +40,11 @@ type ScheduleTimes struct {
 	Warnings []string          `json:"warnings" nullable:"false"`
 }
 
-// FireList is a page of a schedule's past due times.
-type FireList struct {
-	Fires []schedulestore.Fire `json:"fires" nullable:"false"`
-	Next  *time.Time           `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+// OccurrenceList is a page of a schedule's past due times.
+type OccurrenceList struct {
+	Occurrences []schedulestore.Occurrence `json:"occurrences" nullable:"false"`
+
+	Next *time.Time `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
 const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. Its name field, or else the query, names
@@ -84,8 +85,8 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	}), s.previewSchedule)
 	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
 		"The next due times of a schedule"), s.scheduleTimes)
-	kernel.Register(s.Kernel, api, kernel.Get("list-fires", "/schedules/{name}/fires",
-		"Past due times of a schedule, and their outcomes"), s.listFires)
+	kernel.Register(s.Kernel, api, kernel.Get("list-occurrences", "/schedules/{name}/history",
+		"Past due times of a schedule, and their outcomes"), s.listOccurrences)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
 		Summary:       "Start a run now",
@@ -189,31 +190,31 @@ func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
 	return out, err
 }
 
-func (s *scheduleRoutes) listFires(ctx context.Context, in *struct {
+func (s *scheduleRoutes) listOccurrences(ctx context.Context, in *struct {
 	DocumentPath
 	State string `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
 
 	Before time.Time `query:"before" doc:"only due times before this one"`
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"100"`
 },
-) (FireList, error) {
-	fires, more, err := schedulestore.New(s.Store).Fires(ctx, schedulestore.FireFilter{
-		Schedule: in.Document, State: schedulestore.FireState(in.State), Before: in.Before, Limit: in.Limit,
+) (OccurrenceList, error) {
+	occurrences, more, err := schedulestore.New(s.Store).Occurrences(ctx, schedulestore.OccurrenceFilter{
+		Schedule: in.Document, State: schedulestore.OccurrenceState(in.State), Before: in.Before, Limit: in.Limit,
 	})
 	if err != nil {
-		return FireList{}, kernel.Seen(err, seeSchedules)
+		return OccurrenceList{}, kernel.Seen(err, seeSchedules)
 	}
-	out := FireList{Fires: append([]schedulestore.Fire{}, fires...)}
+	out := OccurrenceList{Occurrences: append([]schedulestore.Occurrence{}, occurrences...)}
 	if more {
-		out.Next = &fires[len(fires)-1].Due
+		out.Next = &occurrences[len(occurrences)-1].Due
 	}
 	return out, nil
 }
 
-func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *DocumentChange) (schedulestore.Fire, error) {
-	fire, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Document, in.Name)
+func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *DocumentChange) (schedulestore.Occurrence, error) {
+	occurrence, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Document, in.Name)
 	s.wakeSchedules()
-	return fire, kernel.Seen(err, seeSchedules)
+	return occurrence, kernel.Seen(err, seeSchedules)
 }
 
 func (s *scheduleRoutes) set(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error) {

@@ -1,33 +1,23 @@
 package api_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/zap/zaptest"
-
-	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/orchestrator"
 	scheduling "github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 func TestTheWayOfASchedule(t *testing.T) {
@@ -63,13 +53,13 @@ func TestTheWayOfASchedule(t *testing.T) {
 		t.Fatalf("the list is %+v", list)
 	}
 	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
-		s.Last == nil || s.Last.Kind != schedule.FireNow || s.Last.AskedBy != "ann" {
+		s.Last == nil || s.Last.Kind != schedule.OccurrenceNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
 	}
-	var fires api.FireList
-	b.Read("/schedules/night/fires?state=due", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireWaiting {
-		t.Errorf("fires are %+v", fires)
+	var occurrences api.OccurrenceList
+	b.Read("/schedules/night/history?state=due", &occurrences)
+	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceWaiting {
+		t.Errorf("occurrences are %+v", occurrences)
 	}
 	if code, text = b.Schedule("/schedules/night/resume", ""); code != 200 || !strings.Contains(text, `"active"`) {
 		t.Errorf("resume: %d %s", code, text)
@@ -80,9 +70,9 @@ func TestTheWayOfASchedule(t *testing.T) {
 	for _, path := range []string{"/schedules/night", "/schedules/night/next"} {
 		b.Refused(404, "was deleted: not found; see tranche schedule list", http.MethodGet, api.Prefix+path, nil)
 	}
-	b.Read("/schedules/night/fires", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireSkipped {
-		t.Errorf("what a deleted schedule did: %+v", fires)
+	b.Read("/schedules/night/history", &occurrences)
+	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceSkipped {
+		t.Errorf("what a deleted schedule did: %+v", occurrences)
 	}
 }
 
@@ -130,129 +120,47 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	for _, action := range []string{"run-now", "pause", "resume"} {
 		b.Refused(404, "tranche schedule list", http.MethodPost, api.Prefix+"/schedules/nope/"+action, nil)
 	}
-	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/fires", nil)
+	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/history", nil)
 }
 
-// clockwork is a node that starts schedules, as serve puts it together.
-type clockwork struct {
-	node   atomic.Pointer[orchestrator.Node]
-	server *api.Server
-	url    string
-	stop   func()
-}
-
-func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduling.Started, error) {
-	return c.server.Starter().StartFire(ctx, job)
-}
-func (c *clockwork) Permanent(err error) bool   { return c.server.Starter().Permanent(err) }
-func (c *clockwork) WakeLeaderTask(name string) { c.node.Load().WakeLeaderTask(name) }
-func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
-	return c.node.Load().Runs().Pause(ctx, in)
-}
-
-func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Cancelled, error) {
-	return c.node.Load().Runs().Cancel(ctx, in)
-}
-
-func startClockwork(t *testing.T, store *database.DB, ns testenv.Server, files *scheduling.Files) *clockwork {
-	t.Helper()
-	c := &clockwork{}
-	log := zaptest.NewLogger(t)
-	task := testenv.Must(scheduling.New(store, c, c, scheduling.Config{Log: log}))(t)
-	nc := testenv.Conn(t, ns)
-	node := testenv.Must(orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
-		LeaderTasks: []orchestrator.LeaderTask{task.LeaderTask()},
-		Streams:     stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}))(t)
-	c.node.Store(node)
-	c.server = testenv.Must(api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"},
-		Schedules: api.Schedules{
-			Files: files, Wake: func() { node.WakeLeaderTask(scheduling.TaskName) },
-		}}))(t)
-	e := &apitest.Engine{Bench: &apitest.Bench{T: t}}
-	stop := e.Keep(node.Run)
-	c.stop = func() { stop(); task.Wait() }
-	t.Cleanup(c.stop)
-	select {
-	case <-node.Ready():
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the node did not get ready")
-	}
-	web := httptest.NewServer(c.server.Handler())
-	t.Cleanup(web.Close)
-	c.url = web.URL
-	return c
-}
-
-// Two nodes, of which the one that leads is stopped in the middle: each due time has one run, with its own parameters,
-// and the runs follow each other.
-func TestEachDueTimeHasOneRun(t *testing.T) {
+// What an occurrence starts is a run of its own: with the parameters of its due time, the items of its file, and a key by
+// which the next leader finds it again.
+func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	t.Parallel()
-	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	store := database.New(pool)
+	b := apitest.Setup(t)
 	dir := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600))
 	files := testenv.Must(scheduling.OpenFiles(dir))(t)
 	t.Cleanup(func() { _ = files.Close() })
-	first := startClockwork(t, store, ns, files)
-	second := startClockwork(t, store, ns, files)
-	b := &apitest.Bench{T: t, Pool: pool, Store: store, URL: first.url}
-	e := &apitest.Engine{Bench: b, Ns: ns}
-	e.Serve(func(svc *endpoints.Service) error {
-		return endpoints.HandleEach(svc, "echo", func(_ context.Context, in json.RawMessage) (json.RawMessage, error) {
-			return in, nil
-		})
-	})
-
-	code, text := b.Schedule("/schedules", "name: often\nevery: 720h\nendpoint: echo\nsettings: {chunk: 2}\n"+
-		"params: {at: \"{due.unix}\"}\nrun_name: \"{schedule} {due}\"\nitems: {file: customers.csv}\noverlap: queue\n"+
-		"misfire: all\nmisfire_limit: 5\n")
-	if code != 200 || strings.Contains(text, "warnings") {
-		t.Fatalf("apply: %d %s", code, text)
+	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{Schedules: api.Schedules{Files: files}})
+	const text = "name: often\nevery: 720h\nendpoint: echo\nsettings: {chunk: 2}\nparams: {at: \"{due.unix}\"}\n" +
+		"run_name: \"{schedule} {due}\"\nitems: {file: customers.csv}\n"
+	if code, answer := b.Schedule("/schedules", text); code != 200 || strings.Contains(answer, "warnings") {
+		t.Fatalf("apply: %d %s", code, answer)
 	}
-	// None comes in the midst of the test.
-	const past = `UPDATE schedule SET next_due = next_due - 8 * interval '720 h'`
-	testenv.Must(pool.Exec(t.Context(), past))(t)
-	first.node.Load().WakeLeaderTask(scheduling.TaskName)
-	look := func() (ended, ahead int) {
-		t.Helper()
-		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),
-			(SELECT count(*) FROM batchrun WHERE state IN ('loading', 'running')) +
-			(SELECT count(*) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting'))`).Scan(&ended, &ahead))
-		return ended, ahead
-	}
-	apitest.Eventually(t, "the first run has ended", func() bool {
-		ended, _ := look()
-		return ended >= 1
-	})
-	first.stop()
-	b.URL = second.url
-	now, text := b.Schedule("/schedules/often/run-now", "")
-	if now != http.StatusAccepted {
-		t.Fatalf("run now: %d %s", now, text)
-	}
-	apitest.Within(t, 3*time.Minute, "all runs have ended", func() bool {
-		ended, ahead := look()
-		return ended >= 6 && ahead == 0
-	})
-
-	var fires api.FireList
-	b.Read("/schedules/often/fires?state=started", &fires)
-	runs := map[workqueue.RunID]bool{}
-	for _, f := range fires.Fires {
-		runs[*f.Run] = true
-		run, err := inspect.New(store).Run(t.Context(), *f.Run)
-		if err != nil || run.Items != 3 || run.Done != 3 || run.Params["at"] != fmt.Sprint(f.Due.Unix()) {
-			t.Errorf("the run of %s is %+v, %v", f.Due, run, err)
+	lease := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Engine.ID, time.Hour))(t)
+	seen := map[workqueue.RunID]bool{}
+	for range 2 {
+		fire := testenv.Must(schedule.New(b.Store).RunScheduleNow(t.Context(), "often", "ann"))(t)
+		claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease,
+			schedule.OccurrenceKey{Schedule: "often", Due: fire.Due, Kind: fire.Kind})
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		job := scheduling.Job{Claim: claim, Spec: testenv.Must(scheduling.Parse("often", []byte(text)))(t)}
+		first := testenv.Must(b.Server.Starter().StartOccurrence(t.Context(), job))(t)
+		again := testenv.Must(b.Server.Starter().StartOccurrence(t.Context(), job))(t)
+		if first.Existing || !again.Existing || again.Run != first.Run || seen[first.Run] {
+			t.Errorf("started %+v, and again %+v", first, again)
+		}
+		seen[first.Run] = true
+		run := testenv.Must(inspect.New(b.Store).Run(t.Context(), first.Run))(t)
+		if run.Items != 3 || run.Params["at"] != fmt.Sprint(fire.Due.Unix()) || !strings.HasPrefix(run.Name, "often 20") ||
+			run.Source != "file customers.csv" {
+			t.Errorf("the run of %s is %+v", fire.Due, run)
 		}
 	}
-	var all, overlapping int
-	err := pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM batchrun a JOIN batchrun b ON a.id < b.id
-		WHERE b.sealed_at < a.finished_at AND a.sealed_at < b.finished_at) FROM batchrun`).Scan(&all, &overlapping)
-	if err != nil || all != 6 || all != len(runs) || len(runs) != len(fires.Fires) || overlapping != 0 {
-		t.Errorf("%d runs of %d fires, %d overlap, %v", all, len(fires.Fires), overlapping, err)
-	}
-	b.Read("/schedules/often/fires?state=missed", &fires)
-	if len(fires.Fires) != 3 {
-		t.Errorf("missed are %+v", fires)
+	if n := b.Number(`SELECT count(*) FROM run_step WHERE chunk = 2`); n != 2 {
+		t.Errorf("%d runs have the settings", n)
 	}
 }

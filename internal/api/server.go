@@ -31,6 +31,7 @@ import (
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Prefix is the path prefix of every operation except the health checks.
@@ -157,6 +158,9 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	config.QueryTimeout = cmp.Or(config.QueryTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	k := kernel.New(store, node, nc, config.kernel(store.Connections()))
+	inspect.New(store).OnForecastError(func(err error) {
+		config.Log.Warn("no forecasts can be made; lists show the last ones", zap.Error(err))
+	})
 	s := &Server{kernel: k, log: config.Log, config: config}
 	var err error
 	if s.health, err = watchHealth(k, &config, store, nc, false); err != nil {
@@ -168,7 +172,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	if err := s.newComponents(&node); err != nil {
 		return nil, err
 	}
-	s.handler = s.routes()
+	s.handler = s.routes(schemas())
 	return s, nil
 }
 
@@ -223,7 +227,12 @@ func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.
 	})
 }
 
-func (s *Server) routes() http.Handler {
+// schemas are those of all types of the API, alike for all servers of a process: they take most of the time of New.
+//
+//nolint:gochecknoglobals // nothing changes them
+var schemas = sync.OnceValue(func() huma.Registry { return Document().Components.Schemas })
+
+func (s *Server) routes(types huma.Registry) http.Handler {
 	mux := kernel.NewRouteMux()
 	settings := huma.DefaultConfig("Tranche", APIVersion)
 	settings.CreateHooks = nil // no $schema members in answers
@@ -231,8 +240,8 @@ func (s *Server) routes() http.Handler {
 	settings.Transformers = append(settings.Transformers, kernel.BoundProblems)
 	settings.RejectUnknownQueryParameters = true
 	settings.Servers = []*huma.Server{{URL: Prefix}}
+	settings.Components.Schemas = types
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
-	aliases(v1.OpenAPI().Components.Schemas)
 	for _, room := range s.rooms {
 		room.Register(v1)
 	}
@@ -333,15 +342,16 @@ func Document() *huma.OpenAPI {
 	if err := s.newComponents(&node); err != nil {
 		panic(err) // a bug in this package
 	}
-	s.routes()
+	s.routes(aliased(huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)))
 	return s.document
 }
 
-// aliases registers types documented as others, because in JSON they accept more than text.
-func aliases(registry huma.Registry) {
+// aliased registers types documented as others, because in JSON they accept more than text.
+func aliased(registry huma.Registry) huma.Registry {
 	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[runs.Sizing]())
 	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
 	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
+	return registry
 }
 
 type spanText struct{}

@@ -3,13 +3,8 @@ package api_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"net"
 	"net/http"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -40,61 +34,36 @@ const (
 
 // far is a whole server, with a node, whose database is a long way off, and a service.
 type far struct {
-	*apitest.Bench
+	*apitest.Engine
 	proxy     *testenv.Proxy
 	completed chan *nats.Msg
-	node      *orchestrator.Node
-	nc        *nats.Conn
 	forget    func() // what the server knows of who asks
 	watch     *testenv.Watch
 }
 
 func setupFar(t *testing.T) *far {
 	t.Helper()
-	config := testenv.Must(pgxpool.ParseConfig(testenv.Database(t)))(t)
-	f := &far{completed: make(chan *nats.Msg, 1), watch: testenv.NewWatch(t)}
-	target := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
-	if filepath.IsAbs(config.ConnConfig.Host) {
-		target = filepath.Join(config.ConnConfig.Host, fmt.Sprintf(".s.PGSQL.%d", config.ConnConfig.Port))
-	}
-	f.proxy = testenv.NewProxy(t, target)
+	through, proxy := testenv.Through(t, testenv.Database(t))
+	f := &far{proxy: proxy, completed: make(chan *nats.Msg, 1), watch: testenv.NewWatch(t)}
 	f.proxy.Delay(0)
+	config := testenv.Must(pgxpool.ParseConfig(through))(t)
 	config.MaxConns = database.DefaultMaxConns
-	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", f.proxy.Addr())
-	}
 	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
-	f.Bench = &apitest.Bench{T: t, Pool: pool, Store: database.New(pool)}
 	ns := testenv.NATS(t)
-	node := testenv.Must(orchestrator.New(f.Store, testenv.Conn(t, ns), orchestrator.Config{}))(t)
 	nc := testenv.Conn(t, ns)
-	service := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"}))(t)
-	type chunk = endpoints.Chunk[json.RawMessage, json.RawMessage]
-	testenv.NoError(t, endpoints.HandleList(service, "echo", func(_ context.Context, c *chunk) error {
-		for _, item := range c.Items() {
-			item.Reply(item.In)
-		}
-		return nil
-	}))
-	f.during(node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal("the node does not get ready")
-	}
-	f.during(service.Run)
+	f.Engine = apitest.SetupEngineOver(t, pool, nc, api.Config{})
+	f.Ns = ns
+	f.Ready()
+	f.Serve(func(s *endpoints.Service) error {
+		return endpoints.HandleEach(s, "echo", func(_ context.Context, in any) (any, error) { return in, nil })
+	})
 	testenv.Must(nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m }))(t)
 	testenv.NoError(t, nc.Flush())
-	f.node, f.nc = node, nc
+	gate := testenv.Must(access.New(identity.New(f.Store), access.Config{}))(t)
+	f.Gated, f.forget = true, gate.Forget // no one has asked for a while
+	f.Over(api.NodeOf(f.Node), nc, api.Config{Access: gate})
 	return f
-}
-
-func (f *far) during(run func(context.Context) error) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(f.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { _ = run(ctx) }) // that it was stopped
-	f.Cleanup(func() { stop(); running.Wait() })
 }
 
 // run starts a run of ten items and waits for its completion event. It returns how long that took.
@@ -161,10 +130,6 @@ func (f *far) trips(header ...string) float64 {
 func TestARunTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	f := setupFar(t)
-	gate := testenv.Must(access.New(identity.New(f.Store), access.Config{}))(t)
-	f.Gated = true
-	f.Over(api.NodeOf(f.node), f.nc, api.Config{Access: gate})
-	f.forget = gate.Forget // no one has asked for a while
 	if n := f.trips("Authorization", "Bearer "+f.Token("ann", access.Operator, 0).Secret); n > maxTrips {
 		t.Errorf("a run of ten items takes %.1f round trips from its POST to its completion event; %d are allowed", n,
 			maxTrips)

@@ -29,7 +29,12 @@ func (i imported) inTest() bool { return strings.HasSuffix(i.file, "_test.go") }
 
 func TestImportsPointDown(t *testing.T) {
 	t.Parallel()
-	imports := scan(t, filepath.Join("..", ".."))
+	var imports []imported
+	walk(t, func(at string, text []byte) error {
+		found, err := importsOf(at, text)
+		imports = append(imports, found...)
+		return err
+	}, ".go")
 	if len(imports) < 100 {
 		t.Fatalf("only %d imports were found; the scan looks in the wrong place", len(imports))
 	}
@@ -127,49 +132,46 @@ func matches(pattern, pkg string) bool {
 	return pkg == root || tree && strings.HasPrefix(pkg, root+"/")
 }
 
-// scan lists the imports of every Go file of the module at root, for all platforms.
-func scan(t *testing.T, root string) []imported {
+// walk calls f with each file of the module that ends so: its path from the root, with slashes, and its text.
+func walk(t *testing.T, f func(at string, text []byte) error, ext ...string) {
 	t.Helper()
-	var imports []imported
+	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case entry.IsDir() && name != root && outside(name):
 			return fs.SkipDir
-		case entry.IsDir() || filepath.Ext(name) != ".go":
+		case entry.IsDir() || !slices.Contains(ext, filepath.Ext(name)):
 			return nil
 		}
-		found, err := importsOf(root, name)
-		imports = append(imports, found...)
-		return err
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		at, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		return f(filepath.ToSlash(at), text)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return imports
 }
 
 // outside reports whether a directory is not part of the module.
 func outside(dir string) bool {
 	base := filepath.Base(dir)
-	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
+	if base == "testdata" || base == "node_modules" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
 		return true
 	}
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil
 }
 
-func importsOf(root, name string) ([]imported, error) {
-	source, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ImportsOnly)
-	if err != nil {
-		return nil, err
-	}
-	file, err := filepath.Rel(root, name)
+func importsOf(file string, source []byte) ([]imported, error) {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ImportsOnly)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +181,7 @@ func importsOf(root, name string) ([]imported, error) {
 		if err != nil {
 			return nil, err
 		}
-		imports = append(imports, imported{file: filepath.ToSlash(file), path: target})
+		imports = append(imports, imported{file: file, path: target})
 	}
 	return imports, nil
 }

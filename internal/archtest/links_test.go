@@ -1,10 +1,8 @@
 package archtest_test
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,37 +23,21 @@ var (
 // Links of pages lead to files and headings that are there.
 func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 	t.Parallel()
-	root := filepath.Join("..", "..")
 	links := 0
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root && (entry.Name() == "node_modules" || outside(path)):
-			return fs.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".md":
-			return nil
-		}
-		found, broken, err := brokenLinks(path)
+	walk(t, func(at string, text []byte) error {
+		found, broken := brokenLinks(filepath.Join("..", "..", at), text)
 		links += found
 		for _, problem := range broken {
 			t.Error(problem)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+		return nil
+	}, ".md")
 	if links < 200 {
 		t.Errorf("only %d links were found; the scan looks in the wrong place", links)
 	}
 }
 
-func brokenLinks(page string) (links int, broken []string, err error) {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return 0, nil, err
-	}
+func brokenLinks(page string, text []byte) (links int, broken []string) {
 	for _, found := range pageLink.FindAllStringSubmatch(pageCode.ReplaceAllString(string(text), ""), -1) {
 		target, err := url.Parse(found[1])
 		if err != nil || target.Scheme != "" {
@@ -77,7 +59,7 @@ func brokenLinks(page string) (links int, broken []string, err error) {
 			broken = append(broken, fmt.Sprintf("%s: %s leads to no heading (%v)", page, found[1], err))
 		}
 	}
-	return links, broken, nil
+	return links, broken
 }
 
 // anchors are those that GitHub gives the headings of a page.
@@ -125,12 +107,11 @@ const statements = 20
 // one without a test says that it is not claimed. No test proves a statement that does not name it.
 func TestEveryStatementOnSecurityHasItsTests(t *testing.T) {
 	t.Parallel()
-	root := filepath.Join("..", "..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "security.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	proofs := proofsIn(t, root)
+	proofs := proofsIn(t)
 	named := map[string][]int{}
 	seen := 0
 	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| .* \| (.*) \|$`).FindAllStringSubmatch(string(page), -1) {
@@ -162,23 +143,14 @@ func TestEveryStatementOnSecurityHasItsTests(t *testing.T) {
 }
 
 // proofsIn returns what the tests of the module say that they prove.
-func proofsIn(t *testing.T, root string) map[string][]int {
+func proofsIn(t *testing.T) map[string][]int {
 	t.Helper()
 	cites := regexp.MustCompile(`^// PROOF: who may do what, ([0-9, and]+)\.`)
 	test := regexp.MustCompile(`^func (Test\w+)\(`)
 	found := map[string][]int{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = file.Close() }() // it was read
+	walk(t, func(_ string, text []byte) error {
 		var numbers []int
-		for lines := bufio.NewScanner(file); lines.Scan(); {
-			line := lines.Text()
+		for line := range strings.Lines(string(text)) {
 			if m := cites.FindStringSubmatch(line); m != nil {
 				for _, n := range regexp.MustCompile(`\d+`).FindAllString(m[1], -1) {
 					number, _ := strconv.Atoi(n) // it is digits
@@ -191,9 +163,6 @@ func proofsIn(t *testing.T, root string) map[string][]int {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, ".go")
 	return found
 }

@@ -4,8 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -33,32 +31,17 @@ var asSQL = regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|F
 // parameter. What cannot be one, like the name of a role, is quoted in the few files that are named here.
 func TestStatementsAreConstant(t *testing.T) {
 	t.Parallel()
-	root := filepath.Join("..", "..")
 	found, constants := 0, map[string]map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch name := entry.Name(); {
-		case err != nil:
-			return err
-		case entry.IsDir() && (name == "testdata" || name == "node_modules" || name == "bench" || name == "examples" ||
-			strings.HasPrefix(name, ".") && path != root):
-			return fs.SkipDir
-		case !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+	walk(t, func(at string, text []byte) error {
+		if strings.HasSuffix(at, "_test.go") || strings.HasPrefix(at, "examples/") || strings.HasPrefix(at, "tools/bench/") {
 			return nil
-		}
-		at, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
 		}
 		files := token.NewFileSet()
 		file, err := parser.ParseFile(files, at, text, parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
-		dir := filepath.Dir(path)
+		dir := filepath.Join("..", "..", filepath.Dir(at))
 		if constants[dir] == nil {
 			constants[dir] = constantsOf(t, dir)
 		}
@@ -68,10 +51,7 @@ func TestStatementsAreConstant(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, ".go")
 	if found < len(madeStatements()) {
 		t.Errorf("%d statements that are made were found, of %d files; the scan looks in the wrong place", found,
 			len(madeStatements()))
@@ -159,17 +139,16 @@ func constantsOf(t *testing.T, dir string) map[string]bool {
 func otherClocks() map[string]string {
 	transactions := "compared with when PostgreSQL says that a transaction began"
 	return map[string]string{
-		"internal/archtest/statements_test.go":      "this rule",
-		"internal/testing/testenv/database.go":      "moves tranche_now",
-		"internal/testing/testenv/database_test.go": "how far tranche_now was moved",
-		"migrations/00001_foundation.sql":           "tranche_now itself",
-		"migrations/foundation_test.go":             "what tranche_now is in a plan",
-		"migrations/lock.go":                        transactions,
-		"workqueue/database/patience.go":            transactions,
-		"workqueue/health/metrics.go":               transactions,
-		"workqueue/inspect/nodes.go":                "compared with when PostgreSQL says that a statement began",
-		"endpoints/pginbox/inbox.go":                "the database of a service",
-		"examples/bank/ledger.go":                   "the database of a service",
+		"internal/archtest/statements_test.go": "this rule",
+		"internal/testing/testenv/database.go": "moves tranche_now",
+		"migrations/00001_foundation.sql":      "tranche_now itself",
+		"migrations/foundation_test.go":        "what tranche_now is in a plan",
+		"migrations/lock.go":                   transactions,
+		"workqueue/database/patience.go":       transactions,
+		"workqueue/health/metrics.go":          transactions,
+		"workqueue/inspect/nodes.go":           "compared with when PostgreSQL says that a statement began",
+		"endpoints/pginbox/inbox.go":           "the database of a service",
+		"examples/bank/ledger.go":              "the database of a service",
 	}
 }
 
@@ -179,24 +158,8 @@ var otherClock = regexp.MustCompile(`(?i)clock_timestamp|statement_timestamp|tra
 // Statements take the time from tranche_now alone, those of tests too.
 func TestSQLHasOneClock(t *testing.T) {
 	t.Parallel()
-	root, found := filepath.Join("..", ".."), map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch name := entry.Name(); {
-		case err != nil:
-			return err
-		case entry.IsDir() && (name == "node_modules" || strings.HasPrefix(name, ".") && path != root):
-			return fs.SkipDir
-		case entry.IsDir() || filepath.Ext(name) != ".go" && filepath.Ext(name) != ".sql":
-			return nil
-		}
-		at, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+	found := map[string]bool{}
+	walk(t, func(at string, text []byte) error {
 		for _, part := range sqlIn(t, at, text) {
 			if other := otherClock.FindString(part); other != "" {
 				found[at] = true
@@ -206,10 +169,7 @@ func TestSQLHasOneClock(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, ".go", ".sql")
 	for file := range otherClocks() {
 		if !found[file] {
 			t.Errorf("%s has no other clock; take it off the list", file)

@@ -23,15 +23,9 @@ func ExplanationText(e *client.Explanation, room int) string {
 		}
 	}
 	t.advice(e.Advice)
-	state := e.State
-	if e.Generation > 1 {
-		state += fmt.Sprintf(", generation %d", e.Generation)
-	}
-	t.Paragraph("", fmt.Sprintf("run %s (%s): %s, %s of %s items done, %s failed; as of %s", e.Run,
-		EscapeControl(cmp.Or(e.Name, e.Plan)), state, Count(e.Done), Count(e.Items), Count(e.Failed), Moment(e.At)))
-	if e.Last != nil {
-		t.Field("last", t.happening(e.Last))
-	}
+	t.Paragraph("", Text("run %v (%v): %v%v, %v of %v items done, %v failed; as of %v", e.Run, cmp.Or(e.Name, e.Plan),
+		e.State, If(e.Generation > 1, ", generation %v", e.Generation), e.Done, e.Items, e.Failed, e.At))
+	t.Field("last", t.happening(e.Last))
 	for i := range e.Groups {
 		t.group(&e.Groups[i], len(e.Steps) > 0)
 	}
@@ -69,41 +63,27 @@ const fieldIndent = 12
 func (t *Prose) leftOut(s *client.StepStanding) {
 	var causes []string
 	for _, l := range s.LeftOut {
-		causes = append(causes, fmt.Sprintf("%s because step %s failed", Count(l.Items), EscapeControl(l.Because)))
+		causes = append(causes, Text("%v because step %v failed", l.Items, l.Because))
 	}
-	if len(causes) > 0 {
-		t.Field("left out", fmt.Sprintf("step %s leaves out %s", EscapeControl(s.Name), strings.Join(causes, ", ")))
-	}
+	t.Field("left out", If(len(causes) > 0, "step %v leaves out %v", s.Name, strings.Join(causes, ", ")))
 }
 
 func (t *Prose) group(g *client.MissingGroup, several bool) {
-	head := Plural(g.Items, "item") + " " + g.State
-	if g.Slices > 0 {
-		head += " in " + Plural(g.Slices, "request")
-	}
-	if g.Runs > 1 {
-		head += fmt.Sprintf(" of %s runs", Count(g.Runs))
-	}
 	t.B.WriteString("\n")
-	if several && g.Step != "" {
-		head = "step " + EscapeControl(g.Step) + ": " + head
-	}
-	t.Paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(g.Reason, "_", " ")))
+	t.Paragraph("", Text("%v%v %v%v%v: %v", If(several && g.Step != "", "step %v: ", g.Step), Plural(g.Items, "item"),
+		g.State, If(g.Slices > 0, " in %v", Plural(g.Slices, "request")), If(g.Runs > 1, " of %v runs", g.Runs),
+		strings.ReplaceAll(g.Reason, "_", " ")))
 	var parts []string
 	for _, p := range g.Steps {
-		parts = append(parts, EscapeControl(p.Step)+" "+Count(p.Items))
+		parts = append(parts, Text("%v %v", p.Step, p.Items))
 	}
-	if len(parts) > 0 {
-		t.Field("steps", strings.Join(parts, ", "))
-	}
-	t.Field("waits on", string(g.Owner)+": "+EscapeControl(g.Who))
+	t.Field("steps", strings.Join(parts, ", "))
+	t.Field("waits on", Text("%v: %v", g.Owner, g.Who))
 	t.Field("why", EscapeControl(g.Why))
 	if g.Since != nil {
 		t.Field("since", t.Ago(*g.Since))
 	}
-	if g.Last != nil {
-		t.Field("last", t.happening(g.Last))
-	}
+	t.Field("last", t.happening(g.Last))
 	next := EscapeControl(g.Next)
 	if g.When != nil {
 		next += ": " + t.until(*g.When)
@@ -137,6 +117,9 @@ func (t *Prose) advice(all []client.Advice) {
 }
 
 func (t *Prose) happening(h *client.LastEvent) string {
+	if h == nil {
+		return ""
+	}
 	return t.Ago(h.At) + ": " + EscapeControl(h.What)
 }
 
@@ -157,9 +140,11 @@ func (t *Prose) until(at time.Time) string {
 	return "in " + Span(d) + " (" + Moment(at) + ")"
 }
 
-// Field writes a named line.
+// Field writes a named line, unless the text is empty.
 func (t *Prose) Field(name, text string) {
-	t.Paragraph("  "+name+strings.Repeat(" ", max(fieldIndent-2-len(name), 1)), text)
+	if text != "" {
+		t.Paragraph("  "+name+strings.Repeat(" ", max(fieldIndent-2-len(name), 1)), text)
+	}
 }
 
 // Paragraph writes a wrapped text after a head; further lines are indented by the head's length. Commands in
@@ -225,13 +210,9 @@ func ItemText(item *client.ItemView, room int) string {
 	t.Row("state", item.State)
 	t.Field("lane", item.Lane)
 	t.Row("payload", Shown(EscapeControl(string(item.Payload)), room))
-	for i := range item.EarlierPayloads {
-		e := &item.EarlierPayloads[i]
-		by := "corrected by " + e.Actor + " at " + Moment(e.At)
-		if e.Reason != "" {
-			by += ": " + e.Reason
-		}
-		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(EscapeControl(string(e.Payload)), room), by)
+	for _, e := range item.EarlierPayloads {
+		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(EscapeControl(string(e.Payload)), room),
+			Text("corrected by %v at %v%v", e.Actor, e.At, If(e.Reason != "", ": %v", e.Reason)))
 	}
 	texts := []string{t.String()}
 	for i := range item.Steps {
@@ -248,14 +229,14 @@ func stepText(step *client.ItemStep, room int) string {
 	case step.Error != nil:
 		t.Row("error", EscapeControl(step.Error.Code)+": "+Shown(EscapeControl(step.Error.Message), room))
 	case step.Large:
-		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), step.ContentType))
+		t.Say("result", "%v of %v, in pieces", bytesText(step.Size), cmp.Or(step.ContentType, "application/json"))
 	case len(step.ResultBytes) > 0:
-		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), step.ContentType))
+		t.Say("result", "%v bytes of %v", len(step.ResultBytes), step.ContentType)
 	case len(step.Result) > 0:
 		t.Row("result", Shown(EscapeControl(string(step.Result)), room))
 	}
 	if a := step.Accepted; a != nil {
-		t.Row("accepted", Moment(a.At)+" by "+a.By+": "+a.Reason)
+		t.Say("accepted", "%v by %v: %v", a.At, a.By, a.Reason)
 	}
 	t.Field("part", partOrigin(step))
 	for i := range step.Earlier {
@@ -266,9 +247,8 @@ func stepText(step *client.ItemStep, room int) string {
 		return t.String() + "\n" + attemptsText(step.Attempts, room)
 	case step.State == "skipped":
 		return t.String()
-	default:
-		return t.String() + "no attempts yet\n"
 	}
+	return t.String() + "no attempts yet\n"
 }
 
 func attemptsText(attempts []client.Attempt, room int) string {
@@ -285,8 +265,7 @@ func attemptsText(attempts []client.Attempt, room int) string {
 	return list.Text(attempts, room) + attemptErrors(attempts)
 }
 
-func attemptErrors(attempts []client.Attempt) string {
-	var b strings.Builder
+func attemptErrors(attempts []client.Attempt) (text string) {
 	for i := 0; i < len(attempts); {
 		first := &attempts[i]
 		last := first
@@ -300,9 +279,9 @@ func attemptErrors(attempts []client.Attempt) string {
 		if last != first {
 			tries = fmt.Sprintf("tries %d to %d", first.Attempt, last.Attempt)
 		}
-		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, EscapeControl(first.Error.Code), EscapeControl(first.Error.Message))
+		text += Text("  %v: %v: %v\n", tries, first.Error.Code, first.Error.Message)
 	}
-	return b.String()
+	return text
 }
 
 func sameError(a, b *client.Attempt) bool {
@@ -312,10 +291,8 @@ func sameError(a, b *client.Attempt) bool {
 func itemState(step *client.ItemStep) string {
 	state := strings.ReplaceAll(step.State, "_", " ")
 	switch {
-	case step.State == "skipped" && len(step.LeftOutBy) > 0:
-		return "left out: " + stepNames(step.LeftOutBy) + " failed"
 	case step.State == "skipped":
-		return "left out"
+		return "left out" + If(len(step.LeftOutBy) > 0, ": %v failed", stepNames(step.LeftOutBy))
 	case step.WaitsForApproval:
 		state += ", until the step is approved"
 	case step.State == "waiting" && len(step.WaitsFor) > 0:
@@ -329,48 +306,27 @@ func itemState(step *client.ItemStep) string {
 }
 
 func stepNames(names []string) string {
-	if len(names) == 1 {
-		return "step " + EscapeControl(names[0])
-	}
-	return "steps " + EscapeControl(strings.Join(names, ", "))
+	return Text("step%v %v", If(len(names) > 1, "s"), strings.Join(names, ", "))
 }
 
 // OptionalText marks an optional step.
-func OptionalText(optional bool) string {
-	if optional {
-		return " (optional)"
-	}
-	return ""
-}
+func OptionalText(optional bool) string { return If(optional, " (optional)") }
 
 func partOrigin(step *client.ItemStep) string {
 	if step.Generation == 0 {
 		return ""
 	}
-	parts := []string{fmt.Sprintf("generation %d", step.Generation)}
-	if step.SHA256 != "" {
-		parts = append(parts, bytesText(step.Size), "sha256 "+shortHash(step.SHA256))
-	}
-	if step.RecordedAt != nil {
-		parts = append(parts, Moment(*step.RecordedAt))
-	}
-	if step.Service != "" {
-		parts = append(parts, "by "+EscapeControl(step.Service))
-	}
-	return strings.Join(parts, ", ")
+	return Join(", ", fmt.Sprintf("generation %d", step.Generation),
+		If(step.SHA256 != "", "%v, sha256 %v", bytesText(step.Size), shortHash(step.SHA256)),
+		If(step.RecordedAt != nil, "%v", step.RecordedAt), If(step.Service != "", "by %v", step.Service))
 }
 
 func earlierText(p *client.EarlierPart) string {
-	text := fmt.Sprintf("generation %d, ", p.Generation)
+	what := bytesText(p.Size) + ", sha256 " + shortHash(p.SHA256)
 	if p.Error != nil {
-		text += "failed with " + EscapeControl(p.Error.Code)
-	} else {
-		text += bytesText(p.Size) + ", sha256 " + shortHash(p.SHA256)
+		what = "failed with " + p.Error.Code
 	}
-	if p.RecordedAt != nil {
-		text += ", " + Moment(*p.RecordedAt)
-	}
-	return text
+	return Text("generation %v, %v%v", p.Generation, what, If(p.RecordedAt != nil, ", %v", p.RecordedAt))
 }
 
 func bytesText(n int) string { return Plural(int64(n), "byte") }

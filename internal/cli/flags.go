@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
+	"github.com/go-json-experiment/json"
 )
 
 // RefuseBytes refuses arguments that are not UTF-8, because sending them would change them.
@@ -175,4 +176,18 @@ func PastTime(text string) (at time.Time, err error) {
 			"no bound", text)
 	}
 	return at, nil
+}
+
+// Fill copies a command's flags into the request's fields of the same names, in JSON or in Go. An unknown name is an
+// error: flags not to send have json:"-".
+func Fill(request, flags any) error {
+	text, err := json.Marshal(flags, json.OmitZeroStructFields(true))
+	if err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	err = json.Unmarshal(text, request, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true))
+	if err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	return nil
 }

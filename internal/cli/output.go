@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Document prints a JSON document.
@@ -195,6 +197,26 @@ func Moment(t time.Time) string {
 	return t.Format("2006-01-02 15:04:05 MST")
 }
 
+// Ahead formats a local time with its date and zone, and how far off it is: 2026-11-29 06:00 CET (in 7h40m).
+func Ahead(t time.Time) string {
+	text := t.Local().Format("2006-01-02 15:04 MST")
+	if left := time.Until(t); left > 0 {
+		return text + " (in " + Span(left) + ")"
+	}
+	return text + " (" + Span(time.Since(t)) + " ago)"
+}
+
+// DoneBy is a time of day on the clock of this machine as the next such time; other text stays.
+func DoneBy(text *string) *string {
+	if text == nil {
+		return nil
+	}
+	if at, err := workqueue.NextTimeOfDay(*text, time.Local, time.Now()); err == nil {
+		return new(at.Format(time.RFC3339))
+	}
+	return text
+}
+
 // IsTerminalOut reports whether standard output is a terminal.
 func IsTerminalOut(term *Console) bool {
 	_, ok := term.Out.(*inertWriter)
@@ -267,6 +289,46 @@ func Cell(value any) string {
 	return EscapeControl(fmt.Sprint(value))
 }
 
+// Say adds a name and a text.
+func (t *Table) Say(name, format string, args ...any) { t.Row(name, Text(format, args...)) }
+
+// If is Say where the condition holds.
+func (t *Table) If(holds bool, name, format string, args ...any) {
+	if holds {
+		t.Say(name, format, args...)
+	}
+}
+
+// Text is fmt.Sprintf with the arguments formatted by [Cell], for %v.
+func Text(format string, args ...any) string {
+	for i := range args {
+		args[i] = Cell(args[i])
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+// If is Text where the condition holds, else empty.
+func If(holds bool, format string, args ...any) string {
+	if !holds {
+		return ""
+	}
+	return Text(format, args...)
+}
+
+// Each is the texts of all entries, one after the other.
+func Each[T any](all []T, text func(*T) string) string {
+	var b strings.Builder
+	for i := range all {
+		b.WriteString(text(&all[i]))
+	}
+	return b.String()
+}
+
+// Join joins the texts that are not empty.
+func Join(between string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), between)
+}
+
 // String lays the table out, with two spaces between columns and no trailing spaces.
 func (t *Table) String() string {
 	var widths []int
@@ -326,6 +388,8 @@ type List[T any] struct {
 	Empty   string         // text if there are no rows
 	Next    any            // start of the next page, for --after; zero or nil at the end
 	Before  bool           // --before instead
+
+	Below func(*T) string // text below a row; may be nil
 }
 
 // Print ends the command with the error, the answer as received, or the list.
@@ -360,7 +424,20 @@ func (l *List[T]) Text(all []T, room int) string {
 	for i := range all {
 		t.Row(l.Row(&all[i])...)
 	}
-	return t.String()
+	if l.Below == nil {
+		return t.String()
+	}
+	out := Prose{Columns: ExplainWidth(room)}
+	for i, line := range slices.Collect(strings.Lines(t.String())) {
+		out.B.WriteString(line)
+		if i == 0 { // the head
+			continue
+		}
+		if text := l.Below(&all[i-1]); text != "" {
+			out.Paragraph(strings.Repeat(" ", 8), text)
+		}
+	}
+	return out.B.String()
 }
 
 // EscapeControl makes untrusted text safe to print on one line of a terminal: characters that could move the cursor,

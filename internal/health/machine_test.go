@@ -3,10 +3,6 @@ package health_test
 import (
 	"context"
 	"math"
-	"net"
-	"net/url"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +23,8 @@ import (
 func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	db, toDatabase := w.through()
+	url, toDatabase := testenv.Through(t, w.pool.Config().ConnString())
+	db := database.New(testenv.Connect(t, url))
 	nc, toNATS := testenv.DialThrough(t, w.ns)
 	watch := w.look(health.Config{Store: db, NC: nc, DatabaseTimeout: soon})
 	w.goesFrom(watch, store.Database, "here")
@@ -82,22 +79,6 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	if r := w.report(w.watch); len(r.Conditions)+len(r.Muted) != 0 {
 		t.Errorf("it is over, and another one says %+v, muted %+v", r.Conditions, r.Muted)
 	}
-}
-
-// through is a store that reaches the database through a proxy.
-func (w *world) through() (*database.DB, *testenv.Proxy) {
-	w.Helper()
-	config := w.pool.Config().ConnConfig
-	target, number := config.Host, strconv.Itoa(int(config.Port))
-	if target[0] == '/' {
-		target = filepath.Join(target, ".s.PGSQL."+number)
-	} else {
-		target = net.JoinHostPort(target, number)
-	}
-	proxy := testenv.NewProxy(w.T, target)
-	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
-		Path: config.Database, RawQuery: "sslmode=disable"}
-	return database.New(testenv.Connect(w.T, at.String())), proxy
 }
 
 func TestAStreamIsNearlyFull(t *testing.T) {
@@ -195,17 +176,6 @@ func occupy(t *testing.T, url string, n int) (free func()) {
 	}
 	t.Cleanup(free)
 	return free
-}
-
-func TestWhatTheNodeMissedIsTold(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	short := []string{"JetStream has no room for the streams"}
-	watch := w.look(health.Config{Short: func() []string { return short }})
-	w.appearsTo(watch, store.ResourceExhausted, "here", store.Critical, "JetStream has no room")
-	watch.Wait()
-	short = nil
-	w.goesFrom(watch, store.ResourceExhausted, "here")
 }
 
 // Many who ask cause one look.

@@ -28,11 +28,11 @@ func TestSchedulesInTrouble(t *testing.T) {
 		testenv.Must(schedule.New(w.store).ApplySchedule(t.Context(),
 			schedule.Text{Document: doc, Zone: "UTC", Next: hourly}, "test"))(t)
 	}
-	begin := func(name string) schedule.FireClaim {
+	begin := func(name string) schedule.OccurrenceClaim {
 		t.Helper()
-		fire := testenv.Must(schedule.New(w.store).RunScheduleNow(t.Context(), name, "test"))(t)
-		claim, ok, err := schedule.New(w.store).BeginFire(t.Context(), lease, schedule.FireKey{Schedule: name, Due: fire.Due,
-			Kind: fire.Kind})
+		now := testenv.Must(schedule.New(w.store).RunScheduleNow(t.Context(), name, "test"))(t)
+		claim, ok, err := schedule.New(w.store).BeginOccurrence(t.Context(), lease,
+			schedule.OccurrenceKey{Schedule: name, Due: now.Due, Kind: now.Kind})
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
@@ -42,13 +42,13 @@ func TestSchedulesInTrouble(t *testing.T) {
 		t.Helper()
 		req := request("bills")
 		req.Session = session
-		schedule.OfFire(&req, begin(name))
+		schedule.OfOccurrence(&req, begin(name))
 		loaded := testenv.Must(start.New(w.store).Load(t.Context(), req, items(2)))(t)
 		return loaded.Run
 	}
 	claim := begin("fails")
-	if ok, err := schedule.New(w.store).EndFire(t.Context(), claim, schedule.FireEnd{State: schedule.FireFailed,
-		Reason: "there is no file"}); err != nil || !ok {
+	if ok, err := schedule.New(w.store).EndOccurrence(t.Context(), claim,
+		schedule.OccurrenceEnd{State: schedule.OccurrenceFailed, Reason: "there is no file"}); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	w.appears(store.ScheduleFailing, "fails", store.Warning, "there is no file", "tranche schedule run-now fails")
@@ -60,16 +60,16 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.exec(`UPDATE schedule SET next_due = tranche_now() WHERE name = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle")
 	begin("idle")
-	const loading, fires = "not started yet. Its items are being loaded, for ", "tranche schedule history idle"
+	const loading, occurrences = "not started yet. Its items are being loaded, for ", "tranche schedule history idle"
 	w.exec(`UPDATE schedule_occurrence SET created_at = created_at - interval '8 h', due_at = due_at - interval '8 h'
 		WHERE schedule = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle") // it waited for its window, which has opened just now
 	w.exec(`UPDATE schedule_occurrence SET attempts = 2 WHERE schedule = 'idle'`)
-	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
+	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, occurrences)
 	w.exec(`UPDATE schedule_occurrence SET attempts = 1 WHERE schedule = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle")
 	w.exec(`UPDATE schedule_occurrence SET began_at = began_at - interval '6 min' WHERE schedule = 'idle'`)
-	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, fires)
+	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, occurrences)
 
 	run := start("late")
 	w.exec(`UPDATE batchrun SET done_by = tranche_now() + interval '1 h', at_risk = '{"since": "2026-11-27T01:00:00Z",

@@ -114,7 +114,7 @@ func TestAddsShareCommits(t *testing.T) {
 	for i := range others {
 		adding.Go(func() { add(fmt.Sprintf("op-%d", i/2)) }) // each id twice
 	}
-	b.waitFor(func() bool { return ingest.Waiting(b.it, "c") == others })
+	testenv.Until(t, limit, "it comes about", func() bool { return ingest.Waiting(b.it, "c") == others })
 	close(gate)
 	adding.Wait()
 	if added.Load() != 1+others/2 || duplicates.Load() != others/2 {
@@ -128,21 +128,6 @@ func TestAddsShareCommits(t *testing.T) {
 	}
 	if err := b.it.Wait(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-func (b *bench) waitFor(is func() bool) {
-	b.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			b.Fatal("it does not come about")
-		}
 	}
 }
 
@@ -173,7 +158,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 			<-begun
 		}
 	}
-	b.waitFor(func() bool { return ingest.Waiting(b.it, "c") == 4 })
+	testenv.Until(t, limit, "it comes about", func() bool { return ingest.Waiting(b.it, "c") == 4 })
 	close(gate)
 	adding.Wait()
 	if keys := b.keys("c"); keys["k"] != 4 {
@@ -265,7 +250,7 @@ func TestLeavingEarly(t *testing.T) {
 		t.Error("the operation is held, and no room was taken for it")
 	}
 	close(gate)
-	b.waitFor(func() bool { return ingest.Held(b.it) == 0 })
+	testenv.Until(t, limit, "it comes about", func() bool { return ingest.Held(b.it) == 0 })
 	if keys := b.keys("c"); keys["k"] != 1 {
 		t.Errorf("stored: %v", keys)
 	}

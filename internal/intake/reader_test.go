@@ -332,18 +332,6 @@ func TestKeyAndFormat(t *testing.T) {
 	}
 }
 
-func TestPayloadIsOverwrittenInPlace(t *testing.T) {
-	t.Parallel()
-	r := testenv.Must(intake.Open(strings.NewReader("id\n1\n2\n"), intake.Config{}))(t)
-	item := row.Item{Payload: make([]byte, 0, 100)}
-	for range 2 {
-		testenv.NoError(t, r.Next(&item))
-	}
-	if string(item.Payload) != `{"id":"2"}` || cap(item.Payload) != 100 {
-		t.Errorf("got %s in %d bytes", item.Payload, cap(item.Payload))
-	}
-}
-
 // PROOF: who may do what, 19.
 // What services take at the deepest is taken, and no more.
 func TestDepth(t *testing.T) {

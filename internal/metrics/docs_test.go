@@ -76,13 +76,6 @@ func unknown(t *testing.T, text string) (names []string) {
 	return names
 }
 
-func TestUnknownFindsAName(t *testing.T) {
-	t.Parallel()
-	if got := unknown(t, `rate(tranche_claim_duration_seconds_count[1m]) > tranche_no_such`); len(got) != 1 {
-		t.Errorf("got %v", got)
-	}
-}
-
 type rules struct {
 	Groups []struct {
 		Rules []struct {

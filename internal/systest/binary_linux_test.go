@@ -169,20 +169,20 @@ func (o *office) kill(s *server) {
 	o.wantKilled(s.process)
 }
 
-// serveAccounts answers at an endpoint until end is called; items whose id is among bad fail, or all with "*".
-func serveAccounts(t *testing.T, nc *nats.Conn, endpoint, bad string) (end func()) {
+// serveAccounts answers until the test ends; the item whose id is bad fails.
+func serveAccounts(t *testing.T, nc *nats.Conn, bad string) {
 	t.Helper()
-	svc, err := endpoints.New(nc, endpoints.Config{Name: endpoint, Version: "1.0.0"})
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
 	if err == nil {
-		err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in account) (account, error) {
-			if bad == "*" || bad == in.ID {
+		err = endpoints.HandleEach(svc, "statement", func(_ context.Context, in account) (account, error) {
+			if bad == in.ID {
 				return in, endpoints.Fail("refused", "no such account")
 			}
 			return in, nil
 		})
 	}
 	testenv.NoError(t, err)
-	return testenv.Keep(t, t.Errorf, "the service", svc.Run)
+	testenv.Keep(t, t.Errorf, "the service", svc.Run)
 }
 
 // wantRun has a server run items to the end, and checks its exit code and how many it says are done.

@@ -39,7 +39,7 @@ func TestNodesBehindAPooler(t *testing.T) {
 			if got := handsOn(t, through); got != (mode == "transaction") {
 				t.Fatalf("a connection that is free is given to others: %t; the pooler is not one by %s", got, mode)
 			}
-			serveAccounts(t, testenv.Conn(t, ns), "statement", "C7")
+			serveAccounts(t, testenv.Conn(t, ns), "C7")
 			for round := range starts {
 				all := startAll(t, binary, through, ns.URL())
 				if round%2 == 0 {

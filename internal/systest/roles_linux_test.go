@@ -45,7 +45,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	files := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600))
 	n = up(t, binary, asApp, ns.URL(), nil, "--schedule-files", files)
-	serveAccounts(t, testenv.Conn(t, ns), "statement", "C7")
+	serveAccounts(t, testenv.Conn(t, ns), "C7")
 	work(t, binary, n)
 	outlast(t, binary, n, admin)
 	expire(t, binary, n, admin)
@@ -193,7 +193,8 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer := testenv.Must(http.Get("http://" + n.metrics + "/metrics"))(t)
+		answer, err := http.Get("http://" + n.metrics + "/metrics")
+		testenv.NoError(t, err)
 		defer func() { _ = answer.Body.Close() }()
 		all, err := io.ReadAll(answer.Body)
 		text := string(all)
@@ -238,7 +239,7 @@ func TestASchemaNewerThanTheProgram(t *testing.T) {
 		!strings.Contains(r.err, "the schema is newer than this program: it has migration 99999") {
 		t.Errorf("migrate: %v, %+v", err, r)
 	}
-	serveAccounts(t, testenv.Conn(t, ns), "statement", "")
+	serveAccounts(t, testenv.Conn(t, ns), "")
 	wantRun(t, binary, n, 0, "200")
 	if said := must(t, binary, "", "doctor", "--database", database); !strings.Contains(said, "the schema is newer") {
 		t.Errorf("doctor does not say that the schema is newer:\n%s", said)
@@ -257,5 +258,5 @@ func connectedService(t *testing.T) {
 	t.Helper()
 	nc := testenv.Must(endpoints.Connect())(t)
 	t.Cleanup(nc.Close)
-	serveAccounts(t, nc, "statement", "")
+	serveAccounts(t, nc, "")
 }

@@ -69,7 +69,7 @@ func TestBothRunsReachTheBest(t *testing.T) {
 			if r.best == 0 {
 				r.best, _ = sweep(model, r.fixed, 50)
 			}
-			const seeds = 10
+			const seeds = 5
 			var first, next float64
 			for seed := range uint64(seeds) {
 				a, b := r.check(t, seed)

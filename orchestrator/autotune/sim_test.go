@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -293,7 +294,7 @@ func (s *simulation) run(c *Controller, until float64) []Change {
 	var poll func()
 	poll = func() { s.expire(); s.claim(); s.hand(); s.after(0.05, poll) }
 	s.after(0, poll)
-	for len(s.events) > 0 && s.events[0].at <= until {
+	for len(s.events) > 0 && s.events[len(s.events)-1].at <= until {
 		e := s.events.pop()
 		s.now = e.at
 		e.then()
@@ -357,43 +358,19 @@ type event struct {
 	then func()
 }
 
-// events is a heap of what is to happen, the next first.
+// events is what is to happen, the next last.
 type events []event
 
-func (h *events) push(at float64, then func()) {
-	q := append(*h, event{at, then})
-	for i := len(q) - 1; i > 0; {
-		up := (i - 1) / 2
-		if q[up].at <= q[i].at {
-			break
-		}
-		q[up], q[i] = q[i], q[up]
-		i = up
-	}
-	*h = q
+func (q *events) push(at float64, then func()) {
+	i := sort.Search(len(*q), func(i int) bool { return (*q)[i].at <= at })
+	*q = slices.Insert(*q, i, event{at, then})
 }
 
-func (h *events) pop() event {
-	q := *h
-	first, last := q[0], len(q)-1
-	q[0], q[last] = q[last], event{}
-	q = q[:last]
-	for i := 0; ; {
-		next := 2*i + 1
-		if next >= last {
-			break
-		}
-		if next+1 < last && q[next+1].at < q[next].at {
-			next++
-		}
-		if q[i].at <= q[next].at {
-			break
-		}
-		q[i], q[next] = q[next], q[i]
-		i = next
-	}
-	*h = q
-	return first
+func (q *events) pop() event {
+	last := len(*q) - 1
+	next := (*q)[last]
+	*q = (*q)[:last]
+	return next
 }
 
 // sharedWork is requests that slow each other down while they are at work. They have a time of their own, which runs

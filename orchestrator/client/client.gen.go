@@ -17,23 +17,6 @@ const (
 	BreakerStateOpen   BreakerState = "open"
 )
 
-// Defines values for FireKind.
-const (
-	FireKindDue FireKind = "due"
-	FireKindNow FireKind = "now"
-)
-
-// Defines values for FireState.
-const (
-	FireStateDue      FireState = "due"
-	FireStateFailed   FireState = "failed"
-	FireStateMissed   FireState = "missed"
-	FireStateQueued   FireState = "queued"
-	FireStateSkipped  FireState = "skipped"
-	FireStateStarted  FireState = "started"
-	FireStateStarting FireState = "starting"
-)
-
 // Defines values for Format.
 const (
 	FormatCsv     Format = "csv"
@@ -86,6 +69,23 @@ const (
 	MessageStateDropped   MessageState = "dropped"
 	MessageStateGivenUp   MessageState = "given_up"
 	MessageStateWaiting   MessageState = "waiting"
+)
+
+// Defines values for OccurrenceKind.
+const (
+	OccurrenceKindDue OccurrenceKind = "due"
+	OccurrenceKindNow OccurrenceKind = "now"
+)
+
+// Defines values for OccurrenceState.
+const (
+	OccurrenceStateDue      OccurrenceState = "due"
+	OccurrenceStateFailed   OccurrenceState = "failed"
+	OccurrenceStateMissed   OccurrenceState = "missed"
+	OccurrenceStateQueued   OccurrenceState = "queued"
+	OccurrenceStateSkipped  OccurrenceState = "skipped"
+	OccurrenceStateStarted  OccurrenceState = "started"
+	OccurrenceStateStarting OccurrenceState = "starting"
 )
 
 // Defines values for Outcome.
@@ -713,6 +713,9 @@ type ChangedRun struct {
 
 	// Paused why the run is paused, and stays so
 	Paused string `json:"paused,omitempty"`
+
+	// Warnings like a done_by that it will miss by forecast
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 type CollectorList struct {
@@ -1702,56 +1705,6 @@ type Explanation struct {
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
-type Fire struct {
-	Schedule string    `json:"schedule"`
-	DueAt    time.Time `json:"due_at"`
-	Kind     FireKind  `json:"kind"`
-
-	// Version of the schedule, when the time had come
-	Version int       `json:"version"`
-	State   FireState `json:"state"`
-
-	// Reason why it is so
-	Reason string `json:"reason,omitempty"`
-
-	// AskedBy who started it with run-now
-	AskedBy string `json:"asked_by,omitempty"`
-
-	// StartAt it is not started before: jitter, a window, or a pause between two attempts
-	StartAt time.Time `json:"start_at"`
-
-	// StartBy nor after
-	StartBy *time.Time `json:"start_by,omitempty"`
-
-	// DoneBy when its run should have ended
-	DoneBy *time.Time `json:"done_by,omitempty"`
-
-	// LateAction what was done when it had not
-	LateAction string  `json:"late_action,omitempty"`
-	Run        *string `json:"run,omitempty"`
-
-	// RunState absent: there is no such run, or not any more
-	RunState string     `json:"run_state,omitempty"`
-	Attempts int        `json:"attempts"`
-	BeganAt  *time.Time `json:"began_at,omitempty"`
-
-	// EndedAt when it was started, or given up
-	EndedAt *time.Time `json:"ended_at,omitempty"`
-}
-
-// FireKind is a text; a newer server may know more values.
-type FireKind string
-
-type FireList struct {
-	Fires []Fire `json:"fires"`
-
-	// Next value of before for the next page; absent on the last
-	Next *time.Time `json:"next,omitempty"`
-}
-
-// FireState is a text; a newer server may know more values.
-type FireState string
-
 type Firing struct {
 	Due time.Time `json:"due"`
 
@@ -1795,6 +1748,9 @@ type Forecast struct {
 
 	// WhyNot why there is no forecast yet
 	WhyNot string `json:"why_not,omitempty"`
+
+	// Made when; lists have one of the last 15 s, or older if none can be made
+	Made *time.Time `json:"made,omitempty"`
 }
 
 type Forecasts struct {
@@ -2544,6 +2500,56 @@ type Nodes struct {
 	DatabaseReadOnly bool `json:"database_read_only,omitempty"`
 }
 
+type Occurrence struct {
+	Schedule string         `json:"schedule"`
+	DueAt    time.Time      `json:"due_at"`
+	Kind     OccurrenceKind `json:"kind"`
+
+	// Version of the schedule, when the time had come
+	Version int             `json:"version"`
+	State   OccurrenceState `json:"state"`
+
+	// Reason why it is so
+	Reason string `json:"reason,omitempty"`
+
+	// AskedBy who started it with run-now
+	AskedBy string `json:"asked_by,omitempty"`
+
+	// StartAt it is not started before: jitter, a window, or a pause between two attempts
+	StartAt time.Time `json:"start_at"`
+
+	// StartBy nor after
+	StartBy *time.Time `json:"start_by,omitempty"`
+
+	// DoneBy when its run should have ended
+	DoneBy *time.Time `json:"done_by,omitempty"`
+
+	// LateAction what was done when it had not
+	LateAction string  `json:"late_action,omitempty"`
+	Run        *string `json:"run,omitempty"`
+
+	// RunState absent: there is no such run, or not any more
+	RunState string     `json:"run_state,omitempty"`
+	Attempts int        `json:"attempts"`
+	BeganAt  *time.Time `json:"began_at,omitempty"`
+
+	// EndedAt when it was started, or given up
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+}
+
+// OccurrenceKind is a text; a newer server may know more values.
+type OccurrenceKind string
+
+type OccurrenceList struct {
+	Occurrences []Occurrence `json:"occurrences"`
+
+	// Next value of before for the next page; absent on the last
+	Next *time.Time `json:"next,omitempty"`
+}
+
+// OccurrenceState is a text; a newer server may know more values.
+type OccurrenceState string
+
 type OpKeying struct {
 	Field string `json:"field"`
 
@@ -2646,7 +2652,7 @@ type OpenSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	//
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
@@ -3469,7 +3475,7 @@ type RunChanges struct {
 	// Priority runs with a greater number go first
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none
+	// DoneBy finish by then: 06:00 Europe/Berlin, a time with offset, or none
 	DoneBy *string `json:"done_by,omitempty"`
 
 	// Gentle with done_by: only as many requests in flight as it needs
@@ -3683,7 +3689,7 @@ type RunSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	//
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
@@ -3969,11 +3975,11 @@ type ScheduleSummary struct {
 	Running int64 `json:"running"`
 
 	// Last the outcome of the last due time
-	Last      *Fire     `json:"last,omitempty"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
+	Last      *Occurrence `json:"last,omitempty"`
+	CreatedBy string      `json:"created_by"`
+	CreatedAt time.Time   `json:"created_at"`
+	ChangedBy string      `json:"changed_by"`
+	ChangedAt time.Time   `json:"changed_at"`
 }
 
 type ScheduleTimes struct {
@@ -4190,8 +4196,11 @@ type Started struct {
 	Existing bool  `json:"existing"`
 
 	// Key the column or field that the keys came from
-	Key      string   `json:"key,omitempty"`
-	Warnings []string `json:"warnings"`
+	Key string `json:"key,omitempty"`
+
+	// DoneBy when it is to have ended
+	DoneBy   *time.Time `json:"done_by,omitempty"`
+	Warnings []string   `json:"warnings"`
 }
 
 type StepAccepted struct {
@@ -4304,6 +4313,9 @@ type StepReport struct {
 
 	// Asked items in these requests; one counts as often as it was asked for
 	Asked int64 `json:"asked"`
+
+	// Retried of those: asked for again after a failure, not by a re-run
+	Retried int64 `json:"retried,omitempty"`
 
 	// P50Seconds half of the requests took no longer
 	P50Seconds float64 `json:"p50_seconds"`
@@ -4906,7 +4918,7 @@ type StartRunParams struct {
 	// Priority runs with a greater number go first
 	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00, 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	DoneBy string `form:"done_by,omitempty" json:"done_by,omitempty"`
 
 	// Gentle with done_by: only as many requests in flight as it needs
@@ -5336,7 +5348,7 @@ type PreviewScheduleParams struct {
 	Count int `form:"count,omitempty" json:"count,omitempty"`
 }
 
-type ListFiresParams struct {
+type ListOccurrencesParams struct {
 	// State only those in this state; one of due, queued, starting, started, skipped, missed, failed
 	State string `form:"state,omitempty" json:"state,omitempty"`
 
@@ -6595,22 +6607,22 @@ func (c *Client) GetSchedule(ctx context.Context, name string, options ...CallOp
 
 }
 
-// ListFires: Past due times of a schedule, and their outcomes.
+// ListOccurrences: Past due times of a schedule, and their outcomes.
 //
-// It is GET /schedules/{name}/fires, for role viewer.
-func (c *Client) ListFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) (FireList, error) {
-	ask := request{operation: "list-fires", method: http.MethodGet, path: path("/schedules/%s/fires", name)}
+// It is GET /schedules/{name}/history, for role viewer.
+func (c *Client) ListOccurrences(ctx context.Context, name string, params ListOccurrencesParams, options ...CallOption) (OccurrenceList, error) {
+	ask := request{operation: "list-occurrences", method: http.MethodGet, path: path("/schedules/%s/history", name)}
 	ask.add("state", params.State, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
-	return exchange[FireList](ctx, c, ask, options)
+	return exchange[OccurrenceList](ctx, c, ask, options)
 }
 
-// AllFires yields what ListFires lists, page by page, and ends with the first error.
-func (c *Client) AllFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) iter.Seq2[Fire, error] {
-	return all(func() ([]Fire, bool, error) {
-		page, err := c.ListFires(ctx, name, params, options...)
-		return page.Fires, goOn(page.Next, &params.Before), err
+// AllOccurrences yields what ListOccurrences lists, page by page, and ends with the first error.
+func (c *Client) AllOccurrences(ctx context.Context, name string, params ListOccurrencesParams, options ...CallOption) iter.Seq2[Occurrence, error] {
+	return all(func() ([]Occurrence, bool, error) {
+		page, err := c.ListOccurrences(ctx, name, params, options...)
+		return page.Occurrences, goOn(page.Next, &params.Before), err
 	})
 }
 
@@ -6648,8 +6660,8 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...Cal
 // The leader starts it, in addition to the due times and also if paused; its overlap policy holds.
 //
 // It is POST /schedules/{name}/run-now, for role operator.
-func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Fire, error) {
-	return exchange[Fire](ctx, c, request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}, options)
+func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Occurrence, error) {
+	return exchange[Occurrence](ctx, c, request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}, options)
 
 }
 
@@ -6884,4 +6896,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9fb9c1a4b4d87ebff55cb26487d74365, is e4b71585991add66a80467c7e446ab0e86c11511f721fb2c6046792cfc973231.
+// Of 66810f23bc9abe583c4c8a58cc4f7bf3, is 545b42586b5b0f7feb79eae1524b5058e34a05ea26bd096b4c55fb99660ce414.

@@ -146,33 +146,6 @@ func TestWhatFlowsMayPause(t *testing.T) {
 	})
 }
 
-// late answers after more than the server may be silent, whatever the client says.
-type late struct{ closed bool }
-
-func (l *late) RoundTrip(*http.Request) (*http.Response, error) {
-	<-time.After(2 * short)
-	return &http.Response{StatusCode: http.StatusOK, Body: l}, nil
-}
-
-func (l *late) Read([]byte) (int, error) { return 0, io.EOF }
-
-func (l *late) Close() error {
-	l.closed = true
-	return nil
-}
-
-// The time of a stream may be over at the very moment in which it begins.
-func TestAStreamThatBeginsTooLate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		answer := &late{}
-		_, err := dial(t, client.DefaultURL, short, client.WithTransport(answer)).FailedItems(t.Context(), "last")
-		if _, ok := errors.AsType[*client.NoResponseError](err); !ok || !answer.closed {
-			t.Errorf("got %v, closed %t; want a NoResponseError and the answer closed", err, answer.closed)
-		}
-	})
-}
-
 // A document that stops in the middle is given up too, and the caller's own end stays the caller's.
 func TestADocumentThatStops(t *testing.T) {
 	t.Parallel()

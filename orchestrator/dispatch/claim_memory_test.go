@@ -60,18 +60,6 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A round waits as long as the first that it may ask again.
-func TestRoundWaitsForTheFirst(t *testing.T) {
-	t.Parallel()
-	r := round{}
-	for _, wait := range []time.Duration{0, 3, 2, 5, 0} {
-		r.sooner(wait)
-	}
-	if r.wait != 2 {
-		t.Errorf("the wait is %d", r.wait)
-	}
-}
-
 // A node takes part at an endpoint of another when the same step has been the first there for a while, and as long as
 // it is; not where one step after the other is seen to.
 func TestElsewhere(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
@@ -219,6 +220,31 @@ func TestResultsAreKept(t *testing.T) {
 			t.Errorf("%q is recorded for a session that is over; %d are stale", got, w.node.Stats.Stale.Load())
 		}
 	})
+}
+
+// What a function fails with is the failure of the chunk, and says itself whether it may pass: what is unknown may.
+func TestAFunctionSaysHowItFails(t *testing.T) {
+	var fails error
+	working(t, fetch.Func(func(context.Context, *fetch.Request) ([]fetch.Slot, error) { return nil, fails }),
+		func(w *world) {
+			for _, c := range []struct {
+				err  error
+				want workqueue.SlotError
+			}{
+				{errors.New("connection refused"),
+					workqueue.SlotError{Code: "handler_error", Message: "connection refused", Retry: true}},
+				{endpoints.Retry("too_many_requests", "later"),
+					workqueue.SlotError{Code: "too_many_requests", Message: "later", Retry: true}},
+				{endpoints.Fail("bad_document", "it cannot be read"),
+					workqueue.SlotError{Code: "bad_document", Message: "it cannot be read"}},
+			} {
+				w.recorded, fails = nil, c.err
+				w.take(1, nil)
+				if got := w.outcome(); got != "0+"+c.want.Code || *w.recorded[0].Failure != c.want {
+					t.Errorf("%v: %q is recorded: %+v; want %+v", c.err, got, w.recorded, c.want)
+				}
+			}
+		})
 }
 
 // A suspect has its node for itself until it is recorded. Were the next one to begin before, and end the node, the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,38 +33,6 @@ func setupLocal(t *testing.T, locals map[string]fetch.Fetcher) *bundle {
 	cfg.Locals = locals
 	b.Node = b.Join(t, b.Store, b.NC, cfg).Node
 	return b
-}
-
-// meeting is a function for each of two nodes: neither goes on before the other one has begun with a chunk, too.
-func meeting(f fetch.Fetcher) (both [2]fetch.Fetcher) {
-	come := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
-	for i := range both {
-		here := sync.OnceFunc(func() { close(come[i]) })
-		both[i] = fetch.Func(func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
-			here()
-			select {
-			case <-come[1-i]:
-				return f.Fetch(ctx, req)
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		})
-	}
-	return both
-}
-
-// joinTwo joins two nodes with a function, which do fewer chunks of it at once than may be out.
-func (b *bundle) joinTwo(t *testing.T, name string, f fetch.Fetcher) (other *nodetest.Member) {
-	t.Helper()
-	for _, f := range meeting(f) {
-		cfg := nodetest.Config(t)
-		cfg.Locals, cfg.LocalWorkers = map[string]fetch.Fetcher{name: f}, 2
-		other = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
-		if b.Node == nil {
-			b.Node = other.Node
-		}
-	}
-	return other
 }
 
 func compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
@@ -115,28 +82,6 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 	}
 	if n := b.Node.Stats().OddSlots; n < 1000 {
 		t.Errorf("%d odd slots", n)
-	}
-	b.Check(t)
-}
-
-// Only one of two nodes has the function: the other leaves it alone, and both do what they can.
-func TestFunctionsAreLeftToWhoHasThem(t *testing.T) {
-	t.Parallel()
-	b := setupLocal(t, map[string]fetch.Fetcher{"here": fetch.Each(compose)})
-	run := b.Start(t, local("there"), 1000)
-	here := b.Start(t, local("here"), 1000)
-	b.Outcome(t, here, 1)
-	if s := b.Node.Stats(); s.Fetches != 10 {
-		t.Errorf("the node worked on %d chunks, want 10", s.Fetches)
-	}
-	b.Await(t, "the node says what it has",
-		`SELECT EXISTS (SELECT FROM node_session WHERE ended_at IS NULL AND stats->'locals' = '["here"]')`)
-	cfg := nodetest.Config(t)
-	cfg.Locals = map[string]fetch.Fetcher{"there": fetch.Each(compose)}
-	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
-	b.Outcome(t, run, 1)
-	if s := other.Stats(); s.Fetches != 10 {
-		t.Errorf("the other node worked on %d chunks, want 10", s.Fetches)
 	}
 	b.Check(t)
 }

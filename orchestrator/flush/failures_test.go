@@ -26,17 +26,3 @@ func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
 		t.Errorf("%d calls for 3 attempts", n)
 	}
 }
-
-// Flushes that find no one open the breaker of their endpoint, and the one that is its probe closes it.
-func TestFlushesTellOfAnOutageAndOfItsEnd(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const keys = 6
-	b.gather(t, "gone", nil)
-	b.addOps(t, "gone", 0, 2*keys, keys)
-	b.Await(t, "the breaker is open", `SELECT breaker = 'open' FROM endpoint_pace WHERE endpoint = 'gone'`)
-	b.Serve(t, "gone", nodetest.Echo)
-	b.Await(t, "everything is flushed", noOps)
-	b.Await(t, "the breaker was closed by a flush", `SELECT EXISTS (SELECT FROM endpoint_change
-		WHERE endpoint = 'gone' AND after = 'closed' AND reason = 'a flush of collector gone was answered')`)
-}

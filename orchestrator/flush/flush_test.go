@@ -140,35 +140,6 @@ func TestNodesFlushKeysInOrderAndOneAtATime(t *testing.T) {
 	l.check(t, keys*each)
 }
 
-// A node's session is over in the middle of a flush: others flush the key again, and what it brings touches nothing.
-func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	entered, release := make(chan struct{}, 8), make(chan struct{})
-	var calls atomic.Int64
-	b.Serve(t, "lost", func(ctx context.Context, chunk *nodetest.Chunk) error {
-		if calls.Add(1) == 1 {
-			entered <- struct{}{}
-			select {
-			case <-release:
-			case <-ctx.Done():
-			}
-		}
-		return nodetest.Echo(ctx, chunk)
-	})
-	b.gather(t, "lost", nil)
-	b.addOps(t, "lost", 0, 4, 1)
-	<-entered
-	b.StartNode(t)
-	b.Exec(t, `UPDATE node_session SET expires_at = tranche_now() WHERE id =
-		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`)
-	b.Await(t, "the key is flushed again", noOps)
-	close(release)
-	if n := calls.Load(); n != 2 {
-		t.Errorf("%d calls, want the one that was lost and another", n)
-	}
-}
-
 // A reply that ends half-way, an operation that never succeeds, and one that kills every request it is in.
 func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	t.Parallel()

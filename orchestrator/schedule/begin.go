@@ -23,41 +23,41 @@ type round struct {
 	*LeaderTask
 	lease workqueue.Lease
 	// busy are schedules with a run being started. The store counts a run as in progress once it has its items.
-	busy map[string]store.FireKey
-	// queued is the number of fires queued in this round, which the list does not count.
+	busy map[string]store.OccurrenceKey
+	// queued is the number of occurrences queued in this round, which the list does not count.
 	queued map[string]int
-	// crowded are the fires that wait for capacity to load items, in order.
-	crowded []*store.WaitingFire
-	notes   []store.FireNote
+	// crowded are the occurrences that wait for capacity to load items, in order.
+	crowded []*store.WaitingOccurrence
+	notes   []store.OccurrenceNote
 }
 
 func (d *LeaderTask) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
 	r := round{LeaderTask: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
 	// The map is older than the list: a start that ends in between is a run in progress in the list.
-	fires, err := d.store.WaitingFires(ctx, maxWaiting)
+	occurrences, err := d.store.WaitingOccurrences(ctx, maxWaiting)
 	if err != nil {
 		return false, err
 	}
-	for i := range fires {
-		if f := &fires[i]; f.State == store.FireStarting && r.busy[f.Schedule] == (store.FireKey{}) {
-			r.busy[f.Schedule] = f.FireKey // of a lost leader: it precedes the rest
+	for i := range occurrences {
+		if f := &occurrences[i]; f.State == store.OccurrenceStarting && r.busy[f.Schedule] == (store.OccurrenceKey{}) {
+			r.busy[f.Schedule] = f.OccurrenceKey // of a lost leader: it precedes the rest
 		}
 	}
-	for i := range fires {
-		did, problem := r.look(ctx, &fires[i])
+	for i := range occurrences {
+		did, problem := r.look(ctx, &occurrences[i])
 		if errors.Is(problem, workqueue.ErrNotLeader) || ctx.Err() != nil {
 			return began, problem
 		}
 		began = began || did
 		err = errors.Join(err, problem)
 	}
-	return began, errors.Join(err, r.saveReasons(ctx, fires))
+	return began, errors.Join(err, r.saveReasons(ctx, occurrences))
 }
 
-func (d *LeaderTask) atWork(lease workqueue.Lease) map[string]store.FireKey {
+func (d *LeaderTask) atWork(lease workqueue.Lease) map[string]store.OccurrenceKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	busy := map[string]store.FireKey{}
+	busy := map[string]store.OccurrenceKey{}
 	for key, load := range d.loading {
 		if load.lease == lease {
 			busy[key.Schedule] = key
@@ -66,22 +66,22 @@ func (d *LeaderTask) atWork(lease workqueue.Lease) map[string]store.FireKey {
 	return busy
 }
 
-// look decides about one fire, and reports whether it acted.
-func (r *round) look(ctx context.Context, f *store.WaitingFire) (did bool, err error) {
-	if r.mine(f.FireKey) {
+// look decides about one occurrence, and reports whether it acted.
+func (r *round) look(ctx context.Context, f *store.WaitingOccurrence) (did bool, err error) {
+	if r.mine(f.OccurrenceKey) {
 		return false, nil
 	}
 	spec, err := read(f.Schedule, f.Spec)
 	if err != nil {
 		return false, err
 	}
-	if f.State != store.FireStarting {
+	if f.State != store.OccurrenceStarting {
 		end, err := r.decide(ctx, f, spec)
 		switch {
 		case err != nil:
 			return false, err
 		case end != nil:
-			return r.store.EndFire(ctx, store.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
+			return r.store.EndOccurrence(ctx, store.OccurrenceClaim{OccurrenceKey: f.OccurrenceKey, Lease: r.lease}, *end)
 		case r.waits(f):
 			r.behindAStart(f)
 			return false, nil
@@ -91,37 +91,37 @@ func (r *round) look(ctx context.Context, f *store.WaitingFire) (did bool, err e
 }
 
 // mine reports whether this leader task is starting the run under this lease.
-func (r *round) mine(key store.FireKey) bool {
+func (r *round) mine(key store.OccurrenceKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	load, mine := r.loading[key]
 	return mine && load.lease == r.lease
 }
 
-func (r *round) waits(f *store.WaitingFire) bool {
+func (r *round) waits(f *store.WaitingOccurrence) bool {
 	other, busy := r.busy[f.Schedule]
-	return busy && other != f.FireKey
+	return busy && other != f.OccurrenceKey
 }
 
-// decide returns the outcome of a fire without a start. Nil: it must be started, or still waits.
+// decide returns the outcome of an occurrence without a start. Nil: it must be started, or still waits.
 func (r *round) decide(
-	ctx context.Context, f *store.WaitingFire, spec *Spec,
-) (*store.FireEnd, error) {
+	ctx context.Context, f *store.WaitingOccurrence, spec *Spec,
+) (*store.OccurrenceEnd, error) {
 	if end := outOfTime(f, spec); end != nil {
 		return end, nil
 	}
 	return r.overlap(ctx, f, spec)
 }
 
-// outOfTime returns the outcome of a fire that may not start now. Nil: it may.
-func outOfTime(f *store.WaitingFire, spec *Spec) *store.FireEnd {
+// outOfTime returns the outcome of an occurrence that may not start now. Nil: it may.
+func outOfTime(f *store.WaitingOccurrence, spec *Spec) *store.OccurrenceEnd {
 	if f.StartBy != nil && f.Now.After(*f.StartBy) {
-		return &store.FireEnd{State: store.FireMissed,
+		return &store.OccurrenceEnd{State: store.OccurrenceMissed,
 			Reason: "it could not be started before its start_deadline was over" + because(f.Reason)}
 	}
-	if f.Kind == store.FireDue {
+	if f.Kind == store.OccurrenceDue {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
-			end := &store.FireEnd{State: store.FireWaiting, Reason: "its window is shut; it waits for the next",
+			end := &store.OccurrenceEnd{State: store.OccurrenceWaiting, Reason: "its window is shut; it waits for the next",
 				StartAt: &at}
 			if by, limited := spec.DoneBy(at); limited {
 				end.DoneBy = &by
@@ -139,8 +139,8 @@ func because(reason string) string {
 	return "; " + reason
 }
 
-func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
-	*store.FireEnd, error,
+func (r *round) overlap(ctx context.Context, f *store.WaitingOccurrence, spec *Spec) (
+	*store.OccurrenceEnd, error,
 ) {
 	if len(f.UnderWay) == 0 && !r.waits(f) {
 		return nil, nil
@@ -151,32 +151,32 @@ func (r *round) overlap(ctx context.Context, f *store.WaitingFire, spec *Spec) (
 	case OverlapCancelOld:
 		return nil, r.cancelOld(ctx, f)
 	default:
-		return &store.FireEnd{State: store.FireSkipped, Reason: r.others(f) + " was in progress"}, nil
+		return &store.OccurrenceEnd{State: store.OccurrenceSkipped, Reason: r.others(f) + " was in progress"}, nil
 	}
 }
 
-// queue queues a fire, and with it the later ones of its schedule. Nil: it is queued already.
-func (r *round) queue(f *store.WaitingFire) *store.FireEnd {
+// queue queues an occurrence, and with it the later ones of its schedule. Nil: it is queued already.
+func (r *round) queue(f *store.WaitingOccurrence) *store.OccurrenceEnd {
 	others := r.others(f)
 	if _, busy := r.busy[f.Schedule]; !busy {
-		r.busy[f.Schedule] = store.FireKey{Schedule: f.Schedule}
+		r.busy[f.Schedule] = store.OccurrenceKey{Schedule: f.Schedule}
 	}
 	reason := "it waits in the queue; " + others + " was in progress"
 	switch {
-	case f.State == store.FireQueued:
+	case f.State == store.OccurrenceQueued:
 		if strings.HasPrefix(f.Reason, turnBegins) { // it was about to start
 			r.note(f, reason)
 		}
 		return nil
 	case f.Queued+r.queued[f.Schedule] >= maxQueued:
-		return &store.FireEnd{State: store.FireSkipped,
+		return &store.OccurrenceEnd{State: store.OccurrenceSkipped,
 			Reason: fmt.Sprintf("%d due times are in the queue already; %s was in progress", maxQueued, others)}
 	}
 	r.queued[f.Schedule]++
-	return &store.FireEnd{State: store.FireQueued, Reason: reason}
+	return &store.OccurrenceEnd{State: store.OccurrenceQueued, Reason: reason}
 }
 
-func (r *round) others(f *store.WaitingFire) string {
+func (r *round) others(f *store.WaitingOccurrence) string {
 	if n := len(f.UnderWay); n > 0 {
 		if n == 1 {
 			return "run " + f.UnderWay[0].String()
@@ -190,7 +190,7 @@ func (r *round) others(f *store.WaitingFire) string {
 }
 
 // cancelOld cancels the runs in progress. A run being started is cancelled once it has its items.
-func (r *round) cancelOld(ctx context.Context, f *store.WaitingFire) error {
+func (r *round) cancelOld(ctx context.Context, f *store.WaitingOccurrence) error {
 	for _, run := range f.UnderWay {
 		_, err := r.runs.Cancel(ctx, control.Control{Run: run, Actor: actor(f.Schedule),
 			Reason: "overlap: cancel_old; the run of " + f.Due.UTC().Format(time.RFC3339) + " takes its place"})
@@ -211,35 +211,35 @@ func over(err error) bool {
 
 func actor(name string) string { return "schedule " + name }
 
-func (r *round) set(ctx context.Context, f *store.WaitingFire, spec *Spec) (did bool, err error) {
-	// Capacity freed during a round is left to the next one, so that no fire overtakes those that found none.
+func (r *round) set(ctx context.Context, f *store.WaitingOccurrence, spec *Spec) (did bool, err error) {
+	// Capacity freed during a round is left to the next one, so that no occurrence overtakes those that found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
 		r.crowded = append(r.crowded, f)
 		return false, nil
 	}
-	claim, ok, err := r.store.BeginFire(ctx, r.lease, f.FireKey)
+	claim, ok, err := r.store.BeginOccurrence(ctx, r.lease, f.OccurrenceKey)
 	if err != nil || !ok {
 		return false, err
 	}
-	if f.State == store.FireStarting { // of a lost leader: there may have been none for long
+	if f.State == store.OccurrenceStarting { // of a lost leader: there may have been none for long
 		if end := outOfTime(f, spec); end != nil {
-			return r.store.EndFire(ctx, claim, *end)
+			return r.store.EndOccurrence(ctx, claim, *end)
 		}
 		if claim.Attempt > spec.StartAttempts+maxTakeovers {
-			return r.store.EndFire(ctx, claim, store.FireEnd{State: store.FireFailed,
+			return r.store.EndOccurrence(ctx, claim, store.OccurrenceEnd{State: store.OccurrenceFailed,
 				Reason: fmt.Sprintf(
 					"the nodes that began to start it have gone in the midst of it, %d times so far", claim.Attempt-1)})
 		}
 	}
-	r.busy[f.Schedule] = f.FireKey
+	r.busy[f.Schedule] = f.OccurrenceKey
 	r.mu.Lock()
-	r.loading[f.FireKey] = loading{r.lease, f.Now}
+	r.loading[f.OccurrenceKey] = loading{r.lease, f.Now}
 	r.mu.Unlock()
 	r.loads.Go(func() { r.load(ctx, claim, spec) })
 	return true, nil
 }
 
-func (d *LeaderTask) load(ctx context.Context, claim store.FireClaim, spec *Spec) {
+func (d *LeaderTask) load(ctx context.Context, claim store.OccurrenceClaim, spec *Spec) {
 	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
 		zap.Int("attempt", claim.Attempt))
 	defer d.runs.WakeLeaderTask(TaskName) // a run may wait for this one, or for capacity
@@ -257,16 +257,16 @@ func (d *LeaderTask) load(ctx context.Context, claim store.FireClaim, spec *Spec
 	end := d.afterFailure(&claim, spec, err)
 	log.Warn("the run of a schedule could not be started", zap.String("then", string(end.State)),
 		zap.Duration("again", end.Again), zap.Error(err))
-	if _, err := d.store.EndFire(ctx, claim, end); err != nil && ctx.Err() == nil {
+	if _, err := d.store.EndOccurrence(ctx, claim, end); err != nil && ctx.Err() == nil {
 		log.Warn("note that a run could not be started; it is retried", zap.Error(err))
 	}
 }
 
-func (d *LeaderTask) drop(claim store.FireClaim) {
+func (d *LeaderTask) drop(claim store.OccurrenceClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.loading[claim.FireKey].lease == claim.Lease {
-		delete(d.loading, claim.FireKey)
+	if d.loading[claim.OccurrenceKey].lease == claim.Lease {
+		delete(d.loading, claim.OccurrenceKey)
 	}
 }
 
@@ -278,25 +278,25 @@ func (d *LeaderTask) startSafely(ctx context.Context, job Job) (started Started,
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return d.start.StartFire(ctx, job)
+	return d.start.StartOccurrence(ctx, job)
 }
 
-func (d *LeaderTask) afterFailure(claim *store.FireClaim, spec *Spec, err error) store.FireEnd {
+func (d *LeaderTask) afterFailure(claim *store.OccurrenceClaim, spec *Spec, err error) store.OccurrenceEnd {
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
-		return store.FireEnd{State: store.FireWaiting, Again: loadingPause,
+		return store.OccurrenceEnd{State: store.OccurrenceWaiting, Again: loadingPause,
 			Reason: "what a leader before had loaded of the run is being cleared away"}
 	}
 	reason := fmt.Sprintf(attemptBegins+"%d of %d: %v", claim.Attempt, spec.StartAttempts, err)
 	_, empty := errors.AsType[*NoItemsError](err)
 	switch {
 	case empty:
-		return store.FireEnd{State: store.FireSkipped, Reason: err.Error()}
+		return store.OccurrenceEnd{State: store.OccurrenceSkipped, Reason: err.Error()}
 	case d.start.Permanent(err):
-		return store.FireEnd{State: store.FireFailed, Reason: err.Error()}
+		return store.OccurrenceEnd{State: store.OccurrenceFailed, Reason: err.Error()}
 	case claim.Attempt >= spec.StartAttempts:
-		return store.FireEnd{State: store.FireFailed, Reason: reason}
+		return store.OccurrenceEnd{State: store.OccurrenceFailed, Reason: reason}
 	}
-	return store.FireEnd{State: store.FireWaiting,
+	return store.OccurrenceEnd{State: store.OccurrenceWaiting,
 		Again:  backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
 		Reason: reason}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Take is the part of Run that makes fires of due times.
+// Take is the part of Run that makes occurrences of due times.
 func (d *LeaderTask) Take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
 	return d.take(ctx, lease)
 }

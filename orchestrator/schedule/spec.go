@@ -16,10 +16,10 @@
 //   - An interval (every) counts from 1970-01-01T00:00Z, and does not restart when a schedule is applied again.
 //
 // Parse neither panics nor takes long on any text, and an expression that never fires is an error. A due time has one
-// run, even if nodes fail: the fire's key is unique in PostgreSQL and the run's idempotency key, and the run begins in
-// the transaction that marks the fire as started under the leader's lease. Due times are only compared with the
-// database's time. Files are only read below the operator's directory, and URLs only requested if steps may call them.
-// An incomplete answer of a URL is refused.
+// run, even if nodes fail: the occurrence's key is unique in PostgreSQL and the run's idempotency key, and the run
+// begins in the transaction that marks the occurrence as started under the leader's lease. Due times are compared with
+// the database's time only. Files are only read below the operator's directory, and URLs only requested if steps may
+// call them. An incomplete answer of a URL is refused.
 //
 // workqueue/schedule stores schedules, and the API starts runs. Spec, Files and Web are safe for concurrent use.
 package schedule

@@ -28,7 +28,7 @@ const (
 	slowStarts    = 4 // factor of the limit that includes slow loads
 
 	slowLoad  = time.Minute      // duration from which a load is slow, and frees its place
-	savePause = 10 * time.Second // between saves of the reasons why fires wait
+	savePause = 10 * time.Second // between saves of the reasons why occurrences wait
 
 	startBackoff    = 5 * time.Second // after the first failed attempt; then doubled
 	maxStartBackoff = 5 * time.Minute
@@ -65,8 +65,8 @@ type LeaderTask struct {
 	log   *zap.Logger
 
 	mu      sync.Mutex
-	loading map[store.FireKey]loading // by goroutines of this leader task
-	saved   time.Time                 // when reasons why fires wait were last saved
+	loading map[store.OccurrenceKey]loading // by goroutines of this leader task
+	saved   time.Time                       // when reasons why occurrences wait were last saved
 	loads   sync.WaitGroup
 }
 
@@ -90,7 +90,7 @@ func New(db *database.DB, runs Runs, start Starter, cfg Config) (*LeaderTask, er
 		cfg.Log = zap.NewNop()
 	}
 	return &LeaderTask{store: store.New(db), runs: runs, start: start, cfg: cfg, log: cfg.Log,
-		loading: map[store.FireKey]loading{}}, nil
+		loading: map[store.OccurrenceKey]loading{}}, nil
 }
 
 // LeaderTask returns it in the node's form.
@@ -133,28 +133,28 @@ func read(name string, text json.RawMessage) (*Spec, error) {
 	return spec, nil
 }
 
-// Job is a run to be started for a fire.
+// Job is a run to be started for an occurrence.
 type Job struct {
-	Claim store.FireClaim
+	Claim store.OccurrenceClaim
 	Spec  *Spec
 }
 
-// Started is the run of a fire.
+// Started is the run of an occurrence.
 type Started struct {
 	Run      workqueue.RunID
 	Items    int64
 	Existing bool // started before, by a lost leader
 }
 
-// Starter starts runs like the API does. The run begins in the transaction that marks its fire as started, and not if
-// another leader has taken over the fire. After an error there is no run.
+// Starter starts runs like the API does. The run begins in the transaction that marks its occurrence as started,
+// and not if another leader has taken over the occurrence. After an error there is no run.
 type Starter interface {
-	StartFire(ctx context.Context, job Job) (Started, error)
-	// Permanent reports whether an error of StartFire cannot be fixed by a retry.
+	StartOccurrence(ctx context.Context, job Job) (Started, error)
+	// Permanent reports whether an error of StartOccurrence cannot be fixed by a retry.
 	Permanent(err error) bool
 }
 
-// take makes fires of the due times that have come.
+// take makes occurrences of the due times that have come.
 func (d *LeaderTask) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
 	due, err := d.store.DueSchedules(ctx, page)
 	if err != nil {
@@ -181,15 +181,15 @@ func (d *LeaderTask) takeOne(
 	passed := spec.Due(due.NextDue.Add(-time.Nanosecond), due.Now)
 	t := store.Taking{
 		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue,
-		Fires: firesOf(spec, &passed, due.Now),
+		Occurrences: occurrencesOf(spec, &passed, due.Now),
 	}
-	if len(t.Fires) > 0 {
-		t.LastDue = t.Fires[len(t.Fires)-1].Due
+	if len(t.Occurrences) > 0 {
+		t.LastDue = t.Occurrences[len(t.Occurrences)-1].Due
 	}
 	if !passed.Next.IsZero() {
 		t.Next = &passed.Next
 	}
-	taken, err = d.store.TakeFires(ctx, lease, t)
+	taken, err = d.store.TakeOccurrences(ctx, lease, t)
 	if taken && len(passed.Missed) > 0 {
 		d.log.Warn("due times were missed", zap.String("schedule", due.Name), zap.Int("missed", len(passed.Missed)),
 			zap.Time("from", passed.Missed[0]), zap.Int("started_late", len(passed.Fire)))
@@ -197,27 +197,28 @@ func (d *LeaderTask) takeOne(
 	return taken, err
 }
 
-func firesOf(spec *Spec, passed *Passed, now time.Time) []store.NewFire {
-	fires := make([]store.NewFire, 0, len(passed.Missed)+len(passed.Fire))
+func occurrencesOf(spec *Spec, passed *Passed, now time.Time) []store.NewOccurrence {
+	occurrences := make([]store.NewOccurrence, 0, len(passed.Missed)+len(passed.Fire))
 	for i, due := range passed.Missed {
 		reason := fmt.Sprintf("no leader was there to start it; misfire is %s", spec.Misfire)
 		if i == 0 && passed.More {
 			reason += "; earlier due times were missed too, and are not listed"
 		}
-		fires = append(fires, store.NewFire{Due: due, StartAt: due, State: store.FireMissed, Reason: reason})
+		missed := store.NewOccurrence{Due: due, StartAt: due, State: store.OccurrenceMissed, Reason: reason}
+		occurrences = append(occurrences, missed)
 	}
 	for _, due := range passed.Fire {
 		planned := spec.Planned(due)
-		fire := store.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: store.FireWaiting}
+		occurrence := store.NewOccurrence{Due: due, StartAt: spec.StartAt(planned, now), State: store.OccurrenceWaiting}
 		if by, limited := spec.StartBy(planned); limited {
-			fire.StartBy = &by
+			occurrence.StartBy = &by
 		}
-		if by, limited := spec.DoneBy(fire.StartAt); limited {
-			fire.DoneBy = &by
+		if by, limited := spec.DoneBy(occurrence.StartAt); limited {
+			occurrence.DoneBy = &by
 		}
-		fires = append(fires, fire)
+		occurrences = append(occurrences, occurrence)
 	}
-	return fires
+	return occurrences
 }
 
 // handsFree reports whether another run's items may be loaded. Slow sources do not make the rest wait, within a
@@ -234,39 +235,39 @@ func (d *LeaderTask) handsFree(now time.Time) bool {
 	return quick < d.cfg.Starts && len(d.loading) < d.cfg.Starts*slowStarts
 }
 
-// Prefixes by which reasons of fires are recognized.
+// Prefixes by which reasons of occurrences are recognized.
 const (
 	attemptBegins = "attempt "
 	turnBegins    = "its turn has not come: "
 	turnGoesOn    = "; before that: "
 )
 
-func (r *round) behindAStart(f *store.WaitingFire) {
-	if f.State == store.FireWaiting { // a queued one already reports it
+func (r *round) behindAStart(f *store.WaitingOccurrence) {
+	if f.State == store.OccurrenceWaiting { // a queued one already reports it
 		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
 			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
 	}
 }
 
-func (r *round) note(f *store.WaitingFire, reason string) {
+func (r *round) note(f *store.WaitingOccurrence, reason string) {
 	if f.Reason != reason {
-		r.notes = append(r.notes, store.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
+		r.notes = append(r.notes, store.OccurrenceNote{OccurrenceKey: f.OccurrenceKey, Was: f.Reason, Reason: reason})
 	}
 }
 
-// saveReasons saves why fires wait, but not each time: reasons of a thousand fires may change with each loaded run.
-func (r *round) saveReasons(ctx context.Context, fires []store.WaitingFire) error {
+// saveReasons saves why occurrences wait, but not each time: a thousand reasons may change with each loaded run.
+func (r *round) saveReasons(ctx context.Context, occurrences []store.WaitingOccurrence) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {
-			if f.State != store.FireStarting { // a started one reports when
+			if f.State != store.OccurrenceStarting { // a started one reports when
 				r.note(f, turn(f.Reason, crowd, before))
 			}
 		}
 	}
-	if len(r.notes) == 0 || !r.maySave(fires[0].Now) {
+	if len(r.notes) == 0 || !r.maySave(occurrences[0].Now) {
 		return nil
 	}
-	return r.store.NoteFires(ctx, r.lease, r.notes)
+	return r.store.NoteOccurrences(ctx, r.lease, r.notes)
 }
 
 func (d *LeaderTask) maySave(now time.Time) bool {
@@ -294,7 +295,7 @@ func (d *LeaderTask) crowd() string {
 	return fmt.Sprintf("%d runs of schedules are being loaded (%s)", len(names), strings.Join(names, ", "))
 }
 
-// turn returns why a fire waits for others, and its earlier outcome.
+// turn returns why an occurrence waits for others, and its earlier outcome.
 func turn(was, crowd string, before int) string {
 	reason := turnBegins + crowd
 	switch before {
@@ -315,12 +316,12 @@ func turn(was, crowd string, before int) string {
 }
 
 func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
-	fires, err := d.store.LateFires(ctx, lease, page)
+	occurrences, err := d.store.LateOccurrences(ctx, lease, page)
 	if err != nil {
 		return false, err
 	}
-	for i := range fires {
-		ok, problem := d.lateOne(ctx, lease, &fires[i])
+	for i := range occurrences {
+		ok, problem := d.lateOne(ctx, lease, &occurrences[i])
 		if errors.Is(problem, workqueue.ErrNotLeader) {
 			return did, problem
 		}
@@ -331,7 +332,9 @@ func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool,
 }
 
 // lateOne acts before it saves that: if the leader dies in between, the next one finds the run paused or cancelled.
-func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *store.LateFire) (did bool, err error) {
+func (d *LeaderTask) lateOne(
+	ctx context.Context, lease workqueue.Lease, f *store.LateOccurrence,
+) (did bool, err error) {
 	policy := LateReport // if the schedule is unreadable
 	if spec, err := read(f.Schedule, f.Spec); err == nil {
 		policy = spec.OnLate
@@ -355,5 +358,5 @@ func (d *LeaderTask) lateOne(ctx context.Context, lease workqueue.Lease, f *stor
 	}
 	d.log.Warn("a run of a schedule is late", zap.String("schedule", f.Schedule), zap.Stringer("run", f.Run),
 		zap.Time("done_by", f.DoneBy), zap.String("did", note))
-	return d.store.NoteLate(ctx, lease, f.FireKey, note)
+	return d.store.NoteLate(ctx, lease, f.OccurrenceKey, note)
 }

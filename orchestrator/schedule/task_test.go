@@ -23,8 +23,8 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"run_name: x\n")
 	l := w.lead()
-	if again := l.settle(); again > 5*time.Second || w.fires("s") != "" {
-		t.Fatalf("before its time: again in %s, %s", again, w.fires("s"))
+	if again := l.settle(); again > 5*time.Second || w.occurrences("s") != "" {
+		t.Fatalf("before its time: again in %s, %s", again, w.occurrences("s"))
 	}
 	w.set("09:00:00")
 	l.settle()
@@ -212,7 +212,7 @@ func TestPaused(t *testing.T) {
 	for state, want := range map[string]string{workqueue.DocumentPaused: "the schedule is paused",
 		workqueue.DocumentActive: ""} {
 		w.become("waits", state)
-		if f := w.last("waits"); f.State != store.FireWaiting || f.Reason != want {
+		if f := w.last("waits"); f.State != store.OccurrenceWaiting || f.Reason != want {
 			t.Errorf("it waits as %+v; want %q", f, want)
 		}
 	}
@@ -266,30 +266,6 @@ func TestWindowAndLate(t *testing.T) {
 	if held != 1 || events != 3 {
 		t.Errorf("%d runs are held, and %d events tell of 3 late runs", held, events)
 	}
-}
-
-// TestWindowShutMeanwhile has no leader from before the window opens until after it has shut.
-func TestWindowShutMeanwhile(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "20:30:00")
-	w.apply("s", "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '23:00'\noverlap: queue\n")
-	l := w.lead()
-	w.set("21:00:00")
-	l.settle()
-	w.set("23:30:00")
-	l = w.lead()
-	l.settle()
-	f := w.last("s")
-	if f.State != store.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
-		f.DoneBy.UTC().Format("02 15:04") != "06 23:00" {
-		t.Errorf("it waits as %+v", f)
-	}
-	w.set("2031-05-06T20:00:00Z")
-	l.settle()
-	w.want("s", "21:00 due")
-	w.set("2031-05-06T22:00:01Z")
-	l.settle()
-	w.want("s", "21:00 started/running, 21:00 queued")
 }
 
 func TestStartsThatFail(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -87,62 +86,18 @@ func TestTurnsAreTold(t *testing.T) {
 }
 
 // comes waits until a goroutine has started a run.
-func (w *world) comes(name, fires string) {
+func (w *world) comes(name, occurrences string) {
 	w.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	limit := time.After(2 * time.Minute)
-	for w.fires(name) != fires {
+	for w.occurrences(name) != occurrences {
 		select {
 		case <-tick.C:
 		case <-limit:
-			w.want(name, fires)
+			w.want(name, occurrences)
 		}
 	}
-}
-
-// TestNobodyOvertakesWithinALook has hands come free between two due times of a schedule that a look goes through.
-func TestNobodyOvertakesWithinALook(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "08:30:00")
-	w.apply("r", "cron: 30 8-9 * * *\noverlap: cancel_old\n")
-	l := w.lead()
-	w.set("09:30:00")
-	l.settle()
-	w.want("r", "09:30 started/running")
-	for _, name := range []string{"a", "b", "c", "d", "s"} {
-		w.apply(name, hourly)
-	}
-	w.stop("10:02:00")
-	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
-SELECT name, due, 'due', 1, 'due', $2 FROM (VALUES ('r', $1::timestamptz), ('s', $2)) f (name, due)`,
-		instant(t, "10:01:00"), instant(t, "10:02:00"))
-	hands := make(chan struct{})
-	w.before = func(_ context.Context, job schedule.Job) error {
-		if job.Claim.Schedule < "e" {
-			<-hands
-		}
-		return nil
-	}
-	woken := l.woken.Load()
-	l.cancels = func(after bool) {
-		if after {
-			return
-		}
-		close(hands)
-		for _, name := range []string{"a", "b", "c", "d"} {
-			w.comes(name, "10:00 started/running")
-		}
-		for l.woken.Load() < woken+4 {
-			runtime.Gosched()
-		}
-	}
-	testenv.Must(l.task.Run(t.Context(), l.lease))(t)
-	w.want("a", "10:00 started/running")
-	w.want("s", "10:00 due, 10:02 due")
-	l.settle()
-	w.want("s", "10:00 started/running, 10:02 skipped")
-	w.want("r", "09:30 started/cancelled, 10:01 started/running")
 }
 
 // TestSlowLoadsAreBounded has the items of all runs come slowly.
@@ -166,7 +121,7 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 	}
 }
 
-// A note changes the reason of a fire that waits as it was read, and nothing else.
+// A note changes the reason of an occurrence that waits as it was read, and nothing else.
 func TestNotesAreFenced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
@@ -175,10 +130,10 @@ func TestNotesAreFenced(t *testing.T) {
 	w.set("09:00:00")
 	l.settle()
 	f := w.last("s")
-	key := store.FireKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
+	key := store.OccurrenceKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
 	note := func(lease workqueue.Lease, was, reason string) error {
-		return store.New(w.store).NoteFires(t.Context(), lease,
-			[]store.FireNote{{FireKey: key, Was: was, Reason: reason}})
+		return store.New(w.store).NoteOccurrences(t.Context(), lease,
+			[]store.OccurrenceNote{{OccurrenceKey: key, Was: was, Reason: reason}})
 	}
 	testenv.NoError(t, errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")))
 	second := w.lead()
@@ -215,7 +170,7 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 	w.exec(`UPDATE schedule SET state = 'active' WHERE name = 'window'`)
 	w.set("2031-05-06T08:00:01Z")
 	second.settle()
-	if f := w.fires("window"); w.runs() != 2 {
+	if f := w.occurrences("window"); w.runs() != 2 {
 		t.Errorf("the window is open again, and there are %d runs: %s", w.runs(), f)
 	}
 }
@@ -242,7 +197,7 @@ func TestDeletionEndsAStart(t *testing.T) {
 	}
 }
 
-// TestAQueueIsBounded has more fires come at once than a queue takes.
+// TestAQueueIsBounded has more occurrences come at once than a queue takes.
 func TestAQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
@@ -250,14 +205,16 @@ func TestAQueueIsBounded(t *testing.T) {
 	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
 SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() FROM generate_series(1, 103) n`)
 	w.lead().settle()
-	states := map[store.FireState]int{}
-	fires, _, err := store.New(w.store).Fires(t.Context(), store.FireFilter{Schedule: "s", Limit: store.MaxFires})
+	states := map[store.OccurrenceState]int{}
+	occurrences, _, err := store.New(w.store).Occurrences(t.Context(),
+		store.OccurrenceFilter{Schedule: "s", Limit: store.MaxOccurrences})
 	testenv.NoError(t, err)
-	for _, f := range fires {
+	for _, f := range occurrences {
 		states[f.State]++
 	}
-	if states[store.FireStarted] != 1 || states[store.FireQueued] != 100 || states[store.FireSkipped] != 2 {
-		t.Errorf("the fires are %v", states)
+	if states[store.OccurrenceStarted] != 1 || states[store.OccurrenceQueued] != 100 ||
+		states[store.OccurrenceSkipped] != 2 {
+		t.Errorf("the occurrences are %v", states)
 	}
 }
 
@@ -415,6 +372,6 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 		t.Errorf("%d runs more; want 1", w.runs()-runs)
 	}
 	if f := w.last("cancel"); f.DoneBy.Sub(f.StartAt) > 3*time.Hour {
-		t.Errorf("the last fire is %+v", f)
+		t.Errorf("the last occurrence is %+v", f)
 	}
 }

@@ -130,8 +130,8 @@ func (l *leader) Cancel(ctx context.Context, c control.Control) (control.Cancell
 // WakeLeaderTask implements schedule.Runs.
 func (l *leader) WakeLeaderTask(string) { l.woken.Add(1) }
 
-// StartFire implements schedule.Starter.
-func (s *starter) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+// StartOccurrence implements schedule.Starter.
+func (s *starter) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	s.starts.Add(1)
 	if s.before != nil {
 		if err := s.before(ctx, job); err != nil {
@@ -143,7 +143,7 @@ func (s *starter) StartFire(ctx context.Context, job schedule.Job) (schedule.Sta
 			Name: "only", Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 1, MaxAttempts: 1,
 				Timeout: time.Minute},
 		}}}
-	store.OfFire(&req, job.Claim)
+	store.OfOccurrence(&req, job.Claim)
 	left := 3
 	loaded, err := start.New(s.store).Load(ctx, req, func(item *start.LoadItem) error {
 		if left--; left < 0 {
@@ -197,40 +197,40 @@ func (l *leader) settle() (again time.Duration) {
 	return 0
 }
 
-// fires writes what became of due times, the oldest first: when, of what kind but due, state and reason.
-func (w *world) fires(name string) string {
+// occurrences writes what became of due times, the oldest first: when, of what kind but due, state and reason.
+func (w *world) occurrences(name string) string {
 	w.Helper()
-	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
+	occurrences, _, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
 	testenv.NoError(w, err)
-	texts := make([]string, len(fires))
-	for i, f := range fires {
+	texts := make([]string, len(occurrences))
+	for i, f := range occurrences {
 		text := f.Due.UTC().Format("15:04 ") + string(f.State)
 		if f.RunState != "" {
 			text += "/" + f.RunState
 		}
-		if f.Kind == store.FireNow {
+		if f.Kind == store.OccurrenceNow {
 			text = string(f.State) + "/now"
 		}
-		texts[len(fires)-1-i] = text
+		texts[len(occurrences)-1-i] = text
 	}
 	return strings.Join(texts, ", ")
 }
 
-func (w *world) want(name, fires string) {
+func (w *world) want(name, occurrences string) {
 	w.Helper()
-	if got := w.fires(name); got != fires {
-		w.Fatalf("%s: %s; want %s", name, got, fires)
+	if got := w.occurrences(name); got != occurrences {
+		w.Fatalf("%s: %s; want %s", name, got, occurrences)
 	}
 }
 
-// last is the newest fire.
-func (w *world) last(name string) store.Fire {
+// last is the newest occurrence.
+func (w *world) last(name string) store.Occurrence {
 	w.Helper()
-	fires, _, err := store.New(w.store).Fires(w.Context(), store.FireFilter{Schedule: name})
-	if err != nil || len(fires) == 0 {
-		w.Fatalf("%d fires, %v", len(fires), err)
+	occurrences, _, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
+	if err != nil || len(occurrences) == 0 {
+		w.Fatalf("%d occurrences, %v", len(occurrences), err)
 	}
-	return fires[0]
+	return occurrences[0]
 }
 
 func (w *world) number(sql string) (n int) {

@@ -280,7 +280,8 @@ func attacks() []attack {
 			do:     asking("tranche.reply.accounts", "tranche.event.run.completed"),
 			harmed: came("tranche.event.run.completed", wire.StreamReply)},
 		{name: "have JetStream publish by the acknowledgement of a request", role: "web",
-			do:     asking("tranche.work.accounts", "tranche.event.run.completed"),
+			// With no body it would end the service's pull, as an answer from another account: that takes an AckWait.
+			do:     func(a *attacker) { a.ask("tranche.work.accounts", "tranche.event.run.completed", []byte("{}")) },
 			harmed: came("tranche.event.run.completed", wire.StreamWork)},
 		{name: "have JetStream tell of a stream elsewhere", role: "ops",
 			do:     asking("$JS.API.STREAM.INFO.TRANCHE_WORK", "tranche.work.statement"),

@@ -249,14 +249,11 @@ func TestEachMissingPermissionIsNamed(t *testing.T) {
 	config := documented(t)
 	for _, test := range []struct{ user, subject string }{
 		{"node", "$JS.API.STREAM.INFO.TRANCHE_WORK"},
-		{"node", "$JS.API.CONSUMER.*.TRANCHE_REPLY.>"},
 		{"node", "$JS.ACK.TRANCHE_REPLY.recorder.>"},
-		{"node", "tranche.work.>"},
 		{"node", "tranche.wake"},
 		{"node", "_INBOX.>"},
 		{"accounts", "tranche.stage.statement.*.*.accounts"},
 		{"statement", "tranche.work.accounts"},
-		{"statement", "tranche.flow.statement.>"},
 		{"statement", "$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.statement.>"},
 		{"statement", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_STAGE.statement"},
 	} {

@@ -52,25 +52,6 @@ func TestReport(t *testing.T) {
 	}
 }
 
-func TestSpreadOf(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		values []float64
-		want   spread
-	}{
-		"one":  {[]float64{7}, spread{7, 7, 7}},
-		"odd":  {[]float64{9, 1, 4}, spread{4, 1, 9}},
-		"even": {[]float64{4, 1, 9, 2}, spread{3, 1, 9}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := spreadOf(c.values); got != c.want {
-				t.Errorf("spreadOf(%v) = %v, want %v", c.values, got, c.want)
-			}
-		})
-	}
-}
-
 func TestPercentilesOf(t *testing.T) {
 	t.Parallel()
 	hundred := make([]time.Duration, 100)

@@ -22,7 +22,7 @@ const repository = "../.."
 // make cluster, as someone types it: everything breaks while the run is in progress, nothing is lost, nothing stays
 // behind. And the same interrupted by Ctrl-C.
 func TestMakeCluster(t *testing.T) {
-	dir := openTempDir(t)
+	dir := testenv.Dir(t)
 	cmd := exec.CommandContext(t.Context(), "make", "-C", repository, "cluster",
 		"CLUSTER_FLAGS=--items 20000 --dir "+dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -53,7 +53,7 @@ func TestMakeCluster(t *testing.T) {
 }
 
 func testBrokenOff(t *testing.T) {
-	dir := openTempDir(t)
+	dir := testenv.Dir(t)
 	cmd := exec.CommandContext(t.Context(), filepath.Join("bin", "cluster"), "--items", "20000", "--dir", dir)
 	cmd.Dir = repository
 	pipe, err := cmd.StdoutPipe()
@@ -75,22 +75,6 @@ func testBrokenOff(t *testing.T) {
 		t.Errorf("interrupted: %v; ended with %v, want exit code 1\n%s", interrupted, err, said.String())
 	}
 	wantNothingLeft(t, dir)
-}
-
-// openTempDir is a directory that PostgreSQL's user can reach when the tests run as root; t.TempDir is not.
-func openTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "tranche-cluster-") //nolint:usetesting // see above
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	testenv.NoError(t, err)
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }
 
 // wantNothingLeft looks for processes that have to do with the directory, and for the servers' data.

@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -105,12 +104,6 @@ func TestSDKPasses(t *testing.T) {
 	}
 }
 
-func TestSDKPassesAsAProcess(t *testing.T) {
-	t.Setenv(serviceVariable, "1")
-	self := testenv.Must(os.Executable())(t)
-	expect(t, suite(t, Config{Command: []string{self}}), nil, nil)
-}
-
 func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t)
@@ -126,38 +119,5 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 		if err != nil || held > 0 {
 			t.Errorf("%d messages of %s are left in %s (%v)", held, subject, stream, err)
 		}
-	}
-}
-
-func TestAnEndpointWithoutTheContract(t *testing.T) {
-	t.Parallel()
-	plain := func(ctx context.Context, nc *nats.Conn) error {
-		svc, err := endpoints.New(nc, endpoints.Config{Name: "plain"})
-		if err != nil {
-			return err
-		}
-		handle := func(_ context.Context, in struct{ Balance *int }) (int, error) {
-			if in.Balance == nil {
-				return 0, endpoints.Fail("no_balance", "there is none")
-			}
-			return *in.Balance, nil
-		}
-		if err := endpoints.HandleEach(svc, endpoint, handle); err != nil {
-			return err
-		}
-		return svc.Run(ctx)
-	}
-	for name, items := range map[string][]json.RawMessage{
-		"errors": nil, "results": {[]byte(`{"balance":1}`), []byte(`{"balance":2}`)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			report := suite(t, Config{service: start(plain), Items: items, Only: fast()})
-			left := needing(needContract)
-			expect(t, report, nil, within(left, fast()))
-			if report.Contract {
-				t.Error("the endpoint is taken for a conformance endpoint")
-			}
-		})
 	}
 }

@@ -3,45 +3,19 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// serviceVariable makes the test binary a service of the endpoint.
-const serviceVariable = "TRANCHE_CONFORMANCE_SERVICE"
-
 const endpoint = "under-test"
 
-func TestMain(m *testing.M) {
-	if os.Getenv(serviceVariable) == "" {
-		testenv.Main(m)
-	}
-	if err := serveUntilTerminated(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-func serveUntilTerminated() error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	nc, err := endpoints.Connect()
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	return serveSDK(ctx, nc)
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // inProcess is a service that is a function, with a connection of its own.
 type inProcess struct {

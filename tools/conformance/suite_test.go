@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,23 +145,9 @@ func TestTheSmallestServiceDoesWhatItMust(t *testing.T) {
 	}
 }
 
-func TestEachCheckHasALevel(t *testing.T) {
-	t.Parallel()
-	for _, c := range Checks() {
-		if c.Level == "" || c.Notice == "" {
-			t.Errorf("%s has no level, or no notice", c.Name)
-		}
-	}
-}
-
 func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	return testenv.Must(jetstream.New(nc))(t)
-}
-
-// within returns those of the names that are in both lists.
-func within(names, of []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(of, name) })
 }
 
 func TestRunRefuses(t *testing.T) {

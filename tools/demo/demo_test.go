@@ -51,19 +51,9 @@ func demoCommand(t *testing.T, program, dir string) *exec.Cmd {
 	return cmd
 }
 
-// openTempDir is a directory that PostgreSQL's user can reach when the tests run as root; t.TempDir is not.
-func openTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "tranche-demo-") //nolint:usetesting // see above
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, os.Chmod(dir, 0o755))
-	return dir
-}
-
 func testProves(t *testing.T, program string) {
 	t.Helper()
-	dir := openTempDir(t)
+	dir := testenv.Dir(t)
 	out, err := demoCommand(t, program, dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -118,7 +108,7 @@ func testNotices(t *testing.T, program string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	dir := openTempDir(t)
+	dir := testenv.Dir(t)
 	var out bytes.Buffer
 	err := Run(ctx, Config{Program: program, Dir: dir, Accounts: demoAccounts, Out: &out, Err: io.Discard,
 		exported: func(file string) error {
@@ -140,7 +130,7 @@ func testNotices(t *testing.T, program string) {
 
 func testStops(t *testing.T, program string) {
 	t.Helper()
-	dir := openTempDir(t)
+	dir := testenv.Dir(t)
 	cmd := demoCommand(t, program, dir)
 	pipe, err := cmd.StdoutPipe()
 	must(t, err)
@@ -185,7 +175,7 @@ func testLingers(t *testing.T, program string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	dir := openTempDir(t)
+	dir := testenv.Dir(t)
 	keyboard, typed := io.Pipe()
 	told, out := io.Pipe()
 	ended := make(chan error, 1)

@@ -42,17 +42,6 @@ func (l *Load) slowdown(c int) float64 {
 	return factor
 }
 
-// Peak returns the highest rate, in items per second for chunks of n items, and its concurrency, up to limit.
-func (l *Load) Peak(n, limit int) (rate float64, atOnce int) {
-	for c := 1; c <= limit; c++ {
-		r := float64(c*n) / (l.alone(n).Seconds() * l.slowdown(c))
-		if r > rate*(1+1e-9) {
-			rate, atOnce = r, c
-		}
-	}
-	return rate, atOnce
-}
-
 // clock slows down concurrent chunks. It keeps one virtual time, which runs slower than real time by the current
 // slowdown, so a chunk that starts or ends changes the end of all others.
 type clock struct {

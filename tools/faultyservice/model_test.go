@@ -45,45 +45,6 @@ func TestClockIsShared(t *testing.T) {
 	})
 }
 
-func TestPeakOfALoad(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		load   Load
-		rate   float64
-		atOnce int
-	}{
-		"one at a time":       {Load{PerItem: time.Millisecond, Servers: 1}, 1000, 1},
-		"eight servers":       {Load{PerChunk: time.Second, Servers: 8}, 800, 8},
-		"best at ten at once": {Load{PerChunk: time.Second, Best: 10}, 100 * 10 / 1.9, 10},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rate, atOnce := tc.load.Peak(100, 64)
-			if atOnce != tc.atOnce || rate < tc.rate*0.999 || rate > tc.rate*1.001 {
-				t.Errorf("peak of %g items/s at %d; want %g at %d", rate, atOnce, tc.rate, tc.atOnce)
-			}
-		})
-	}
-}
-
-func TestBucket(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(&Throttle{PerSecond: 100, Burst: 50})
-		if n := b.take(80); n != 50 {
-			t.Errorf("%d passed at first; want the burst", n)
-		}
-		time.Sleep(200 * time.Millisecond) //nolint:forbidigo // the bubble's own time
-		if n := b.take(80); n != 20 {
-			t.Errorf("%d passed after 200 ms; want 20", n)
-		}
-		time.Sleep(time.Hour) //nolint:forbidigo // as above
-		if n := b.take(80); n != 50 {
-			t.Errorf("%d passed after an hour; want the burst", n)
-		}
-	})
-}
-
 func TestLedgerIsReadBack(t *testing.T) {
 	t.Parallel()
 	var file bytes.Buffer
@@ -97,24 +58,5 @@ func TestLedgerIsReadBack(t *testing.T) {
 	}
 	if l.Err() != nil || len(back.Entries()) != 2 {
 		t.Errorf("error %v, %d entries", l.Err(), len(back.Entries()))
-	}
-}
-
-func TestConfigIsValidated(t *testing.T) {
-	t.Parallel()
-	for name, cfg := range map[string]Config{
-		"Endpoint":     {},
-		"Poison.Way":   {Endpoint: "e", Poison: &Poison{Way: "odd"}},
-		"Memory needs": {Endpoint: "e", Memory: &Memory{Way: WayError}},
-		"PerSecond":    {Endpoint: "e", Throttle: &Throttle{}},
-		"Outage needs": {Endpoint: "e", Outage: &Outage{Way: WayError}},
-		"Load has":     {Endpoint: "e", Load: &Load{Best: -1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if _, err := New(nil, cfg); err == nil || !strings.Contains(err.Error(), name) {
-				t.Errorf("error %v; want one about %s", err, name)
-			}
-		})
 	}
 }

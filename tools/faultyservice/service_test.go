@@ -9,9 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -195,32 +193,6 @@ func TestSlowInstance(t *testing.T) {
 	if took > limit {
 		t.Errorf("it took %s", took)
 	}
-}
-
-// A small run that is started while a large one keeps the services busy does not wait for it.
-func TestSmallRunBesideALargeOne(t *testing.T) {
-	t.Parallel()
-	const large, small, each, servers = 200_000, 200, 400 * time.Microsecond, 4
-	w := setup(t)
-	ledger := w.serve(Config{Load: &Load{PerItem: each}, Concurrency: servers})
-	busy := w.start(large, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = 100 }))
-	w.until("the large run is in progress", func() bool {
-		return w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy) > 5000
-	})
-	begun := time.Now()
-	quick := w.start(small, plan(automatic))
-	w.completed(quick)
-	took := time.Since(begun)
-	done := w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy)
-	if done == large {
-		t.Fatal("the large run was over before")
-	}
-	t.Logf("%d items took %s while %d of the large run's %d were done", small, took.Round(time.Millisecond), done, large)
-	if took > large*each/servers { // the large one takes as long at the least
-		t.Errorf("the small run took %s", took)
-	}
-	testenv.Must(control.New(w.Store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}))(t)
-	w.wantAsked(ledger)
 }
 
 // Poison in most chunks is no outage: single items work. The breaker, if it opens at all, is closed at once by its

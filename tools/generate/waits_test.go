@@ -2,9 +2,6 @@ package main
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -42,44 +39,4 @@ func namelessDefaults(file *ast.File) (found []string) {
 		}
 	}
 	return found
-}
-
-func TestDurationsAreRead(t *testing.T) {
-	t.Parallel()
-	const source = `package a
-		// What these are for.
-		const (
-			one       = 3 * time.Second
-			half      = one / 2
-			count     = 5
-			// other is how long
-			// the others | wait.
-			other     = b.Wait + time.Millisecond
-		)
-		const day time.Duration = 24 * time.Hour // of a day
-		// several are some.
-		var several = [...]time.Duration{time.Second, 3 * time.Second}
-		var limit = 7`
-	missing := map[string]bool{"half": true, "other": true, "several": true, "AckWait": true}
-	rows, err := durationRows(map[string][]*ast.File{"a": {parsed(t, source)}}, missing)
-	want := []string{"| `half` | 1.5 s | `a` |\n", "| `other` |  | `a` |\n", "| `several` |  | `a` |\n"}
-	if err != nil || !slices.Equal(rows, want) || !missing["AckWait"] || missing["half"] {
-		t.Errorf("got %s%v, missing %v; want %s", rows, err, missing, want)
-	}
-	for _, wordless := range []string{"const one = 3 * time.Second", "const (\n\t// zero is.\n\tzero = time.Hour\n)\n" +
-		"const one = 3 * time.Second"} {
-		err = described(durationsOf([]*ast.File{parsed(t, "package a\n"+wordless)}))
-		if err == nil || !strings.HasPrefix(err.Error(), "one has no comment") {
-			t.Errorf("got %v of a wait without words", err)
-		}
-	}
-}
-
-func parsed(t *testing.T, source string) *ast.File {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "a.go", source, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file
 }

@@ -92,21 +92,3 @@ func TestBoundsOfFolding(t *testing.T) {
 	}
 	c.one(many[collector.MaxFlushSize].ID)
 }
-
-func TestWhatFoldsIsStrict(t *testing.T) {
-	t.Parallel()
-	c := collect(t, gatherOps())
-	for _, spoil := range []func(*collector.CollectorSpec){
-		func(s *collector.CollectorSpec) { s.Strict = false },
-		func(s *collector.CollectorSpec) { s.Order = collector.OrderPriority },
-		func(s *collector.CollectorSpec) { s.Fold = "first" },
-		func(s *collector.CollectorSpec) { s.Fold, s.FoldBy = "", "id" },
-	} {
-		spec := foldOps(collector.FoldLast)
-		spoil(&spec)
-		_, err := collector.New(c.Store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec}, "ann")
-		if err == nil || !strings.Contains(err.Error(), "fold") {
-			t.Errorf("%+v was applied: %v", spec, err)
-		}
-	}
-}

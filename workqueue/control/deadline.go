@@ -69,17 +69,53 @@ WHERE r.id = $1 AND r.state = 'running' AND r.done_by IS NOT NULL AND (r.gentle 
 
 	noteChange = `INSERT INTO endpoint_change (endpoint, what, before, after, reason) VALUES ($1, $2, $3, $4, $5)`
 
-	// Since when is kept while it holds.
+	// Since when is kept while it holds. $4: the time may have been changed meanwhile; the caller's is rounded.
 	setAtRisk = `
 UPDATE batchrun
 SET at_risk = CASE WHEN $3 THEN '{}' ELSE coalesce(at_risk, '{}') END || $2::jsonb || jsonb_build_object(
     'since', coalesce(at_risk->'since', to_jsonb(tranche_now())))
-WHERE id = $1 AND state = 'running' AND done_by IS NOT NULL
+WHERE id = $1 AND state = 'running' AND abs(extract(epoch FROM done_by - $4::timestamptz)) <= 1
 RETURNING generation`
 	clearAtRisk = `
 UPDATE batchrun SET at_risk = NULL WHERE id = $1 AND state = 'running' AND at_risk IS NOT NULL
 RETURNING generation`
 )
+
+// StepProfile is what requests of a plan's step cost in a run that completed, for forecasts of the next one.
+type StepProfile struct {
+	Plan     string        `json:"plan"`
+	Step     string        `json:"step"`
+	Endpoint string        `json:"endpoint"`
+	At       time.Time     `json:"at"` // when that run completed
+	Cost     forecast.Cost `json:"cost"`
+}
+
+const (
+	keepProfiles = `
+INSERT INTO step_profile (plan, step, endpoint, at, cost)
+SELECT DISTINCT ON (u.plan, u.step, u.endpoint) u.*
+FROM jsonb_to_recordset($1) AS u (plan text, step text, endpoint text, at timestamptz, cost jsonb)
+ORDER BY u.plan, u.step, u.endpoint, u.at DESC
+ON CONFLICT (plan, step, endpoint) DO UPDATE SET at = excluded.at, cost = excluded.cost`
+
+	dropProfiles = `DELETE FROM step_profile WHERE at < tranche_now() - interval '400 days'`
+)
+
+// KeepProfiles stores the newest profile of each step, and deletes those of plans that had no run for over a year.
+// Leader work.
+func (s Store) KeepProfiles(ctx context.Context, lease workqueue.Lease, all []StepProfile) error {
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, keepProfiles, all); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, dropProfiles)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keep what requests cost: %w", err)
+	}
+	return nil
+}
 
 // SetPace stores how fast a run goes from now on, with a sentence for each change at its endpoint and a row in the
 // audit log; and whether it will be late, with an event when that is news. It reports whether the pace changed. Leader
@@ -141,25 +177,46 @@ func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
 	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // in time, but not by enough to withdraw it
 		return nil
 	}
-	statement, args, payload := clearAtRisk, []any{p.Run}, map[string]any{"done_by": p.DoneBy, "at_risk": p.Risk != nil}
+	statement, args := clearAtRisk, []any{p.Run}
 	if p.Risk != nil {
-		p.Risk.Late = lateText(p.Risk.Ends.Sub(p.DoneBy))
+		p.Risk.Late = LateText(p.Risk.Ends.Sub(p.DoneBy))
 		doc, err := json.Marshal(p.Risk)
 		if err != nil {
 			return err
 		}
-		statement, args = setAtRisk, append(args, doc, p.Looked)
-		payload["ends"], payload["bound_by"], payload["fix"] = p.Risk.Ends, p.Risk.BoundBy, p.Risk.Fix
+		statement, args = setAtRisk, append(args, doc, p.Looked, p.DoneBy)
 	}
 	gen, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Generation], statement, args...)
 	if err != nil || len(gen) == 0 || (p.Risk != nil) == p.WasAtRisk {
 		return err
 	}
-	return ledger.AddEvent(ctx, tx, p.Run, gen[0], workqueue.EventDeadlineAtRisk, payload)
+	return addRisk(ctx, tx, p.Run, gen[0], &p.DoneBy, p.Risk)
 }
 
-// lateText is how late something is, as a person says it.
-func lateText(d time.Duration) string {
+// addRisk adds the event that a run is at risk, or, without a risk, not any more.
+func addRisk(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, by *time.Time, risk *AtRisk,
+) error {
+	payload := map[string]any{"done_by": by, "at_risk": risk != nil}
+	if risk != nil {
+		payload["ends"], payload["bound_by"], payload["fix"] = risk.Ends, risk.BoundBy, risk.Fix
+	}
+	return ledger.AddEvent(ctx, tx, run, gen, workqueue.EventDeadlineAtRisk, payload)
+}
+
+// against is what is left of a risk when the run is to be done by another time: nil if it ends before that, or has no
+// time any more. What would be enough was found for the time before.
+func (r *AtRisk) against(by *time.Time) *AtRisk {
+	if r == nil || by == nil || !r.Ends.After(*by) {
+		return nil
+	}
+	still := *r
+	still.Late, still.Fix = LateText(r.Ends.Sub(*by)), nil
+	return &still
+}
+
+// LateText is how late something is, as a person says it.
+func LateText(d time.Duration) string {
 	switch {
 	case d >= 2*time.Hour:
 		return fmt.Sprintf("%.1f h", d.Hours())

@@ -46,11 +46,10 @@ const (
 	setPriority = `UPDATE batchrun SET priority = $2 WHERE id = $1`
 	priorityOf  = `SELECT priority FROM batchrun WHERE id = $1`
 
-	timesOf = `SELECT done_by, gentle FROM batchrun WHERE id = $1`
+	timesOf = `
+SELECT done_by, gentle, CASE WHEN state = 'running' THEN at_risk END, generation FROM batchrun WHERE id = $1`
 
-	setTimes = `
-UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = CASE WHEN $2::timestamptz IS NULL THEN NULL ELSE at_risk END
-WHERE id = $1`
+	setTimes = `UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = $4 WHERE id = $1`
 
 	// What a schedule does with its run that is late goes by the run's time.
 	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL`
@@ -74,6 +73,9 @@ func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err err
 		return out, &workqueue.SettingError{Detail: "nothing to set: name a setting, like chunk or priority"}
 	}
 	if err := c.Settings.Validate(); err != nil {
+		return out, err
+	}
+	if err := workqueue.CheckDoneBy(c.DoneBy); err != nil {
 		return out, err
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
@@ -184,7 +186,9 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 	}
 	var by *time.Time
 	var gentle bool
-	if err := tx.QueryRow(ctx, timesOf, r.id).Scan(&by, &gentle); err != nil {
+	var risk *AtRisk
+	var gen workqueue.Generation
+	if err := tx.QueryRow(ctx, timesOf, r.id).Scan(&by, &gentle, &risk, &gen); err != nil {
 		return fmt.Errorf("read when it is to be done: %w", err)
 	}
 	next, gently := by, gentle
@@ -199,8 +203,14 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 		return &workqueue.SettingError{Detail: "gentle goes with done_by: no more is in flight than is needed to be done " +
 			"by then"}
 	}
-	if _, err := tx.Exec(ctx, setTimes, r.id, next, gently); err != nil {
+	still := risk.against(next)
+	if _, err := tx.Exec(ctx, setTimes, r.id, next, gently, still); err != nil {
 		return fmt.Errorf("set when it is to be done: %w", err)
+	}
+	if risk != nil && still == nil {
+		if err := addRisk(ctx, tx, r.id, gen, next, nil); err != nil {
+			return err
+		}
 	}
 	if _, err := tx.Exec(ctx, setOccurrence, r.id, next); err != nil {
 		return fmt.Errorf("set when it is to be done: %w", err)

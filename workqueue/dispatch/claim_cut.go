@@ -127,7 +127,7 @@ func (c *claim) newSlice(block workqueue.Block, mask bitfield.Set, cause workque
 
 // lanesApart is how many lanes of a block are kept in separate requests. A lane in a shared request delays its
 // successors until the slowest item is done; but one request per lane takes a run with very many lanes forty times as
-// long (BenchmarkOrder).
+// long.
 const lanesApart = 64
 
 // sizeIn is the number of a block's items in a slice. In a run with lanes each is from another lane.

@@ -63,8 +63,9 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against adds up the shares of other steps of at least a step's priority; auto: automatic ones.
-func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
+// against adds up the shares of other steps of at least a step's priority; auto: automatic ones. Shares count among
+// equal priorities: beside a more urgent step, both have one.
+func (p *paceLoad) against(ref StepRef, priority, share int) (all, auto int) {
 	counted := 0
 	for i := range p.rivals {
 		r := &p.rivals[i]
@@ -72,8 +73,12 @@ func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
 			continue
 		}
 		counted++
-		if all += r.share; r.auto {
-			auto += r.share
+		weight := r.share
+		if r.priority > priority {
+			weight = share
+		}
+		if all += weight; r.auto {
+			auto += weight
 		}
 	}
 	return all, auto
@@ -139,7 +144,7 @@ func (c *claim) contended() bool {
 // with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
-	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority)
+	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority, l.share)
 	if p.busyAuto >= p.limit || p.learnedRateSpent() { // none of them can use a slot
 		all, auto = all-auto, 0
 	}

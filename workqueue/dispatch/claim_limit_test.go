@@ -157,6 +157,7 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 	if steps := b.runnable(); len(steps) != 2 || steps[0].Run != urgent || steps[0].Priority != 5 {
 		t.Errorf("the order is %+v", steps)
 	}
+	b.Exec(`UPDATE run_step SET share = 4 WHERE run_id = $1`, low) // of what runs as urgent as it share
 	mine := b.wantClaim(low, 5, dispatch.BoundShare)
 	b.wantClaim(urgent, 5, dispatch.BoundEndpoint) // it need not share with one that is less urgent
 	for _, s := range mine[:4] {

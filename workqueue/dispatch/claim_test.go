@@ -321,25 +321,6 @@ func TestHalvesAreNotPutTogether(t *testing.T) {
 	b.Check()
 }
 
-// A claim for few slices merges what it looks at and leaves the rest.
-func TestMergingKeepsToTheLimit(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Chunked(10), 400)
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		b.Record(again(s, 1))
-	}
-	claimed := b.Claim(run, 2)
-	if len(claimed) != 1 || claimed[0].Mask.Count() != 8 { // four are looked at for each
-		t.Errorf("%d slices: %s", len(claimed), b.Dump(run))
-	}
-	b.Check()
-	b.Record(storetest.Whole(claimed[0]))
-	b.Finish(run)
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
 // A size that was turned down holds for what is retried as well.
 func TestDueSlicesAreCutToTheChunk(t *testing.T) {
 	t.Parallel()

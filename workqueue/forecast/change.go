@@ -19,7 +19,7 @@ func (n *Network) Clone() *Network {
 func (n *Network) Around(run, most int) *Network {
 	runs := []int{run}
 	for r := range n.Runs {
-		if r != run && !n.Runs[r].Idle && n.Runs[r].Person == "" && n.meet(run, r) {
+		if r != run && !n.Runs[r].Idle && n.Runs[r].Person == "" && n.touch(run, r) {
 			runs = append(runs, r)
 		}
 	}
@@ -39,13 +39,6 @@ func (n *Network) Around(run, most int) *Network {
 		}
 	}
 	return out
-}
-
-// meet reports whether two runs use the same endpoint.
-func (n *Network) meet(a, b int) bool {
-	return slices.ContainsFunc(n.Steps, func(s Step) bool {
-		return s.Run == a && slices.ContainsFunc(n.Steps, func(o Step) bool { return o.Run == b && o.Endpoint == s.Endpoint })
-	})
 }
 
 // Apply changes the network as if a run were changed: "STEP.in_flight=32", "STEP.chunk=200", "STEP.rate=50",

@@ -11,6 +11,7 @@ type Request struct {
 	Items    float64
 	First    bool // its items were requested for the first time
 	Live     bool
+	Odd      bool // of an outage
 	Began    float64
 	Ended    float64
 	Took     float64 // seconds that the service worked on it; negative: unknown
@@ -60,10 +61,11 @@ func (c *Cost) rest(age float64) float64 {
 	return age / 2
 }
 
-// Measure derives the cost from requests of this run, or of an earlier one.
+// Measure derives the cost from requests of this run, or of an earlier one; from odd ones only if others are too few.
 func Measure(requests []Request, earlier bool) Cost {
 	var c Cost
 	var live, ended []Request
+	requests = usual(requests)
 	for _, r := range requests {
 		if r.Live {
 			c.Oldest = max(c.Oldest, -r.Began)
@@ -111,6 +113,15 @@ func Measure(requests []Request, earlier bool) Cost {
 		_, c.Present = level(requests, levelWindow)
 	}
 	return c
+}
+
+// usual drops odd requests, if others have ended.
+func usual(requests []Request) []Request {
+	kept := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Odd })
+	if slices.ContainsFunc(kept, func(r Request) bool { return !r.Live }) {
+		return kept
+	}
+	return requests
 }
 
 // sinceChange drops requests from before their time for an item clearly changed, by half or more, at the same size.

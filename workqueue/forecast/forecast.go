@@ -5,6 +5,7 @@
 package forecast
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -94,6 +95,8 @@ type Forecast struct {
 	Then      *Span      `json:"then,omitempty" doc:"how long it takes after that"`
 
 	WhyNot string `json:"why_not,omitempty" doc:"why there is no forecast yet"`
+
+	Made *time.Time `json:"made,omitempty" doc:"when; lists have one of the last 15 s, or older if none can be made"`
 }
 
 // Block removes the times because of an unpredictable obstacle. A waiting run keeps the duration after its wait.
@@ -125,35 +128,64 @@ type Outcome struct {
 // rounds is the number of simulations by the number of steps: large networks vary less and cost more.
 func rounds(steps int) int { return min(max(2000/max(steps, 1), 20), 60) }
 
-// All predicts each run as of now, with random variations by seed. Idle runs affect others only once they continue.
+// All predicts each run as of now, with random variations by seed. Idle runs affect no others.
 func (n *Network) All(ctx context.Context, now time.Time, seed uint64) ([]Outcome, error) {
+	return n.predict(ctx, now, seed, func(*Run) bool { return true })
+}
+
+// predict is All for some of the runs; the outcome of others is zero.
+func (n *Network) predict(ctx context.Context, now time.Time, seed uint64, of func(*Run) bool) ([]Outcome, error) {
 	out := make([]Outcome, len(n.Runs))
 	if len(n.Steps) == 0 {
 		return out, ctx.Err()
 	}
 	why, idle, x := n.unknown(), n.idle(), n.index()
 	luck := draw(len(n.Steps), rounds(len(n.Steps)), seed)
-	running, err := n.course(ctx, x, luck, idle)
-	if err != nil {
-		return nil, err
-	}
-	whole := running
-	if slices.ContainsFunc(n.Runs, func(r Run) bool { return r.Person != "" && r.WhyNot == "" }) {
-		if whole, err = n.course(ctx, x, luck, nil); err != nil {
+	for _, together := range n.together(func(r int) bool { return why[r] == "" && of(&n.Runs[r]) }, idle) {
+		without := slices.Clone(idle)
+		for _, r := range together {
+			without[r] = false
+		}
+		c, err := n.course(ctx, x, luck, without)
+		if err != nil {
 			return nil, err
+		}
+		for _, r := range together {
+			out[r] = n.tell(r, now, c)
 		}
 	}
 	for r := range out {
-		if out[r].WhyNot = why[r]; out[r].WhyNot != "" {
-			continue
-		}
-		if idle[r] {
-			out[r] = n.tell(r, now, whole)
-		} else {
-			out[r] = n.tell(r, now, running)
-		}
+		out[r].WhyNot = cmp.Or(why[r], out[r].WhyNot)
 	}
 	return out, nil
+}
+
+// apart is how many courses idle runs that meet are played in, at most.
+const apart = 8
+
+// together are runs that are played in the same courses: first those that go on, then idle ones that do not meet, each
+// as if it alone of the idle ones went on. The last course has all that are left.
+func (n *Network) together(of func(run int) bool, idle []bool) (all [][]int) {
+	all = [][]int{nil}
+	for r := range n.Runs {
+		if !of(r) {
+			continue
+		}
+		at := 0
+		if idle[r] {
+			at = 1 + slices.IndexFunc(all[1:], func(others []int) bool {
+				return !slices.ContainsFunc(others, func(o int) bool { return n.touch(r, o) })
+			})
+			if at == 0 {
+				at = min(len(all), apart)
+			}
+		}
+		if at == len(all) {
+			all = append(all, nil)
+		}
+		all[at] = append(all[at], r)
+	}
+	return all
 }
 
 // courses are the simulations: with variations, and the nominal one.

@@ -129,6 +129,12 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	n.Endpoints[0].Down = "a to answer again: its breaker is open"
 	held := one(open)
 	held.Runs[0].Person = "an operator to resume it"
+	beside := open
+	beside.Run = 1
+	both := one(open, beside)
+	both.Runs[0].Person = "an operator to resume it"
+	both.Runs = append(both.Runs, both.Runs[0])
+	both.Endpoints[0].Budget = 8
 	sampled := one(canary, second)
 	sampled.Runs[0].Canary, sampled.Runs[0].Approve = true, true
 	for name, c := range map[string]struct {
@@ -138,6 +144,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	}{
 		"a gate":      {one(step("check", 0, 8000, cost(1, 8)), gate), "approval of step send", 101, 101},
 		"a hold":      {held, "an operator to resume it", 0, 101},
+		"two holds":   {both, "an operator to resume it", 0, 101},
 		"a canary":    {sampled, "approval of its canary", 2, 100},
 		"an endpoint": {n, "a to answer again: its breaker is open", 0, 101},
 	} {
@@ -156,15 +163,17 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 // Without measurements there is no time, and a reason.
 func TestAForecastSaysWhyThereIsNone(t *testing.T) {
 	t.Parallel()
-	unknown := step("send", 1, 8000, forecast.Cost{}, 0)
-	if f := outcomes(t, one(step("a", 0, 8000, cost(1, 8)), unknown))[0]; f.P50 != nil ||
-		!strings.Contains(f.WhyNot, "step send") {
-		t.Errorf("%+v", f)
-	}
-	n := one(step("a", 0, 8000, cost(1, 8)))
-	n.Runs[0].WhyNot = "its items are being loaded"
-	if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != n.Runs[0].WhyNot {
-		t.Errorf("%+v", f)
+	unknown, still := one(step("send", 1, 8000, forecast.Cost{})), one(step("a", 0, 8000, cost(1, 8)))
+	still.Steps[0].InFlight = 0
+	loading := one(step("a", 0, 8000, cost(1, 8)))
+	loading.Runs[0].WhyNot = "its items are being loaded"
+	for says, n := range map[string]*forecast.Network{
+		"of the newest requests of endpoint b fewer than 3 are of step send, here or in earlier runs of its plan": unknown,
+		"step a cannot go on as things are": still, "its items are being loaded": loading,
+	} {
+		if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != says || f.Steps != nil {
+			t.Errorf("%+v; want %q", f, says)
+		}
 	}
 }
 
@@ -210,7 +219,7 @@ func ends(t *testing.T, n *forecast.Network) [3]float64 {
 // with more places for its steps, or at its endpoints, it ends no later where no one else takes what comes free.
 func TestForecastsKeepTheirLaws(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		n := random(r)
 		was := ends(t, n)
@@ -333,6 +342,29 @@ func TestWhatHasChangedIsMeasuredAnew(t *testing.T) {
 		if c := forecast.Measure(all, false); math.Abs(c.Slot-0.11*after) > 0.012*after {
 			t.Errorf("requests took 2 s and take %v s now: an item costs %v s", after, c.Slot)
 		}
+	}
+}
+
+func TestAnOutageIsNotMeasured(t *testing.T) {
+	t.Parallel()
+	var all []forecast.Request
+	for i := range 40 {
+		at := float64(i - 40)
+		r := forecast.Request{Items: 10, First: true, Began: at - 1, Ended: at}
+		if r.Odd = i >= 20; r.Odd {
+			r.First, r.Began = false, at-9
+		}
+		all = append(all, r)
+	}
+	if c := forecast.Measure(all, false); c.Slot != 0.1 || c.Again != 0 {
+		t.Errorf("an item takes %v s, and %v are retried, not 0.1 and 0", c.Slot, c.Again)
+	}
+	if c := forecast.Measure(all[20:], false); c.Known() {
+		t.Error("retries without a first request say what an item takes")
+	}
+	all[20].First = true
+	if c := forecast.Measure(all[20:], false); !c.Known() {
+		t.Error("nothing is known when all is of an outage")
 	}
 }
 

@@ -123,7 +123,7 @@ type pacer struct {
 }
 
 func (p *pacer) look(ctx context.Context) error {
-	all, err := p.All(ctx, p.now, 1)
+	all, err := p.predict(ctx, p.now, 1, func(r *Run) bool { return r.Timed })
 	if err != nil {
 		return err
 	}

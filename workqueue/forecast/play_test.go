@@ -84,16 +84,6 @@ func TestAllHaveFailed(t *testing.T) {
 	}
 }
 
-// A step that can do nothing says so.
-func TestAStepCannotGoOn(t *testing.T) {
-	t.Parallel()
-	n := one(step("a", 0, 8000, cost(1, 8)), step("b", 1, 8000, cost(1, 8), 0))
-	n.Steps[1].InFlight = 0
-	if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != "step b cannot go on as things are" || f.Steps != nil {
-		t.Errorf("%+v", f)
-	}
-}
-
 // What is out of a canary reaches the next step, and what will never reach it does not hold the rest back.
 func TestACanaryThatIsOutEnds(t *testing.T) {
 	t.Parallel()
@@ -217,20 +207,10 @@ func TestAnotherRunIsNamedExactly(t *testing.T) {
 	}
 }
 
-// Too few measurements are named as they were looked for.
-func TestTooFewRequestsAreNamed(t *testing.T) {
-	t.Parallel()
-	n := one(step("send", 1, 8000, forecast.Cost{}))
-	says := "of the newest requests of endpoint b fewer than 3 are of step send, here or in earlier runs of its plan"
-	if f := outcomes(t, n)[0]; f.WhyNot != says {
-		t.Errorf("%q; want %q", f.WhyNot, says)
-	}
-}
-
 // Whatever is in flight, held, tried again or shared, each run ends, at times in their order.
 func TestEachRunEnds(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		n := random(r)
 		for e := range n.Endpoints {

@@ -98,6 +98,9 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 	end := c.nominal.runs[0].ended
 	out := &Rehearsal{BoundBy: n.bound(0, c.nominal)}
 	out.Ends = span(c.played, func(p *play) float64 { return p.runs[0].ended })
+	if !out.Ends.finite() || out.Ends.P90 > 10*365*24*3600 {
+		return nil, errors.New("it would take more than ten years; give more in flight, larger chunks or fewer items")
+	}
 	for _, i := range x.byRun[0] {
 		s, sp := &n.Steps[i], &c.nominal.steps[i]
 		step := RehearsedStep{Step: s.Name, Begins: max(sp.began, 0),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -93,6 +94,22 @@ func (d *Deadlines) risk(
 	return risk
 }
 
+// Lateness says by how much a run will miss its done_by, by a forecast made now; empty: it will not, or no one knows.
+func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error) {
+	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{id}, 1+beside, nil, 0)
+	if err != nil || len(f.Runs) == 0 || f.Runs[0].ID != id.String() || !f.Runs[0].Timed {
+		return "", err
+	}
+	d, by := Deadlines{f: f}, f.Runs[0].DoneBy
+	ends, _, known := f.known[0].Left(f.at)
+	if !known || ends <= by {
+		return "", nil
+	}
+	text := "by forecast it ends at " + d.after(ends).UTC().Format(time.RFC3339) + ", " +
+		control.LateText(d.after(ends).Sub(d.after(by))) + " after its done_by, if nothing is changed"
+	return strings.TrimSuffix(text+"; "+f.known[0].BoundBy, "; "), nil
+}
+
 func (d *Deadlines) after(seconds float64) time.Time {
 	return d.f.at.Add(time.Duration(seconds * float64(time.Second))).Round(time.Second)
 }
@@ -114,4 +131,45 @@ func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 		}
 	}
 	return out
+}
+
+// completedLately is the steps of at most $2 runs that completed after $1, the oldest first, by run_event_completed.
+const completedLately = `
+WITH completed AS MATERIALIZED (
+    SELECT e.at, r.id, r.plan FROM run_event e JOIN batchrun r ON r.id = e.run_id
+    WHERE e.kind = 'completed'
+      AND e.at > greatest($1, (SELECT max(at) FROM step_profile), tranche_now() - interval '1 day')
+    ORDER BY e.at LIMIT $2)
+SELECT c.at, c.id, c.plan, st.step, st.name, st.endpoint FROM completed c JOIN run_step st ON st.run_id = c.id
+ORDER BY c.at, c.id, st.step`
+
+// profiledRuns bounds the runs that are measured together.
+const profiledRuns = 20
+
+// Profiles measures what requests cost in runs that completed after a time, and returns until when it has looked.
+func (s Store) Profiles(ctx context.Context, since time.Time) ([]control.StepProfile, time.Time, error) {
+	f := newForesight()
+	var all []control.StepProfile
+	var of stepOf
+	p := control.StepProfile{At: since}
+	rows := pg.Rows(ctx, s.db.Pool, completedLately, since, profiledRuns)
+	err := pg.Each(rows, []any{&p.At, &of.run, &p.Plan, &of.step, &p.Step, &p.Endpoint}, func() {
+		f.steps[of] = len(f.Steps)
+		f.Steps = append(f.Steps, forecast.Step{Endpoint: f.endpoint(p.Endpoint)})
+		all = append(all, p)
+	})
+	if err != nil || len(all) == 0 {
+		return nil, since, err
+	}
+	own, _, err := f.requests(ctx, s.db.Pool)
+	if err != nil {
+		return nil, since, err
+	}
+	known := all[:0]
+	for i := range all {
+		if all[i].Cost = forecast.Measure(own[i], true); all[i].Cost.Known() {
+			known = append(known, all[i])
+		}
+	}
+	return known, p.At, nil
 }

@@ -152,31 +152,6 @@ func TestExportOfSeveralSteps(t *testing.T) {
 	}
 }
 
-// Few items of several blocks.
-func TestExportOfFewAmongMany(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const n = 2*8192 + 100
-	run := b.Load(storetest.Chunked(4096), n)
-	for _, s := range b.Claim(run, storetest.Plenty) {
-		reply := storetest.Whole(s)
-		reply.Slots[5].Result, reply.Slots[5].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no"}
-		b.Record(reply)
-	}
-	var got []workqueue.Ordinal
-	failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-	err := storetest.Export(t.Context(), b.Store, run, failed, func(item *export.Item) error {
-		if item.Key != fmt.Sprintf("C%d", item.Ordinal) || item.ErrorCode != "BAD" || item.Result != nil {
-			t.Errorf("the item is %+v", item)
-		}
-		got = append(got, item.Ordinal)
-		return nil
-	})
-	if err != nil || len(got) != b.Tally(run).Failed || len(got) < 5 || !slices.IsSorted(got) {
-		t.Errorf("got %v, %v; want the %d that failed", got, err, b.Tally(run).Failed)
-	}
-}
-
 // TestExportOfManyAtOnce has more slow readers than there are connections.
 func TestExportOfManyAtOnce(t *testing.T) {
 	t.Parallel()

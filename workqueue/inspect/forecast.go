@@ -25,9 +25,9 @@ const (
 	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
-	// A reading is kept for restShare times its duration, unless a run changes that is looked at.
+	// A reading is kept for restShare times its duration. A look at a run in another state reads that run again.
 	restShare = 10
-	// maxRest is for how long a reading of forecasts is kept at most; then the next look reads again.
+	// maxRest is for how long a reading is kept at most, and how long one may take.
 	maxRest = 15 * time.Second
 	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
@@ -76,9 +76,13 @@ LEFT JOIN LATERAL (
 ORDER BY r.other, r.id, st.step`
 
 // newestRequests is the last ended ones of each endpoint, by work_slice_ended, and those in flight, by
-// work_slice_busy. A scheduled one counts as in flight from its time on.
+// work_slice_busy. A scheduled one counts as in flight from its time on. After an outage, what it left to be retried
+// counts as new, and what ended in it is odd.
 const newestRequests = `
-SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8, w.cause = 'ready', w.ended_at IS NULL,
+SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8,
+    w.cause = 'ready' OR coalesce(p.breaker = 'closed' AND w.created_at < p.breaker_since, false), w.ended_at IS NULL,
+    CASE p.breaker WHEN 'open' THEN w.ended_at IS NULL OR w.ended_at >= p.breaker_since
+        WHEN 'closed' THEN coalesce(w.ended_at < p.breaker_since, false) ELSE false END,
     extract(epoch FROM least(greatest(w.created_at, CASE WHEN w.cause <> 'ready' THEN
         coalesce(w.sent_at, w.not_before) END), w.ended_at) - tranche_now())::float8,
     coalesce(extract(epoch FROM w.ended_at - tranche_now()), 0)::float8, coalesce(w.took, -1), coalesce(w.service, '')
@@ -88,19 +92,23 @@ FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL (
     UNION ALL
     (SELECT s.* FROM work_slice s WHERE s.endpoint = e.endpoint AND ` + plane.SliceInFlight + ` LIMIT $2)) w
 JOIN run_step st ON st.run_id = w.run_id AND st.step = w.step JOIN batchrun r ON r.id = w.run_id
+LEFT JOIN endpoint_pace p ON p.endpoint = w.endpoint
 WHERE w.state <> 'cancelled'`
+
+// databaseTime is that from which the seconds of the others count, so it is read first.
+const databaseTime = `SELECT tranche_now()`
 
 const networkEndpoints = `
 SELECT e.endpoint, coalesce(s.max_in_flight, 0), coalesce(p.in_flight, 0),
     coalesce(least(nullif(s.rate, 0), p.rate), 0)::float8, coalesce(s.request_rate, 0)::float8,
-    coalesce(p.breaker = 'open', false), tranche_now()
+    coalesce(p.breaker = 'open', false)
 FROM unnest($1::text[]) AS e (endpoint)
 LEFT JOIN endpoint_setting s ON s.endpoint = e.endpoint LEFT JOIN endpoint_pace p ON p.endpoint = e.endpoint`
 
 // foresight is a network as read from the database, and the forecasts made of it.
 type foresight struct {
 	*forecast.Network
-	at     time.Time // by the database's clock
+	at     time.Time // by the database's clock, before anything was read
 	runs   map[workqueue.RunID]int
 	plans  []string // of each run
 	states []state
@@ -121,18 +129,26 @@ type stepOf struct {
 	step workqueue.Step
 }
 
+func newForesight() *foresight {
+	return &foresight{Network: &forecast.Network{}, runs: map[workqueue.RunID]int{}, steps: map[stepOf]int{},
+		ends: map[string]int{}}
+}
+
 // readNetwork reads the work of runs, what they share, and the cost of their requests, and makes their forecasts: of
 // the named runs and others at their endpoints, or of all active runs if none is named. planned comes first unless nil.
 func readNetwork(
 	ctx context.Context, from pg.Querier, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
-	f := &foresight{Network: &forecast.Network{}, runs: map[workqueue.RunID]int{}, steps: map[stepOf]int{},
-		ends: map[string]int{}}
+	f := newForesight()
+	var err error
+	if f.at, err = pg.One(ctx, from, pgx.RowTo[time.Time], databaseTime); err != nil {
+		return nil, fmt.Errorf("read the time: %w", err)
+	}
 	if planned != nil {
 		f.plan(planned, float64(items))
 	}
 	rows := pg.Rows(ctx, from, networkSteps, named, most, workqueue.DefaultMaxBackoff, f.names())
-	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, f.scanStep(row) })
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, f.scanStep(row) })
 	if err != nil {
 		return nil, fmt.Errorf("read what runs have to do: %w", err)
 	}
@@ -260,7 +276,7 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	var e forecast.Endpoint
 	var down bool
 	err := pg.Each(pg.Rows(ctx, from, networkEndpoints, f.names()),
-		[]any{&name, &e.Budget, &e.Auto, &e.Rate, &e.RequestRate, &down, &f.at}, func() {
+		[]any{&name, &e.Budget, &e.Auto, &e.Rate, &e.RequestRate, &down}, func() {
 			if e.Name, e.Down = name, ""; down {
 				e.Down = name + " to answer again: its breaker is open"
 			}
@@ -272,19 +288,25 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 	return nil
 }
 
-// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
-func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
-	type profile struct{ plan, step, endpoint string }
-	own, earlier := make([][]forecast.Request, len(f.Steps)), map[profile][]forecast.Request{}
+type planStep struct{ plan, step, endpoint string }
+
+// requests reads the newest requests: of each step, and those that have ended by what plans call them. It sets how many
+// each endpoint has in flight.
+func (f *foresight) requests(ctx context.Context, from pg.Querier) (
+	own [][]forecast.Request, earlier map[planStep][]forecast.Request, err error,
+) {
+	own, earlier = make([][]forecast.Request, len(f.Steps)), map[planStep][]forecast.Request{}
 	all := make([][]forecast.Request, len(f.Endpoints))
 	var of stepOf
-	var p profile
+	var p planStep
 	var r forecast.Request
 	rows := pg.Rows(ctx, from, newestRequests, f.names(), measuredRequests)
-	err := pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Began,
-		&r.Ended, &r.Took, &r.Instance}, func() {
+	err = pg.Each(rows, []any{&p.endpoint, &of.run, &of.step, &p.plan, &p.step, &r.Items, &r.First, &r.Live, &r.Odd,
+		&r.Began, &r.Ended, &r.Took, &r.Instance}, func() {
 		e := f.ends[p.endpoint]
-		all[e] = append(all[e], r)
+		if !r.Odd {
+			all[e] = append(all[e], r)
+		}
 		if i, known := f.steps[of]; known {
 			own[i] = append(own[i], r)
 		}
@@ -293,71 +315,153 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("read what requests take: %w", err)
+		return nil, nil, fmt.Errorf("read what requests take: %w", err)
 	}
 	for e := range all {
 		f.Endpoints[e].Level = forecast.Level(all[e])
+	}
+	return own, earlier, nil
+}
+
+// readRequests measures the cost of each step's requests: its own, or else those of its plan's other runs.
+func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
+	own, earlier, err := f.requests(ctx, from)
+	if err != nil {
+		return err
 	}
 	for i := range f.Steps {
 		s := &f.Steps[i]
 		fresh := slices.ContainsFunc(own[i], func(r forecast.Request) bool {
 			return !r.Live && r.Ended > -staleAfter.Seconds()
 		})
-		if s.Cost = forecast.Measure(own[i], !fresh); s.Cost.Known() {
-			continue
+		if s.Cost = forecast.Measure(own[i], !fresh); !s.Cost.Known() {
+			s.Cost = forecast.Measure(earlier[planStep{f.plans[s.Run], s.Name, f.Endpoints[s.Endpoint].Name}], true)
 		}
-		s.Cost = forecast.Measure(earlier[profile{f.plans[s.Run], s.Name, f.Endpoints[s.Endpoint].Name}], true)
+		if f.Endpoints[s.Endpoint].Down != "" { // how many it had in flight before is not known
+			s.Cost.Level = 0
+		}
+	}
+	return f.readProfiles(ctx, from)
+}
+
+const profilesOf = `SELECT plan, step, endpoint, at, cost FROM step_profile WHERE plan = ANY ($1)`
+
+// readProfiles sets the cost of steps of which nothing was measured here to that of their plan's last run.
+func (f *foresight) readProfiles(ctx context.Context, from pg.Querier) error {
+	all, err := pg.Collect(ctx, from, pgx.RowToStructByPos[control.StepProfile], profilesOf, f.plans)
+	if err != nil {
+		return fmt.Errorf("read what requests took in earlier runs: %w", err)
+	}
+	for i := range f.Steps {
+		for _, p := range all {
+			s := &f.Steps[i]
+			if !s.Cost.Known() && p.Plan == f.plans[s.Run] && p.Step == s.Name && p.Endpoint == f.Endpoints[s.Endpoint].Name {
+				s.Cost = p.Cost
+			}
+		}
 	}
 	return nil
 }
 
-// outlook keeps the last reading of all active runs.
-type outlook struct {
-	reading sync.Mutex
-	last    atomic.Pointer[foresight]
-	until   atomic.Pointer[time.Time]
+// readings are the last ones: of all active runs, under the zero ID, and of runs that were looked at alone.
+type readings struct {
+	of     sync.Map // a *reading by RunID
+	report atomic.Pointer[func(error)]
 }
 
-// outlook returns a recent reading of all active runs, or reads them. During a reading, other callers get the previous
-// one.
-func (s Store) outlook(ctx context.Context, runs []*RunSummary) (*foresight, error) {
-	o := database.Kept[outlook](s.db)
-	fits := func(f *foresight) bool {
-		return f != nil && !slices.ContainsFunc(runs, func(r *RunSummary) bool { return !f.fits(r) })
+type reading struct {
+	turn chan struct{} // holds one while it is read
+	last atomic.Pointer[attempt]
+}
+
+// attempt is a reading that was tried. With an error, the network is that of the attempt before.
+type attempt struct {
+	f     *foresight
+	err   error
+	until time.Time // until then it is recent
+}
+
+// OnForecastError sets who is told when forecasts cannot be made, once until they can.
+func (s Store) OnForecastError(report func(error)) {
+	database.Kept[readings](s.db).report.Store(&report)
+}
+
+func (a *readings) get(run workqueue.RunID) *reading {
+	r, _ := a.of.LoadOrStore(run, &reading{turn: make(chan struct{}, 1)})
+	return r.(*reading) //nolint:forcetypeassert // there are no others
+}
+
+// usable returns the last attempt if it has the run in its current state, or failed; nil: any run. It must be recent
+// unless it is being read now.
+func (r *reading) usable(run *RunSummary) *attempt {
+	last := r.last.Load()
+	if last == nil || len(r.turn) == 0 && !time.Now().Before(last.until) {
+		return nil
 	}
-	young := func() bool { until := o.until.Load(); return until != nil && time.Now().Before(*until) }
-	if f := o.last.Load(); fits(f) && (young() || !o.reading.TryLock()) {
-		return f, nil
-	} else if !fits(f) {
-		for !o.reading.TryLock() {
-			select {
-			case <-ctx.Done():
-				return nil, fmt.Errorf("wait for a forecast: %w", context.Cause(ctx))
-			case <-time.After(20 * time.Millisecond):
-			}
+	if last.err == nil && run != nil && !last.f.fits(run) {
+		return nil
+	}
+	return last
+}
+
+// look returns a recent reading of a run and those beside it, or reads them; nil: of all active runs. With an error
+// there may be an older one.
+func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
+	all := database.Kept[readings](s.db)
+	r := all.get(workqueue.RunID{})
+	if run != nil {
+		if last := r.usable(run); last != nil && last.err == nil {
+			return last.f, nil
+		}
+		r = all.get(run.ID)
+	}
+	if last := r.usable(run); last != nil {
+		return last.f, last.err
+	}
+	timed, cancel := context.WithTimeout(ctx, maxRest)
+	defer cancel()
+	select {
+	case r.turn <- struct{}{}:
+	case <-timed.Done():
+		return nil, fmt.Errorf("wait for a forecast: %w", context.Cause(timed))
+	}
+	defer func() { <-r.turn }()
+	last := r.last.Load()
+	if last == nil || !time.Now().Before(last.until) || r.usable(run) == nil { // no other caller has just read it
+		if last = s.read(timed, run, last); ctx.Err() == nil { // else it is the caller who went
+			r.last.Store(last)
 		}
 	}
-	defer o.reading.Unlock()
-	if f := o.last.Load(); fits(f) && young() { // another caller has just read it
-		return f, nil
+	if run != nil { // it is not looked at for ever
+		time.AfterFunc(time.Minute, func() { all.of.CompareAndDelete(run.ID, r) })
 	}
-	begun := time.Now()
-	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, foretold, nil, 0)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	until := now.Add(min(restShare*now.Sub(begun), maxRest))
-	o.last.Store(f)
-	o.until.Store(&until)
-	return f, nil
+	return last.f, last.err
 }
 
-// fits reports whether a reading has a run in its current state, or the run was beyond the limit.
+// read tries to read what look needs.
+func (s Store) read(ctx context.Context, run *RunSummary, before *attempt) *attempt {
+	named, most, begun, next := []workqueue.RunID{}, foretold, time.Now(), &attempt{}
+	if run != nil {
+		named, most = append(named, run.ID), 1+beside
+	}
+	if next.f, next.err = readNetwork(ctx, s.db.Pool, named, most, nil, 0); next.err != nil {
+		if next.f = nil; before != nil {
+			next.f = before.f
+		}
+		report := database.Kept[readings](s.db).report.Load()
+		if report != nil && !errors.Is(next.err, context.Canceled) && (before == nil || before.err == nil) {
+			(*report)(next.err)
+		}
+	}
+	next.until = time.Now().Add(min(restShare*time.Since(begun), maxRest))
+	return next
+}
+
+// fits reports whether a reading has a run in its current state.
 func (f *foresight) fits(r *RunSummary) bool {
 	i, known := f.runs[r.ID]
 	if !known {
-		return len(f.Runs) == foretold
+		return false
 	}
 	now := state{state: r.State, open: r.Open != nil, sampling: r.Sampling, priority: r.Priority}
 	if r.State == "paused" {
@@ -372,52 +476,31 @@ func (f *foresight) fits(r *RunSummary) bool {
 	return f.states[i] == now
 }
 
-// foresee returns a recent reading that has an active run; one beyond the limit is read separately.
-func (s Store) foresee(ctx context.Context, run *RunSummary) (*foresight, error) {
-	f, err := s.outlook(ctx, []*RunSummary{run})
-	if err == nil && f.beyond(run) {
-		f, err = readNetwork(ctx, s.db.Pool, []workqueue.RunID{run.ID}, 1+beside, nil, 0)
+// of is the forecast of an active run, or why there is none.
+func (f *foresight) of(r *RunSummary, err error) *forecast.Forecast {
+	if f == nil {
+		f = &foresight{}
 	}
-	return f, err
-}
-
-// beyond reports whether a run was beyond the limit.
-func (f *foresight) beyond(r *RunSummary) bool {
-	_, known := f.runs[r.ID]
-	return !known && len(f.Runs) == foretold
-}
-
-// foretell sets the forecasts of active runs.
-func (s Store) foretell(ctx context.Context, runs ...*RunSummary) error {
-	runs = slices.DeleteFunc(runs, (*RunSummary).Ended)
-	if len(runs) == 0 {
-		return nil
+	i, known := f.runs[r.ID]
+	switch {
+	case f.fits(r):
+		told := f.known[i].Forecast
+		told.Made = &f.at
+		return &told
+	case err != nil:
+		return &forecast.Forecast{WhyNot: "what it needs could not be read; the log of the node says why"}
+	case len(f.Runs) == foretold && !known:
+		return &forecast.Forecast{WhyNot: fmt.Sprintf("lists forecast the %d most urgent runs only; look at the run itself",
+			foretold)}
 	}
-	var f *foresight
-	var err error
-	if len(runs) == 1 {
-		f, err = s.foresee(ctx, runs[0])
-	} else {
-		f, err = s.outlook(ctx, runs)
-	}
-	if err != nil {
-		return err
-	}
-	for _, r := range runs {
-		if i, known := f.runs[r.ID]; known {
-			told := f.known[i].Forecast
-			r.Forecast = &told
-		} else if f.beyond(r) {
-			r.Forecast = &forecast.Forecast{WhyNot: "too many runs are in progress; look at the run itself"}
-		}
-	}
-	return nil
+	return &forecast.Forecast{WhyNot: fmt.Sprintf("the run has changed since the last forecast of all runs; the next one "+
+		"comes within %.0f s", maxRest.Seconds())}
 }
 
 // Foretold returns the 50 most urgent active runs, with only IDs, states and forecasts.
 func (s Store) Foretold(ctx context.Context) (runs []RunSummary, err error) {
-	f, err := s.outlook(ctx, nil)
-	if err != nil {
+	f, err := s.look(ctx, nil)
+	if f == nil {
 		return nil, fmt.Errorf("forecast runs: %w", err)
 	}
 	for id, i := range f.runs {
@@ -439,44 +522,21 @@ type Variant struct {
 
 // Supposed is the forecasts of a run, unchanged and with changes.
 type Supposed struct {
-	Run      RunSummary // only its ID and state
+	Run      RunSummary
 	At       time.Time
 	Variants []Variant
-}
-
-const runState = `
-SELECT r.id, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, coalesce(r.hold, ''),
-    r.priority, CASE WHEN r.opened AND r.sealed_at IS NULL THEN r.on_overdue END,
-    coalesce(r.canary_state, '') = 'sampling',
-    ARRAY(SELECT st.name FROM run_step st WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step)
-FROM batchrun r WHERE r.id = $1`
-
-func scanState(row pgx.CollectableRow) (r RunSummary, err error) {
-	var hold HoldView
-	var open *string
-	err = row.Scan(&r.ID, &r.State, &hold.Kind, &r.Priority, &open, &r.Sampling, &r.Approval)
-	if hold.Kind != "" {
-		r.Hold = &hold
-	}
-	if open != nil {
-		r.Open = &OpenView{OnOverdue: *open}
-	}
-	return r, err
 }
 
 // Suppose predicts when a run will end unchanged, with each of the changes alone, and with all of several. It
 // changes nothing. An error about a change is a *workqueue.SettingError.
 func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string) (*Supposed, error) {
-	run, err := pg.One(ctx, s.db.Pool, scanState, runState, id)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		err = workqueue.ErrNotFound
-	case err == nil && run.Ended():
+	run, err := ReadSummary(ctx, s.db.Pool, id)
+	if err == nil && run.Ended() {
 		err = &workqueue.StateError{Run: id, State: run.State, Op: "forecast", Fix: "see when it ended: tranche run show"}
 	}
 	var f *foresight
 	if err == nil {
-		f, err = s.foresee(ctx, &run)
+		f, err = s.look(ctx, &run)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("forecast run %s: %w", id, err)

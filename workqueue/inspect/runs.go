@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -215,15 +216,16 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	if err == nil {
 		err = s.pace(ctx, runs)
 	}
-	if err == nil {
-		some := make([]*RunSummary, len(runs))
-		for i := range runs {
-			some[i] = &runs[i]
-		}
-		err = s.foretell(ctx, some...)
-	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
+	}
+	if slices.ContainsFunc(runs, func(r RunSummary) bool { return !r.Ended() }) {
+		f, err := s.look(ctx, nil)
+		for i := range runs {
+			if r := &runs[i]; !r.Ended() {
+				r.Forecast = f.of(r, err)
+			}
+		}
 	}
 	return runs[:min(len(runs), limit)], len(runs) > limit, nil
 }
@@ -302,7 +304,17 @@ func unlessZero[T comparable](value T) *T {
 	return &value
 }
 
-// Run returns one run. The error wraps ErrNotFound if it does not exist.
+// ForecastRun is Run with the forecast, unless the run has ended.
+func (s Store) ForecastRun(ctx context.Context, id workqueue.RunID) (*RunView, error) {
+	view, err := s.Run(ctx, id)
+	if err == nil && !view.Ended() {
+		f, err := s.look(ctx, &view.RunSummary)
+		view.Forecast = f.of(&view.RunSummary, err)
+	}
+	return view, err
+}
+
+// Run returns one run, without its forecast. The error wraps ErrNotFound if it does not exist.
 func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	view := &RunView{}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
@@ -333,9 +345,6 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		}
 		return err
 	})
-	if err == nil {
-		err = s.foretell(ctx, &view.RunSummary)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("view run %s: %w", id, err)
 	}
@@ -357,7 +366,7 @@ func (v *RunView) estimate() {
 }
 
 // ReadSummary reads a run.
-func ReadSummary(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (RunSummary, error) {
+func ReadSummary(ctx context.Context, tx pg.Querier, id workqueue.RunID) (RunSummary, error) {
 	run, err := pg.One(ctx, tx, scanSummary, oneRun, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound

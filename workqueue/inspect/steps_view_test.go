@@ -167,21 +167,6 @@ func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	}
 }
 
-// What several steps wait for is named once, however many of them do.
-func TestStepsThatWaitAreExplainedOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c", 1),
-		storetest.Need("d", 0, 1), storetest.Need("e", 1)), 10)
-	_, e := b.look(run)
-	e.MergeSteps()
-	for _, g := range e.Groups {
-		if g.Reason == health.ReasonNeeds && (g.Who != "steps a, b" || len(g.Steps) != 3) {
-			t.Errorf("waiting: %q, %v", g.Who, g.Steps)
-		}
-	}
-}
-
 // An item that two steps failed is one failed item, told with the first; the other group says that it has it, too.
 func TestErrorsCountAnItemOnce(t *testing.T) {
 	t.Parallel()

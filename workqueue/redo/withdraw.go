@@ -115,6 +115,7 @@ WITH paced AS (` + control.ClearPace + `)
 UPDATE batchrun
 SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
     finished_at = NULL, done_by = CASE WHEN done_by > tranche_now() THEN done_by END, at_risk = NULL,
+    gentle = gentle AND coalesce(done_by > tranche_now(), false),
     started_at = tranche_now(), hold = nullif($3, ''), hold_detail = $4, held_at = $5, held_by = $6,
     canary = coalesce($7, canary), canary_auto_approve = coalesce($8, canary_auto_approve),
     canary_state = nullif($9, ''),

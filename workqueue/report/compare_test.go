@@ -292,6 +292,9 @@ func TestHistory(t *testing.T) {
 	b.Exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
 		VALUES ($1, 'ops', 'alert', 'g', 'warning', jsonb_build_object('title', 'held', 'begun', $2::text)),
 			($3, 'ops', 'alert', 'h', 'warning', '{"title": "of another"}')`, uuid.New(), run, uuid.New())
+	b.Exec(`INSERT INTO run_event (id, run_id, generation, kind, payload) VALUES
+		($2, $1, 1, 'deadline_at_risk', '{"at_risk": true, "ends": "06:40", "bound_by": "bills is slow"}'),
+		($3, $1, 1, 'deadline_at_risk', '{"at_risk": false}')`, run, uuid.New(), uuid.New())
 	b.Finish(run)
 	b.Exec(`UPDATE work_slice SET service = 'bills@1.2.0 ' || id WHERE run_id = $1`, run)
 
@@ -308,6 +311,7 @@ func TestHistory(t *testing.T) {
 	want := []string{
 		"action pause ann lunch", "action resume ann ", "action start test ", "alert ops waiting held",
 		"breaker open " + storetest.Endpoint + " 9 of 10 failed", "event completed tranche generation 1",
+		"event deadline_at_risk tranche it would end at 06:40; bills is slow", "event deadline_at_risk tranche withdrawn",
 		"note note bob the bank\ufffd called",
 		"service bills@1.2.0 " + storetest.Endpoint + " ",
 	}

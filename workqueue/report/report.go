@@ -298,6 +298,7 @@ type StepReport struct {
 	Missing     int64          `json:"missing"`
 	Requests    int64          `json:"requests" doc:"in all generations"`
 	Asked       int64          `json:"asked" doc:"items in these requests; one counts as often as it was asked for"`
+	Retried     int64          `json:"retried,omitempty" doc:"of those: asked for again after a failure, not by a re-run"`
 	P50Seconds  float64        `json:"p50_seconds" doc:"half of the requests took no longer"`
 	P99Seconds  float64        `json:"p99_seconds"`
 	ResultBytes int64          `json:"result_bytes" doc:"of all results that were recorded, about"`
@@ -310,7 +311,7 @@ const stepReports = `
 SELECT s.name, s.kind, s.endpoint, ` + inspect.NeedNames + `, s.optional,
     NOT EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = s.run_id AND s.step = ANY (n.needs)),
     r.items, b.done, b.failed, b.skipped, greatest(r.items - b.done - b.failed - b.skipped, 0),
-    w.requests, w.asked, w.p50, w.p99, b.result_bytes, w.first_at, w.last_at
+    w.requests, w.asked, w.retried, w.p50, w.p99, b.result_bytes, w.first_at, w.last_at
 FROM run_step s JOIN batchrun r ON r.id = s.run_id
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(bit_count(done)), 0)::bigint AS done, coalesce(sum(bit_count(failed)), 0)::bigint AS failed,
@@ -320,6 +321,8 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(` + plane.AskedAt + `) AS requests,
         coalesce(sum(bit_count(mask)) FILTER (WHERE ` + plane.AskedAt + ` IS NOT NULL), 0)::bigint AS asked,
+        coalesce(sum(bit_count(mask)) FILTER (WHERE cause <> 'ready' AND ` + plane.AskedAt + ` IS NOT NULL),
+            0)::bigint AS retried,
         coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY greatest(` + tookSeconds + `, 0))
             FILTER (WHERE state = 'recorded'), 0) AS p50,
         coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY greatest(` + tookSeconds + `, 0))
@@ -355,8 +358,11 @@ SELECT * FROM (
         coalesce(a.detail ->> 'reason', '') AS text
     FROM audit_log a WHERE a.run_id = $1
     UNION ALL
-    SELECT e.at, 'event', e.kind, $3, 'generation ' || e.generation
-    FROM run_event e WHERE e.run_id = $1 AND e.kind IN ('completed', 'overdue', 'rewound')
+    SELECT e.at, 'event', e.kind, $3, CASE WHEN e.kind <> 'deadline_at_risk' THEN 'generation ' || e.generation
+        WHEN e.payload->>'at_risk' = 'false' THEN 'withdrawn'
+        ELSE concat_ws('; ', 'it would end at ' || (e.payload->>'ends'), e.payload->>'bound_by') END
+    FROM run_event e
+    WHERE e.run_id = $1 AND e.kind IN ('completed', 'overdue', 'rewound', 'deadline_at_risk')
     UNION ALL
     SELECT c.at, 'breaker', c.after, c.endpoint, c.reason
     FROM run, (SELECT DISTINCT endpoint FROM run_step WHERE run_id = $1) s JOIN endpoint_change c USING (endpoint)

@@ -83,34 +83,3 @@ func TestPhasesAddUp(t *testing.T) {
 		}
 	}
 }
-
-func TestGenerationsFollowEachOther(t *testing.T) {
-	t.Parallel()
-	h := history{acts: []act{{generation: 1, span: span{from: instant(0)}}}}
-	for _, e := range []event{{workqueue.EventCompleted, 1, 5}, {workqueue.EventRerun, 2, 20},
-		{workqueue.EventRerun, 3, 22}} {
-		h.tell(e.kind, e.g, instant(e.at))
-	}
-	want := []struct {
-		seconds float64
-		ended   string
-	}{{5, "completed"}, {2, "rerun"}, {8, ""}}
-	for i, w := range want {
-		got := h.report(i, instant(30))
-		if got.Generation != workqueue.Generation(i+1) || got.Seconds != w.seconds || got.Ended != w.ended ||
-			(got.EndedAt == nil) != (w.ended == "") {
-			t.Errorf("generation %d: %+v; want %+v", i+1, got, w)
-		}
-	}
-}
-
-func TestBestWindow(t *testing.T) {
-	t.Parallel()
-	w := rateWindowSum{buckets: 10}
-	for _, b := range [][2]int64{{0, 5}, {1, 5}, {9, 5}, {10, 1}, {30, 12}, {39, 3}, {40, 4}} {
-		w.add(b[0], b[1])
-	}
-	if w.best != 15 {
-		t.Errorf("the best ten in a row have %d; want 15", w.best)
-	}
-}

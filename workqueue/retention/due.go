@@ -58,7 +58,7 @@ const (
         AND NOT EXISTS (SELECT FROM leader l WHERE l.session_id = n.id)`
 
 	// A due time whose run is in progress, or that was not checked for lateness, is not finished.
-	oldFires = `
+	oldOccurrences = `
     SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size
     FROM schedule_occurrence f
     WHERE f.ended_at IS NOT NULL AND (f.done_by IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
@@ -92,25 +92,25 @@ const (
 SELECT CASE WHEN old.at IS NOT NULL
     THEN least(old.at, tranche_now() - greatest(interval '1 hour', (SELECT min_age FROM audit_expiry))) END
 FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
-	cutoffQuarantine = cutoffHead + oldQuarantine + cutoffTail
-	cutoffLetters    = cutoffHead + oldLetters + cutoffTail
-	cutoffSessions   = cutoffHead + oldSessions + cutoffTail
-	cutoffFires      = cutoffHead + oldFires + cutoffTail
+	cutoffQuarantine  = cutoffHead + oldQuarantine + cutoffTail
+	cutoffLetters     = cutoffHead + oldLetters + cutoffTail
+	cutoffSessions    = cutoffHead + oldSessions + cutoffTail
+	cutoffOccurrences = cutoffHead + oldOccurrences + cutoffTail
 
-	dueRuns       = dueHead + finishedRuns + carriedOnByDue + dueTail
-	dueEvents     = dueHead + oldEvents + dueTail
-	dueAudit      = dueHead + oldAudit + dueTail
-	dueQuarantine = dueHead + oldQuarantine + dueTail
-	dueLetters    = dueHead + oldLetters + dueTail
-	dueSessions   = dueHead + oldSessions + dueTail
-	dueFires      = dueHead + oldFires + dueTail
+	dueRuns        = dueHead + finishedRuns + carriedOnByDue + dueTail
+	dueEvents      = dueHead + oldEvents + dueTail
+	dueAudit       = dueHead + oldAudit + dueTail
+	dueQuarantine  = dueHead + oldQuarantine + dueTail
+	dueLetters     = dueHead + oldLetters + dueTail
+	dueSessions    = dueHead + oldSessions + dueTail
+	dueOccurrences = dueHead + oldOccurrences + dueTail
 
-	deleteEvents     = `DELETE FROM run_event` + deleteMiddle + oldEvents + deleteTail
-	deleteAudit      = `SELECT audit_expire($1, $2)` // returns the number; the log cannot be deleted from directly
-	deleteQuarantine = `DELETE FROM quarantine` + deleteMiddle + oldQuarantine + deleteTail
-	deleteLetters    = `DELETE FROM dead_letter` + deleteMiddle + oldLetters + deleteTail
-	deleteSessions   = `DELETE FROM node_session` + deleteMiddle + oldSessions + deleteTail
-	deleteFires      = `DELETE FROM schedule_occurrence` + deleteMiddle + oldFires + deleteTail
+	deleteEvents      = `DELETE FROM run_event` + deleteMiddle + oldEvents + deleteTail
+	deleteAudit       = `SELECT audit_expire($1, $2)` // returns the number; the log cannot be deleted from directly
+	deleteQuarantine  = `DELETE FROM quarantine` + deleteMiddle + oldQuarantine + deleteTail
+	deleteLetters     = `DELETE FROM dead_letter` + deleteMiddle + oldLetters + deleteTail
+	deleteSessions    = `DELETE FROM node_session` + deleteMiddle + oldSessions + deleteTail
+	deleteOccurrences = `DELETE FROM schedule_occurrence` + deleteMiddle + oldOccurrences + deleteTail
 )
 
 type retained struct {
@@ -126,7 +126,7 @@ func (k RetentionKind) statements() retained {
 		RetainQuarantine:  {cutoffQuarantine, dueQuarantine, deleteQuarantine},
 		RetainDeadLetters: {cutoffLetters, dueLetters, deleteLetters},
 		RetainSessions:    {cutoffSessions, dueSessions, deleteSessions},
-		RetainFires:       {cutoffFires, dueFires, deleteFires},
+		RetainOccurrences: {cutoffOccurrences, dueOccurrences, deleteOccurrences},
 	}[k]
 }
 

@@ -36,13 +36,13 @@ const (
 	RetainQuarantine  RetentionKind = "quarantine"           // messages that could not be accepted
 	RetainDeadLetters RetentionKind = "dead_letters"         // those that do not wait
 	RetainSessions    RetentionKind = "sessions"             // of nodes that ended
-	RetainFires       RetentionKind = "schedule_occurrences" // finished due times
+	RetainOccurrences RetentionKind = "schedule_occurrences" // finished due times
 )
 
 // Kinds returns all kinds in display order.
 func Kinds() []RetentionKind {
 	return []RetentionKind{RetainRuns, RetainEvents, RetainAudit, RetainQuarantine, RetainDeadLetters, RetainSessions,
-		RetainFires}
+		RetainOccurrences}
 }
 
 // MinRetentionAge is the least age limit, and MinRetentionBytes the least limit of size.

@@ -321,7 +321,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 		retention.RetainEvents:     int64(len(b.Events(ended)) - 2), // its completions stay
 		retention.RetainAudit:      int64(len(b.Actions(ended)) - 1),
 		retention.RetainQuarantine: 1, retention.RetainDeadLetters: 1, retention.RetainSessions: 5,
-		retention.RetainFires: 0,
+		retention.RetainOccurrences: 0,
 	}
 	paused := b.Actions(under)
 	for kind, n := range want {
@@ -405,16 +405,16 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 	now := time.Now()
 	runs := &retention.Retention{Kind: retention.RetainRuns, Limits: retention.Limits{Age: &age}}
 	for name, read := range map[string]func() error{
-		"limits":          func() error { _, err := retention.New(store).Retention(ctx); return err },
-		"cutoff":          func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
-		"runs":            func() error { _, err := retention.New(store).RunsPastLimits(ctx, now, 9, nil); return err },
-		"going":           func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
-		"due":             func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
-		"due schedules":   func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
-		"waiting fires":   func() error { _, err := schedule.New(store).WaitingFires(ctx, 1); return err },
-		"next schedule":   func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },
-		"plan by its key": func() error { _, _, _ = start.New(store).KeyedPlan(ctx, "k"); return nil },
-		"plan":            func() error { _, _ = inspect.New(store).Plan(ctx, "p", 0); return nil },
+		"limits":              func() error { _, err := retention.New(store).Retention(ctx); return err },
+		"cutoff":              func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
+		"runs":                func() error { _, err := retention.New(store).RunsPastLimits(ctx, now, 9, nil); return err },
+		"going":               func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
+		"due":                 func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
+		"due schedules":       func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
+		"waiting occurrences": func() error { _, err := schedule.New(store).WaitingOccurrences(ctx, 1); return err },
+		"next schedule":       func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },
+		"plan by its key":     func() error { _, _, _ = start.New(store).KeyedPlan(ctx, "k"); return nil },
+		"plan":                func() error { _, _ = inspect.New(store).Plan(ctx, "p", 0); return nil },
 		"load": func() error {
 			req := storetest.Request()
 			req.IdempotencyKey = "k"

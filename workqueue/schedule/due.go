@@ -43,23 +43,23 @@ func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, erro
 	return due, nil
 }
 
-// Taking takes due times of a schedule: each becomes a fire, once, and the schedule's next due time follows them.
+// Taking takes due times of a schedule: each becomes an occurrence, once, and the next due time follows them.
 type Taking struct {
-	Schedule string
-	Version  int
-	Was      time.Time  // its next due time as read: if it has changed, nothing is taken
-	LastDue  time.Time  // the latest that is taken
-	Next     *time.Time // nil: never due again
-	Fires    []NewFire  // with different due times
+	Schedule    string
+	Version     int
+	Was         time.Time       // its next due time as read: if it has changed, nothing is taken
+	LastDue     time.Time       // the latest that is taken
+	Next        *time.Time      // nil: never due again
+	Occurrences []NewOccurrence // with different due times
 }
 
-// NewFire is a due time to be taken.
-type NewFire struct {
+// NewOccurrence is a due time to be taken.
+type NewOccurrence struct {
 	Due     time.Time
 	StartAt time.Time // the due time, or later because of jitter or a window
 	StartBy *time.Time
 	DoneBy  *time.Time
-	State   FireState // FireWaiting; FireMissed and FireSkipped start nothing
+	State   OccurrenceState // OccurrenceWaiting; OccurrenceMissed and OccurrenceSkipped start nothing
 	Reason  string
 }
 
@@ -70,7 +70,7 @@ UPDATE schedule SET next_due = $4, last_due = $5
 WHERE name = $1 AND version = $2 AND next_due = $3 AND state = 'active' AND deleted_at IS NULL`
 
 	// A due time that already fired stays unchanged.
-	insertFires = `
+	insertOccurrences = `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, reason, start_at, start_by, done_by,
     ended_at)
 SELECT $1, f.due, 'due', $2, f.state, f.reason, f.start_at, f.start_by, f.done_by,
@@ -81,11 +81,13 @@ ON CONFLICT DO NOTHING
 RETURNING due_at, state, reason`
 )
 
-// TakeFires takes due times of a schedule. taken is false if they can no longer be taken. Leader work.
-func (s Store) TakeFires(ctx context.Context, lease workqueue.Lease, t Taking) (taken bool, err error) {
-	for i := range t.Fires {
-		if f := &t.Fires[i]; f.State != FireWaiting && f.State != FireMissed && f.State != FireSkipped {
-			return false, fmt.Errorf("take due times of schedule %s: one is %q", t.Schedule, f.State)
+// TakeOccurrences takes due times of a schedule. taken is false if they can no longer be taken. Leader work.
+func (s Store) TakeOccurrences(ctx context.Context, lease workqueue.Lease, t Taking) (taken bool, err error) {
+	for i := range t.Occurrences {
+		switch state := t.Occurrences[i].State; state {
+		case OccurrenceWaiting, OccurrenceMissed, OccurrenceSkipped:
+		default:
+			return false, fmt.Errorf("take due times of schedule %s: one is %q", t.Schedule, state)
 		}
 	}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
@@ -108,25 +110,25 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 	var due, startAt []time.Time
 	var startBy, doneBy []*time.Time
 	var states, reasons []string
-	for i := range t.Fires {
-		f := &t.Fires[i]
+	for i := range t.Occurrences {
+		f := &t.Occurrences[i]
 		due, startAt = append(due, f.Due), append(startAt, f.StartAt)
 		startBy, doneBy = append(startBy, f.StartBy), append(doneBy, f.DoneBy)
 		states, reasons = append(states, string(f.State)), append(reasons, pg.Plain(f.Reason))
 	}
 	type inserted struct {
 		Due    time.Time
-		State  FireState
+		State  OccurrenceState
 		Reason string
 	}
-	made, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[inserted], insertFires, t.Schedule, t.Version, due, states,
+	made, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[inserted], insertOccurrences, t.Schedule, t.Version, due, states,
 		reasons, startAt, startBy, doneBy)
 	if err != nil {
 		return err
 	}
 	for _, m := range made {
-		if m.State == FireMissed {
-			key := FireKey{t.Schedule, m.Due, FireDue}
+		if m.State == OccurrenceMissed {
+			key := OccurrenceKey{t.Schedule, m.Due, OccurrenceDue}
 			if err := addScheduleEvent(ctx, tx, EventScheduleMissed, &key, workqueue.RunID{}, m.Reason); err != nil {
 				return err
 			}
@@ -135,25 +137,25 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// WaitingFire is a fire to be started.
-type WaitingFire struct {
-	FireKey
+// WaitingOccurrence is an occurrence to be started.
+type WaitingOccurrence struct {
+	OccurrenceKey
 	Version  int             // of the current schedule, which starts
 	Spec     json.RawMessage // likewise
-	State    FireState       // FireWaiting, FireQueued, or FireStarting: a leader that may be dead has begun it
+	State    OccurrenceState // waiting, queued, or starting: a leader that may be dead has begun it
 	Reason   string          // why it waits
 	Attempts int
 	StartAt  time.Time
 	StartBy  *time.Time
 	DoneBy   *time.Time
-	Queued   int               // queued fires of the schedule
+	Queued   int               // queued occurrences of the schedule
 	UnderWay []workqueue.RunID // earlier runs of the schedule that have not ended
 	Now      time.Time
 }
 
 // schedule_occurrence_waiting finds them; runs in progress are found as in a list of schedules. Of those with the
 // same start the earliest due goes first; of a queue only the head is read.
-const waitingFires = `
+const waitingOccurrences = `
 SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
     f.done_by, (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_occurrence o ON o.run_id = r.id
@@ -168,12 +170,12 @@ WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= tranche_now() A
 ORDER BY f.state <> 'queued', f.start_at, f.due_at, f.schedule
 LIMIT $1`
 
-// WaitingFires returns fires whose start has come, and those being started. The caller knows its own.
-func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, error) {
+// WaitingOccurrences returns occurrences whose start has come, and those being started. The caller knows its own.
+func (s Store) WaitingOccurrences(ctx context.Context, limit int) ([]WaitingOccurrence, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows := pg.Rows(ctx, s.db.Pool, waitingFires, limit)
-	fires, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingFire, err error) {
+	rows := pg.Rows(ctx, s.db.Pool, waitingOccurrences, limit)
+	occurrences, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingOccurrence, err error) {
 		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Reason, &f.Attempts,
 			&f.StartAt, &f.StartBy, &f.DoneBy, &f.Queued, &f.UnderWay, &f.Now)
 		return f, err
@@ -181,7 +183,7 @@ func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, erro
 	if err != nil {
 		return nil, fmt.Errorf("look for runs to start: %w", err)
 	}
-	return fires, nil
+	return occurrences, nil
 }
 
 // Each by its partial index.

@@ -1,4 +1,4 @@
-// Package schedule stores schedules and their fires. Each due time fires once, and starts at most one run, even if
+// Package schedule stores schedules and their occurrences. A due time occurs once, and starts at most one run, even if
 // leaders die. Due times are compared only with the database's clock.
 package schedule
 
@@ -115,14 +115,14 @@ UPDATE schedule SET deleted_at = tranche_now(), changed_by = $2, changed_at = tr
 WHERE name = $1`
 
 	// Includes one being started, whose run starts before this or not at all, so that no later schedule inherits it.
-	dropFires = `
+	dropOccurrences = `
 UPDATE schedule_occurrence SET state = 'skipped', reason = 'the schedule was deleted', ended_at = tranche_now()
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`
 )
 
 // SetSchedule pauses, resumes or deletes a schedule. A paused one starts only requested runs; due times meanwhile
-// leave no fires and do not count as missed. Resumed, it continues with its first due time after now, and with fires
-// that waited. Deleting skips waiting fires and keeps the history; applied again, the schedule has the next version.
+// leave no occurrences and do not count as missed. Resumed, it continues with its first due time after now, and with
+// occurrences that waited. Deleting skips waiting ones and keeps the history; applied again, it has the next version.
 // Runs continue.
 func (s Store) SetSchedule(
 	ctx context.Context, name, state string, next NextTime, actor string,
@@ -135,7 +135,7 @@ func (s Store) SetSchedule(
 				if _, err := tx.Exec(ctx, endSchedule, name, pg.Plain(actor)); err != nil {
 					return err
 				}
-				_, err := tx.Exec(ctx, dropFires, name)
+				_, err := tx.Exec(ctx, dropOccurrences, name)
 				return err
 			case workqueue.DocumentActive:
 				now, err := timeIn(ctx, tx)
@@ -151,26 +151,26 @@ func (s Store) SetSchedule(
 		})
 }
 
-const insertFireNow = `
+const insertOccurrenceNow = `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at)
 SELECT $1, t.now, 'now', $2, 'due', $3, t.now FROM (SELECT tranche_now() AS now) t
-RETURNING ` + fireColumns
+RETURNING ` + occurrenceColumns
 
 // RunScheduleNow starts an additional run, even of a paused schedule. The policy on overlapping runs applies.
-func (s Store) RunScheduleNow(ctx context.Context, name, actor string) (fire Fire, err error) {
+func (s Store) RunScheduleNow(ctx context.Context, name, actor string) (now Occurrence, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := kind().Find(ctx, tx, name) // a deletion comes before or after
 		if err != nil {
 			return err
 		}
-		if fire, err = pg.One(ctx, tx, scanFire, insertFireNow, name, was.Version, pg.Plain(actor)); err != nil {
+		if now, err = pg.One(ctx, tx, scanOccurrence, insertOccurrenceNow, name, was.Version, pg.Plain(actor)); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "schedule_run_now", Subject: name,
-			After: map[string]any{"due_at": fire.Due, "version": was.Version}})
+			After: map[string]any{"due_at": now.Due, "version": was.Version}})
 	})
 	if err != nil {
-		return Fire{}, fmt.Errorf("run schedule %s now: %w", name, err)
+		return Occurrence{}, fmt.Errorf("run schedule %s now: %w", name, err)
 	}
-	return fire, nil
+	return now, nil
 }

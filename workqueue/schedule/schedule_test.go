@@ -34,15 +34,15 @@ func (b *bench) succeed() workqueue.Lease {
 func takeAt(name string, due time.Time) schedule.Taking {
 	next := due.Add(time.Hour)
 	return schedule.Taking{Schedule: name, Version: 1, Was: due, LastDue: due, Next: &next,
-		Fires: []schedule.NewFire{{Due: due, StartAt: due, State: schedule.FireWaiting}}}
+		Occurrences: []schedule.NewOccurrence{{Due: due, StartAt: due, State: schedule.OccurrenceWaiting}}}
 }
 
-// fires returns the states of the fires of schedule night, the newest first.
-func (b *bench) fires() (states string) {
+// occurrences returns the states of the occurrences of schedule night, the newest first.
+func (b *bench) occurrences() (states string) {
 	b.Helper()
-	fires, _, err := schedule.New(b.Store).Fires(b.Context(), schedule.FireFilter{Schedule: "night"})
+	occurrences, _, err := schedule.New(b.Store).Occurrences(b.Context(), schedule.OccurrenceFilter{Schedule: "night"})
 	testenv.NoError(b, err)
-	for _, f := range fires {
+	for _, f := range occurrences {
 		states += string(f.State) + " "
 	}
 	return strings.TrimSpace(states)
@@ -68,7 +68,7 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 			if i%2 == 0 {
 				by = old
 			}
-			ok, err := schedule.New(b.Store).TakeFires(t.Context(), by, takeAt("night", due))
+			ok, err := schedule.New(b.Store).TakeOccurrences(t.Context(), by, takeAt("night", due))
 			switch {
 			case by == old && !errors.Is(err, workqueue.ErrNotLeader):
 				t.Errorf("a leader that was: %v, %v", ok, err)
@@ -80,55 +80,55 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if taken.Load() != 1 || b.fires() != "due" {
-		t.Errorf("taken %d times: %s", taken.Load(), b.fires())
+	if taken.Load() != 1 || b.occurrences() != "due" {
+		t.Errorf("taken %d times: %s", taken.Load(), b.occurrences())
 	}
-	// As if it had been set back: the fire's key keeps it from firing again.
+	// As if it had been set back: the occurrence's key keeps it from firing again.
 	b.Exec(`UPDATE schedule SET next_due = $1 WHERE name = 'night'`, due)
-	if ok, err := schedule.New(b.Store).TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || !ok {
+	if ok, err := schedule.New(b.Store).TakeOccurrences(t.Context(), lease, takeAt("night", due)); err != nil || !ok {
 		t.Errorf("taken again: %v, %v", ok, err)
 	}
-	if b.fires() != "due" {
-		t.Errorf("a due time that fired before: %s", b.fires())
+	if b.occurrences() != "due" {
+		t.Errorf("a due time that fired before: %s", b.occurrences())
 	}
 }
 
-// A leader that has begun to start a run, and was stopped, starts none once another has taken the fire up.
+// A leader that has begun to start a run, and was stopped, starts none once another has taken the occurrence up.
 func TestTheStartOfARunIsFenced(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.ApplySchedule("night", `{}`)
 	due := b.fallDue("night")
 	old := b.Lead()
-	if ok, err := schedule.New(b.Store).TakeFires(t.Context(), old, takeAt("night", due)); err != nil || !ok {
+	if ok, err := schedule.New(b.Store).TakeOccurrences(t.Context(), old, takeAt("night", due)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	key := schedule.FireKey{Schedule: "night", Due: due, Kind: schedule.FireDue}
-	stopped, ok, err := schedule.New(b.Store).BeginFire(t.Context(), old, key)
+	key := schedule.OccurrenceKey{Schedule: "night", Due: due, Kind: schedule.OccurrenceDue}
+	stopped, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), old, key)
 	if err != nil || !ok || stopped.Attempt != 1 {
 		t.Fatalf("%+v, %v, %v", stopped, ok, err)
 	}
-	waits, err := schedule.New(b.Store).WaitingFires(t.Context(), 10)
-	if err != nil || len(waits) != 1 || waits[0].State != schedule.FireStarting {
+	waits, err := schedule.New(b.Store).WaitingOccurrences(t.Context(), 10)
+	if err != nil || len(waits) != 1 || waits[0].State != schedule.OccurrenceStarting {
 		t.Fatalf("waiting are %+v, %v", waits, err)
 	}
-	load := func(claim schedule.FireClaim, items int) (start.Loaded, error) {
+	load := func(claim schedule.OccurrenceClaim, items int) (start.Loaded, error) {
 		req := storetest.Request()
 		req.Session = b.Session
-		schedule.OfFire(&req, claim)
+		schedule.OfOccurrence(&req, claim)
 		return start.New(b.Store).Load(t.Context(), req, storetest.Keys(storetest.Names(items)...))
 	}
 	lease := b.succeed()
-	claim, ok, err := schedule.New(b.Store).BeginFire(t.Context(), lease, key)
+	claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease, key)
 	if err != nil || !ok || claim.Attempt != 2 {
 		t.Fatalf("the second leader: %+v, %v, %v", claim, ok, err)
 	}
 	if loaded, err := load(stopped, 3); err == nil {
 		t.Errorf("the leader that was has started %+v", loaded)
 	}
-	if ok, err := schedule.New(b.Store).EndFire(t.Context(), stopped,
-		schedule.FireEnd{State: schedule.FireFailed}); err == nil || ok {
-		t.Errorf("the leader that was has ended the fire: %v, %v", ok, err)
+	if ok, err := schedule.New(b.Store).EndOccurrence(t.Context(), stopped,
+		schedule.OccurrenceEnd{State: schedule.OccurrenceFailed}); err == nil || ok {
+		t.Errorf("the leader that was has ended the occurrence: %v, %v", ok, err)
 	}
 	mine := stopped
 	mine.Lease = lease // an attempt before, of the same leader
@@ -139,15 +139,15 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 		t.Errorf("%d runs are left of starts that were fenced off", n)
 	}
 	loaded := testenv.Must(load(claim, 3))(t)
-	fires, _, err := schedule.New(b.Store).Fires(t.Context(), schedule.FireFilter{Schedule: "night"})
-	if err != nil || len(fires) != 1 || fires[0].State != schedule.FireStarted || *fires[0].Run != loaded.Run ||
-		fires[0].RunState != "running" {
-		t.Errorf("fires are %+v, %v", fires, err)
+	occurrences, _, err := schedule.New(b.Store).Occurrences(t.Context(), schedule.OccurrenceFilter{Schedule: "night"})
+	if err != nil || len(occurrences) != 1 || occurrences[0].State != schedule.OccurrenceStarted ||
+		*occurrences[0].Run != loaded.Run || occurrences[0].RunState != "running" {
+		t.Errorf("occurrences are %+v, %v", occurrences, err)
 	}
 	if again, err := load(claim, 3); err != nil || !again.Existing || again.Run != loaded.Run {
 		t.Errorf("the same start again: %+v, %v", again, err)
 	}
-	if _, ok, err := schedule.New(b.Store).BeginFire(t.Context(), lease, key); err != nil || ok {
-		t.Errorf("a fire that has its run is begun again: %v, %v", ok, err)
+	if _, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease, key); err != nil || ok {
+		t.Errorf("an occurrence that has its run is begun again: %v, %v", ok, err)
 	}
 }

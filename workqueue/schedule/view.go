@@ -17,21 +17,21 @@ import (
 
 // ScheduleSummary is a schedule in a list.
 type ScheduleSummary struct {
-	Name      string     `json:"name"`
-	Version   int        `json:"version"`
-	State     string     `json:"state" enum:"active,paused"`
-	Zone      string     `json:"zone" doc:"in which its due times are meant"`
-	When      string     `json:"when" doc:"its cron expression, or every so often"`
-	Plan      string     `json:"plan" doc:"or the endpoint"`
-	NextDue   *time.Time `json:"next_due,omitempty" doc:"absent: it is not due again"`
-	LastDue   *time.Time `json:"last_due,omitempty" doc:"the due time that was taken last"`
-	Waiting   int64      `json:"waiting" doc:"due times that have come and whose runs are not started yet"`
-	Running   int64      `json:"running" doc:"runs of it in progress"`
-	Last      *Fire      `json:"last,omitempty" doc:"the outcome of the last due time"`
-	CreatedBy string     `json:"created_by"`
-	CreatedAt time.Time  `json:"created_at"`
-	ChangedBy string     `json:"changed_by"`
-	ChangedAt time.Time  `json:"changed_at"`
+	Name      string      `json:"name"`
+	Version   int         `json:"version"`
+	State     string      `json:"state" enum:"active,paused"`
+	Zone      string      `json:"zone" doc:"in which its due times are meant"`
+	When      string      `json:"when" doc:"its cron expression, or every so often"`
+	Plan      string      `json:"plan" doc:"or the endpoint"`
+	NextDue   *time.Time  `json:"next_due,omitempty" doc:"absent: it is not due again"`
+	LastDue   *time.Time  `json:"last_due,omitempty" doc:"the due time that was taken last"`
+	Waiting   int64       `json:"waiting" doc:"due times that have come and whose runs are not started yet"`
+	Running   int64       `json:"running" doc:"runs of it in progress"`
+	Last      *Occurrence `json:"last,omitempty" doc:"the outcome of the last due time"`
+	CreatedBy string      `json:"created_by"`
+	CreatedAt time.Time   `json:"created_at"`
+	ChangedBy string      `json:"changed_by"`
+	ChangedAt time.Time   `json:"changed_at"`
 }
 
 // ScheduleView is a schedule, complete.
@@ -49,7 +49,7 @@ const (
 )
 
 const (
-	// Fires by the primary key and schedule_occurrence_waiting; runs by batchrun_active and schedule_occurrence_run.
+	// Occurrences by the primary key and schedule_occurrence_waiting; runs by batchrun_active and schedule_occurrence_run.
 	scheduleColumns = `s.name, s.version, s.state, s.zone,
     coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
     coalesce(nullif(s.spec->>'plan', ''), s.spec->>'endpoint', ''), s.next_due, s.last_due,
@@ -66,8 +66,8 @@ FROM schedule s WHERE s.deleted_at IS NULL AND s.name > $1 ORDER BY s.name LIMIT
 SELECT ` + scheduleColumns + `
 FROM schedule s WHERE s.deleted_at IS NULL AND s.name = $1`
 
-	lastFires = `
-SELECT ` + fireColumns + `
+	lastOccurrences = `
+SELECT ` + occurrenceColumns + `
 FROM unnest($1::text[]) AS n(name)
 CROSS JOIN LATERAL (SELECT * FROM schedule_occurrence f WHERE f.schedule = n.name ORDER BY f.due_at DESC, f.kind LIMIT 1
 ) schedule_occurrence`
@@ -121,12 +121,12 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 		at[list[i].Name] = i
 		names = append(names, list[i].Name)
 	}
-	fires, err := pg.Collect(ctx, s.db.Pool, scanFire, lastFires, names)
+	occurrences, err := pg.Collect(ctx, s.db.Pool, scanOccurrence, lastOccurrences, names)
 	if err != nil {
 		return fmt.Errorf("read what schedules did last: %w", err)
 	}
-	for i := range fires {
-		list[at[fires[i].Schedule]].Last = &fires[i]
+	for i := range occurrences {
+		list[at[occurrences[i].Schedule]].Last = &occurrences[i]
 	}
 	return nil
 }
@@ -160,8 +160,8 @@ const (
 	EventScheduleLate   workqueue.EventKind = "schedule.late"   // a run has not ended before its deadline
 )
 
-// addScheduleEvent adds an event about a fire; without a run, the event's run is zero.
-func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, key *FireKey, run workqueue.RunID,
+// addScheduleEvent adds an event about an occurrence; without a run, the event's run is zero.
+func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, key *OccurrenceKey, run workqueue.RunID,
 	reason string,
 ) error {
 	return ledger.AddEvent(ctx, tx, run, 0, kind, map[string]any{
@@ -169,9 +169,9 @@ func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, 
 	})
 }
 
-// LateFire is a fire whose run did not end before its deadline.
-type LateFire struct {
-	FireKey
+// LateOccurrence is an occurrence whose run did not end before its deadline.
+type LateOccurrence struct {
+	OccurrenceKey
 	Run    workqueue.RunID
 	Spec   json.RawMessage // of the current schedule
 	DoneBy time.Time
@@ -186,21 +186,23 @@ WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
   AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id
                   AND (r.state IN ('loading', 'running') OR r.finished_at > f.done_by))`
 
-	lateFires = `
+	lateOccurrences = `
 SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by, tranche_now()
 FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
 WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
 ORDER BY f.done_by LIMIT $1`
 )
 
-// LateFires returns unhandled fires whose runs missed their end deadline. Leader work.
-func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) (late []LateFire, err error) {
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+// LateOccurrences returns unhandled occurrences whose runs missed their end deadline. Leader work.
+func (s Store) LateOccurrences(ctx context.Context, lease workqueue.Lease, limit int) ([]LateOccurrence, error) {
+	var late []LateOccurrence
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, settleInTime); err != nil {
 			return err
 		}
-		rows := pg.Rows(ctx, tx, lateFires, limit)
-		late, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f LateFire, err error) {
+		rows := pg.Rows(ctx, tx, lateOccurrences, limit)
+		var err error
+		late, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f LateOccurrence, err error) {
 			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.DoneBy, &f.Now)
 			return f, err
 		})
@@ -219,7 +221,9 @@ WHERE schedule = $1 AND due_at = $2 AND kind = $3 AND state = 'started' AND late
 RETURNING run_id`
 
 // NoteLate records what was done about a late run, once, with an event. ok is false if it was before. Leader work.
-func (s Store) NoteLate(ctx context.Context, lease workqueue.Lease, key FireKey, did string) (ok bool, err error) {
+func (s Store) NoteLate(
+	ctx context.Context, lease workqueue.Lease, key OccurrenceKey, did string,
+) (ok bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var run workqueue.RunID
 		err := tx.QueryRow(ctx, noteLate, key.Schedule, key.Due, string(key.Kind), pg.Plain(did)).Scan(&run)

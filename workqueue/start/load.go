@@ -57,7 +57,7 @@ type LoadRequest struct {
 	Content           *Content            // what an idempotency key stands for; nil: the key says it
 	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all are independent
 
-	// Sealing runs last in the transaction that starts the run; an error rolls it back. See schedule.OfFire.
+	// Sealing runs last in the transaction that starts the run; an error rolls it back. See schedule.OfOccurrence.
 	Sealing func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error
 }
 
@@ -98,6 +98,9 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 	if known, err := s.byIdempotencyKey(ctx, l); err != nil || known.Existing {
 		return known, err
 	}
+	if err := req.checkDoneBy(); err != nil {
+		return Loaded{}, err
+	}
 	out, err := l.load(ctx)
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
 		known, err := s.byIdempotencyKey(ctx, l)
@@ -134,6 +137,14 @@ func (r *LoadRequest) validate() error {
 	default:
 		return fmt.Errorf("load run: on duplicate %q is none of error, skip, allow", r.OnDuplicate)
 	}
+}
+
+// checkDoneBy refuses a time that has passed. An occurrence of a schedule may start after its own.
+func (r *LoadRequest) checkDoneBy() error {
+	if r.Sealing != nil {
+		return nil
+	}
+	return workqueue.CheckDoneBy(r.DoneBy)
 }
 
 // spec and params are never stored as NULL.
@@ -278,7 +289,7 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 	if known, err := s.byIdempotencyKey(ctx, &t.loader); err != nil || known.Existing {
 		return Tried{Loaded: known}, errors.Join(err, t.keys.close())
 	}
-	err := errors.Join(t.read(), t.keys.close())
+	err := errors.Join(t.read(), t.keys.close(), req.checkDoneBy())
 	if err == nil {
 		err = t.rehearse(ctx)
 	}

@@ -74,6 +74,9 @@ func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 	if known, err := s.openedByKey(ctx, &req); err != nil || known.Existing {
 		return known, err
 	}
+	if err := req.checkDoneBy(); err != nil {
+		return Opened{}, err
+	}
 	var out Opened
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = req.open(ctx, tx, &loader{store: s.db, req: req.LoadRequest, run: workqueue.NewRunID()})

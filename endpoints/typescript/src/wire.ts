@@ -278,6 +278,7 @@ function decode(encoding: string, data: Uint8Array): Uint8Array {
 /** @internal Writes JSON that all readers of the protocol accept; undefined becomes null. It throws otherwise. */
 export function writeJSON(value: unknown): string {
   const text = JSON.stringify(value) ?? 'null';
+  if (text.includes('null')) JSON.stringify(value, finite);
   if (text.length > MAX_RESULT) return text; // too large to be read
   if (text.includes('\\ud') && /(^|[^\\])(\\\\)*\\ud[89a-f]/.test(text)) {
     throw new Failure('lone_surrogate', 'it has half a character (a lone surrogate)');
@@ -287,6 +288,14 @@ export function writeJSON(value: unknown): string {
 }
 
 const MAX_DEPTH = 128;
+
+// JSON.stringify would write null.
+function finite(name: string, value: unknown): unknown {
+  if (typeof value === 'number' && !Number.isFinite(value)) {
+    throw new Failure('not_a_number', `its number${name && ` "${name}"`} is ${value}, which JSON does not have`);
+  }
+  return value;
+}
 
 function deep(text: string): boolean {
   let level = 0;

@@ -32,6 +32,18 @@ test('a list: results, errors, parameters, keys', async () => {
   assert.equal(other.answered('B'), false);
 });
 
+test('a number that JSON lacks is an error of its item', async () => {
+  const kit = new Kit();
+  handleList(kit.service, 'odd', (chunk) => {
+    for (const item of chunk.items) item.reply({ paid: item.key === 'A' ? NaN : null });
+  });
+  const reply = await kit.send('odd', [{ key: 'A', in: 1 }, { key: 'B', in: 1 }]);
+  assert.deepEqual(reply.error('A').toJSON(), {
+    code: 'not_a_number', retry: false,
+    message: 'the result cannot be written as JSON: its number "paid" is NaN, which JSON does not have' });
+  assert.deepEqual(reply.result('B'), { paid: null });
+});
+
 test('a thrown error speaks for those without an answer', async () => {
   const kit = new Kit();
   handleList(kit.service, 'half', (chunk) => {

@@ -68,37 +68,3 @@ func TestAnOperationIsOneRegister(t *testing.T) {
 		t.Errorf("it is described as %+v", op)
 	}
 }
-
-func TestTooManyHeavyRequestsAreSentAway(t *testing.T) {
-	t.Parallel()
-	mux := NewRouteMux()
-	begun, end := make(chan struct{}), make(chan struct{})
-	mux.HandleFunc("GET /heavy", func(http.ResponseWriter, *http.Request) { begun <- struct{}{}; <-end })
-	mux.routes = map[string]Route{"GET /heavy": {Pattern: "GET /heavy", Role: access.Viewer, heavy: true}}
-	s := &Kernel{Log: zap.NewNop(), mux: mux, heavy: access.NewSlots(2, 2)}
-	ask := func() *httptest.ResponseRecorder {
-		answer := httptest.NewRecorder()
-		s.authorised(answer, httptest.NewRequest(http.MethodGet, "/heavy", nil))
-		return answer
-	}
-	done := make(chan int, 2)
-	for range 2 {
-		go func() { done <- ask().Code }()
-		<-begun
-	}
-	answer := ask()
-	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") == "" ||
-		!strings.Contains(answer.Body.String(), "2 requests") {
-		t.Errorf("the third is answered %d %s", answer.Code, answer.Body)
-	}
-	close(end)
-	for range 2 {
-		if code := <-done; code != http.StatusOK {
-			t.Errorf("one of the first two is answered %d", code)
-		}
-	}
-	go func() { <-begun }()
-	if answer := ask(); answer.Code != http.StatusOK {
-		t.Errorf("after the others have ended: %d %s", answer.Code, answer.Body)
-	}
-}

@@ -146,7 +146,7 @@ func (s Sizing) given() *workqueue.Adaptive {
 type RunChanges struct {
 	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
-	DoneBy    *string `json:"done_by,omitempty" doc:"finish by this time: 06:00, 06:00 Europe/Berlin, a time, or none"`
+	DoneBy    *string `json:"done_by,omitempty" doc:"finish by then: 06:00 Europe/Berlin, a time with offset, or none"`
 	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: only as many requests in flight as it needs"`
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
@@ -160,6 +160,8 @@ type ChangedRun struct {
 	Before map[string]any  `json:"before" doc:"of the settings that became different"`
 	After  map[string]any  `json:"after"`
 	Paused string          `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+
+	Warnings []string `json:"warnings,omitempty" doc:"like a done_by that it will miss by forecast"`
 }
 
 func (s changes) registerSet(api huma.API) {
@@ -177,8 +179,12 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 	if err != nil {
 		return ChangedRun{}, kernel.Seen(err, "tranche run show "+change.Run.String())
 	}
-	return ChangedRun{Run: change.Run, Step: done.Step, Before: done.Before, After: done.After,
-		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
+	out := ChangedRun{Run: change.Run, Step: done.Step, Before: done.Before, After: done.After,
+		Paused: pausedText(done.Hold, done.HoldDetail)}
+	if change.DoneBy != nil {
+		out.Warnings = late(ctx, s.Store, change.Run)
+	}
+	return out, nil
 }
 
 func pausedText(hold controlstore.Hold, detail string) string {
@@ -202,7 +208,7 @@ func (c *RunChanges) change() (controlstore.RunChange, error) {
 	if c.DoneBy != nil {
 		out.DoneBy = &time.Time{}
 		if by, _ := workqueue.ParseDoneBy(*c.DoneBy); by != "" { // it was checked
-			*out.DoneBy, _, _ = workqueue.DoneBy(by, time.Local, time.Now())
+			*out.DoneBy, _ = workqueue.DoneBy(by, time.Now())
 		}
 	}
 	var err error

@@ -206,6 +206,8 @@ func TestForecastOfARun(t *testing.T) {
 		found.Variants[0].Forecast.WhyNot == "" || found.Variants[1].Changes[0] != "echo.in_flight=9" {
 		t.Errorf("%s, %v", text, err)
 	}
+	b.Refused(422, "2001-01-31T06:00:00Z has passed", http.MethodPost, api.Prefix+"/runs/last/settings",
+		strings.NewReader(`{"done_by":"2001-01-31T06:00:00Z"}`), "Content-Type", "application/json")
 	b.Refused(422, "no step", http.MethodGet, at+"?change=other.chunk%3D9", nil)
 	b.Refused(422, "want 1 to 8192", http.MethodGet, at+"?change=echo.chunk%3Dx", nil)
 }

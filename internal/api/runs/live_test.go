@@ -3,7 +3,6 @@ package runs_test
 import (
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -75,15 +74,9 @@ func TestStreamsThatCannotBe(t *testing.T) {
 	b.Refused(429, "close some", http.MethodGet, at+"events", nil)
 	b.Refused(429, "close some", http.MethodGet, api.Prefix+"/events?topic=runs", nil)
 	open[0].Close()
-	for deadline := time.Now().Add(time.Minute); ; {
-		code := b.Send(http.MethodGet, at+"events", "").StatusCode
-		if code == http.StatusOK {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("a stream ended, and another may still not be: %d", code)
-		}
-	}
+	apitest.Eventually(t, "a stream ended, and another may be", func() bool {
+		return b.Send(http.MethodGet, at+"events", "").StatusCode == http.StatusOK
+	})
 }
 
 func TestPlanesAreZippedAndKept(t *testing.T) {
@@ -157,35 +150,5 @@ func TestTheHeadOfAStreamEnds(t *testing.T) {
 				t.Fatalf("HEAD %s: %d", path, head.StatusCode)
 			}
 		}
-	}
-}
-
-// The document describes streams and planes.
-func TestLiveIsDescribed(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	_, text := b.Ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
-	var doc struct {
-		Paths map[string]map[string]struct {
-			Description string
-			Responses   map[string]struct {
-				Content map[string]json.RawMessage
-				Headers map[string]json.RawMessage
-			}
-		}
-	}
-	testenv.NoError(t, json.Unmarshal(text, &doc))
-	for path, kind := range map[string]string{
-		"/runs/{run}/planes": "application/octet-stream", "/runs/{run}/events": "text/event-stream",
-		"/events": "text/event-stream", "/runs/{run}/timeline": "application/json",
-		"/runs/{run}/slices": "application/json", "/runs/{run}/items": "application/json",
-	} {
-		op := doc.Paths[path]["get"]
-		if op.Description == "" || op.Responses["200"].Content[kind] == nil {
-			t.Errorf("%s: %+v", path, op)
-		}
-	}
-	if doc.Paths["/runs/{run}/planes"]["get"].Responses["200"].Headers["Tranche-Items"] == nil {
-		t.Error("the headers of planes are not described")
 	}
 }

@@ -255,7 +255,7 @@ func (s *Routes) getRun(ctx context.Context, in *runInput) (RunDocument, error) 
 }
 
 func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
-	view, err := inspect.New(s.Store).Run(ctx, id)
+	view, err := inspect.New(s.Store).ForecastRun(ctx, id)
 	if err != nil {
 		return RunDocument{}, err
 	}

@@ -32,8 +32,6 @@ type RunSettings struct {
 	Params   map[string]string `json:"params,omitempty"`
 	gather.Overrides
 
-	Zone *time.Location `json:"-"` // of a done_by without one; nil: that of this node
-
 	corrections string // digest of corrections to items of an earlier run; empty: none
 }
 
@@ -152,7 +150,7 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 	}
 	var by *time.Time
 	if plan.DoneBy != "" {
-		at, _, err := workqueue.DoneBy(plan.DoneBy, cmp.Or(set.Zone, time.Local), time.Now())
+		at, err := workqueue.DoneBy(plan.DoneBy, time.Now())
 		if err != nil {
 			return start.LoadRequest{}, nil, fmt.Errorf("plan %s: done_by: %w", plan.Name, err)
 		}

@@ -55,13 +55,14 @@ type Started struct {
 	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`
 	Existing    bool            `json:"existing"`
 	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	DoneBy      *time.Time      `json:"done_by,omitempty" doc:"when it is to have ended"`
 	Warnings    []string        `json:"warnings"`
 }
 
 // StartedOf returns the answer of a repeated start.
 func StartedOf(run *inspect.RunView) any {
 	return Started{Run: run.ID, Name: run.Name, Plan: run.Plan, PlanVersion: run.Version, Items: run.Items,
-		Skipped: run.Skipped, Existing: true, Warnings: []string{}}
+		Skipped: run.Skipped, Existing: true, DoneBy: run.DoneBy, Warnings: []string{}}
 }
 
 type startInput struct {
@@ -172,10 +173,14 @@ func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
 	if err != nil {
 		return Started{}, err
 	}
+	warnings := s.unheard(r.Context(), servicesOf(req.Steps))
+	if req.DoneBy != nil && !loaded.Existing {
+		warnings = append(warnings, late(r.Context(), s.Store, loaded.Run)...)
+	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
 		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
-		Warnings: intent.warnings(s.unheard(r.Context(), servicesOf(req.Steps))),
+		DoneBy: req.DoneBy, Warnings: intent.warnings(warnings),
 	}, nil
 }
 
@@ -186,10 +191,6 @@ type intent struct {
 }
 
 func (i *intent) warnings(others []string) []string {
-	if by := i.req.DoneBy; by != nil && by.Location() == time.Local {
-		others = append(others, "done_by names no zone: it is "+by.Format("2006-01-02 15:04 MST")+
-			", by the clock of the node")
-	}
 	return append([]string{}, slices.Concat(others, i.compared.Warnings, i.rows.Notes())...) // never nil
 }
 

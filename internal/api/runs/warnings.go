@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -27,6 +28,15 @@ func (s changes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
 		return []string{}
 	}
 	return s.Warnings(ctx, run)
+}
+
+// late warns that a run will miss its done_by. Errors are ignored, as above.
+func late(ctx context.Context, db *database.DB, id workqueue.RunID) []string {
+	text, err := inspect.New(db).Lateness(ctx, id)
+	if err != nil || text == "" {
+		return nil
+	}
+	return []string{text + "; see: tranche run show " + id.String()}
 }
 
 // warnings are never nil: the page counts them.

@@ -56,10 +56,8 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		Row: func(a *client.AlertSummary) []any {
 			of, by := alertText(a.Spec)
 			trouble, _, _ := strings.Cut(cmp.Or(a.Error, "-"), "\n")
-			if a.FailingSince != nil {
-				trouble = fmt.Sprintf("since %s: %s", cli.Moment(*a.FailingSince), trouble)
-			}
-			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.NotifiedAt), trouble}
+			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.NotifiedAt),
+				cli.If(a.FailingSince != nil, "since %v: ", a.FailingSince) + trouble}
 		},
 		Empty: "no saved alerts; save one with: tranche alert apply FILE", Next: list.Next,
 	}).Print(term, list.Alerts, err)

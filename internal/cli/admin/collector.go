@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,10 +71,8 @@ func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 				oldest = cli.Span(c.At.Sub(*c.OldestAt))
 			}
 			if c.NextDue != nil {
-				due = "now"
-				if wait := c.NextDue.Sub(c.At); wait > 0 {
-					due = "in " + cli.Span(wait)
-				}
+				wait := c.NextDue.Sub(c.At)
+				due = cmp.Or(cli.If(wait > 0, "in %v", cli.Span(wait)), "now")
 			}
 			return []any{c.Name, c.Spec.Endpoint, c.State, c.Keys, c.Waiting, c.Backoff, c.Parked, c.Flushing, oldest, due}
 		},
@@ -86,13 +85,13 @@ type collectorDrain struct{ documentName }
 func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(c *client.Drained) string {
 		if c.Ops == 0 {
-			return "collector " + cli.EscapeControl(d.Name) + " has nothing that waits"
+			return cli.Text("collector %v has nothing that waits", d.Name)
 		}
 		if c.Paused {
 			term.Note("it is paused, so nothing goes until: tranche collector resume %s", d.Name)
 		}
-		return fmt.Sprintf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s",
-			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), cli.EscapeControl(d.Name))
+		return cli.Text("%v of %v need not wait for min_size or max_age any more; see: tranche collector show %v",
+			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), d.Name)
 	})(cl.DrainCollector(ctx, d.Name))
 }
 
@@ -124,50 +123,28 @@ func collectorHead(c *client.CollectorView) string {
 	t := cli.Table{}
 	p := &c.Spec
 	t.Row("collector", c.Name)
-	state := c.State
-	if c.PausedAt != nil {
-		state += fmt.Sprintf(" by %s since %s", c.PausedBy, cli.Moment(*c.PausedAt))
-	}
-	t.Row("state", state)
+	t.Row("state", c.State+cli.If(c.PausedAt != nil, " by %v since %v", c.PausedBy, c.PausedAt))
 	t.Row("endpoint", p.Endpoint)
-	t.Row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d together", p.MinSize,
-		cli.ShortTime(p.MaxAge.String()), p.MaxSize))
-	limits := fmt.Sprintf("%d flushes in flight", p.InFlight)
-	if p.Rate != "" {
-		limits += ", " + p.Rate + " calls"
-	}
-	t.Row("limits", limits+", each within "+cli.ShortTime(p.Timeout.String()))
-	order := p.Order
-	if p.Strict {
-		order += ", strict: a failed operation holds its key up"
-	}
-	t.Row("order", order)
+	t.Say("flushed", "a key with %v operations, or after %v; at most %v together", p.MinSize,
+		cli.ShortTime(p.MaxAge.String()), p.MaxSize)
+	t.Say("limits", "%v flushes in flight%v, each within %v", p.InFlight, cli.If(p.Rate != "", ", %v calls", p.Rate),
+		cli.ShortTime(p.Timeout.String()))
+	t.Row("order", p.Order+cli.If(p.Strict, ", strict: a failed operation holds its key up"))
 	if by := p.OrderBy; by != nil {
-		key := "the payload's " + by.Field
-		switch {
-		case by.Partitions > 0:
-			key += fmt.Sprintf(", spread over %d", by.Partitions)
-		case len(by.Values) > 0:
-			key += ", one of " + strings.Join(by.Values, ", ")
-		}
-		t.Row("key", key)
+		t.Row("key", "the payload's "+by.Field+cli.If(by.Partitions > 0, ", spread over %v", by.Partitions)+
+			cli.If(by.Partitions == 0 && len(by.Values) > 0, ", one of %v", strings.Join(by.Values, ", ")))
 	}
-	if p.Fold != "" {
-		t.Row("folded", foldText(p))
-	}
+	t.If(p.Fold != "", "folded", "%v", foldText(p))
 	if p.Enrich != nil {
 		t.Row("stored", storedText(p.Enrich))
 	}
-	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
-		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
-	if len(p.RetryCodes) > 0 {
-		t.Row("retried", strings.Join(p.RetryCodes, ", ")+", regardless of what the service says")
-	}
-	if len(p.NoRetryCodes) > 0 {
-		t.Row("not retried", strings.Join(p.NoRetryCodes, ", ")+", regardless of what the service says")
-	}
+	t.Say("failures", "tries: %v, the second after %v, doubled up to %v; then parked", p.MaxAttempts,
+		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String()))
+	const regardless = "%v, regardless of what the service says"
+	t.If(len(p.RetryCodes) > 0, "retried", regardless, strings.Join(p.RetryCodes, ", "))
+	t.If(len(p.NoRetryCodes) > 0, "not retried", regardless, strings.Join(p.NoRetryCodes, ", "))
 	t.Row("ids", "remembered for "+cli.ShortTime(p.Dedupe.String()))
-	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), c.ChangedBy, c.Version))
+	t.Say("applied", "%v by %v, version %v", c.ChangedAt, c.ChangedBy, c.Version)
 	for _, name := range slices.Sorted(maps.Keys(p.Params)) {
 		t.Row("param", name+"="+p.Params[name])
 	}
@@ -178,24 +155,23 @@ func storedText(e *client.Enrichment) string {
 	var query struct {
 		Source string `json:"source"`
 	}
-	if len(e.SQL) == 0 || json.Unmarshal(e.SQL, &query) != nil {
-		return cli.EscapeControl(string(e.Payload))
-	}
-	return cli.EscapeControl(string(e.Payload)) + ", with a row of source " + cli.EscapeControl(query.Source)
+	queried := len(e.SQL) > 0 && json.Unmarshal(e.SQL, &query) == nil
+	return string(e.Payload) + cli.If(queried, ", with a row of source %v", query.Source)
 }
 
 func foldText(p *client.CollectorSpec) string {
 	by := "key"
 	switch {
 	case p.FoldBy != "":
-		by = "payload's " + cli.EscapeControl(p.FoldBy)
+		by = "payload's " + p.FoldBy
 	case p.OrderBy != nil && p.OrderBy.Field != order.Key:
-		by = "payload's " + cli.EscapeControl(p.OrderBy.Field)
+		by = "payload's " + p.OrderBy.Field
 	}
+	how := "the last"
 	if p.Fold == collectorstore.FoldMerge {
-		return "those of the same " + by + " go as one, with their payloads merged"
+		how = "with their payloads merged"
 	}
-	return "those of the same " + by + " go as one, the last"
+	return "those of the same " + by + " go as one, " + how
 }
 
 func collectorCounts(c *client.CollectorView) string {
@@ -207,26 +183,20 @@ func collectorCounts(c *client.CollectorView) string {
 	t.Row("waiting", c.Waiting, "not tried yet"+oldest)
 	t.Row("backoff", c.Backoff, "failed, and retried")
 	t.Row("parked", c.Parked, "not retried unless they are requeued")
-	t.Row("keys", c.Keys, fmt.Sprintf("%s due, %s being flushed", cli.Count(c.Due), cli.Count(int64(c.Flushing))))
+	t.Row("keys", c.Keys, cli.Text("%v due, %v being flushed", c.Due, c.Flushing))
 	return t.String()
 }
 
 func collectorWhy(c *client.CollectorView) string {
-	var text strings.Builder
-	for _, why := range c.Why {
-		fmt.Fprintf(&text, "%s: %s\n", why.Code, cli.EscapeControl(why.Text))
-	}
+	text := cli.Each(c.Why, func(why *client.CollectorReason) string { return cli.Text("%v: %v\n", why.Code, why.Text) })
 	switch {
 	case c.Waiting+c.Backoff+c.Parked == 0:
-		text.WriteString("nothing waits\n")
+		text += "nothing waits\n"
 	case len(c.Why) == 0:
-		text.WriteString("nothing keeps it from being flushed\n")
+		text += "nothing keeps it from being flushed\n"
 	}
-	if c.Parked > 0 {
-		fmt.Fprintf(&text, "see what is parked:  tranche collector ops %s --state parked\n"+
-			"try it again:        tranche collector requeue %s --all\n", cli.EscapeControl(c.Name), cli.EscapeControl(c.Name))
-	}
-	return text.String()
+	return text + cli.If(c.Parked > 0, "see what is parked:  tranche collector ops %[1]v --state parked\n"+
+		"try it again:        tranche collector requeue %[1]v --all\n", c.Name)
 }
 
 type collectorAdd struct {
@@ -286,29 +256,16 @@ func (a *collectorAdd) operation() ([]byte, error) {
 }
 
 func addedText(added *client.AddedOperations) string {
-	text := cli.Plural(int64(added.Added), "operation")
-	if added.DryRun {
-		text += " would be"
-	}
-	text += " added"
-	if added.Duplicates > 0 {
-		text += fmt.Sprintf(", %s left out: added before, by their ids", cli.Count(int64(added.Duplicates)))
-	}
+	text := cli.Text("%v%v added%v", cli.Plural(int64(added.Added), "operation"), cli.If(added.DryRun, " would be"),
+		cli.If(added.Duplicates > 0, ", %v left out: added before, by their ids", added.Duplicates))
 	if !added.DryRun {
 		return text
 	}
-	for i := range added.Sample {
-		o := &added.Sample[i]
-		fold := ""
-		if o.Fold != "" {
-			fold = ", folded by " + cli.EscapeControl(o.Fold)
-		}
-		text += fmt.Sprintf("\n  key %s%s: %s", cli.EscapeControl(o.Key), fold, cli.EscapeControl(string(o.Payload)))
-	}
-	if more := added.Added - len(added.Sample); more > 0 {
-		text += fmt.Sprintf("\n  and %s more", cli.Count(int64(more)))
-	}
-	return text + "\nnothing was added; without --dry-run it is"
+	sample := cli.Each(added.Sample, func(o *client.SampledOperation) string {
+		return cli.Text("\n  key %v%v: %v", o.Key, cli.If(o.Fold != "", ", folded by %v", o.Fold), string(o.Payload))
+	})
+	more := added.Added - len(added.Sample)
+	return text + sample + cli.If(more > 0, "\n  and %v more", more) + "\nnothing was added; without --dry-run it is"
 }
 
 type collectorOps struct {
@@ -328,28 +285,14 @@ type opsPage struct {
 func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams(o.opsPage))
 	if o.ID != "" && len(page.Ops) > 0 && !term.JSON {
-		for i := range page.Ops {
-			if err := term.Printf("%s", opText(&page.Ops[i], term.Room())); err != nil {
-				return err
-			}
-		}
-		return nil
+		return term.Printf("%s", cli.Each(page.Ops, func(o *client.OpView) string { return opText(o, term.Room()) }))
 	}
 	return (&cli.List[client.OpView]{
 		Columns: "NUMBER>|ID|KEY|STATE|TRIES>|ADDED|ERROR",
 		Row: func(o *client.OpView) []any {
-			state := o.State
-			if o.Flushing {
-				state += ", flushing"
-			}
-			if o.FoldedInto != "" {
-				state += ", with " + o.FoldedInto
-			}
-			problem := o.Code
-			if o.Message != "" {
-				problem += ": " + o.Message
-			}
-			return []any{strconv.FormatInt(o.Number, 10), o.ID, o.Key, state, o.Attempts, o.AddedAt, problem}
+			state := o.State + cli.If(o.Flushing, ", flushing") + cli.If(o.FoldedInto != "", ", with %v", o.FoldedInto)
+			return []any{strconv.FormatInt(o.Number, 10), o.ID, o.Key, state, o.Attempts, o.AddedAt,
+				o.Code + cli.If(o.Message != "", ": %v", o.Message)}
 		},
 		Empty: "no operations", Next: page.Next,
 	}).Print(term, page.Ops, err)
@@ -360,35 +303,22 @@ func opText(o *client.OpView, room int) string {
 	t.Row("operation", o.ID)
 	t.Row("number", strconv.FormatInt(o.Number, 10))
 	t.Row("key", o.Key)
-	state := o.State
-	switch {
-	case o.NotBefore != nil && o.State == collectorstore.OpBackoff:
-		state += " until " + cli.Moment(*o.NotBefore)
-	case o.Flushing:
-		state += "; its key is being flushed"
-	}
-	t.Row("state", state)
-	if o.Fold != "" {
-		t.Row("folded", "with those of its key that have "+o.Fold)
-	}
-	if o.FoldedInto != "" {
-		t.Row("went with", o.FoldedInto+", into which it was folded in its last try")
-	}
+	backoff := o.NotBefore != nil && o.State == collectorstore.OpBackoff
+	t.Row("state", o.State+cli.If(backoff, " until %v", o.NotBefore)+
+		cli.If(!backoff && o.Flushing, "; its key is being flushed"))
+	t.If(o.Fold != "", "folded", "with those of its key that have %v", o.Fold)
+	t.If(o.FoldedInto != "", "went with", "%v, into which it was folded in its last try", o.FoldedInto)
 	t.Row("added", o.AddedAt)
 	t.Row("tries", o.Attempts)
-	if o.Code != "" {
-		t.Row("last error", cli.Shown(cli.EscapeControl(o.Code+": "+o.Message), room))
-	}
-	if o.FailedFirst != nil && o.FailedLast != nil {
-		t.Row("failed", fmt.Sprintf("first %s, last %s", cli.Moment(*o.FailedFirst), cli.Moment(*o.FailedLast)))
-	}
-	return fmt.Sprintf("%s\n%s\n", t.String(), cli.Shown(cli.InertText(string(o.Payload)), room))
+	t.If(o.Code != "", "last error", "%v", cli.Shown(cli.EscapeControl(o.Code+": "+o.Message), room))
+	t.If(o.FailedFirst != nil && o.FailedLast != nil, "failed", "first %v, last %v", o.FailedFirst, o.FailedLast)
+	return t.String() + "\n" + cli.Shown(cli.InertText(string(o.Payload)), room) + "\n"
 }
 
 type opChoice struct {
 	documentName
 	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
-	Key  []string `help:"Those of this key; may stand more than once." placeholder:"KEY"`
+	Key  []string `sep:"none" help:"Those of this key; may stand more than once." placeholder:"KEY"`
 	Code string   `help:"Those whose last error had this code." placeholder:"CODE"`
 	All  bool     `help:"All of them."`
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,8 +76,8 @@ func asSent[T any](term *cli.Console, found any, err error) (document T, _ error
 }
 
 func reportText(r *doctor.Report) string {
-	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", cli.Count(int64(r.Runs)),
-		cli.Count(r.Items), cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
+	text := cli.Text("looked at %v runs, %v items, %v slices, %v parts in %v\n", r.Runs, r.Items, r.Slices, r.Parts,
+		cli.Span(cli.Seconds(r.Seconds)))
 	if r.Note != "" {
 		text += r.Note + "\n"
 	}
@@ -88,7 +89,7 @@ func reportText(r *doctor.Report) string {
 		return text
 	}
 	for _, v := range r.Violations {
-		text += cli.EscapeControl(v.String()) + "\n"
+		text += cli.Text("%v\n", v.String())
 	}
 	return text + cli.Count(int64(r.Found)) + " violations"
 }
@@ -275,10 +276,7 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 	}
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
 		return cli.Say(term, func(made *client.CreatedToken) string {
-			until := "it is revoked"
-			if made.ExpiresAt != nil {
-				until = cli.Moment(*made.ExpiresAt)
-			}
+			until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
 			term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
 				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
 				until)

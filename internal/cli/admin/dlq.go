@@ -52,7 +52,7 @@ func deadLetterHead(l *client.DeadLetterDocument, room int) string {
 	t := cli.Table{}
 	t.Row("dead letter", l.ID)
 	t.Row("endpoint", l.Endpoint)
-	t.Row("state", fmt.Sprintf("%s since %s", l.State, cli.Moment(l.ChangedAt)))
+	t.Say("state", "%v since %v", l.State, l.ChangedAt)
 	t.Row("cause", l.Cause)
 	t.Field("message", cli.Shown(l.Message, room))
 	t.Field("mode", l.Mode)
@@ -64,7 +64,7 @@ func deadLetterHead(l *client.DeadLetterDocument, room int) string {
 	t.Field("given up by", l.Service)
 	t.Field("items", l.Items)
 	t.Field("deliveries", l.Deliveries)
-	t.Row("requeued", fmt.Sprintf("%d times", l.Requeued))
+	t.Say("requeued", "%v times", l.Requeued)
 	t.Row("died", l.At)
 	return t.String()
 }
@@ -111,17 +111,13 @@ func requeuedText(done *client.Requeue) string {
 	if done.Requeued == 0 && done.RefusedTotal == 0 {
 		return "no dead letter waits"
 	}
-	lines := []string{cli.Plural(int64(done.Requeued), "dead letter") + " requeued"}
-	if done.RefusedTotal > 0 {
-		lines[0] += ", " + cli.Count(int64(done.RefusedTotal)) + " refused"
-	}
-	for _, refused := range done.Refused {
-		lines = append(lines, "  "+shortDeadLetter(refused.ID)+": "+cli.EscapeControl(refused.Reason))
-	}
-	if more := done.RefusedTotal - len(done.Refused); more > 0 {
-		lines = append(lines, "  and "+cli.Count(int64(more))+" more")
-	}
-	return strings.Join(lines, "\n")
+	text := cli.Plural(int64(done.Requeued), "dead letter") + " requeued" +
+		cli.If(done.RefusedTotal > 0, ", %v refused", done.RefusedTotal)
+	refused := cli.Each(done.Refused, func(l *client.RefusedLetter) string {
+		return cli.Text("\n  %v: %v", shortDeadLetter(l.ID), l.Reason)
+	})
+	more := done.RefusedTotal - len(done.Refused)
+	return text + refused + cli.If(more > 0, "\n  and %v more", more)
 }
 
 type dlqDrop struct{ deadLetterChoice }
@@ -186,10 +182,7 @@ func headersText(headers map[string][]string, room int) string {
 }
 
 func contentText(c *client.Content, room int, full bool) string {
-	head := fmt.Sprintf("\nbody, %s bytes", cli.Count(int64(c.Size)))
-	if c.Unpacked != "" {
-		head += " unpacked from " + cli.EscapeControl(c.Unpacked)
-	}
+	head := cli.Text("\nbody, %v bytes%v", c.Size, cli.If(c.Unpacked != "", " unpacked from %v", c.Unpacked))
 	text := c.Text
 	switch {
 	case c.Size == 0:
@@ -208,8 +201,6 @@ func contentText(c *client.Content, room int, full bool) string {
 	if shown := cli.Shown(text, room); !full && shown != text {
 		text, cut = shown, true
 	}
-	if cut {
-		text += "\n(there is more: --full shows all of it)"
-	}
+	text += cli.If(cut, "\n(there is more: --full shows all of it)")
 	return head + "\n" + strings.TrimRight(text, "\n") + "\n"
 }

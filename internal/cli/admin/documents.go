@@ -47,11 +47,10 @@ func (a *applyDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clien
 
 func (d *documents) appliedText(a *client.AppliedDocument) string {
 	name := cli.EscapeControl(a.Name)
-	text := fmt.Sprintf("%s %s is ", d.noun, name)
+	text := d.noun + " " + name + " is "
 	switch {
 	case a.Unchanged:
-		text += fmt.Sprintf("unchanged: version %d, applied %s by %s", a.Version, cli.Moment(a.ChangedAt),
-			cli.EscapeControl(a.ChangedBy))
+		text += cli.Text("unchanged: version %v, applied %v by %v", a.Version, a.ChangedAt, a.ChangedBy)
 	case a.Previous > 0:
 		text += fmt.Sprintf("version %d now, after version %d", a.Version, a.Previous)
 	default:
@@ -60,10 +59,7 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 	if a.State == workqueue.DocumentPaused {
 		return fmt.Sprintf("%s; it is paused; go on with: tranche %s resume %s", text, d.noun, name)
 	}
-	if next := d.next(a); next != "" {
-		text += "; " + next
-	}
-	return text
+	return cli.Join("; ", text, d.next(a))
 }
 
 func printSource(term *cli.Console, source string, err error, notes func()) error {
@@ -100,32 +96,21 @@ func (r *deleteDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clie
 }
 
 func (d *documents) controlledText(c *client.ControlledDocument) string {
-	name := cli.EscapeControl(c.Name)
+	name, paused := cli.EscapeControl(c.Name), c.State == workqueue.DocumentPaused
 	text := d.noun + " " + name
 	switch {
 	case c.State == workqueue.DocumentDeleted:
-		text += " is deleted"
-		if c.Waiting > 0 {
-			text += ", with " + cli.Plural(c.Waiting, d.waits) + " that waited"
-		}
-		if c.Parked > 0 {
-			text += ", with " + cli.Plural(c.Parked, d.waits) + " that had been parked"
-		}
-		return text + d.dropped
-	case c.State == workqueue.DocumentPaused && c.Unchanged:
+		return text + " is deleted" + cli.If(c.Waiting > 0, ", with %v that waited", cli.Plural(c.Waiting, d.waits)) +
+			cli.If(c.Parked > 0, ", with %v that had been parked", cli.Plural(c.Parked, d.waits)) + d.dropped
+	case paused && c.Unchanged:
 		text += " was paused before"
-	case c.State == workqueue.DocumentPaused:
+	case paused:
 		text += fmt.Sprintf(" is paused; go on with: tranche %s resume %s", d.noun, name)
 	case c.Unchanged:
 		text += " was not paused"
 	default:
 		text += " goes on"
 	}
-	if c.State == workqueue.DocumentPaused && c.Waiting > 0 {
-		text += "; waiting meanwhile: " + cli.Plural(c.Waiting, d.waits)
-	}
-	if c.NextDue != nil {
-		text += "; due next " + cli.Moment(*c.NextDue)
-	}
-	return text
+	return text + cli.If(paused && c.Waiting > 0, "; waiting meanwhile: %v", cli.Plural(c.Waiting, d.waits)) +
+		cli.If(c.NextDue != nil, "; due next %v", c.NextDue)
 }

@@ -48,11 +48,9 @@ func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 			if cli.Narrow(term.Room()) {
 				who = strconv.Itoa(len(e.Listeners) + len(e.Nodes))
 			}
-			if e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen {
-				who += ", breaker open"
-			}
+			open := e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen
 			return []any{e.Name, e.Ready, e.Backlog, e.CallsBacklog, cli.Rate(e.Rate), cli.PerItem(e.P50Millis),
-				cli.PerItem(e.P99Millis), e.Errors, who}
+				cli.PerItem(e.P99Millis), e.Errors, who + cli.If(open, ", breaker open")}
 		},
 		Empty: "no service listens and no run waits for one",
 	}).Print(term, list.Endpoints, err)
@@ -63,14 +61,15 @@ func callsText(e *client.Endpoint) string {
 	if !slices.ContainsFunc(e.Listeners, apart) && e.CallsBacklog == 0 && e.CallsProcessing == 0 {
 		return "among the requests"
 	}
-	return fmt.Sprintf("%s waiting, %s taken; before other requests", cli.Count(int64(e.CallsBacklog)),
-		cli.Count(int64(e.CallsProcessing)))
+	return cli.Text("%v waiting, %v taken; before other requests", e.CallsBacklog, e.CallsProcessing)
 }
 
 func doers(e *client.Endpoint) string {
-	switch kind, _ := workqueue.TargetKind(e.Name); {
-	case kind == workqueue.KindEndpoint:
-		return listeners(e.Listeners)
+	switch {
+	case served(e) && len(e.Listeners) == 0:
+		return "none"
+	case served(e):
+		return fmt.Sprintf("%d: %s", len(e.Listeners), strings.Join(services(e.Listeners, true), ", "))
 	case len(e.Nodes) == 0:
 		return "no node"
 	case len(e.Nodes) == 1:
@@ -80,11 +79,10 @@ func doers(e *client.Endpoint) string {
 	}
 }
 
-func listeners(all []client.Listener) string {
-	if len(all) == 0 {
-		return "none"
-	}
-	return fmt.Sprintf("%d: %s", len(all), strings.Join(services(all, true), ", "))
+// served reports whether services listen on an endpoint; nodes do the work of the others.
+func served(e *client.Endpoint) bool {
+	kind, _ := workqueue.TargetKind(e.Name)
+	return kind == workqueue.KindEndpoint
 }
 
 func services(all []client.Listener, versions bool) []string {
@@ -117,30 +115,23 @@ func endpointHead(e *client.Endpoint) string {
 	t := cli.Table{}
 	t.Row("endpoint", e.Name)
 	t.Field("service", strings.Join(services(e.Listeners, false), ", "))
-	waiting := ""
-	if e.Waiting > 0 {
-		waiting = fmt.Sprintf(", %s wait for other steps or are held", cli.Count(e.Waiting))
-	}
-	t.Row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be retried%s", e.Runs, cli.Count(e.Ready),
-		cli.Count(e.InFlight), cli.Count(e.Scheduled), waiting))
-	if kind, _ := workqueue.TargetKind(e.Name); kind != workqueue.KindEndpoint {
+	t.Say("runs", "%v: %v items ready, %v in flight, %v to be retried%v", e.Runs, e.Ready, e.InFlight, e.Scheduled,
+		cli.If(e.Waiting > 0, ", %v wait for other steps or are held", e.Waiting))
+	if !served(e) {
 		t.Row("done by", doers(e))
 		paceRows(&t, e)
 		return t.String()
 	}
-	t.Row("requests", fmt.Sprintf("%s waiting, %s taken", cli.Count(int64(e.Backlog)), cli.Count(int64(e.Processing))))
+	t.Say("requests", "%v waiting, %v taken", e.Backlog, e.Processing)
 	t.Row("calls", callsText(e))
-	concurrency := "left to the services"
-	if e.Concurrency > 0 {
-		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)
-	}
-	t.Row("concurrency", concurrency)
+	t.Row("concurrency", cmp.Or(cli.If(e.Concurrency > 0, "%v for each instance, set by an operator", e.Concurrency),
+		"left to the services"))
 	t.Row("reads", fieldsText(e.Reads))
 	t.Row("answers", fieldsText(e.Answers))
 	paceRows(&t, e)
 	t.Row("rate", cli.Rate(e.Rate))
-	t.Row("one item", fmt.Sprintf("p50 %s, p99 %s", cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis)))
-	t.Row("answered", fmt.Sprintf("%s items, %s of them with an error", cli.Count(e.Items), cli.Count(e.Errors)))
+	t.Say("one item", "p50 %v, p99 %v", cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis))
+	t.Say("answered", "%v items, %v of them with an error", e.Items, e.Errors)
 	return t.String()
 }
 
@@ -159,14 +150,9 @@ func fieldsText(schema any) string {
 	}
 	var fields []string
 	for _, name := range slices.Sorted(maps.Keys(said.Properties)) {
-		field := name
-		if kind := said.Properties[name].Type; kind != nil {
-			field += fmt.Sprintf(" %v", kind)
-		}
-		if !slices.Contains(said.Required, name) {
-			field += " (optional)"
-		}
-		fields = append(fields, cli.EscapeControl(field))
+		kind := said.Properties[name].Type
+		fields = append(fields, cli.Text("%v%v%v", name, cli.If(kind != nil, " %v", kind),
+			cli.If(!slices.Contains(said.Required, name), " (optional)")))
 	}
 	if len(fields) == 0 {
 		return cli.EscapeControl(fmt.Sprintf("%v", cmp.Or(said.Type, any("anything"))))
@@ -175,7 +161,7 @@ func fieldsText(schema any) string {
 }
 
 func instancesOf(e *client.Endpoint, room int) string {
-	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
+	if served(e) {
 		return instancesText(e.Listeners, room)
 	}
 	if len(e.Nodes) == 0 {
@@ -209,29 +195,11 @@ func instancesText(all []client.Listener, room int) string {
 }
 
 func instanceNotes(l *client.Listener) string {
-	var notes []string
-	switch {
-	case l.Reason == "":
-	case l.State == string(wire.StateWaiting):
-		notes = append(notes, "waits: "+l.Reason)
-	default: // it is listening, and something is denied to it
-		notes = append(notes, l.Reason)
-	}
-	for _, n := range []struct {
-		count int64
-		what  string
-	}{
-		{l.Redelivered, "requests came again"}, {l.GivenUp, "given up"}, {l.Dead, "dead-lettered"},
-		{l.Rebinds, "times its consumer was lost"},
-	} {
-		if n.count > 0 {
-			notes = append(notes, cli.Count(n.count)+" "+n.what)
-		}
-	}
-	if len(notes) == 0 {
-		return ""
-	}
-	return "  " + cli.EscapeControl(l.Instance+": "+strings.Join(notes, ", ")) + "\n"
+	waits := l.Reason != "" && l.State == string(wire.StateWaiting) // else it listens, and something is denied to it
+	notes := cli.Join(", ", cli.If(waits, "waits: ")+l.Reason,
+		cli.If(l.Redelivered > 0, "%v requests came again", l.Redelivered), cli.If(l.GivenUp > 0, "%v given up", l.GivenUp),
+		cli.If(l.Dead > 0, "%v dead-lettered", l.Dead), cli.If(l.Rebinds > 0, "%v times its consumer was lost", l.Rebinds))
+	return cli.If(notes != "", "  %v: %v\n", l.Instance, notes)
 }
 
 type endpointsExplain struct{ endpointName }
@@ -241,11 +209,11 @@ func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *clien
 }
 
 func paceRows(t *cli.Table, e *client.Endpoint) {
-	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
+	requests := ""
 	if e.RequestRate > 0 {
-		limits = append(limits, requestRateText(e.RequestRate))
+		requests = requestRateText(e.RequestRate)
 	}
-	t.Row("limits", strings.Join(limits, ", "))
+	t.Row("limits", cli.Join(", ", budgetText(e.MaxInFlight), rateLimitText(e.RateLimit), requests))
 	p := e.Pace
 	if p == nil {
 		t.Row("pace", "nodes have not had to find one yet")
@@ -254,29 +222,21 @@ func paceRows(t *cli.Table, e *client.Endpoint) {
 	t.Row("pace", learnedText(p))
 	breaker := "closed"
 	if p.Breaker == client.BreakerStateOpen {
-		breaker = "OPEN: " + cli.EscapeControl(p.BreakerReason)
-		if p.BreakerSince != nil {
-			breaker += ", since " + cli.Moment(*p.BreakerSince)
-		}
-		if p.ProbeAt != nil {
-			breaker += fmt.Sprintf("; %d probes so far, the next at %s", p.Probes, cli.Moment(*p.ProbeAt))
-		}
+		breaker = "OPEN: " + p.BreakerReason + cli.If(p.BreakerSince != nil, ", since %v", p.BreakerSince) +
+			cli.If(p.ProbeAt != nil, "; %v probes so far, the next at %v", p.Probes, p.ProbeAt)
 	}
 	t.Row("breaker", breaker)
 }
 
 func learnedText(p *client.PaceView) string {
-	parts := []string{fmt.Sprintf("%d requests out, %d are good", p.RequestsOut, p.InFlight)}
+	rate := ""
 	if p.Rate != nil {
-		parts = append(parts, "takes "+cli.Rate(*p.Rate))
+		rate = "takes " + cli.Rate(*p.Rate)
 	}
-	if p.Chunk != nil {
-		parts = append(parts, fmt.Sprintf("chunks of %d do best", *p.Chunk))
-	}
-	if p.ChunkCap != nil && p.ChunkCapUntil != nil {
-		parts = append(parts, fmt.Sprintf("chunks over %d fail (until %s)", *p.ChunkCap, cli.Moment(*p.ChunkCapUntil)))
-	}
-	return strings.Join(parts, ", ")
+	capped := p.ChunkCap != nil && p.ChunkCapUntil != nil
+	return cli.Join(", ", cli.Text("%v requests out, %v are good", p.RequestsOut, p.InFlight), rate,
+		cli.If(p.Chunk != nil, "chunks of %v do best", p.Chunk),
+		cli.If(capped, "chunks over %v fail (until %v)", p.ChunkCap, p.ChunkCapUntil))
 }
 
 func changesText(changes []client.PastPace, room int) string {
@@ -325,44 +285,26 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		set.Breaker = &e.Breaker
 	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
-		return "endpoint " + cli.EscapeControl(e.Name) + ": " + strings.Join(e.told(set), "; ")
+		return cli.Text("endpoint %v: %v", e.Name, e.told(set))
 	})(cl.SetEndpoint(ctx, e.Name, set))
 }
 
-func (e *endpointsSet) told(set *client.EndpointSetting) []string {
-	concurrency := "concurrency is left to its services"
-	if set.Concurrency > 0 {
-		concurrency = fmt.Sprintf("%d concurrent chunks in each instance", set.Concurrency)
-	}
-	var told []string
-	for _, part := range []struct {
-		given bool
-		text  string
-	}{
-		{e.Concurrency != nil, concurrency + ", within seconds"}, {e.MaxInFlight != nil, budgetText(set.MaxInFlight)},
-		{e.Rate != nil, rateLimitText(set.Rate)}, {e.RequestRate != nil, requestRateText(set.RequestRate)},
-		{e.ChunkCap != "", "requests may be of any size again"},
-		{e.Breaker != "", "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
-	} {
-		if part.given {
-			told = append(told, part.text)
-		}
-	}
-	return told
+func (e *endpointsSet) told(set *client.EndpointSetting) string {
+	concurrency := cmp.Or(cli.If(set.Concurrency > 0, "%v concurrent chunks in each instance", set.Concurrency),
+		"concurrency is left to its services")
+	return cli.Join("; ", cli.If(e.Concurrency != nil, "%v, within seconds", concurrency),
+		cli.If(e.MaxInFlight != nil, "%v", budgetText(set.MaxInFlight)), cli.If(e.Rate != nil, "%v", rateLimitText(set.Rate)),
+		cli.If(e.RequestRate != nil, "%v", requestRateText(set.RequestRate)),
+		cli.If(e.ChunkCap != "", "requests may be of any size again"), cli.If(e.Breaker != "",
+			"its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"))
 }
 
 func budgetText(n int) string {
-	if n == 0 {
-		return "no budget of requests"
-	}
-	return fmt.Sprintf("at most %s requests in flight over all runs", cli.Count(int64(n)))
+	return cmp.Or(cli.If(n != 0, "at most %v requests in flight over all runs", n), "no budget of requests")
 }
 
 func rateLimitText(perSecond float64) string {
-	if perSecond <= 0 {
-		return "no rate limit"
-	}
-	return fmt.Sprintf("at most %s items a second over all runs", cli.Pace(perSecond))
+	return cmp.Or(cli.If(perSecond > 0, "at most %v items a second over all runs", cli.Pace(perSecond)), "no rate limit")
 }
 
 func requestRateText(perSecond float64) string {

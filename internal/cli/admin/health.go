@@ -77,10 +77,10 @@ func markedText(said *client.MarkedCondition) string {
 	case said.Unchanged:
 		return "nothing was said of " + what
 	case said.State == string(health.Muted):
-		return fmt.Sprintf("%s is muted by %s%s; take that back with: tranche health clear %s", what,
-			cli.EscapeControl(said.By), untilText(said.Until), what)
+		return cli.Text("%[1]v is muted by %[2]v%[3]v; take that back with: tranche health clear %[1]v", what, said.By,
+			untilText(said.Until))
 	case said.State == string(health.Acknowledged):
-		return what + " is acknowledged by " + cli.EscapeControl(said.By)
+		return cli.Text("%v is acknowledged by %v", what, said.By)
 	default:
 		return what + " is reported again"
 	}
@@ -98,16 +98,14 @@ func healthText(h *client.Health, room int) string {
 	if len(h.Conditions) == 0 {
 		t.Paragraph("", "ok: no action is needed, as of "+cli.Moment(h.At))
 	} else {
-		t.Paragraph("", fmt.Sprintf("%s: %s, as of %s", cli.EscapeControl(h.Status), countsText(&h.Counts), cli.Moment(h.At)))
+		t.Paragraph("", cli.Text("%v: %v critical, %v, %v for information, as of %v", h.Status, h.Counts.Critical,
+			cli.Plural(int64(h.Counts.Warning), "warning"), h.Counts.Info, h.At))
 	}
 	for i := range h.Kinds {
 		k := &h.Kinds[i]
 		of := slices.DeleteFunc(slices.Clone(h.Conditions), func(c client.Condition) bool { return c.Kind != k.Kind })
 		if len(of) > 1 {
-			t.B.WriteString("\n")
-			t.Paragraph("", strings.ToUpper(string(k.Severity))+" "+cli.EscapeControl(k.Title))
-			t.Field("kind", cli.EscapeControl(k.Kind))
-			t.Field("since", t.Ago(k.Since))
+			conditionHead(t, k.Severity, k.Title, k.Kind, k.Since)
 		}
 		for j := range of {
 			tellCondition(t, &of[j], len(of) > 1)
@@ -126,14 +124,18 @@ func healthText(h *client.Health, room int) string {
 	return t.B.String()
 }
 
+func conditionHead(t *cli.Prose, severity client.Severity, title, kind string, since time.Time) {
+	t.B.WriteString("\n")
+	t.Paragraph("", strings.ToUpper(string(severity))+" "+cli.EscapeControl(title))
+	t.Field("kind", cli.EscapeControl(kind))
+	t.Field("since", t.Ago(since))
+}
+
 func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 	if several {
 		t.Paragraph("", cli.EscapeControl(c.Title))
 	} else {
-		t.B.WriteString("\n")
-		t.Paragraph("", strings.ToUpper(string(c.Severity))+" "+cli.EscapeControl(c.Title))
-		t.Field("kind", cli.EscapeControl(c.Kind))
-		t.Field("since", t.Ago(c.Since))
+		conditionHead(t, c.Severity, c.Title, c.Kind, c.Since)
 		t.Field("detail", cli.EscapeControl(c.Detail))
 	}
 	t.Field("of", cli.EscapeControl(c.Subject))
@@ -146,10 +148,7 @@ func tellMark(t *cli.Prose, m *client.Mark) {
 	if m == nil {
 		return
 	}
-	text := "by " + cli.EscapeControl(m.By) + ", " + t.Ago(m.At)
-	if m.Reason != "" {
-		text += ": " + cli.EscapeControl(m.Reason)
-	}
+	text := cli.Text("by %v, %v%v", m.By, t.Ago(m.At), cli.If(m.Reason != "", ": %v", m.Reason))
 	switch m.State {
 	case client.MarkState(health.Acknowledged):
 		t.Field("acknowledged", text)
@@ -158,10 +157,6 @@ func tellMark(t *cli.Prose, m *client.Mark) {
 	default:
 		t.Field("worse", "since it was muted "+text)
 	}
-}
-
-func countsText(n *client.SeverityCounts) string {
-	return fmt.Sprintf("%d critical, %s, %d for information", n.Critical, cli.Plural(int64(n.Warning), "warning"), n.Info)
 }
 
 // healthReady has the settings of a serve in the same container, used without --url.
@@ -237,27 +232,21 @@ func nodesText(found *client.Nodes, room int) string {
 	if len(found.Nodes) == 0 {
 		return "no node has been here\n"
 	}
+	refused := ""
 	list := cli.List[client.NodeView]{
 		Columns: "NODE|STATE|HEARD|CLAIMED>|SENT>|ITEMS>|PROCESS|VERSION|RUNS",
 		Row: func(n *client.NodeView) []any {
-			state, heard := n.State, n.HeartbeatAt
-			if n.Leader {
-				state += ", leader"
-			}
+			refused += cli.If(n.NATS != "", "%v: %v; see tranche health\n", cli.ShortID(n.Session), n.NATS)
+			heard := n.HeartbeatAt
 			if n.EndedAt != nil {
 				heard = *n.EndedAt
 			}
-			return []any{cli.ShortID(n.Session), state, since(found, heard, 100*time.Millisecond), n.Slices.Claimed,
-				n.Slices.Sent, n.Items, fmt.Sprintf("%s:%d", n.Host, n.PID), n.Version, nodeRuns(n.Runs)}
+			return []any{cli.ShortID(n.Session), n.State + cli.If(n.Leader, ", leader"),
+				since(found, heard, 100*time.Millisecond), n.Slices.Claimed, n.Slices.Sent, n.Items,
+				fmt.Sprintf("%s:%d", n.Host, n.PID), n.Version, nodeRuns(n.Runs)}
 		},
 	}
-	var refused strings.Builder
-	for i := range found.Nodes {
-		if n := &found.Nodes[i]; n.NATS != "" {
-			refused.WriteString(cli.ShortID(n.Session) + ": " + cli.EscapeControl(n.NATS) + "; see tranche health\n")
-		}
-	}
-	text := list.Text(found.Nodes, room) + refused.String()
+	text := list.Text(found.Nodes, room) + refused
 	if found.DatabaseReadOnly {
 		return text + "PostgreSQL takes no writes: nodes cannot say that they live, and those that do are dead here; see " +
 			"tranche health\n"
@@ -275,20 +264,22 @@ func since(found *client.Nodes, at time.Time, to time.Duration) string {
 
 func leaderText(found *client.Nodes, room int) string {
 	lead := found.Leader
-	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", cli.ShortID(lead.Session),
-		cli.Moment(lead.Since), cli.Span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
+	text := cli.Text("\n%v leads since %v (%v), epoch %v\n", cli.ShortID(lead.Session), lead.Since,
+		cli.Span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
 	if len(found.LeaderTasks) == 0 {
 		return text
 	}
-	const columns = "TASK|RUNS>|FAILED>|LAST|TOOK>|STATE"
-	list := cli.List[client.LeaderTaskView]{Columns: columns, Row: func(d *client.LeaderTaskView) []any {
-		last := "-"
-		if d.EndedAt != nil {
-			last = since(found, *d.EndedAt, 100*time.Millisecond)
-		}
-		return []any{d.Name, d.Runs, d.Failures, last, cli.Span(cli.Seconds(d.Took).Round(time.Millisecond)),
-			taskState(found, d)}
-	}}
+	list := cli.List[client.LeaderTaskView]{
+		Columns: "TASK|RUNS>|FAILED>|LAST|TOOK>|STATE",
+		Row: func(d *client.LeaderTaskView) []any {
+			last := "-"
+			if d.EndedAt != nil {
+				last = since(found, *d.EndedAt, 100*time.Millisecond)
+			}
+			return []any{d.Name, d.Runs, d.Failures, last, cli.Span(cli.Seconds(d.Took).Round(time.Millisecond)),
+				taskState(found, d)}
+		},
+	}
 	return text + list.Text(found.LeaderTasks, room)
 }
 
@@ -327,19 +318,6 @@ type auditPage struct {
 
 func (a *auditCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage))
-	err = cli.Print(term, func(page *client.AuditPage, room int) string {
-		if len(page.Entries) == 0 {
-			return "nothing of this kind was done\n"
-		}
-		return auditText(page.Entries, room)
-	})(page, err)
-	if err == nil && page.Next != 0 && !term.JSON {
-		term.Note("there are more; go on with --before %d", page.Next)
-	}
-	return err
-}
-
-func auditText(entries []client.AuditEntry, room int) string {
 	list := cli.List[client.AuditEntry]{
 		Columns: "NUMBER>|TIME|WHO|WHAT|ON|CHANGE?",
 		Row: func(e *client.AuditEntry) []any {
@@ -349,27 +327,12 @@ func auditText(entries []client.AuditEntry, room int) string {
 			}
 			return []any{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Action, on, auditChange(e)}
 		},
+		Empty: "nothing of this kind was done", Next: page.Next, Before: true,
 	}
-	text := list.Text(entries, room)
-	if cli.Narrow(room) {
-		return withChanges(text, entries, room)
+	if cli.Narrow(term.Room()) { // the changes have no column, but a line each
+		list.Below = auditChange
 	}
-	return text
-}
-
-func withChanges(text string, entries []client.AuditEntry, room int) string {
-	head, rest, _ := strings.Cut(text, "\n")
-	out := cli.Prose{Columns: cli.ExplainWidth(room)}
-	out.B.WriteString(head + "\n")
-	for i := range entries {
-		var line string
-		line, rest, _ = strings.Cut(rest, "\n")
-		out.B.WriteString(line + "\n")
-		if change := auditChange(&entries[i]); change != "" {
-			out.Paragraph(strings.Repeat(" ", 8), change)
-		}
-	}
-	return out.B.String()
+	return list.Print(term, page.Entries, err)
 }
 
 // auditChange describes what changed, as "chunk 500 → 100", and other details. Nothing is repeated, also not the
@@ -382,20 +345,22 @@ func auditChange(e *client.AuditEntry) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, is := auditValue(before[name]), auditValue(after[name])
+		said := cli.EscapeControl(name) + " " + is
 		switch {
-		case was == is || told[cli.EscapeControl(name)+" "+is]:
+		case was == is || told[said]:
 		case len(before) == 0: // new, as a started run
-			parts = append(parts, cli.EscapeControl(name)+" "+is)
+			parts = append(parts, said)
 		default:
 			parts = append(parts, cli.EscapeControl(name)+" "+was+" → "+is)
 		}
-		told[cli.EscapeControl(name)+" "+is] = true
+		told[said] = true
 	}
 	told["reason "+auditValue(after["detail"])] = true // of a hold
 	for _, name := range slices.Sorted(maps.Keys(detail)) {
 		value := auditValue(detail[name])
-		if value != nothing && value != "no" && value != "0" && !told[cli.EscapeControl(name)+" "+value] {
-			parts = append(parts, cli.EscapeControl(name)+" "+value)
+		said := cli.EscapeControl(name) + " " + value
+		if value != nothing && value != "no" && value != "0" && !told[said] {
+			parts = append(parts, said)
 		}
 	}
 	return strings.Join(parts, ", ")

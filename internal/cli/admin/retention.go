@@ -26,15 +26,8 @@ func retentionText(list *client.RetentionList, room int) string {
 	kinds := cli.List[client.RetentionKind]{
 		Columns: "KIND|AGE>|COUNT>|BYTES>|DELETED>|LAST|SET BY",
 		Row: func(k *client.RetentionKind) []any {
-			most, last := "-", "-"
-			if k.MaxCount != 0 {
-				most = cli.Count(k.MaxCount)
-			}
-			if k.LastAt != nil {
-				last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
-			}
-			return []any{k.Kind, cli.OrDash(k.Age), most, sizeText(k.MaxBytes), k.Deleted, last,
-				cli.OrDash(k.ChangedBy)}
+			return []any{k.Kind, cli.OrDash(k.Age), cli.OrDash(cli.If(k.MaxCount != 0, "%v", k.MaxCount)), sizeText(k.MaxBytes),
+				k.Deleted, cli.OrDash(cli.If(k.LastAt != nil, "%v (%v)", k.LastAt, k.LastDeleted)), cli.OrDash(k.ChangedBy)}
 		},
 	}
 	text := kinds.Text(list.Kinds, room) + "a kind without limits is kept permanently\n"
@@ -101,20 +94,13 @@ func (r *retentionSet) change(set *client.RetentionSettings) {
 }
 
 func keptText(k *client.RetentionKind) string {
-	var limits []string
-	if k.Age != "" {
-		limits = append(limits, "for "+k.Age)
-	}
-	if k.MaxCount != 0 {
-		limits = append(limits, "at most the newest "+cli.Count(k.MaxCount))
-	}
-	if k.MaxBytes != 0 {
-		limits = append(limits, "up to "+sizeText(k.MaxBytes))
-	}
-	if len(limits) == 0 {
+	limits := cli.Join(", ", cli.If(k.Age != "", "for %v", k.Age),
+		cli.If(k.MaxCount != 0, "at most the newest %v", k.MaxCount),
+		cli.If(k.MaxBytes != 0, "up to %v", sizeText(k.MaxBytes)))
+	if limits == "" {
 		return k.Kind + " are kept permanently"
 	}
-	return k.Kind + " are kept " + strings.Join(limits, ", ") + "; see what would go with: tranche retention run --dry-run"
+	return k.Kind + " are kept " + limits + "; see what would go with: tranche retention run --dry-run"
 }
 
 type retentionRun struct {
@@ -126,12 +112,8 @@ func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	due.Kinds = slices.DeleteFunc(due.Kinds, func(d client.KindDue) bool { return d.Count == 0 })
 	err = (&cli.List[client.KindDue]{
 		Columns: "KIND|PAST>|BYTES>|ENDED BEFORE|OLDEST|NEWEST",
-		Row: func(d *client.KindDue) []any {
-			bytes := "-" // not measured yet
-			if d.Bytes != 0 {
-				bytes = "~" + cli.Count(d.Bytes)
-			}
-			return []any{d.Kind, d.Count, bytes, d.Before, d.Oldest, d.Newest}
+		Row: func(d *client.KindDue) []any { // bytes may not have been measured yet
+			return []any{d.Kind, d.Count, cli.OrDash(cli.If(d.Bytes != 0, "~%v", d.Bytes)), d.Before, d.Oldest, d.Newest}
 		},
 		Empty: "nothing is past its limits",
 	}).Print(term, due.Kinds, err)
@@ -160,9 +142,9 @@ func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 }
 
 func erasedText(d *client.ErasedKey) string {
-	verb := "erased"
+	text, end := "erased", d.Marker+" stands where the key stood\n"
 	if d.DryRun {
-		verb = "dry run, would be erased"
+		text, end = "dry run, would be erased", "nothing was changed\n"
 	}
 	t := cli.NewTable("|>|", 0)
 	for _, row := range []struct {
@@ -179,11 +161,6 @@ func erasedText(d *client.ErasedKey) string {
 			t.Row(" ", row.n, row.what)
 		}
 	}
-	text := fmt.Sprintf("%s, out of %s:\n%s", verb, cli.Plural(int64(len(d.Runs)), "run"), t)
-	if d.DryRun {
-		text += "nothing was changed\n"
-	} else {
-		text += d.Marker + " stands where the key stood\n"
-	}
-	return text + "not reached:\n  - " + strings.Join(d.Unreached, "\n  - ")
+	return fmt.Sprintf("%s, out of %s:\n%s%snot reached:\n  - %s", text, cli.Plural(int64(len(d.Runs)), "run"), t, end,
+		strings.Join(d.Unreached, "\n  - "))
 }

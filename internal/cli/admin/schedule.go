@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -59,7 +60,7 @@ func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 				next = "paused"
 			}
 			if s.Last != nil {
-				last = string(s.Last.State) + " " + cli.Moment(s.Last.DueAt)
+				last = cli.Text("%v %v", s.Last.State, s.Last.DueAt)
 			}
 			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
 		},
@@ -88,23 +89,15 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			term.Note("%s runs in progress, %s waiting to be started", cli.Count(view.Running), cli.Count(view.Waiting))
 		}
 		if view.Last != nil {
-			term.Note("last: %s", fireText(view.Last))
+			term.Note("last: %s", occurrenceText(view.Last))
 		}
 	})
 }
 
-func fireText(f *client.Fire) string {
-	text := fmt.Sprintf("%s %s", cli.Moment(f.DueAt), f.State)
-	if f.Run != nil {
-		text += ", run " + cli.ShortRun(f.Run)
-		if f.RunState != "" {
-			text += " " + f.RunState
-		}
-	}
-	if f.Reason != "" {
-		text += ": " + f.Reason
-	}
-	return text
+func occurrenceText(f *client.Occurrence) string {
+	run := cli.If(f.Run != nil, ", run %v", cli.ShortRun(f.Run)) +
+		cli.If(f.Run != nil && f.RunState != "", " %v", f.RunState)
+	return cli.Text("%v %v%v%v", f.DueAt, f.State, run, cli.If(f.Reason != "", ": %v", f.Reason))
 }
 
 type schedulePreview struct {
@@ -132,70 +125,60 @@ func (p *schedulePreview) times(
 
 func timesText(times *client.ScheduleTimes, room int) string {
 	if len(times.Times) == 0 {
-		return fmt.Sprintf("schedule %s is never due again\n", cli.EscapeControl(times.Name))
+		return cli.Text("schedule %v is never due again\n", times.Name)
 	}
 	columns := "DUE IN " + cli.EscapeControl(times.Zone) + "|UTC|STARTS"
 	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.DoneBy != nil }) {
 		columns += "|DONE BY (UTC)"
 	}
 	t := cli.NewTable(columns, room)
-	for i := range times.Times {
-		f := &times.Times[i]
-		starts, by := "then", ""
-		if later := f.Start.Sub(f.Due); later > 0 {
-			starts = cli.Span(later) + " later"
-		}
+	for _, f := range times.Times {
+		later, by := f.Start.Sub(f.Due), ""
 		if f.DoneBy != nil {
 			by = f.DoneBy.UTC().Format(time.DateTime)
 		}
-		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), starts, by)
+		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), cmp.Or(cli.If(later > 0, "%v later", cli.Span(later)), "then"), by)
 	}
 	return t.String()
 }
 
 type scheduleHistory struct {
 	documentName
-	firesPage
+	occurrencesPage
 }
 
-type firesPage struct {
+type occurrencesPage struct {
 	State  string    `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
 	Before time.Time `help:"Only those before this time." placeholder:"TIME"`
 	Limit  int       `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
 func (f *scheduleHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams(f.firesPage))
-	return (&cli.List[client.Fire]{
+	list, err := cl.ListOccurrences(ctx, f.Name, client.ListOccurrencesParams(f.occurrencesPage))
+	return (&cli.List[client.Occurrence]{
 		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
-		Row: func(fire *client.Fire) []any {
-			return []any{fire.DueAt, fire.Kind, fire.State, cli.ShortRun(fire.Run), cli.OrDash(fire.RunState),
-				whyFire(fire, time.Now())}
+		Row: func(o *client.Occurrence) []any {
+			return []any{o.DueAt, o.Kind, o.State, cli.ShortRun(o.Run), cli.OrDash(o.RunState),
+				whyOccurrence(o, time.Now())}
 		},
 		Empty: "schedule " + cli.EscapeControl(f.Name) + " has no such due time yet", Next: list.Next, Before: true,
-	}).Print(term, list.Fires, err)
+	}).Print(term, list.Occurrences, err)
 }
 
-// whyFire explains a fire's state, and when it continues if known.
-func whyFire(fire *client.Fire, now time.Time) string {
-	state, why := schedulestore.FireState(fire.State), fire.Reason
+// whyOccurrence explains an occurrence's state, and when it continues if known.
+func whyOccurrence(o *client.Occurrence, now time.Time) string {
+	state, why := schedulestore.OccurrenceState(o.State), o.Reason
 	switch {
-	case fire.LateAction != "":
-		return "late: " + fire.LateAction
-	case state == schedulestore.FireStarting && why == "" && fire.BeganAt != nil:
-		why = "being loaded since " + cli.Moment(*fire.BeganAt)
-		if fire.Attempts > 1 {
-			why += fmt.Sprintf(", attempt %d", fire.Attempts)
-		}
-	case state == schedulestore.FireWaiting && why == "" && fire.StartAt.After(fire.DueAt):
-		why = "starts " + cli.Moment(fire.StartAt) + " (window or jitter)"
-	case state == schedulestore.FireWaiting && why != "" && fire.StartAt.After(now):
-		why += "; not before " + cli.Moment(fire.StartAt)
+	case o.LateAction != "":
+		return "late: " + o.LateAction
+	case state == schedulestore.OccurrenceStarting && why == "" && o.BeganAt != nil:
+		why = cli.Text("being loaded since %v%v", o.BeganAt, cli.If(o.Attempts > 1, ", attempt %v", o.Attempts))
+	case state == schedulestore.OccurrenceWaiting && why == "" && o.StartAt.After(o.DueAt):
+		why = cli.Text("starts %v (window or jitter)", o.StartAt)
+	case state == schedulestore.OccurrenceWaiting && why != "" && o.StartAt.After(now):
+		why += cli.Text("; not before %v", o.StartAt)
 	}
-	if why == "" && fire.AskedBy != "" {
-		why = "asked by " + fire.AskedBy
-	}
-	return why
+	return cmp.Or(why, cli.If(o.AskedBy != "", "asked by %v", o.AskedBy))
 }
 
 type scheduleRunNow struct {
@@ -204,42 +187,38 @@ type scheduleRunNow struct {
 }
 
 func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	fire, err := cl.RunScheduleNow(ctx, r.Name)
+	o, err := cl.RunScheduleNow(ctx, r.Name)
 	if err != nil {
 		return err
 	}
-	if err := r.await(ctx, cl, &fire); err != nil {
+	if err := r.await(ctx, cl, &o); err != nil {
 		return err
 	}
-	state, name := schedulestore.FireState(fire.State), cli.EscapeControl(r.Name)
-	failed := state == schedulestore.FireFailed || state == schedulestore.FireMissed
+	state, name := schedulestore.OccurrenceState(o.State), cli.EscapeControl(r.Name)
+	failed := state == schedulestore.OccurrenceFailed || state == schedulestore.OccurrenceMissed
 	switch {
 	case term.JSON:
-		return cli.FailIf(failed, cli.ExitOther, term.Document(fire))
+		return cli.FailIf(failed, cli.ExitOther, term.Document(o))
 	case failed:
-		return fmt.Errorf("schedule %s: the run %s: %s", r.Name, fire.State, fire.Reason)
-	case state == schedulestore.FireStarted:
+		return fmt.Errorf("schedule %s: the run %s: %s", r.Name, o.State, o.Reason)
+	case state == schedulestore.OccurrenceStarted:
 		return term.Printf("schedule %s has started a run; follow it with: tranche run watch %s\n", name,
-			cli.ShortRun(fire.Run))
-	case state == schedulestore.FireSkipped:
-		return term.Printf("schedule %s has skipped it: %s\n", name, cli.EscapeControl(fire.Reason))
-	}
-	why := ""
-	if fire.Reason != "" {
-		why = ": " + cli.EscapeControl(fire.Reason)
+			cli.ShortRun(o.Run))
+	case state == schedulestore.OccurrenceSkipped:
+		return term.Printf("schedule %s has skipped it: %s\n", name, cli.EscapeControl(o.Reason))
 	}
 	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
-		"tranche schedule history %s\n", name, fire.State, why, name)
+		"tranche schedule history %s\n", name, o.State, cli.If(o.Reason != "", ": %v", o.Reason), name)
 }
 
-func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *client.Fire) error {
+func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, o *client.Occurrence) error {
 	return cli.Await(ctx, r.Wait, func() (known bool, err error) {
-		list, err := cl.ListFires(ctx, r.Name, client.ListFiresParams{
-			Before: fire.DueAt.Add(time.Microsecond), Limit: 1,
+		list, err := cl.ListOccurrences(ctx, r.Name, client.ListOccurrencesParams{
+			Before: o.DueAt.Add(time.Microsecond), Limit: 1,
 		})
-		if err == nil && len(list.Fires) == 1 && list.Fires[0].DueAt.Equal(fire.DueAt) {
-			*fire = list.Fires[0]
+		if err == nil && len(list.Occurrences) == 1 && list.Occurrences[0].DueAt.Equal(o.DueAt) {
+			*o = list.Occurrences[0]
 		}
-		return fire.EndedAt != nil || schedulestore.FireState(fire.State) == schedulestore.FireQueued, err
+		return o.EndedAt != nil || schedulestore.OccurrenceState(o.State) == schedulestore.OccurrenceQueued, err
 	})
 }

@@ -61,7 +61,7 @@ func (s *simulateCommand) Run(ctx context.Context, term *cli.Console, cl *client
 		return fmt.Errorf("simulate plan %s: %w", plan.Name, err)
 	}
 	if text := cmp.Or(s.DoneBy, plan.DoneBy); text != "" {
-		by, _, err := workqueue.DoneBy(text, time.Local, out.Starts)
+		by, err := workqueue.DoneBy(text, out.Starts)
 		if err != nil || by.Before(out.Starts) {
 			if by, err = clockTime("--done-by", text, out.Starts); err != nil {
 				return err
@@ -184,7 +184,7 @@ func profile(n *forecast.Network, at map[string]int, measured []client.StepRepor
 		if !known || p.Requests == 0 || p.P50Seconds <= 0 || p.Asked == 0 {
 			continue
 		}
-		again := min(max(float64(p.Asked)/float64(max(p.Done+p.Failed, 1))-1, 0), 9)
+		again := min(float64(p.Retried)/float64(max(p.Asked-p.Retried, 1)), 9)
 		varies := p.P50Seconds * (math.Pow(max(p.P99Seconds/p.P50Seconds, 1), 1/2.33) - 1) // 2.33 deviations
 		n.Steps[step].Cost = forecast.Assume(p.P50Seconds, varies, float64(p.Asked)/float64(p.Requests), again)
 	}
@@ -210,24 +210,10 @@ func (s *simulateCommand) latencies(n *forecast.Network, at map[string]int) erro
 
 // speeds sets when services are slow or down.
 func (s *simulateCommand) speeds(n *forecast.Network, at map[string]int, start time.Time) error {
-	add := func(flag, text string, step int, share float64, when string) error {
-		from, span, _ := strings.Cut(when, "+")
-		begin, err := clockTime(flag+" "+text, from, start)
-		if err != nil {
-			return err
-		}
-		long, err := time.ParseDuration(span)
-		if err != nil || long <= 0 {
-			return cli.Usage(fmt.Sprintf("%s %s: invalid span %q; want how long it lasts, like +20m", flag, text, span))
-		}
-		e, from0 := &n.Endpoints[n.Steps[step].Endpoint], begin.Sub(start).Seconds()
-		e.Speeds = append(e.Speeds, forecast.Speed{From: from0, To: from0 + long.Seconds(), Share: share})
-		return nil
-	}
 	for _, text := range s.Outage {
 		step, when, err := ofStep("--outage", text, "@", at, "send@03:00+20m")
 		if err == nil {
-			err = add("--outage", text, step, 0, when)
+			err = slowed(n, step, "--outage "+text, when, start, 0)
 		}
 		if err != nil {
 			return err
@@ -244,10 +230,29 @@ func (s *simulateCommand) speeds(n *forecast.Network, at map[string]int, start t
 			return cli.Usage(fmt.Sprintf("--slow %s: invalid factor %q; want 1 to 1000 times as slow, like send=2x@03:00+20m",
 				text, factor))
 		}
-		if err := add("--slow", text, step, 1/times, when); err != nil {
+		if err := slowed(n, step, "--slow "+text, when, start, 1/times); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// slowed has a step's service work at a share of its speed for a while, like 03:00+20m.
+func slowed(n *forecast.Network, step int, flag, when string, start time.Time, share float64) error {
+	from, span := when, ""
+	if at := strings.LastIndexByte(when, '+'); at >= 0 { // there may be one in the zone of a time
+		from, span = when[:at], when[at+1:]
+	}
+	begin, err := clockTime(flag, from, start)
+	if err != nil {
+		return err
+	}
+	long, err := time.ParseDuration(span)
+	if err != nil || long <= 0 {
+		return cli.Usage(fmt.Sprintf("%s: invalid span %q; want how long it lasts, like +20m", flag, span))
+	}
+	e, after := &n.Endpoints[n.Steps[step].Endpoint], begin.Sub(start).Seconds()
+	e.Speeds = append(e.Speeds, forecast.Speed{From: after, To: after + long.Seconds(), Share: share})
 	return nil
 }
 
@@ -270,24 +275,19 @@ func ofStep(flag, text, mark string, at map[string]int, like string) (step int, 
 }
 
 // clockTime is the first such time of day at or after from, or a date with a time.
-func clockTime(flag, text string, from time.Time) (time.Time, error) {
+func clockTime(flag, text string, from time.Time) (at time.Time, err error) {
 	if text == "now" {
 		return from, nil
 	}
+	at, err = workqueue.NextTimeOfDay(text, time.Local, from.Add(-1))
 	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
-		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil && !at.Before(from) {
-			return at, nil
+		if err != nil {
+			at, err = time.ParseInLocation(layout, text, time.Local)
 		}
 	}
-	clock, err := time.Parse("15:04", text)
-	if err != nil {
+	if err != nil || at.Before(from) {
 		return from, cli.Usage(fmt.Sprintf("%s: invalid time %q; want one like 22:00, or 2026-01-31T22:00 that is not "+
 			"before %s", flag, text, from.Local().Format("2006-01-02T15:04")))
-	}
-	day := from.Local()
-	at := time.Date(day.Year(), day.Month(), day.Day(), clock.Hour(), clock.Minute(), 0, 0, time.Local)
-	if at.Before(from) {
-		at = time.Date(day.Year(), day.Month(), day.Day()+1, clock.Hour(), clock.Minute(), 0, 0, time.Local)
 	}
 	return at, nil
 }

@@ -6,9 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/forecast"
 )
 
 const nightPlan = `
@@ -39,6 +42,10 @@ func TestSimulate(t *testing.T) {
 		"an outage": {func(s *simulateCommand) {
 			s.Outage, s.DoneBy = []string{"check@22:01+20m"}, "22:10"
 		}, []string{"Jan 31 22:22:3", "late by 12m"}},
+		"an outage by another clock": {func(s *simulateCommand) {
+			at := testenv.Must(time.ParseInLocation("2006-01-02T15:04", "2099-01-31T22:01", time.Local))(t)
+			s.Outage = []string{"check@" + at.In(time.FixedZone("", 3600)).Format(time.RFC3339) + "+20m"}
+		}, []string{"Jan 31 22:22:3"}},
 		"slow":     {func(s *simulateCommand) { s.Slow = []string{"check=2x@22:00+1h"} }, []string{"Jan 31 22:04:1"}},
 		"retries":  {func(s *simulateCommand) { s.Retries = []string{"check=50%"} }, []string{"Jan 31 22:03:2"}},
 		"settings": {func(s *simulateCommand) { s.Set = []string{"check.in_flight=4"} }, []string{"Jan 31 22:04:1"}},
@@ -62,10 +69,24 @@ func TestSimulate(t *testing.T) {
 		`--set: change "send.colour=1": no such`:   func(s *simulateCommand) { s.Set = []string{"send.colour=1"} },
 		`--done-by: invalid time "noon"`:           func(s *simulateCommand) { s.DoneBy = "noon" },
 		`invalid time "2001-01-31T22:00"`:          func(s *simulateCommand) { s.Start = "2001-01-31T22:00" },
-		"not before 2099-01-31T22:00":              func(s *simulateCommand) { s.DoneBy = "2099-01-31T21:00" },
+		"more than ten years": func(s *simulateCommand) {
+			s.Items, s.Latency = 1_000_000_000, []string{"check=24h", "send=1s"}
+		},
+		"not before 2099-01-31T22:00": func(s *simulateCommand) { s.DoneBy = "2099-01-31T21:00" },
 	} {
 		if out, err := play(change); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v; want %q\n%s", err, says, out)
 		}
+	}
+}
+
+// What a re-run asked for again is no retry.
+func TestAProfileTellsRetriesFromRerun(t *testing.T) {
+	t.Parallel()
+	n := &forecast.Network{Steps: []forecast.Step{{}}}
+	profile(n, map[string]int{"send": 0}, []client.StepReport{{Name: "send", Requests: 22, Asked: 220, Retried: 20,
+		Done: 100, P50Seconds: 1}})
+	if again := n.Steps[0].Cost.Again; again != 0.1 {
+		t.Errorf("%v of the items are retried; want 0.1", again)
 	}
 }

@@ -82,37 +82,29 @@ func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 func streamsWanted(s *client.Streams) string {
 	replicas := cli.Count(int64(s.Replicas))
 	if s.Auto {
-		replicas = "auto"
-		if s.Replicas > 0 {
-			replicas += fmt.Sprintf(" (%d here)", s.Replicas)
-		}
+		replicas = "auto" + cli.If(s.Replicas > 0, " (%v here)", s.Replicas)
 	}
 	size := sizeText
-	return fmt.Sprintf("set: replicas %s; room for requests %s, replies %s, stages %s, flows %s, events %s (for %s), "+
-		"dead letters %s; %s in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
+	return cli.Text("set: replicas %v; room for requests %v, replies %v, stages %v, flows %v, events %v (for %v), "+
+		"dead letters %v; %v in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
 		size(s.StageBytes), size(s.FlowBytes), size(s.EventBytes), cli.ShortTime(s.EventAge.String()), size(s.DeadBytes),
 		cli.Gibibytes(s.Bytes))
 }
 
 func streamsText(s *client.Streams, room int) string {
-	text := streamsWanted(s) + "\n"
-	if s.ChangedBy != "" {
-		text += fmt.Sprintf("by %s at %s; ", cli.EscapeControl(s.ChangedBy), cli.Moment(s.ChangedAt))
-	}
+	text := streamsWanted(s) + "\n" + cli.If(s.ChangedBy != "", "by %v at %v; ", s.ChangedBy, s.ChangedAt)
 	switch {
 	case s.Trouble != nil:
-		text += fmt.Sprintf("not brought about since %s, tried %s times: %s\n", cli.Moment(s.Trouble.Since),
-			cli.Count(int64(s.Trouble.Tries)), cli.EscapeControl(s.Trouble.Error))
-		if s.Trouble.NextTry != nil {
-			text += "retried at " + cli.Moment(*s.Trouble.NextTry) + ", and immediately when it is changed\n"
-		}
+		t := s.Trouble
+		text += cli.Text("not brought about since %v, tried %v times: %v\n", t.Since, t.Tries, t.Error) +
+			cli.If(t.NextTry != nil, "retried at %v, and immediately when it is changed\n", t.NextTry)
 	case !s.Applied:
 		text += "not brought about yet: the leader does it within seconds\n"
 	default:
 		text += "brought about at " + cli.MomentOrNever(s.AppliedAt) + "\n"
 	}
 	if s.Unknown != "" {
-		return text + "what the streams have is not known: " + cli.EscapeControl(s.Unknown) + "\n"
+		return text + cli.Text("what the streams have is not known: %v\n", s.Unknown)
 	}
 	list := cli.List[client.StreamView]{
 		Columns: "STREAM|REPLICAS>|ROOM>|BYTES>|MESSAGES>|LEADER|DIFFERS",
@@ -120,12 +112,9 @@ func streamsText(s *client.Streams, room int) string {
 			if v.Missing {
 				return []any{v.Name, "-", "-", "-", "-", "-", "it does not exist yet; nodes create it"}
 			}
-			differs := v.Differs
-			if len(v.Behind) > 0 {
-				differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
-			}
+			behind := cli.If(len(v.Behind) > 0, "copies not there or behind: %v", strings.Join(v.Behind, ", "))
 			return []any{v.Name, v.Replicas, sizeText(max(v.MaxBytes, 0)), v.Bytes, v.Messages,
-				cli.OrDash(v.Leader), cli.OrDash(strings.Join(differs, "; "))}
+				cli.OrDash(v.Leader), cli.OrDash(cli.Join("; ", append(v.Differs, behind)...))}
 		},
 	}
 	return text + "\n" + list.Text(s.Streams, room)

@@ -263,12 +263,12 @@ func TestLimitsThatAreSet(t *testing.T) {
 	}
 }
 
-// TestWhyOfFires has fires that have no reason of their own, because nothing is wrong with them.
-func TestWhyOfFires(t *testing.T) {
+// TestWhyOfOccurrences has occurrences that have no reason of their own, because nothing is wrong with them.
+func TestWhyOfOccurrences(t *testing.T) {
 	t.Parallel()
 	due := time.Date(2026, 5, 5, 14, 0, 0, 0, time.Local) //nolint:gosmopolitan // as people read it
 	at := due.Add(8 * time.Hour)
-	for want, fire := range map[string]client.Fire{
+	for want, occurrence := range map[string]client.Occurrence{
 		"":                      {State: "due", StartAt: due},
 		"asked by ann":          {State: "due", StartAt: due, AskedBy: "ann"},
 		"the plan is not there": {State: "due", StartAt: due, Reason: "the plan is not there"},
@@ -280,9 +280,9 @@ func TestWhyOfFires(t *testing.T) {
 			State: "starting", StartAt: due, BeganAt: &at, Attempts: 3},
 		"late: paused": {State: "started", StartAt: at, BeganAt: &at, LateAction: "paused"},
 	} {
-		fire.DueAt = due
-		if got := whyFire(&fire, due.Add(time.Hour)); got != want {
-			t.Errorf("%s: %q; want %q", fire.State, got, want)
+		occurrence.DueAt = due
+		if got := whyOccurrence(&occurrence, due.Add(time.Hour)); got != want {
+			t.Errorf("%s: %q; want %q", occurrence.State, got, want)
 		}
 	}
 }

@@ -55,10 +55,10 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	return cli.Say(term, func(opened *client.BatchOpened) string {
 		if opened.Existing {
-			return "batch " + cli.EscapeControl(opened.ID) + " is there already"
+			return cli.Text("batch %v is there already", opened.ID)
 		}
-		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
-			"then: tranche tracker seal %[1]s", cli.EscapeControl(opened.ID))
+		return cli.Text("batch %[1]v is open\nadd items with: tranche tracker add %[1]v N\n"+
+			"then: tranche tracker seal %[1]v", opened.ID)
 	})(cl.OpenTracker(ctx, set))
 }
 
@@ -79,12 +79,8 @@ func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return printIDs(term, &added)
 	}
 	return cli.Say(term, func(added *client.GroupsAdded) string {
-		what := "added"
-		if added.Existing {
-			what = "were there already, by their key"
-		}
-		return fmt.Sprintf("%s %s: %s to %s", cli.Plural(added.Items, "item"), what, cli.EscapeControl(added.FirstID),
-			cli.EscapeControl(added.LastID))
+		what := cmp.Or(cli.If(added.Existing, "were there already, by their key"), "added")
+		return cli.Text("%v %v: %v to %v", cli.Plural(added.Items, "item"), what, added.FirstID, added.LastID)
 	})(added, err)
 }
 
@@ -107,16 +103,15 @@ type trackerSeal struct{ batchID }
 
 func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(sealed *client.BatchSealed) string {
-		id := cli.EscapeControl(sealed.Batch)
 		if sealed.Completed {
-			return "batch " + id + " sealed, and complete by that"
+			return cli.Text("batch %v sealed, and complete by that", sealed.Batch)
 		}
 		b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
 		if err == nil && b.CompletedAt != nil { // before or meanwhile
-			return "batch " + id + " is complete, since " + cli.Moment(*b.CompletedAt)
+			return cli.Text("batch %v is complete, since %v", sealed.Batch, b.CompletedAt)
 		}
-		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: "+
-			"tranche tracker show %[1]s", id)
+		return cli.Text("batch %[1]v is sealed, and not complete by that; see how it stands with: tranche tracker show %[1]v",
+			sealed.Batch)
 	})(cl.SealTracker(ctx, s.Batch))
 }
 
@@ -145,16 +140,13 @@ func batchText(b *client.BatchView) string {
 	t.Row("batch", b.ID)
 	t.Row("owner", b.Owner)
 	t.Field("key", b.Key)
-	state := b.State
-	if at := cmp.Or(b.CompletedAt, b.ExpiredAt, b.SealedAt); at != nil {
-		state += " since " + cli.Moment(*at)
-	}
-	t.Row("state", state)
-	t.Row("items", cli.Count(b.Items)+" in "+cli.Plural(int64(b.Groups), "group"))
-	t.Row("pending", cli.Count(b.Pending)+" in "+cli.Plural(int64(b.OpenGroups), "group"))
+	at := cmp.Or(b.CompletedAt, b.ExpiredAt, b.SealedAt)
+	t.Row("state", b.State+cli.If(at != nil, " since %v", at))
+	t.Say("items", "%v in %v", b.Items, cli.Plural(int64(b.Groups), "group"))
+	t.Say("pending", "%v in %v", b.Pending, cli.Plural(int64(b.OpenGroups), "group"))
 	t.Row("done", b.Done)
 	t.Row("failed", cli.Count(b.Failed)+codesText(b.Codes))
-	t.Row("opened", cli.Moment(b.CreatedAt)+" by "+b.CreatedBy)
+	t.Say("opened", "%v by %v", b.CreatedAt, b.CreatedBy)
 	t.Row("last active", b.ActiveAt)
 	switch b.State { // when it expires without activity
 	case "open":
@@ -171,48 +163,34 @@ func batchText(b *client.BatchView) string {
 }
 
 func codesText(codes map[string]int64) string {
-	if len(codes) == 0 {
-		return ""
-	}
 	var all []string
 	for _, name := range slices.SortedFunc(maps.Keys(codes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(codes[b], codes[a]), cmp.Compare(a, b))
 	}) {
 		all = append(all, name+" "+cli.Count(codes[name]))
 	}
-	return " (" + strings.Join(all, ", ") + ")"
+	return cli.If(len(all) > 0, " (%v)", strings.Join(all, ", "))
 }
 
 func webhookText(h *client.WebhookView) string {
-	text := h.URL + ", signed with " + h.Secret + ": "
+	state := strings.ReplaceAll(h.State, "_", " ")
 	switch h.State {
 	case "none":
-		return text + "is notified when the batch ends"
+		state = "is notified when the batch ends"
 	case "due":
-		text += "due, after " + cli.Plural(int64(h.Attempts), "attempt")
-		if h.NextAt != nil {
-			text += "; next at " + cli.Moment(*h.NextAt)
-		}
-	default:
-		text += strings.ReplaceAll(h.State, "_", " ")
+		state = cli.Text("due, after %v%v", cli.Plural(int64(h.Attempts), "attempt"),
+			cli.If(h.NextAt != nil, "; next at %v", h.NextAt))
 	}
-	if h.Error != "" {
-		text += "; " + h.Error
-	}
-	return text
+	return cli.Text("%v, signed with %v: %v%v", h.URL, h.Secret, state, cli.If(h.State != "none" && h.Error != "",
+		"; %v", h.Error))
 }
 
 func missingText(b *client.BatchView) string {
 	if len(b.Missing) == 0 {
 		return ""
 	}
-	var text strings.Builder
-	text.WriteString("\nmissing:\n")
-	for _, r := range b.Missing {
-		fmt.Fprintf(&text, "  %s:%s\n", cli.EscapeControl(b.ID), cli.EscapeControl(r))
-	}
-	fmt.Fprintf(&text, "all of it: tranche tracker missing %s\n", cli.EscapeControl(b.ID))
-	return text.String()
+	ranges := cli.Each(b.Missing, func(r *string) string { return cli.Text("  %v:%v\n", b.ID, r) })
+	return "\nmissing:\n" + ranges + cli.Text("all of it: tranche tracker missing %v\n", b.ID)
 }
 
 type trackerMissing struct {
@@ -232,16 +210,20 @@ func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.
 		if err != nil {
 			return err
 		}
-		lines := make([]string, len(page.Ranges))
-		for i, r := range page.Ranges {
-			lines[i] = page.Batch + ":" + r
+		if !term.JSON {
+			err = term.Printf("%s", cli.Each(page.Ranges, func(r *string) string {
+				return cli.Text("%v:%v\n", page.Batch, r)
+			}))
 		}
-		left -= len(lines)
-		if term.JSON {
-			all = append(all, lines...)
-		} else if err := term.Printf("%s", joined(lines)); err != nil {
+		for i := range page.Ranges {
+			if term.JSON {
+				all = append(all, page.Batch+":"+page.Ranges[i])
+			}
+		}
+		if err != nil {
 			return err
 		}
+		left -= len(page.Ranges)
 		if page.Next == "" || m.Limit > 0 && left <= 0 {
 			break
 		}
@@ -251,14 +233,6 @@ func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.
 		return term.Document(all)
 	}
 	return nil
-}
-
-func joined(lines []string) string {
-	var text strings.Builder
-	for _, line := range lines {
-		text.WriteString(cli.EscapeControl(line) + "\n")
-	}
-	return text.String()
 }
 
 type trackerList struct {
@@ -345,12 +319,8 @@ func isItemID(text string) bool {
 }
 
 func ackedText(acked *client.BatchesAcked) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s newly acknowledged\n", cli.Plural(acked.Newly, "item"))
-	for _, batch := range acked.Completed {
-		fmt.Fprintf(&text, "batch %s is complete by that\n", cli.EscapeControl(batch))
-	}
-	return text.String()
+	return cli.Plural(acked.Newly, "item") + " newly acknowledged\n" + cli.Each(acked.Completed,
+		func(batch *string) string { return cli.Text("batch %v is complete by that\n", batch) })
 }
 
 const (

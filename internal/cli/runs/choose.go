@@ -59,7 +59,7 @@ func asking[S, T any](
 			Keys   []string
 			DryRun bool
 		}{keys, dry}
-		if err := cmp.Or(alike(flags, &set), alike(chosen, &set)); err != nil {
+		if err := cmp.Or(cli.Fill(&set, flags), cli.Fill(&set, chosen)); err != nil {
 			return none, err
 		}
 		return call(ctx, ref, set, options...)
@@ -155,11 +155,8 @@ func keysText(keys []string, of int64) string {
 	for i, k := range keys {
 		shown[i] = cli.Short(cli.EscapeControl(k), 40)
 	}
-	text := strings.Join(shown, ", ")
-	if more := of - int64(len(keys)); more > 0 {
-		text += fmt.Sprintf(" and %s more", cli.Count(more))
-	}
-	return text
+	more := of - int64(len(keys))
+	return strings.Join(shown, ", ") + cli.If(more > 0, " and %v more", more)
 }
 
 type runAccept struct {
@@ -214,22 +211,13 @@ func addByName[S any](a, b []S, name func(*S) string, add func(to, of *S)) []S {
 }
 
 func acceptText(done *client.Accepted) string {
-	what := "accepted"
-	if done.DryRun {
-		what = "would be accepted"
+	text := cli.Text("run %v: %v %vaccepted%v: %v\n", done.Run, itemCount(done.Items), cli.If(done.DryRun, "would be "),
+		cli.If(done.Withdraw, " no longer"), failedText(done.Failed, done.Accepted))
+	var steps cli.Table
+	for _, st := range done.Steps {
+		steps.If(len(done.Steps) > 1, "  "+st.Step, "%v", st.Items)
 	}
-	if done.Withdraw {
-		what += " no longer"
-	}
-	text := fmt.Sprintf("run %s: %s %s: %s\n", done.Run, itemCount(done.Items), what,
-		failedText(done.Failed, done.Accepted))
-	if len(done.Steps) > 1 {
-		var t cli.Table
-		for _, st := range done.Steps {
-			t.Row("  "+st.Step, st.Items)
-		}
-		text += t.String()
-	}
+	text += steps.String()
 	if done.DryRun {
 		return "dry run: " + text + firstKeys(done.Examples, done.Items) + "nothing was changed\n"
 	}

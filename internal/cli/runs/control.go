@@ -73,11 +73,8 @@ func pausedText(done *client.Controlled) string {
 	if len(done.Runs) == 0 {
 		return "no run was paused: none is in progress that is not paused already"
 	}
-	text := runsText(done) + " paused: nothing more is sent to services"
-	if done.Slices > 0 {
-		text += fmt.Sprintf("\nout: %s in %s; their answers are still recorded",
-			cli.Plural(done.Items, "item"), cli.Plural(done.Slices, "request"))
-	}
+	text := runsText(done) + " paused: nothing more is sent to services" + cli.If(done.Slices > 0,
+		"\nout: %v in %v; their answers are still recorded", itemCount(done.Items), cli.Plural(done.Slices, "request"))
 	if done.Run == nil {
 		return text + "\nruns that are started from now on are not paused\ngo on with: tranche run resume --all"
 	}
@@ -113,8 +110,7 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		case len(done.Runs) == 0:
 			return "no run was resumed"
 		case done.Items > 0:
-			return fmt.Sprintf("%s goes on, though it was cancelled: %s had no outcome", runsText(done),
-				cli.Plural(done.Items, "item"))
+			return cli.Text("%v goes on, though it was cancelled: %v had no outcome", runsText(done), itemCount(done.Items))
 		case done.Run == nil && len(done.Runs) > 1:
 			return runsText(done) + " resumed: their items are sent to services again"
 		}
@@ -199,10 +195,7 @@ func gateText(g *client.GateDocument, room int) string {
 	state, by := string(g.State), "a user with the operator role"
 	switch g.State {
 	case "waiting":
-		state = "waits for approval"
-		if g.Since != nil {
-			state += " since " + cli.Moment(*g.Since)
-		}
+		state = "waits for approval" + cli.If(g.Since != nil, " since %v", g.Since)
 	case "approved":
 		state += " by " + g.ApprovedBy
 	case "shut":
@@ -217,30 +210,23 @@ func gateText(g *client.GateDocument, room int) string {
 	t.Row("by", by)
 	t.Field("not by you", g.Refused)
 	for _, a := range g.Acts {
-		t.Row("part in it", fmt.Sprintf("%s: %s, %s", a.Actor, a.Action, cli.Moment(a.At)))
+		t.Say("part in it", "%v: %v, %v", a.Actor, a.Action, a.At)
 	}
-	t.Row("items", fmt.Sprintf("%s continue, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
-	for i := range g.Before {
-		b := &g.Before[i]
-		t.Row("before", fmt.Sprintf("%s: %s done, %s failed, %s left out", b.Step, cli.Count(b.Done), cli.Count(b.Failed),
-			cli.Count(b.Skipped)))
+	t.Say("items", "%v continue, %v are left out", g.Items, g.LeftOut)
+	for _, b := range g.Before {
+		t.Say("before", "%v: %v done, %v failed, %v left out", b.Step, b.Done, b.Failed, b.Skipped)
 	}
 	for i := range g.Sample {
 		t.Row("sample", sampleText(&g.Sample[i]))
 	}
-	text := t.String()
-	if len(g.Sample) > 0 {
-		text += fmt.Sprintf("see one: tranche run item %[1]s KEY; keep it: tranche run export %[1]s --dir DIR --step STEP\n",
-			cli.ShortID(g.Run))
-	}
-	return text
+	return t.String() + cli.If(len(g.Sample) > 0,
+		"see one: tranche run item %[1]v KEY; keep it: tranche run export %[1]v --dir DIR --step STEP\n", cli.ShortID(g.Run))
 }
 
 func sampleText(item *client.GateItem) string {
 	var parts []string
-	for i := range item.Results {
-		r := &item.Results[i]
-		parts = append(parts, fmt.Sprintf("%s: %s, %s bytes", r.Step, cmp.Or(r.ContentType, "JSON"), cli.Count(r.Bytes)))
+	for _, r := range item.Results {
+		parts = append(parts, cli.Text("%v: %v, %v bytes", r.Step, cmp.Or(r.ContentType, "JSON"), r.Bytes))
 	}
 	return cli.Short(cli.EscapeControl(item.Key), 40) + "  " + strings.Join(parts, "; ")
 }
@@ -261,19 +247,11 @@ func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 }
 
 func deletedText(d *client.RunDeleted) string {
-	which := "run " + d.Run
-	if d.Name != "" {
-		which += fmt.Sprintf(" (%s)", cli.EscapeControl(d.Name))
-	}
-	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.EscapeControl(d.Plan), d.State,
-		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
-	if d.DeadLetters > 0 {
-		text += fmt.Sprintf("\nwith %s dead letters; %s of them wait for an operator", cli.Count(d.DeadLetters),
-			cli.Count(d.WaitingLetters))
-	}
-	if d.Quarantine > 0 {
-		text += fmt.Sprintf("\nwith it %s messages in quarantine", cli.Count(d.Quarantine))
-	}
+	text := cli.Text("run %v%v of plan %v, %v %v: %v in %v steps, about %v bytes", d.Run,
+		cli.If(d.Name != "", " (%v)", d.Name), d.Plan, d.State, d.FinishedAt, itemCount(d.Items), d.Steps, d.Bytes) +
+		cli.If(d.DeadLetters > 0, "\nwith %v dead letters; %v of them wait for an operator", d.DeadLetters,
+			d.WaitingLetters) +
+		cli.If(d.Quarantine > 0, "\nwith it %v messages in quarantine", d.Quarantine)
 	if d.DryRun {
 		return "dry run, would be deleted: " + text + "\nnothing was changed"
 	}
@@ -285,7 +263,7 @@ type runSet struct {
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
 	MaxFailed *string `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
-	DoneBy    *string `help:"When it is to have ended, and its pace follows: 06:00, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
+	DoneBy    *string `help:"When it is to have ended, and its pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
 	Gentle    *bool   `negatable:"" help:"With --done-by: only as many requests in flight as it needs."`
 	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
 	workqueue.StepOverrides
@@ -295,32 +273,37 @@ func (r *runSet) Validate() error {
 	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --done-by, --max-failed and others")
 	}
+	r.DoneBy = cli.DoneBy(r.DoneBy)
 	laid := gather.Overrides{Priority: r.Priority, DoneBy: r.DoneBy, StepOverrides: r.StepOverrides}
 	return flagError(laid.Validate())
 }
 
 func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	var changes client.RunChanges
-	if err := alike(r, &changes); err != nil {
+	if err := cli.Fill(&changes, r); err != nil {
 		return err
 	}
-	return cli.Say(term, setText)(cl.SetRun(ctx, r.Ref, changes))
+	done, err := cl.SetRun(ctx, r.Ref, changes)
+	term.Warn(done.Warnings)
+	return cli.Say(term, setText)(done, err)
 }
 
 func setText(done *client.ChangedRun) string {
 	if len(done.After) == 0 {
 		return fmt.Sprintf("run %s has these settings already; nothing was changed", done.Run)
 	}
-	value := func(v any) string { return cmp.Or(fmt.Sprint(v), "none") }
+	value := func(name string, v any) string {
+		text := fmt.Sprint(v)
+		if at, err := time.Parse(time.RFC3339, text); err == nil && name == "done_by" {
+			return cli.Ahead(at)
+		}
+		return cmp.Or(text, "none")
+	}
 	var t cli.Table
 	for _, name := range slices.Sorted(maps.Keys(done.After)) {
-		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(done.Before[name])+" → "+value(done.After[name]))
+		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(name, done.Before[name])+" → "+value(name, done.After[name]))
 	}
-	text := fmt.Sprintf("run %s, step %s\n%s", done.Run, cli.EscapeControl(done.Step), t.String()) +
-		"requests that are sent from now on go by it; those that are out stay as they are"
-	if done.Paused != "" {
-		text += fmt.Sprintf("\nthe run stays paused %s\ngo on with: tranche run resume %s",
-			cli.EscapeControl(done.Paused), done.Run)
-	}
-	return text
+	return cli.Text("run %v, step %v\n", done.Run, done.Step) + t.String() +
+		"requests that are sent from now on go by it; those that are out stay as they are" + cli.If(done.Paused != "",
+		"\nthe run stays paused %v\ngo on with: tranche run resume %v", done.Paused, done.Run)
 }

@@ -140,7 +140,26 @@ func spanText(s *client.Span) string {
 	return from + " to " + to + " " + unit
 }
 
+// endsText is when a run ends, and whether that is in time.
 func endsText(run *client.RunSummary) string {
+	text, by := endText(run), run.DoneBy
+	if by == nil || run.State == "cancelled" || run.FinishedAt != nil && !run.FinishedAt.After(*by) {
+		return text
+	}
+	ended := time.Now()
+	if run.FinishedAt != nil {
+		ended = *run.FinishedAt
+	}
+	switch late := ended.Sub(*by); {
+	case late > 0:
+		return text + ", " + cli.Span(late) + " late"
+	case run.AtRisk != nil:
+		return text + ", " + run.AtRisk.Late + " late for " + clock(*by)
+	}
+	return text + ", to be done by " + clock(*by)
+}
+
+func endText(run *client.RunSummary) string {
 	f := run.Forecast
 	switch {
 	case run.FinishedAt != nil:

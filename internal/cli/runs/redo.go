@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -59,29 +58,21 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client
 }
 
 func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
+	first := again.Items - again.Held
 	if again.DryRun {
-		text := fmt.Sprintf("dry run: run %s would run %s again, as generation %d: %s over %s\n",
-			again.Run, cli.Plural(again.Items, "item"), again.Generation, cli.Plural(again.Slices, "request"),
-			cli.Plural(int64(again.Blocks), "block"))
-		if again.Held > 0 {
-			text += fmt.Sprintf("%s of them first, and %s held back until the canary has passed\n",
-				cli.Count(again.Items-again.Held), cli.Count(again.Held))
-		}
-		return text + resetSteps(again.Steps) + firstKeys(again.Examples, again.Items) + "nothing was changed\n"
+		return cli.Text("dry run: run %v would run %v again, as generation %v: %v over %v\n", again.Run,
+			itemCount(again.Items), again.Generation, cli.Plural(again.Slices, "request"),
+			cli.Plural(int64(again.Blocks), "block")) +
+			cli.If(again.Held > 0, "%v of them first, and %v held back until the canary has passed\n", first, again.Held) +
+			resetSteps(again.Steps) + firstKeys(again.Examples, again.Items) + "nothing was changed\n"
 	}
-	text := fmt.Sprintf("run %s runs %s again, as generation %d\n", again.Run, cli.Plural(again.Items, "item"),
-		again.Generation)
-	text += resetSteps(again.Steps)
-	if again.Held > 0 {
-		text += fmt.Sprintf("%s of them run first; %s are held back. ", cli.Count(again.Items-again.Held),
-			cli.Count(again.Held))
-		next := "When the first have ended:"
-		if canaryAutoApprove {
-			next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
-		}
-		text += fmt.Sprintf("%s tranche run approve %s\n", next, again.Run)
+	next := "When the first have ended:"
+	if canaryAutoApprove {
+		next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
 	}
-	return text
+	return cli.Text("run %v runs %v again, as generation %v\n", again.Run, itemCount(again.Items), again.Generation) +
+		resetSteps(again.Steps) + cli.If(again.Held > 0,
+		"%v of them run first; %v are held back. %v tranche run approve %v\n", first, again.Held, next, again.Run)
 }
 
 func addReruns(sum, one *client.Rerun) client.Rerun {
@@ -140,74 +131,54 @@ func addSteps(a, b []client.StepReset) []client.StepReset {
 }
 
 func resetText(done *client.Reset) string {
-	var b strings.Builder
-	verb := "resets"
+	dry, verb := "", "resets"
 	if done.DryRun {
-		verb = "would reset"
-		b.WriteString("dry run: ")
+		dry, verb = "dry run: ", "would reset"
 	}
-	fmt.Fprintf(&b, "run %s %s %s at step %s, as generation %d\n", done.Run, verb, itemCount(done.Items),
-		cli.EscapeControl(done.Step), done.Generation)
-	b.WriteString(resetSteps(done.Steps))
-	for _, note := range done.Notes {
-		fmt.Fprintf(&b, "%s\n", cli.EscapeControl(note))
-	}
+	text := cli.Text("%vrun %v %v %v at step %v, as generation %v\n", dry, done.Run, verb, itemCount(done.Items),
+		done.Step, done.Generation) + resetSteps(done.Steps) +
+		cli.Each(done.Notes, func(note *string) string { return cli.Text("%v\n", note) })
 	switch {
 	case done.DryRun:
-		b.WriteString(firstKeys(done.Examples, done.Items) + "nothing was changed\n")
+		return text + firstKeys(done.Examples, done.Items) + "nothing was changed\n"
 	case done.Paused != "":
-		b.WriteString(pausedStill(done.Paused, done.Run) + "\n")
-	default:
-		b.WriteString(resetNext(done))
+		return text + pausedStill(done.Paused, done.Run) + "\n"
 	}
-	return b.String()
+	return text + resetNext(done)
 }
 
 func resetSteps(steps []client.StepReset) string {
 	var t cli.Table
 	for i := range steps {
-		t.Row("  "+steps[i].Step, strings.Join(resetParts(&steps[i]), ", "))
+		t.Row("  "+steps[i].Step, resetParts(&steps[i]))
 	}
 	return t.String()
 }
 
-func resetParts(st *client.StepReset) (parts []string) {
-	say := func(n int64, what string) {
-		if n > 0 {
-			parts = append(parts, cli.Count(n)+" "+what)
-		}
-	}
-	say(st.Reset, "to be recomputed")
-	if st.Reset > st.Ready {
-		say(st.Reset-st.Ready, "of them once the steps before are done")
-	}
-	say(st.Withdrawn, "withdrawn from requests that were out")
-	say(st.Redone, "to be redone in any case")
-	say(st.Kept, "kept unless a part changes")
-	say(st.Waiting, "waiting for the parts")
-	say(st.LeftOut, "left out still")
-	if len(parts) == 0 {
-		parts = []string{"nothing"}
-	}
-	return parts
+func resetParts(st *client.StepReset) string {
+	return cmp.Or(cli.Join(", ",
+		cli.If(st.Reset > 0, "%v to be recomputed", st.Reset),
+		cli.If(st.Reset > st.Ready, "%v of them once the steps before are done", st.Reset-st.Ready),
+		cli.If(st.Withdrawn > 0, "%v withdrawn from requests that were out", st.Withdrawn),
+		cli.If(st.Redone > 0, "%v to be redone in any case", st.Redone),
+		cli.If(st.Kept > 0, "%v kept unless a part changes", st.Kept),
+		cli.If(st.Waiting > 0, "%v waiting for the parts", st.Waiting),
+		cli.If(st.LeftOut > 0, "%v left out still", st.LeftOut)), "nothing")
 }
 
 func resetNext(done *client.Reset) string {
 	var later []string
 	for i := range done.Steps {
 		if st := &done.Steps[i]; !st.Named && st.Redone+st.Kept+st.Waiting > 0 {
-			later = append(later, cli.EscapeControl(st.Step))
+			later = append(later, st.Step)
 		}
 	}
-	text := "next: step " + cli.EscapeControl(done.Step) + " does them again"
-	if len(later) > 0 {
-		when := "where a part changes, and what was not done yet"
-		if done.Cascade {
-			when = "for all of them"
-		}
-		text += ", then " + strings.Join(later, ", ") + " " + when
+	when := "where a part changes, and what was not done yet"
+	if done.Cascade {
+		when = "for all of them"
 	}
-	return text + fmt.Sprintf("; follow it with: tranche run watch %s\n", done.Run)
+	return cli.Text("next: step %v does them again%v; follow it with: tranche run watch %v\n", done.Step,
+		cli.If(len(later) > 0, ", then %v %v", strings.Join(later, ", "), when), done.Run)
 }
 
 type runCorrect struct {
@@ -247,21 +218,16 @@ func correctText(done *client.Corrected) string {
 	if done.DryRun {
 		verb, dry = "would have", "dry run: "
 	}
-	text := fmt.Sprintf("%srun %s %s %s corrected, as generation %d", dry, done.Run, verb, itemCount(done.Items),
-		done.Generation)
-	if done.Key != "" {
-		text += "; keys from " + cli.EscapeControl(done.Key)
-	}
-	text += "\n  " + keysText(done.Examples, done.Items) + "\n"
-	if done.Same > 0 {
-		text += "  " + itemCount(done.Same) + " given with the data that the run has, and left alone\n"
-	}
-	if n := done.Items - done.Begun; n > 0 {
-		text += "  " + itemCount(n) + " of them had not been begun with\n"
-	}
+	begun := ""
 	if done.Begun > 0 {
-		text += resetSteps(done.Steps)
+		begun = resetSteps(done.Steps)
 	}
+	unbegun := done.Items - done.Begun
+	text := cli.Text("%vrun %v %v %v corrected, as generation %v%v", dry, done.Run, verb, itemCount(done.Items),
+		done.Generation, cli.If(done.Key != "", "; keys from %v", done.Key)) +
+		"\n  " + keysText(done.Examples, done.Items) + "\n" +
+		cli.If(done.Same > 0, "  %v given with the data that the run has, and left alone\n", itemCount(done.Same)) +
+		cli.If(unbegun > 0, "  %v of them had not been begun with\n", itemCount(unbegun)) + begun
 	switch {
 	case done.DryRun:
 		return text + "nothing was changed"
@@ -272,6 +238,5 @@ func correctText(done *client.Corrected) string {
 }
 
 func pausedStill(why, run string) string {
-	return fmt.Sprintf("the run is paused (%s): nothing is rerun until it is resumed: tranche run resume %s",
-		cli.EscapeControl(why), run)
+	return cli.Text("the run is paused (%v): nothing is rerun until it is resumed: tranche run resume %v", why, run)
 }

@@ -57,16 +57,11 @@ func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Clie
 }
 
 func standingText(s *client.Standing) string {
-	switch {
-	case s == nil:
+	if s == nil {
 		return "-"
-	case s.Step != "":
-		return cli.EscapeControl(string(s.Outcome) + " " + s.ErrorCode + " in " + s.Step)
-	case s.ErrorCode != "":
-		return cli.EscapeControl(string(s.Outcome) + " " + s.ErrorCode)
-	default:
-		return cli.EscapeControl(string(s.Outcome))
 	}
+	return cli.Text("%v%v%v", s.Outcome, cli.If(s.Step+s.ErrorCode != "", " %v", s.ErrorCode),
+		cli.If(s.Step != "", " in %v", s.Step))
 }
 
 func reportHead(r *client.ReportDocument) string {
@@ -77,11 +72,7 @@ func reportHead(r *client.ReportDocument) string {
 	linkRows(&t, r.FromRun, r.CarriedOn)
 	t.Field("source", r.Source)
 	t.Row("started", startedBy(r.CreatedAt, r.CreatedBy))
-	state := r.State
-	if r.FinishedAt != nil {
-		state += " at " + cli.Moment(*r.FinishedAt)
-	}
-	t.Row("state", state)
+	t.Row("state", r.State+cli.If(r.FinishedAt != nil, " at %v", r.FinishedAt))
 	return t.String()
 }
 
@@ -92,11 +83,7 @@ func reportItems(r *client.ReportDocument, room int) string {
 	t := cli.NewTable("|>|", room)
 	t.Row("items", r.Items)
 	t.Row("  done", r.Done)
-	accepted := ""
-	if r.Accepted > 0 {
-		accepted = cli.Count(r.Accepted) + " of them accepted"
-	}
-	t.Row("  failed", r.Failed, accepted)
+	t.Row("  failed", r.Failed, cli.If(r.Accepted > 0, "%v of them accepted", r.Accepted))
 	listed := int64(0)
 	for i := range r.Errors.Groups[:min(len(r.Errors.Groups), maxReportGroups)] {
 		g := &r.Errors.Groups[i]
@@ -112,34 +99,28 @@ func reportItems(r *client.ReportDocument, room int) string {
 	for _, u := range r.Unprocessed {
 		t.Row("  "+strings.ReplaceAll(u.State, "_", " "), u.Items)
 	}
-	text := "\n" + t.String()
-	if r.Skipped > 0 {
-		text += fmt.Sprintf("%s duplicates were left out at intake and are no items\n", cli.Count(r.Skipped))
-	}
-	return text
+	return "\n" + t.String() +
+		cli.If(r.Skipped > 0, "%v duplicates were left out at intake and are no items\n", r.Skipped)
 }
 
 func reportTogether(g *client.Together) string {
 	if g == nil {
 		return ""
 	}
-	return fmt.Sprintf("as one with run %s: %s, %s done, %s failed, %s missing\n", strings.Join(g.Runs, ", "),
-		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
+	return cli.Text("as one with run %v: %v, %v done, %v failed, %v missing\n", strings.Join(g.Runs, ", "),
+		itemCount(g.Items), g.Done, g.Failed, g.Missing)
 }
 
 func reportCorrected(c *client.CorrectedReport) string {
 	if c == nil {
 		return ""
 	}
-	text := fmt.Sprintf("\ncorrected: %s; %s results made of corrected data, %s kept, %s failed, %s unfinished\n",
-		itemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
 	var t cli.Table
-	for i := range c.Times {
-		one := &c.Times[i]
-		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.EscapeControl(one.Actor),
-			cli.Moment(one.At), cli.EscapeControl(one.Reason))
+	for _, one := range c.Times {
+		t.Row(cli.Text("  generation %v", one.Generation), itemCount(one.Items), "by "+one.Actor, one.At, one.Reason)
 	}
-	return text + t.String()
+	return cli.Text("\ncorrected: %v; %v results made of corrected data, %v kept, %v failed, %v unfinished\n",
+		itemCount(c.Items), c.Made, c.Kept, c.Failed, c.Unfinished) + t.String()
 }
 
 func reportSteps(r *client.ReportDocument, room int) string {
@@ -190,29 +171,23 @@ func reportRequests(r *client.ReportDocument) string {
 	for _, c := range q.ByCause {
 		t.Row("  "+c.Cause, c.Requests, cli.Count(c.Items)+" items")
 	}
-	text := fmt.Sprintf("\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
+	return fmt.Sprintf("\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
 		cli.Count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds)) + t.String() +
-		fmt.Sprintf("  %s asked for more than once, %s retried\n", cli.Plural(q.TriedAgain, "item"),
-			cli.Plural(q.Retries, "request"))
-	if q.LostToStreams+q.LostToNodes > 0 {
-		text += fmt.Sprintf("  %s were lost with a stream, %s with a node, and reissued\n", cli.Count(q.LostToStreams),
-			cli.Count(q.LostToNodes))
-	}
-	return text + reportBisections(&r.Bisections)
+		cli.Text("  %v asked for more than once, %v retried\n", cli.Plural(q.TriedAgain, "item"),
+			cli.Plural(q.Retries, "request")) +
+		cli.If(q.LostToStreams+q.LostToNodes > 0, "  %v were lost with a stream, %v with a node, and reissued\n",
+			q.LostToStreams, q.LostToNodes) + reportBisections(&r.Bisections)
 }
 
 func reportBisections(b *client.Bisections) string {
 	if len(b.Kinds) == 0 {
 		return ""
 	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "  chunks that failed entirely took %s more; %s of them failed alone\n",
-		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
-	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
-		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.EscapeControl(kind), "_", " "),
-			cli.Count(int64(b.Kinds[kind])))
-	}
-	return text.String()
+	return cli.Text("  chunks that failed entirely took %v more; %v of them failed alone\n",
+		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item")) +
+		cli.Each(slices.Sorted(maps.Keys(b.Kinds)), func(kind *string) string {
+			return cli.Text("    %v: %v\n", strings.ReplaceAll(*kind, "_", " "), b.Kinds[*kind])
+		})
 }
 
 func reportWorkers(r *client.ReportDocument, room int) string {
@@ -243,11 +218,7 @@ func reportDigests(r *client.ReportDocument) string {
 	t := cli.Table{}
 	t.Row("sha256 of items", cli.OrDash(r.Digests.Items))
 	t.Row("sha256 of results", cli.OrDash(r.Digests.Results))
-	text := "\n" + t.String()
-	if r.Digests.Note != "" {
-		text += cli.EscapeControl(r.Digests.Note) + "\n"
-	}
-	return text
+	return "\n" + t.String() + cli.If(r.Digests.Note != "", "%v\n", r.Digests.Note)
 }
 
 func reportAgainst(r *client.ReportDocument) string {
@@ -255,33 +226,23 @@ func reportAgainst(r *client.ReportDocument) string {
 	if a == nil {
 		return ""
 	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "\nagainst run %s\n", a.Against)
+	text := cli.Text("\nagainst run %v\n", a.Against)
 	if r.Digests != nil && a.Digests != nil {
-		fmt.Fprintf(&text, "  list of items: %s; results: %s\n", sameness(r.Digests.Items, a.Digests.Items),
+		text += cli.Text("  list of items: %v; results: %v\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
 	}
-	if len(a.CarriedOn) > 0 {
-		fmt.Fprintf(&text, "  this run counts as one with %s, which it carries on\n", strings.Join(a.CarriedOn, ", "))
+	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it carries on\n",
+		strings.Join(a.CarriedOn, ", ")) + cli.If(a.Note != "", "  %v\n", a.Note)
+	example := func(d *client.Difference) string {
+		return cli.Text("      %v  %v → %v\n", d.Key, standingText(d.There), standingText(d.Here))
 	}
-	if a.Note != "" {
-		fmt.Fprintf(&text, "  %s\n", cli.EscapeControl(a.Note))
-	}
-	for i := range a.Changes {
-		c := &a.Changes[i]
+	return text + cli.Each(a.Changes, func(c *client.ChangeCount) string {
 		if c.Change == string(reportstore.ChangeNotCompared) && c.Items == 0 {
-			continue // the results are compared
+			return "" // the results are compared
 		}
-		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(cli.EscapeControl(c.Change), "_", " "), cli.Count(c.Items))
-		for j := range c.Examples {
-			d := &c.Examples[j]
-			fmt.Fprintf(&text, "      %s  %s → %s\n", cli.EscapeControl(d.Key), standingText(d.There),
-				standingText(d.Here))
-		}
-	}
-	fmt.Fprintf(&text, "every key: tranche run report %s --against %s --list CHANGE\n", cli.ShortID(r.ID),
+		return cli.Text("  %-13v  %v\n", strings.ReplaceAll(c.Change, "_", " "), c.Items) + cli.Each(c.Examples, example)
+	}) + cli.Text("every key: tranche run report %v --against %v --list CHANGE\n", cli.ShortID(r.ID),
 		cli.ShortID(a.Against))
-	return text.String()
 }
 
 func sameness(here, there string) string {
@@ -316,80 +277,69 @@ func errorText(found *client.ErrorGroups, room int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
-	var groups strings.Builder
+	var text strings.Builder
+	say := func(format string, args ...any) { text.WriteString(cli.Text(format, args...)) }
 	for i := range found.Groups {
-		groups.WriteString(groupText(&found.Groups[i], room))
+		text.WriteString(groupText(&found.Groups[i], room))
 	}
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(&groups, format, args...) }
 	if found.MoreGroups > 0 {
-		say("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
-			cli.Plural(found.MoreItems, "item"))
+		say("and %v more, of %v; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
+			itemCount(found.MoreItems))
 	}
 	run := cli.ShortID(found.Run)
-	groups.WriteString("\n")
-	for i := range found.Groups {
-		for _, step := range found.Groups[i].Resets {
-			g := &found.Groups[i]
+	say("\n")
+	for _, g := range found.Groups {
+		for _, step := range g.Resets {
 			say("a part is bad, and a re-run gives it again; when its source is fixed, have it "+
-				"made again:\n  tranche run reset %s --step %s --group %s --failed-at %s\n", run, step, g.ID, g.Step)
+				"made again:\n  tranche run reset %v --step %v --group %v --failed-at %v\n", run, step, g.ID, g.Step)
 		}
 	}
 	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool {
 		return g.Code != workqueue.CodeInvalid && len(g.Resets) == 0
 	})
 	if again >= 0 {
-		say("run a group again with:  tranche run rerun %[1]s --group %[2]s\n"+
-			"run all of them again:    tranche run rerun %[1]s --failed\n", run, found.Groups[again].ID)
+		say("run a group again with:  tranche run rerun %[1]v --group %[2]v\n"+
+			"run all of them again:    tranche run rerun %[1]v --failed\n", run, found.Groups[again].ID)
 	}
-	say("correct their data:       tranche run export %[1]s --state failed --flat --include payload "+
+	say("correct their data:       tranche run export %[1]v --state failed --flat --include payload "+
 		"--format xlsx -o failed.xlsx\n"+
-		"  and give it back:       tranche run correct %[1]s --items failed.xlsx\n"+
-		"accept a group:           tranche run accept %[1]s --group %[2]s --reason TEXT\n", run, found.Groups[0].ID)
-	return groups.String()
-}
-
-func groupText(g *client.ErrorGroup, room int) string {
-	var text strings.Builder
-	line := func(format string, args ...any) {
-		said := fmt.Sprintf(format, args...)
-		if room > 0 {
-			said = cli.Short(said, max(room, 40))
-		}
-		text.WriteString(said + "\n")
-	}
-	line("%s  %s  %s  %s", g.ID, cli.Count(g.Count+g.Also), cli.EscapeControl(g.Code), cli.EscapeControl(g.Shape))
-	line("    %s", groupOrigin(g))
-	for _, e := range g.Examples {
-		line("    %s  %s", cli.EscapeControl(e.Key), cli.EscapeControl(e.Message))
-	}
-	if more := g.Count + g.Also - int64(len(g.Examples)); more > 0 {
-		line("    and %s more", cli.Count(more))
-	}
-	if g.Also > 0 {
-		line("    %s of them are counted with a step before that failed them, too", cli.Count(g.Also))
-	}
+		"  and give it back:       tranche run correct %[1]v --items failed.xlsx\n"+
+		"accept a group:           tranche run accept %[1]v --group %[2]v --reason TEXT\n", run, found.Groups[0].ID)
 	return text.String()
 }
 
+func groupText(g *client.ErrorGroup, room int) string {
+	lines := []string{cli.Text("%v  %v  %v  %v", g.ID, g.Count+g.Also, g.Code, g.Shape), "    " + groupOrigin(g)}
+	for _, e := range g.Examples {
+		lines = append(lines, cli.Text("    %v  %v", e.Key, e.Message))
+	}
+	more := g.Count + g.Also - int64(len(g.Examples))
+	lines = append(lines, cli.If(more > 0, "    and %v more", more),
+		cli.If(g.Also > 0, "    %v of them are counted with a step before that failed them, too", g.Also))
+	if room > 0 {
+		for i := range lines {
+			lines[i] = cli.Short(lines[i], max(room, 40))
+		}
+	}
+	return cli.Join("\n", lines...) + "\n"
+}
+
 func groupOrigin(g *client.ErrorGroup) string {
-	origin := "step " + cli.EscapeControl(g.Step)
-	if g.Optional {
-		origin += " (optional: the items went on without it)"
-	}
-	if g.First != nil && g.Last != nil {
-		origin += ", " + between(*g.First, *g.Last)
-	}
-	if len(g.Services) > 0 {
-		origin += ", by " + cli.EscapeControl(strings.Join(g.Services, ", "))
-	}
+	accepted := ""
 	switch g.Accepted {
 	case 0:
 	case g.Count + g.Also:
-		origin = "accepted; " + origin
+		accepted = "accepted; "
 	default:
-		origin = cli.Count(g.Accepted) + " of them accepted; " + origin
+		accepted = cli.Count(g.Accepted) + " of them accepted; "
 	}
-	return origin
+	when := ""
+	if g.First != nil && g.Last != nil {
+		when = between(*g.First, *g.Last)
+	}
+	return accepted + cli.Join(", ", cli.Text("step %v%v", g.Step,
+		cli.If(g.Optional, " (optional: the items went on without it)")), when,
+		cli.If(len(g.Services) > 0, "by %v", strings.Join(g.Services, ", ")))
 }
 
 // between formats a time range without repeating the date.
@@ -409,8 +359,7 @@ func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s\t%s\t%s", cli.EscapeControl(item.Key), cli.EscapeControl(item.Error.Code),
-		cli.EscapeControl(item.Error.Message))
+	return cli.Text("%v\t%v\t%v", item.Key, item.Error.Code, item.Error.Message)
 }
 
 type runHistory struct{ runArg }

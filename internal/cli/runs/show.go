@@ -34,13 +34,9 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	list := cli.List[client.RunSummary]{
 		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED|ENDS",
 		Row: func(run *client.RunSummary) []any {
-			name := cmp.Or(run.Name, "("+run.Plan+")")
-			state := run.State + openText(run.Open)
-			if len(run.Approval) > 0 {
-				state += " (to be approved)"
-			}
-			return []any{cli.ShortID(run.ID), name, state, run.Items, run.Done, run.Failed, percent(run.Progress),
-				run.CreatedAt, endsText(run)}
+			return []any{cli.ShortID(run.ID), cmp.Or(run.Name, "("+run.Plan+")"),
+				run.State + openText(run.Open) + cli.If(len(run.Approval) > 0, " (to be approved)"), run.Items, run.Done,
+				run.Failed, percent(run.Progress), run.CreatedAt, endsText(run)}
 		},
 		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
@@ -50,17 +46,16 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
 		return err
 	}
-	var blocked []string
-	for i := range page.Runs {
-		if blocker := page.Runs[i].Blocker; blocker != nil {
-			blocked = append(blocked, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID),
-				cli.EscapeControl(blocker.Text), cli.Moment(blocker.Since)))
+	var blocked strings.Builder
+	for _, run := range page.Runs {
+		if b := run.Blocker; b != nil {
+			blocked.WriteString(cli.Text("%v: %v (since %v)\n", cli.ShortID(run.ID), b.Text, b.Since))
 		}
 	}
-	if len(blocked) == 0 {
+	if blocked.Len() == 0 {
 		return nil
 	}
-	return term.Printf("\nBlocked:\n%s\n", strings.Join(blocked, "\n"))
+	return term.Printf("\nBlocked:\n%s", &blocked)
 }
 
 // percent formats a share from 0 to 1 like the dashboard: with one decimal near the ends and two within 1 % of them.
@@ -102,28 +97,19 @@ func runHead(run *client.RunDocument) string {
 	t.Row("run", run.ID)
 	t.Field("name", run.Name)
 	t.Row("plan", planText(run.Plan, run.PlanVersion))
-	state := run.State + openText(run.Open)
+	held := ""
 	if run.Hold != nil {
-		state += heldText(run.Hold, run.At)
+		held = heldText(run.Hold, run.At)
 	}
-	if run.Generation > 1 {
-		state += fmt.Sprintf(", generation %d", run.Generation)
-	}
-	t.Row("state", state)
-	t.Row("items", fmt.Sprintf("%s: %s done, %s, %s to go", cli.Count(run.Items), cli.Count(run.Done),
-		failedText(run.Failed, run.Accepted), cli.Count(run.Items-run.Done-run.Failed)))
-	if run.Settling > 0 {
-		t.Row("", cli.Count(run.Settling)+" of the failed ones are still on their way through other steps")
-	}
+	t.Row("state", run.State+openText(run.Open)+held+cli.If(run.Generation > 1, ", generation %v", run.Generation))
+	t.Say("items", "%v: %v done, %v, %v to go", run.Items, run.Done, failedText(run.Failed, run.Accepted),
+		run.Items-run.Done-run.Failed)
+	t.If(run.Settling > 0, "", "%v of the failed ones are still on their way through other steps", run.Settling)
 	if run.Open != nil && run.Open.SealDeadline != nil {
-		t.Row("open", "until "+cli.Moment(*run.Open.SealDeadline)+", then: "+run.Open.OnOverdue)
+		t.Say("open", "until %v, then: %v", run.Open.SealDeadline, run.Open.OnOverdue)
 	}
-	if len(run.Steps) > 1 {
-		t.Row("progress", percent(run.Progress)+" of all parts")
-	}
-	if run.Skipped > 0 {
-		t.Row("skipped", cli.Count(run.Skipped)+" duplicates at intake")
-	}
+	t.If(len(run.Steps) > 1, "progress", "%v of all parts", percent(run.Progress))
+	t.If(run.Skipped > 0, "skipped", "%v duplicates at intake", run.Skipped)
 	runRules(&t, run)
 	linkRows(&t, run.FromRun, run.CarriedOn)
 	t.Field("source", run.Source)
@@ -138,12 +124,8 @@ func runHead(run *client.RunDocument) string {
 }
 
 func runRules(t *cli.Table, run *client.RunDocument) {
-	if run.MaxFailed != "" {
-		t.Row("max failed", maxFailedText(run))
-	}
-	if run.FailFast != workqueue.DefaultFailFast().String() {
-		t.Row("fail fast", run.FailFast)
-	}
+	t.If(run.MaxFailed != "", "max failed", "%v", maxFailedText(run))
+	t.If(run.FailFast != workqueue.DefaultFailFast().String(), "fail fast", "%v", run.FailFast)
 	if run.Canary != nil {
 		t.Row("canary", canaryText(run.Canary))
 	}
@@ -154,34 +136,24 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 }
 
 func planText(name string, version int) string {
-	if version == 0 {
-		return cli.EscapeControl(name)
-	}
-	return fmt.Sprintf("%s, version %d", cli.EscapeControl(name), version)
+	return cli.EscapeControl(name) + cli.If(version != 0, ", version %v", version)
 }
 
 func runTimes(t *cli.Table, run *client.RunDocument) {
 	t.Row("started", startedBy(run.CreatedAt, run.CreatedBy))
-	took := tookText(run)
-	if run.FinishedAt != nil {
-		took += ", until " + cli.Moment(*run.FinishedAt)
+	t.Row("took", tookText(run)+cli.If(run.FinishedAt != nil, ", until %v", run.FinishedAt))
+	unit := " items/s"
+	if len(run.Steps) > 1 {
+		unit = perSecondOf(*run)
 	}
-	t.Row("took", took)
-	if run.Rate > 0 {
-		unit := " items/s"
-		if len(run.Steps) > 1 {
-			unit = perSecondOf(*run)
-		}
-		t.Row("rate", cli.Pace(run.Rate)+unit)
-	}
-	f := run.Forecast
+	t.If(run.Rate > 0, "rate", "%v%v", cli.Pace(run.Rate), unit)
 	if run.DoneBy != nil {
 		t.Row("done by", doneByText(run))
 		if risk := run.AtRisk; risk != nil && risk.Fix != nil {
 			t.Row("", "enough would be: "+strings.TrimSuffix(risk.Fix.Text+" ("+risk.Fix.Command+")", " ()"))
 		}
 	}
-	if f != nil {
+	if f := run.Forecast; f != nil {
 		t.Row("forecast", forecastText(f))
 		t.Field("bound by", f.BoundBy)
 	}
@@ -189,17 +161,13 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 
 // doneByText is when a run is to be done, and whether it will be.
 func doneByText(run *client.RunDocument) string {
-	text := cli.Moment(*run.DoneBy)
-	if run.Gentle {
-		text += ", gently"
-	}
+	text := cli.Moment(*run.DoneBy) + cli.If(run.Gentle, ", gently")
 	late := run.At.Sub(*run.DoneBy)
 	switch f := run.Forecast; {
 	case run.State == "cancelled":
 	case run.FinishedAt != nil:
-		if late := run.FinishedAt.Sub(*run.DoneBy); late > 0 {
-			text += ": it was " + cli.Span(late) + " late"
-		}
+		late = run.FinishedAt.Sub(*run.DoneBy)
+		return text + cli.If(late > 0, ": it was %v late", cli.Span(late))
 	case late > 0:
 		text += ": it is " + cli.Span(late) + " late"
 	case run.AtRisk != nil:
@@ -211,18 +179,11 @@ func doneByText(run *client.RunDocument) string {
 }
 
 func startedBy(at time.Time, by string) string {
-	if by == "" {
-		return cli.Moment(at)
-	}
-	return cli.Moment(at) + " by " + by
+	return cli.Moment(at) + cli.If(by != "", " by %v", by)
 }
 
 func tookText(run *client.RunDocument) string {
-	took := cli.Span(cli.Seconds(run.Seconds))
-	if run.Generation > 1 {
-		took += fmt.Sprintf(" (generation %d)", run.Generation)
-	}
-	return took
+	return cli.Span(cli.Seconds(run.Seconds)) + cli.If(run.Generation > 1, " (generation %v)", run.Generation)
 }
 
 type runItem struct {
@@ -248,81 +209,49 @@ func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 }
 
 func failedText(failed, accepted int64) string {
-	if accepted == 0 {
-		return cli.Count(failed) + " failed"
-	}
-	return fmt.Sprintf("%s failed, %s of them accepted", cli.Count(failed), cli.Count(accepted))
+	return cli.Count(failed) + " failed" + cli.If(accepted != 0, ", %v of them accepted", accepted)
 }
 
 func itemCount(n int64) string { return cli.Plural(n, "item") }
 
 func heldText(hold *client.HoldView, now time.Time) string {
-	by := ""
-	if hold.By != "" {
-		by = " by " + cli.EscapeControl(hold.By)
-	}
-	text := fmt.Sprintf(" (%s)%s, %s ago", hold.Kind, by, cli.Span(now.Sub(hold.Since)))
-	if hold.Detail != "" {
-		text += ": " + cli.EscapeControl(hold.Detail)
-	}
-	return text
+	return cli.Text(" (%v)%v, %v ago%v", hold.Kind, cli.If(hold.By != "", " by %v", hold.By),
+		cli.Span(now.Sub(hold.Since)), cli.If(hold.Detail != "", ": %v", hold.Detail))
 }
 
 func maxFailedText(run *client.RunDocument) string {
-	text := cli.EscapeControl(run.MaxFailed)
-	if run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%") {
-		text += fmt.Sprintf(", which is %s items", cli.Count(*run.FailedLimit))
-	}
-	return text + "; one more pauses the run"
+	share := run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%")
+	return run.MaxFailed + cli.If(share, ", which is %v items", run.FailedLimit) + "; one more pauses the run"
 }
 
 func canaryText(canary *client.CanaryView) string {
-	text := fmt.Sprintf("%s items", cli.Count(int64(canary.Items)))
+	then := ", then waits for approval"
 	if canary.Auto {
-		text += ", then automatically released"
-	} else {
-		text += ", then waits for approval"
+		then = ", then automatically released"
 	}
-	if canary.State != "" {
-		text += ": " + canary.State
-	}
-	return text
+	return cli.Text("%v items%v%v", canary.Items, then, cli.If(canary.State != "", ": %v", canary.State))
 }
 
 func settingsText(step *client.StepView) []string {
 	s := &step.Settings
-	pace := []string{cli.TargetText(step.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
-	if s.ChunkBytes > 0 {
-		pace = append(pace, cli.Count(int64(s.ChunkBytes))+" bytes a request")
-	}
-	if s.ChunkTime > 0 {
-		pace = append(pace, cli.Span(time.Duration(s.ChunkTime))+" a request")
-	}
-	inFlight := upTo(s.InFlight, s.InFlightAuto) + " in flight"
-	if step.Cap > 0 {
-		inFlight += fmt.Sprintf(" (now %d, gently)", step.Cap)
-	}
-	if step.Share > 1 {
-		inFlight += fmt.Sprintf(" (now %d shares of what it shares, to be in time)", step.Share)
-	}
-	pace = append(pace, inFlight)
-	if s.Rate > 0 {
-		pace = append(pace, cli.Rate(s.Rate)+" at most")
-	}
-	retry := []string{fmt.Sprintf("%d attempts", s.MaxAttempts), "backoff " + cli.Span(time.Duration(s.RetryBackoff))}
-	if s.MaxBackoff > 0 {
-		retry = append(retry, "up to "+cli.Span(time.Duration(s.MaxBackoff)))
-	}
-	retry = append(retry, fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
-	lines := []string{strings.Join(pace, ", "), strings.Join(retry, ", ")}
-	if len(s.RetryCodes) > 0 {
-		lines = append(lines, "always retried: "+cli.EscapeControl(strings.Join(s.RetryCodes, ", ")))
-	}
-	if len(s.NoRetryCodes) > 0 {
-		lines = append(lines, "never retried: "+cli.EscapeControl(strings.Join(s.NoRetryCodes, ", ")))
-	}
-	if s.MaxResult > 0 {
-		lines = append(lines, "results of at most "+cli.Count(int64(s.MaxResult))+" bytes")
+	pace := cli.Join(", ", cli.TargetText(step.Endpoint), "chunk "+upTo(s.Chunk, s.ChunkAuto),
+		cli.If(s.ChunkBytes > 0, "%v bytes a request", s.ChunkBytes),
+		cli.If(s.ChunkTime > 0, "%v a request", cli.Span(time.Duration(s.ChunkTime))),
+		upTo(s.InFlight, s.InFlightAuto)+" in flight"+cli.If(step.Cap > 0, " (now %v, gently)", step.Cap)+
+			cli.If(step.Share > 1, " (now %v shares of what it shares, to be in time)", step.Share),
+		cli.If(s.Rate > 0, "%v at most", cli.Rate(s.Rate)))
+	retry := cli.Join(", ", cli.Text("%v attempts, backoff %v", s.MaxAttempts, cli.Span(time.Duration(s.RetryBackoff))),
+		cli.If(s.MaxBackoff > 0, "up to %v", cli.Span(time.Duration(s.MaxBackoff))),
+		fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
+	lines := []string{pace, retry}
+	for _, line := range []string{
+		cli.If(len(s.RetryCodes) > 0, "always retried: %v", strings.Join(s.RetryCodes, ", ")),
+		cli.If(len(s.NoRetryCodes) > 0, "never retried: %v", strings.Join(s.NoRetryCodes, ", ")),
+		cli.If(s.MaxResult > 0, "results of at most %v bytes", s.MaxResult),
+	} {
+		if line != "" {
+			lines = append(lines, line)
+		}
 	}
 	return lines
 }
@@ -365,32 +294,23 @@ func runSteps(run *client.RunDocument) string {
 }
 
 func relationText(s *client.StepView) string {
-	parts := []string{cli.TargetText(s.Endpoint)}
-	if s.Kind == client.KindDirect {
-		parts[0] += ", by plain requests"
-	}
-	if len(s.Needs) > 0 {
-		parts = append(parts, "needs "+cli.EscapeControl(strings.Join(s.Needs, ", ")))
-	}
-	if sees := seenText(s); sees != "" {
-		parts = append(parts, sees)
-	}
+	direct := cli.If(s.Kind == client.KindDirect, ", by plain requests")
+	waits := ""
 	switch {
 	case s.Gate != nil && s.Gate.State == "approved":
-		parts = append(parts, "approved by "+cli.EscapeControl(s.Gate.ApprovedBy))
+		waits = "approved by " + s.Gate.ApprovedBy
 	case s.Gate != nil && s.Gate.State == "waiting":
-		parts = append(parts, "waits for approval")
+		waits = "waits for approval"
 	case s.Gate != nil:
-		parts = append(parts, "waits until all have, then for approval")
+		waits = "waits until all have, then for approval"
 	case s.Barrier && s.BarrierPassed:
-		parts = append(parts, "barrier passed")
+		waits = "barrier passed"
 	case s.Barrier:
-		parts = append(parts, "waits at its barrier until they have all")
+		waits = "waits at its barrier until they have all"
 	}
-	if s.Optional {
-		parts = append(parts, "optional: others go on without it")
-	}
-	return strings.Join(parts, "; ")
+	return cli.Join("; ", cli.TargetText(s.Endpoint)+direct,
+		cli.If(len(s.Needs) > 0, "needs %v", strings.Join(s.Needs, ", ")), seenText(s), waits,
+		cli.If(s.Optional, "optional: others go on without it"))
 }
 
 func seenText(s *client.StepView) string {
@@ -401,25 +321,15 @@ func seenText(s *client.StepView) string {
 	if s.SeesItem {
 		seen = append([]string{"the item"}, seen...)
 	}
-	if len(seen) == 0 {
-		return "sees keys only"
-	}
-	return "sees " + cli.EscapeControl(strings.Join(seen, ", "))
+	return "sees " + cmp.Or(strings.Join(seen, ", "), "keys only")
 }
 
 func orderText(o *client.OrderView) string {
-	text := "by " + cli.EscapeControl(o.By)
-	switch {
-	case o.Partitions > 0:
-		text += fmt.Sprintf(" over %s partitions", cli.Count(int64(o.Partitions)))
-	case len(o.Values) > 0:
-		text += ", with these values: " + cli.EscapeControl(strings.Join(o.Values, ", "))
-	}
-	text += "; one at a time in each lane"
-	if o.OnFailure == "stop" {
-		text += ", and a failure stops the lane"
-	}
-	return text
+	values := o.Partitions == 0 && len(o.Values) > 0
+	return cli.Text("by %v%v%v; one at a time in each lane%v", o.By,
+		cli.If(o.Partitions > 0, " over %v partitions", o.Partitions),
+		cli.If(values, ", with these values: %v", strings.Join(o.Values, ", ")),
+		cli.If(o.OnFailure == "stop", ", and a failure stops the lane"))
 }
 
 type runGroups struct {
@@ -430,23 +340,17 @@ type runGroups struct {
 
 func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes})
-	if err != nil {
-		return err
+	switch {
+	case err != nil || r.By != "" || r.Lanes:
+		return cli.Print(term, groupsText)(found, err)
+	case len(found.Fields) == 0:
+		return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
 	}
-	if r.By == "" && !r.Lanes {
-		if len(found.Fields) == 0 {
-			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
-		}
-		return errors.New("--by FIELD is missing; the first items have: " +
-			cli.EscapeControl(strings.Join(found.Fields, ", ")))
-	}
-	if term.JSON {
-		return term.Sent()
-	}
-	return term.Printf("%s", groupsText(&found))
+	return errors.New("--by FIELD is missing; the first items have: " +
+		cli.EscapeControl(strings.Join(found.Fields, ", ")))
 }
 
-func groupsText(found *client.PayloadGroups) string {
+func groupsText(found *client.PayloadGroups, _ int) string {
 	t := cli.NewTable(cli.EscapeControl(strings.ToUpper(found.By))+"|ITEMS|DONE|FAILED|IN PROGRESS|DONE OF ALL", 0)
 	row := func(name string, g *client.PayloadGroup) {
 		t.Row(name, g.Items, g.Done, g.Failed, g.InProgress, percent(float64(g.Done)/float64(max(g.Items, 1))))
@@ -465,10 +369,6 @@ func groupsText(found *client.PayloadGroups) string {
 }
 
 func linkRows(t *cli.Table, from *string, carriedOn []string) {
-	if from != nil {
-		t.Row("carries on", "run "+*from)
-	}
-	if len(carriedOn) > 0 {
-		t.Row("carried on by", "run "+strings.Join(carriedOn, ", "))
-	}
+	t.If(from != nil, "carries on", "run %v", from)
+	t.If(len(carriedOn) > 0, "carried on by", "run %v", strings.Join(carriedOn, ", "))
 }

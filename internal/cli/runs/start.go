@@ -14,7 +14,6 @@ import (
 	"unicode"
 
 	"github.com/alecthomas/kong"
-	"github.com/go-json-experiment/json"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
@@ -115,7 +114,7 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 	if flags.Overrides, err = r.overrides(); err == nil && r.Schema != "" {
 		flags.Overrides.Schema, err = readSchema(r.Schema)
 	}
-	settings, alikeErr := sent(&flags)
+	fillErr := cli.Fill(&settings, &flags)
 	settings.Plan, settings.PlanName = plan.Text, plan.Name
 	if plan.Path == "" {
 		settings.PlanRef = r.Plan
@@ -124,12 +123,7 @@ func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, e
 	if r.Parquet != "" {
 		settings.Format = "parquet"
 	}
-	return plan, settings, cmp.Or(err, alikeErr)
-}
-
-func sent(flags any) (settings client.RunSettings, err error) {
-	err = alike(flags, &settings)
-	return settings, err
+	return plan, settings, cmp.Or(err, fillErr)
 }
 
 func readSchema(name string) ([]byte, error) {
@@ -167,25 +161,18 @@ func startedText(s *client.Started) string {
 	if s.Existing {
 		return fmt.Sprintf("run %s is there already, by its idempotency key", s.Run)
 	}
-	text := fmt.Sprintf("run %s started: plan %s, %s", s.Run, planRefText(s.Plan, s.PlanVersion),
-		cli.Plural(s.Items, "item"))
-	if s.Skipped > 0 {
-		text += fmt.Sprintf(" (%s skipped)", cli.Plural(s.Skipped, "duplicate"))
-	}
-	if s.Invalid > 0 {
-		text += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
-	}
-	if s.Key != "" {
-		text += ", keys from " + cli.EscapeControl(s.Key)
+	text := cli.Text("run %v started: plan %v, %v", s.Run, planRefText(s.Plan, s.PlanVersion), itemCount(s.Items)) +
+		cli.If(s.Skipped > 0, " (%v skipped)", cli.Plural(s.Skipped, "duplicate")) +
+		cli.If(s.Invalid > 0, " (%v invalid, which have failed: tranche run errors %v)", s.Invalid, s.Run) +
+		cli.If(s.Key != "", ", keys from %v", s.Key)
+	if s.DoneBy != nil {
+		text += "\nto be done by " + cli.Ahead(*s.DoneBy)
 	}
 	return text
 }
 
 func planRefText(name string, version int) string {
-	if version > 0 {
-		return fmt.Sprintf("%s@%d", cli.EscapeControl(name), version)
-	}
-	return cli.EscapeControl(name)
+	return cli.EscapeControl(name) + cli.If(version > 0, "@%v", version)
 }
 
 type runSettings struct {
@@ -196,6 +183,7 @@ type runSettings struct {
 
 func (r *runSettings) overrides() (gather.Overrides, error) {
 	over := r.Overrides
+	over.DoneBy = cli.DoneBy(over.DoneBy)
 	for _, text := range r.Set {
 		if err := over.SetStep(text); err != nil {
 			return over, flagError(err)
@@ -219,20 +207,6 @@ func flagError(err error) error {
 	return fmt.Errorf("%s: %s", flag, field.Problem)
 }
 
-// alike copies fields with equal names, in JSON or in Go. An unknown name is an error: fields not to send have
-// json:"-".
-func alike(from, into any) error {
-	text, err := json.Marshal(from, json.OmitZeroStructFields(true))
-	if err != nil {
-		return fmt.Errorf("write settings: %w", err)
-	}
-	err = json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true), json.RejectUnknownMembers(true))
-	if err != nil {
-		return fmt.Errorf("read settings: %w", err)
-	}
-	return nil
-}
-
 // SayHelp gives flags without help the documentation of their API setting.
 func SayHelp(app *kong.Application) error {
 	return kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
@@ -254,14 +228,10 @@ func dryRunText(found *client.DryRun) string {
 	if found.Existing != nil {
 		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key", *found.Existing)
 	}
-	text := fmt.Sprintf("would start: plan %s, %s of %s, keys from %s\n", planRefText(found.Plan, found.PlanVersion),
-		cli.Plural(found.Items, "item"), cli.Plural(found.Bytes, "byte"), cli.EscapeControl(found.Key))
-	if found.Skipped > 0 {
-		text += cli.Plural(found.Skipped, "duplicate") + " would be skipped\n"
-	}
-	if found.Held > 0 {
-		text += cli.Plural(found.Held, "item") + " would wait for the canary\n"
-	}
+	text := cli.Text("would start: plan %v, %v of %v, keys from %v\n", planRefText(found.Plan, found.PlanVersion),
+		itemCount(found.Items), cli.Plural(found.Bytes, "byte"), found.Key) +
+		cli.If(found.Skipped > 0, "%v would be skipped\n", cli.Plural(found.Skipped, "duplicate")) +
+		cli.If(found.Held > 0, "%v would wait for the canary\n", itemCount(found.Held))
 	steps := cli.List[client.DryRunStep]{
 		Columns: "STEP|ASKS|CHUNK>|IN FLIGHT>|REQUESTS>|WHO CAN>",
 		Row: func(s *client.DryRunStep) []any {
@@ -269,12 +239,10 @@ func dryRunText(found *client.DryRun) string {
 				s.Services}
 		},
 	}
-	var first strings.Builder
-	for _, row := range found.First[:min(len(found.First), 3)] {
-		fmt.Fprintf(&first, "item %s: %s\n", cli.EscapeControl(cli.Short(row.Key, 40)),
-			cli.EscapeControl(cli.Short(string(row.Payload), 100)))
-	}
-	text += steps.Text(found.Steps, 0) + first.String()
+	text += steps.Text(found.Steps, 0)
+	text += cli.Each(found.First[:min(len(found.First), 3)], func(row *client.PreviewRow) string {
+		return cli.Text("item %v: %v\n", cli.Short(row.Key, 40), cli.Short(string(row.Payload), 100))
+	})
 	if f := found.Forecast; f != nil && f.WhyNot == "" {
 		text += "forecast, if started now: " + forecastText(f) + "\n"
 	}
@@ -313,7 +281,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	}
 	settings.Source = "added over time"
 	open := client.OpenSettings{SealWithin: r.SealWithin.String(), OnOverdue: r.OnOverdue}
-	if err := alike(&settings, &open); err != nil {
+	if err := cli.Fill(&open, &settings); err != nil {
 		return err
 	}
 	opened, err := cl.OpenRun(ctx, open)

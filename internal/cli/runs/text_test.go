@@ -285,6 +285,15 @@ func TestForecastsAreSaid(t *testing.T) {
 			t.Errorf("%q; want %q", got, want)
 		}
 	}
+	by := time.Now().Add(time.Hour)
+	run := client.RunSummary{DoneBy: &by, Forecast: &client.Forecast{WhyNot: "it waits"}}
+	if got, want := endsText(&run), "not yet, to be done by "+by.Format("15:04"); got != want {
+		t.Errorf("%q; want %q", got, want)
+	}
+	run.AtRisk = &client.AtRisk{Late: "5 min"}
+	if got, want := endsText(&run), "not yet, 5 min late for "+by.Format("15:04"); got != want {
+		t.Errorf("%q; want %q", got, want)
+	}
 	f := client.Forecast{P10: at(time.Now(), 60), P50: at(time.Now(), 70), P90: at(time.Now(), 90)}
 	if got := forecastText(&f); !strings.Contains(got, " (") || !strings.Contains(got, " to ") {
 		t.Errorf("%q has no band", got)
@@ -341,7 +350,8 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 			"--param", "c=d=e,f", "--idempotency-key=k", "--rate=5", "--dry-run", "--on-duplicate=skip", "--key=nr"})
 	}
 	testenv.NoError(t, err)
-	got, err := sent(&line.Start)
+	var got client.RunSettings
+	err = cli.Fill(&got, &line.Start)
 	text, _ := json.Marshal(got) // it has no error either
 	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +
 		`"sql_source":"s","plan_name":"x","params":{"a":"b","c":"d=e,f"},"rate":5}`

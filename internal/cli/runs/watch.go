@@ -96,16 +96,12 @@ func conclude(term *cli.Console, run client.RunDocument) error {
 }
 
 func conclusion(run *client.RunDocument) string {
-	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, cli.Count(run.Done), cli.Count(run.Items),
-		failedText(run.Failed, run.Accepted), tookText(run))
-	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
-		text += fmt.Sprintf(" (%s items/s)", cli.Count(int64(float64(run.Items)/run.Seconds)))
-	}
-	if run.Failed > 0 {
-		text += fmt.Sprintf("\n  why:        tranche run errors %[1]s\n  run again:  tranche run rerun %[1]s --failed --wait",
-			cli.ShortID(run.ID))
-	}
-	return text
+	whole := run.Seconds > 0 && run.Generation == 1 && run.State == "completed"
+	return cli.Text("%v: %v of %v items done, %v, in %v", run.State, run.Done, run.Items,
+		failedText(run.Failed, run.Accepted), tookText(run)) +
+		cli.If(whole, " (%v items/s)", int64(float64(run.Items)/run.Seconds)) +
+		cli.If(run.Failed > 0, "\n  why:        tranche run errors %[1]v\n"+
+			"  run again:  tranche run rerun %[1]v --failed --wait", cli.ShortID(run.ID))
 }
 
 type progress struct {
@@ -145,16 +141,11 @@ func share(run client.RunDocument) float64 {
 func plainLine(run client.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
 
 func runLine(run client.RunDocument, steps bool) string {
-	parts := []string{
-		fmt.Sprintf("%4s", percent(share(run))), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
-	}
-	if run.Rate > 0 {
-		parts = append(parts, cli.Count(int64(run.Rate))+perSecondOf(run))
-	}
+	forecast := ""
 	if f := run.Forecast; f != nil && f.P50 != nil {
-		parts = append(parts, "ends "+band(f))
+		forecast = "ends " + band(f)
 	} else if f != nil && f.Then != nil {
-		parts = append(parts, endsText(&run.RunSummary))
+		forecast = endText(&run.RunSummary)
 	}
 	out, progress := int64(0), make([]string, len(run.Steps))
 	for i := range run.Steps {
@@ -162,17 +153,15 @@ func runLine(run client.RunDocument, steps bool) string {
 		out += s.InFlight
 		progress[i] = cli.EscapeControl(s.Name) + " " + percent(s.Progress)
 	}
-	parts = append(parts, cli.Count(out)+" in flight", cli.Count(run.Failed)+" failed")
-	if steps {
-		parts = append(parts, strings.Join(progress, ", "))
-	}
-	if run.State != "running" || run.Open != nil {
-		parts = append(parts, run.State+openText(run.Open))
-	}
+	warning := ""
 	if (run.State == "paused" || run.State == "running") && len(run.Warnings) > 0 {
-		parts = append(parts, cli.EscapeControl(run.Warnings[0])) // the most important one
+		warning = cli.EscapeControl(run.Warnings[0]) // the most important one
 	}
-	return strings.Join(parts, "  ")
+	return cli.Join("  ", fmt.Sprintf("%4s", percent(share(run))), cli.Text("%v/%v", run.Done+run.Failed, run.Items),
+		cli.If(run.Rate > 0, "%v%v", int64(run.Rate), perSecondOf(run)), forecast,
+		cli.Text("%v in flight", out), cli.Text("%v failed", run.Failed),
+		cli.If(steps, "%v", strings.Join(progress, ", ")),
+		cli.If(run.State != "running" || run.Open != nil, "%v%v", run.State, openText(run.Open)), warning)
 }
 
 func perSecondOf(run client.RunDocument) string {
@@ -311,8 +300,7 @@ func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams(r.slicesPage))
 	if err == nil && !term.JSON {
 		n := &page.Counts
-		err = term.Printf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
-			cli.Count(n.Sent))
+		err = term.Printf("%s", cli.Text("%v scheduled, %v claimed, %v sent\n", n.Scheduled, n.Claimed, n.Sent))
 		if len(page.Slices) == 0 {
 			return err
 		}
@@ -325,7 +313,7 @@ func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 				node = fmt.Sprintf("%s:%d", s.Node.Host, s.Node.PID)
 			}
 			if s.Deadline == nil && s.NotBefore != nil {
-				until = "not before " + cli.Moment(*s.NotBefore)
+				until = cli.Text("not before %v", s.NotBefore)
 			}
 			return []any{s.ID[:min(len(s.ID), 8)], s.Step, s.State, s.Remaining, s.Attempt, s.Cause, s.FirstKey, node,
 				cli.OrDash(s.Service), until}
@@ -352,14 +340,12 @@ func (r *runItems) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	return (&cli.List[client.ItemRow]{
 		Columns: "ORDINAL>|KEY|STATE|TRIES>|ERROR",
 		Row: func(item *client.ItemRow) []any {
-			state, problem := item.State, ""
+			problem := ""
 			if item.Error != nil {
 				problem = item.Error.Code + ": " + item.Error.Message
 			}
-			if item.Accepted {
-				state += " (accepted)"
-			}
-			return []any{fmt.Sprint(item.Ordinal), item.Key, state, item.Attempts, problem}
+			return []any{fmt.Sprint(item.Ordinal), item.Key, item.State + cli.If(item.Accepted, " (accepted)"), item.Attempts,
+				problem}
 		},
 		Empty: "no items", Next: page.Next,
 	}).Print(term, page.Items, err)
@@ -386,13 +372,8 @@ func liveLines(run client.RunDocument, columns int) []string {
 	for i := range run.Steps {
 		s := &run.Steps[i]
 		line := fmt.Sprintf("  %-*s  %s %6s  %s", width, name(i), bar(s.Progress, barRoom), percent(s.Progress),
-			cli.Count(s.Done))
-		if s.Failed > 0 {
-			line += "  " + cli.Count(s.Failed) + " failed"
-		}
-		if s.Skipped > 0 {
-			line += "  " + cli.Count(s.Skipped) + " left out"
-		}
+			cli.Count(s.Done)) + cli.If(s.Failed > 0, "  %v failed", s.Failed) +
+			cli.If(s.Skipped > 0, "  %v left out", s.Skipped)
 		lines = append(lines, cli.Short(line, columns-1))
 	}
 	return lines

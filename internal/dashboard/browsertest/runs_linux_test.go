@@ -41,6 +41,8 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	for i := range 100 {
 		fmt.Fprintf(&csv, "C%d,Person %d\n", i, i)
 	}
+	p.drop("drop", "numbers.ndjson", `{"id":"A","amount":12345678901234567890}`+"\n")
+	p.says("preview", "12345678901234567890")
 	p.drop("drop", "customers.csv", csv.String())
 	p.says("preview", "Person 1")
 	p.fill("name", "October")
@@ -62,6 +64,7 @@ func fromAFileToItsEnd(s *stack, p *page) {
 		service.gate <- struct{}{}
 	}
 	p.until("half of it is done", `/\b(4[789]|50)\b/.test(document.querySelector('`+at("numbers")+`')?.innerText)`)
+	supposedBySlider(s, p)
 	close(service.gate)
 	p.until("it is completed", `document.querySelector('h1 [data-state]')?.dataset.state === "completed"`)
 	p.until("the map shows three that failed", `/\b3\b/.test(document.querySelector('`+at("legend-6")+`')?.innerText)`)
@@ -97,6 +100,24 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	if n := s.number(`SELECT failed FROM batchrun`); n != 0 {
 		s.Errorf("%d items have failed", n)
 	}
+}
+
+// A slider shows when the run would end, again while it is dragged, and changes nothing until that is asked for.
+func supposedBySlider(s *stack, p *page) {
+	p.has("slide-priority")
+	for _, to := range []string{"-8", "5"} {
+		p.run(`(() => { const e = document.querySelector('` + at("slide-priority") + `');
+			e.value = "` + to + `"; e.dispatchEvent(new Event("input", {bubbles: true})); })()`)
+		p.says("supposed", "priority="+to+": would end")
+	}
+	p.until("its band", `document.querySelectorAll('`+at("supposed")+` g.then rect').length === 2`)
+	const priority = `SELECT priority FROM batchrun`
+	if n := s.number(priority); n != 0 {
+		s.Errorf("a slider that was dragged set the priority %d", n)
+	}
+	p.click("slid-priority")
+	s.until("the priority is set", priority)
+	p.lacks("supposed")
 }
 
 func runOf(p *page) string {
@@ -667,10 +688,10 @@ FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, '
 	p.visit("/schedules?name=night")
 	for _, want := range []string{"(window or jitter)", "its window is shut", "being loaded since", ", attempt 2",
 		"its turn has not come"} {
-		p.says("fires", want)
+		p.says("occurrences", want)
 	}
 	for pattern, want := range map[string]int{`starts \d{4}-\d\d-\d\d \d\d:\d\d:\d\d`: 1, `not before \d{4}`: 1} {
-		text := `document.querySelector('[data-test="fires"]').innerText`
+		text := `document.querySelector('[data-test="occurrences"]').innerText`
 		if n := eval[int](p, text+`.match(/`+pattern+`/g)?.length || 0`); n != want {
 			s.Errorf("%d times %s; want %d", n, pattern, want)
 		}

@@ -22,8 +22,8 @@ register("data:text/javascript," + encodeURIComponent(`
     return text === null ? next(name, context) : { url: "data:text/javascript," + encodeURIComponent(text), shortCircuit: true };
   }`));
 const { columns, placed, stepsOf } = await import("../static/app/parts/stepgraph.js");
-const { fan, forecastText, spanText } = await import("../static/app/parts/forecast.js");
-const { parse, shown, supposing } = await import("../static/app/run/pacing.js");
+const { sideBySide, fan, forecastText, spanText } = await import("../static/app/parts/forecast.js");
+const { parse, shown, slidTo, supposing } = await import("../static/app/run/pacing.js");
 const { latency, middles, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
@@ -154,6 +154,22 @@ test("the fan begins where the run is and reaches the end within its band", () =
   assert.deepEqual(drawn.way, [[0, 90], [150, 72], [300, 45]]);
   assert.deepEqual([drawn.p10, drawn.p50, drawn.p90], [[450, 0], [540, 0], [600, 0]]);
   assert.equal(fan({ ...run, forecast: { why_not: "no one knows" } }, timeline), null);
+});
+
+test("what is supposed is drawn beside what is", () => {
+  const at = (s) => new Date(s * 1000).toISOString();
+  const of = (p10, p50, p90) => ({ forecast: { p10: at(p10), p50: at(p50), p90: at(p90) } });
+  assert.deepEqual(sideBySide({ at: at(100), variants: [of(150, 200, 300), of(120, 140, 160)] }),
+    [{ low: 25, middle: 50, high: 100 }, { low: 10, middle: 20, high: 30 }]);
+  assert.equal(sideBySide({ at: at(0), variants: [of(1, 2, 3), { forecast: { why_not: "no one knows" } }] }), null);
+});
+
+test("a slider goes to a multiple of what there is", () => {
+  const flight = { name: "in_flight", least: 1, most: 100 };
+  assert.deepEqual([-24, 8, 24].map((at) => slidTo(flight, "16", at)), ["2", "32", "100"]);
+  assert.equal(slidTo(flight, "auto", 8, { slices_in_flight: 5 }), "10");
+  assert.equal(slidTo({ name: "rate", least: 0, most: 1e9 }, "", -8, {}, { rate: 12.5 }), "6.25");
+  assert.equal(slidTo({ name: "priority", by: [-1, 1] }, "-3", 5), "2");
 });
 
 test("a number that is being typed is supposed", () => {

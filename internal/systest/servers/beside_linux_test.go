@@ -36,11 +36,11 @@ func (p *planner) task() orchestrator.LeaderTask {
 	return task.LeaderTask()
 }
 
-// StartFire implements schedule.Starter.
-func (p *planner) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+// StartOccurrence implements schedule.Starter.
+func (p *planner) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	req := request(job.Spec.Name)
 	req.Session = job.Claim.Lease.Session
-	schedulestore.OfFire(&req, job.Claim)
+	schedulestore.OfOccurrence(&req, job.Claim)
 	loaded, err := p.Runs().Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
 	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }

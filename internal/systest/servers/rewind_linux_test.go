@@ -217,18 +217,3 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 		t.Errorf("%d gaps are told of", n)
 	}
 }
-
-// The nodes and the service move to another NATS, which has nothing of what was out.
-func TestANewNATS(t *testing.T) {
-	t.Parallel()
-	w := setupPast(t, testenv.Postgres(t).URL())
-	b := w.untilPoint() // the service waits, so that requests are out
-	w.stopNodes()
-	w.upTo(0)
-	w.ns = testenv.NATS(t)
-	w.serve()
-	w.start()
-	w.wantSound(w.url, "long", b.long, items)
-	w.wantSound(w.url, "short", b.short, 2*chunk)
-	w.wantInvariants(w.url)
-}

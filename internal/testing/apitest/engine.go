@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -23,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -60,7 +60,12 @@ func setupEngine(t *testing.T, ns testenv.Server) *Engine {
 // SetupEngineOn is SetupEngine on a given NATS connection. It does not wait until the node is ready.
 func SetupEngineOn(t *testing.T, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
 	t.Helper()
-	pool := testenv.Pool(t)
+	return SetupEngineOver(t, testenv.Pool(t), nc, config, log...)
+}
+
+// SetupEngineOver is SetupEngineOn with a given database.
+func SetupEngineOver(t *testing.T, pool *pgxpool.Pool, nc *nats.Conn, config api.Config, log ...zap.Option) *Engine {
+	t.Helper()
 	e := &Engine{Bench: &Bench{T: t, Pool: pool, Store: database.New(pool)}}
 	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		Log:        zap.New(zapcore.NewNopCore(), log...),
@@ -206,16 +211,4 @@ func (e *Engine) WantOwner(
 	if g := e.Until(run, state, reason, says...); g.Owner != owner {
 		e.Errorf("it is %s's turn; want %s: %+v", g.Owner, owner, g)
 	}
-}
-
-// UntilCollected polls a collector until is returns true.
-func (e *Engine) UntilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
-	e.Helper()
-	view := &collector.CollectorView{}
-	Eventually(e.T, "the collector is as wanted", func() bool {
-		*view = collector.CollectorView{}
-		e.Read("/collectors/"+name, view)
-		return is(view)
-	})
-	return view
 }

@@ -19,7 +19,7 @@ type Cluster struct {
 func Postgres(t testing.TB) *Cluster {
 	t.Helper()
 	c := &Cluster{config: embedded.PostgresConfig{
-		DataDir: tempDir(t), NoRestart: true, Bound: true,
+		DataDir: Dir(t), NoRestart: true, Bound: true,
 		Settings: map[string]string{"shared_buffers": "32MB", "max_connections": "100"},
 	}}
 	if err := newCluster(t.Context(), c.config.DataDir); err != nil {

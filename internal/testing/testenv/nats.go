@@ -182,8 +182,9 @@ func Dial(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// tempDir is t.TempDir with a path short enough for a socket.
-func tempDir(t testing.TB) string {
+// Dir is t.TempDir with a path short enough for a socket, and through which the user of a PostgreSQL gets when root
+// runs the tests.
+func Dir(t testing.TB) string {
 	t.Helper()
 	dir, err := clusterDir()
 	if err != nil {

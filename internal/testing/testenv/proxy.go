@@ -4,9 +4,12 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Proxy forwards TCP connections to a target and breaks them on demand. It is safe for concurrent use.
@@ -52,6 +55,20 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	p.running.Go(p.accept)
 	t.Cleanup(p.close)
 	return p
+}
+
+// Through returns the URL of a database that leads through a proxy.
+func Through(t testing.TB, database string) (through string, p *Proxy) {
+	t.Helper()
+	to, err := pgconn.ParseConfig(database)
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	_, address := pgconn.NetworkAddress(to.Host, to.Port)
+	p = NewProxy(t, address)
+	at := url.URL{Scheme: "postgres", User: url.UserPassword(to.User, to.Password), Host: p.Addr(), Path: to.Database,
+		RawQuery: "sslmode=disable"}
+	return at.String(), p
 }
 
 // Addr returns the host:port that clients connect to.

@@ -26,7 +26,7 @@ func (c *Cluster) Standby(t testing.TB, synchronous bool) (standby *Cluster, rep
 		fatal(t, err)
 	}
 	config := c.config
-	config.DataDir, config.Settings = tempDir(t), maps.Clone(c.config.Settings)
+	config.DataDir, config.Settings = Dir(t), maps.Clone(c.config.Settings)
 	standby = &Cluster{config: config}
 	standby.stopAtEnd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
@@ -57,7 +57,7 @@ func (c *Cluster) Promote(t testing.TB) {
 // Backup copies the running cluster. restore replaces the cluster by the copy, while the server is down.
 func (c *Cluster) Backup(t testing.TB) (restore func()) {
 	t.Helper()
-	dir := filepath.Join(tempDir(t), "copy", "cluster")
+	dir := filepath.Join(Dir(t), "copy", "cluster")
 	if err := c.server.Backup(t.Context(), dir); err != nil {
 		fatal(t, err)
 	}

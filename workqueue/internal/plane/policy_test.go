@@ -141,26 +141,6 @@ func TestBisectOfADeadlyItemTakesFewRounds(t *testing.T) {
 	}
 }
 
-// However many items are poison: they fail, the others are done, and it comes to an end.
-func TestBisectIsolatesManyPoisonItems(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		size := rapid.IntRange(2, 5000).Draw(t, "size")
-		p := Policy{MaxAttempts: rapid.IntRange(1, 4).Draw(t, "attempts")}
-		first := rapid.IntRange(0, size-2).Draw(t, "first")
-		poison := bitfield.Of(first, first+1) // two adjacent ones
-		for _, bit := range rapid.SliceOfN(rapid.IntRange(0, size-1), 0, 10).Draw(t, "more") {
-			poison.Add(bit)
-		}
-		n := poison.Count()
-		out := isolate(t, p, size, poison, always(workqueue.CauseFailure, rapid.Bool().Draw(t, "hopeless")))
-		if limit := n * (p.MaxAttempts + 2*bits.Len(uint(size-1))); out.slices > limit || out.failed != n ||
-			out.done != size-n {
-			t.Fatalf("%+v of %d items, %d of them poison; want at most %d slices", out, size, n, limit)
-		}
-	})
-}
-
 // A silence without evidence costs no one an attempt: a chunk is tried whole once and then halved, and what stands
 // alone is reissued.
 func TestSilenceCostsNobodyAnAttempt(t *testing.T) {

@@ -91,12 +91,21 @@ async function persist(method, path, options, key) {
   }
 }
 
+const digits = (number) => number.replace(/e.*/i, "").replace(/[-.]/g, "").replace(/^0+|0+$/g, "");
+
+/** exactly parses JSON; numbers of items with more digits than a JavaScript number has are kept as written. */
+export function exactly(text) {
+  if (!JSON.rawJSON || !/[\d.]{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (name, value, { source }) =>
+    typeof value === "number" && digits(source) !== digits(String(value)) ? JSON.rawJSON(source) : value);
+}
+
 async function parse(answer) {
   if (answer.status === 204) return null;
   const text = await answer.text();
   if (text === "") return null;
   try {
-    return JSON.parse(text);
+    return exactly(text);
   } catch {
     throw new ApiError(answer.status, { title: "Not understood", detail: "The answer is no JSON." });
   }

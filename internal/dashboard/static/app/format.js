@@ -53,6 +53,9 @@ export function duration(seconds) {
   return two(Math.floor(s / 86400), "d", Math.floor(s % 86400 / 3600), "h");
 }
 
+// zoned adds the zone of this browser to a time of day.
+export const zoned = (text) => (/^\d\d:\d\d$/.test(text) ? `${text} ${Intl.DateTimeFormat().resolvedOptions().timeZone}` : text);
+
 // timed names the generation that a rerun run's time covers: only one.
 export const timed = (run) => (run.generation > 1 ? (run.finished_at ? "last generation" : "this generation") : "");
 

@@ -1,5 +1,5 @@
 // Uploads with progress, which fetch does not report.
-import { BASE, ApiError, toLogin } from "./api.js";
+import { BASE, ApiError, exactly, toLogin } from "./api.js";
 
 const again = [500, 2000, 5000]; // ms; the delays of retries after a broken connection
 
@@ -41,7 +41,7 @@ function once(path, file, type, onProgress, control) {
     request.onload = () => {
       let body = {};
       try {
-        body = JSON.parse(request.responseText);
+        body = exactly(request.responseText);
       } catch { /* not an answer of the API: use the status */ }
       if (request.status >= 200 && request.status < 300) return done({ status: request.status, body });
       if (request.status === 401) toLogin(path);

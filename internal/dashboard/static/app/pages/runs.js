@@ -7,8 +7,8 @@ import {
 import { Link, go, setQuery } from "../router.js";
 import { useKeys } from "../keys.js";
 import { query as parameters } from "../api.js";
-import { forecastText } from "../parts/forecast.js";
-import { num, percent, plural, shortId, short, timed } from "../format.js";
+import { dueText, forecastText } from "../parts/forecast.js";
+import { clock, num, percent, plural, shortId, short, timed } from "../format.js";
 import { liveRuns } from "../live.js";
 import { session } from "../session.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
@@ -167,6 +167,12 @@ function Reason({ run }) {
 }
 
 function Took({ run }) {
+  const due = run.done_by && run.state !== "cancelled" && dueText(run);
+  return html`<${Ends} run=${run} />${run.done_by && (!run.finished_at || due !== "in time") && html`<span
+      class=${"under" + (run.at_risk ? " bad-text" : "")} data-test="done-by">done by ${clock(run.done_by)}${due && `, ${due}`}</span>`}`;
+}
+
+function Ends({ run }) {
   if (run.finished_at) {
     return html`<span title="It took"><${Duration}
       seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>${

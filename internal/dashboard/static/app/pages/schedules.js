@@ -52,24 +52,24 @@ function Schedule({ name, editing, onApplied, reload }) {
   const one = useLoad(path, [], { every: 3 });
   const s = one.data;
   const next = useLoad(path + "/next?count=20", [s?.version, s?.state, s?.last_due]);
-  const fires = useLoad(path + "/fires", [], { every: 3 });
-  const act = posting("schedule", name, () => [one, fires, { reload }].forEach((load) => load.reload()));
+  const occurrences = useLoad(path + "/history", [], { every: 3 });
+  const act = posting("schedule", name, () => [one, occurrences, { reload }].forEach((load) => load.reload()));
   return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Running runs continue." act=${act}
       subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}
       pauses="It starts nothing until it is resumed" resumes="It continues"
       deletes="It starts nothing more. Running runs continue, and its history is kept."
       more=${{ what: "run-now", icon: "play", label: "Run now", says: "The leader starts a run" }}>
-    <div class="plan"><div class="column"><${Fires} load=${fires}/><${SourceCard} kind="schedule" text=${s?.source}/></div>
+    <div class="plan"><div class="column"><${Occurrences} load=${occurrences}/><${SourceCard} kind="schedule" text=${s?.source}/></div>
       <${Times} load=${next} paused=${s?.state === "paused"}/></div><//>`;
 }
 
-function Fires({ load }) {
+function Occurrences({ load }) {
   return html`<${Card} flush title="History"><${ErrorBox} error=${load.error} retry=${load.reload}/>
-    ${load.data && html`<${Table} caption="Due times, newest first" test="fires" rows=${load.data.fires || []} rowKey=${(f) => f.due_at + f.kind}
-      columns=${fireColumns} empty=${html`<${Empty} title="None has come yet"/>`}/>`}<//>`;
+    ${load.data && html`<${Table} caption="Due times, newest first" test="occurrences" rows=${load.data.occurrences || []} rowKey=${(f) => f.due_at + f.kind}
+      columns=${occurrenceColumns} empty=${html`<${Empty} title="None has come yet"/>`}/>`}<//>`;
 }
 
-/** Why explains a fire's state, and when it continues if known. */
+/** Why explains an occurrence's state, and when it continues if known. */
 function Why({ of: f }) {
   const start = new Date(f.start_at);
   const waits = f.state === "due" && start > new Date(f.due_at);
@@ -81,7 +81,7 @@ function Why({ of: f }) {
   return parts.map((part) => html`<span class="under">${part}</span>`);
 }
 
-const fireColumns = [
+const occurrenceColumns = [
   { key: "due", title: "Due", class: "nowrap", render: (f) => html`${clock(f.due_at, { date: true })}${f.kind === "now" && html`<span class="under">asked for by <${Text} max=${40}>${f.asked_by}<//></span>`}` },
   { key: "state", title: "State", render: (f) => html`<${Badge} tone=${tones[f.state]}>${f.state}<//><${Why} of=${f}/>` },
   { key: "run", title: "Run", align: "right", render: (f) => (f.run && f.run_state ? html`<${Link} to=${"/runs/" + f.run}>${inert(f.run_state)}<//>` : html`<span class="muted">${f.run ? "gone" : "–"}</span>`) },

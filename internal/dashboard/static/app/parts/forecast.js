@@ -23,19 +23,42 @@ export function forecastText(forecast, now = new Date()) {
   return { value: "not yet", more: inert(why, 160) };
 }
 
-const REST = 300; // ms without a keystroke before the request
+// dueText says whether a run will be done by its time, or was.
+export function dueText(run) {
+  const late = (new Date(run.finished_at ?? run.at ?? Date.now()) - new Date(run.done_by)) / 1000;
+  if (late > 0) return `${duration(late)} late`;
+  if (run.finished_at) return run.state === "completed" ? "in time" : false;
+  if (run.at_risk) return `will be ${run.at_risk.late} late`;
+  return run.gentle ? "gently" : false;
+}
 
-/** Supposed says when a run would end if a setting were changed; nothing is. */
+const REST = 150; // ms before a request
+
+/** sideBySide places forecasts on one line from 0 to 100; null: one of them has no time. */
+export function sideBySide({ at, variants }) {
+  const all = variants.map((v) => v.forecast);
+  if (!all.every((f) => f.p50)) return null;
+  const [from, end] = [new Date(at), Math.max(...all.map((f) => new Date(f.p90)))];
+  const share = (t) => (100 * (new Date(t) - from)) / Math.max(end - from, 1);
+  return all.map((f) => ({ low: share(f.p10), middle: share(f.p50), high: share(f.p90) }));
+}
+
+/** Supposed says when a run would end if a setting were changed; nothing is. It follows a slider being dragged. */
 export function Supposed({ run, change }) {
-  const [rested, setRested] = useState("");
+  const [asked, setAsked] = useState("");
+  const { data, loading, error } = useLoad(asked && `/runs/${segment(run.id)}/forecast${query({ change: asked })}`);
   useEffect(() => {
-    const timer = setTimeout(() => setRested(change), REST);
+    if (loading && asked) return undefined; // one after the other, so that each is seen
+    const timer = setTimeout(() => setAsked(change), REST);
     return () => clearTimeout(timer);
-  }, [change]);
-  const { data, loading, error } = useLoad(rested && `/runs/${segment(run.id)}/forecast${query({ change: rested })}`);
-  if (!data || loading || error || rested !== change) return null; // the old number's end is not the new one's
-  const { value, more } = forecastText(data.variants[1].forecast);
-  return html`<small class="muted" role="status" data-test="supposed">would end: ${value}${more && ` (${more})`}</small>`;
+  }, [change, loading]);
+  if (!data || error) return null;
+  const { changes, forecast } = data.variants[1];
+  const { value, more } = forecastText(forecast);
+  const drawn = sideBySide(data);
+  return html`<div class="supposed" role="status" data-test="supposed"><small class="muted">${inert(changes[0], 80)}: would end ${value}${more && ` (${more})`}</small>
+    ${drawn && html`<svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">${drawn.map((b, i) => html`<g class=${i ? "then" : "now"}>
+      <rect x=${b.low} y=${6 * i} width=${Math.max(b.high - b.low, 0.5)} height="4" /><rect class="middle" x=${b.middle - 0.25} y=${6 * i} width="0.5" height="4" /></g>`)}</svg>`}</div>`;
 }
 
 const [WIDTH, HEIGHT] = [600, 90];

@@ -4,7 +4,7 @@ import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time
 import { BASE, api, segment } from "../api.js";
 import { awaited, notify, possible } from "../notify.js";
 import { mayResume, resume } from "../runs/actions.js";
-import { forecastText } from "../parts/forecast.js";
+import { dueText, forecastText } from "../parts/forecast.js";
 import { clock, duration, inert, num, percent, plural, short, timed } from "../format.js";
 
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
@@ -140,15 +140,6 @@ export function Numbers({ run }) {
     ${!ended(run) && foretold.bound_by && html`<p class="muted" data-test="bound-by"><${Text} max=${300}>${foretold.bound_by}<//></p>`}
     ${!ended(run) && run.at_risk?.fix && html`<p class="muted" data-test="fix">Enough to be in time: <${Text} max=${300}>${run.at_risk.fix.text}<//></p>`}
   </section>`;
-}
-
-// dueText says whether a run will be done by its time, or was.
-function dueText(run) {
-  const late = (new Date(run.finished_at ?? run.at) - new Date(run.done_by)) / 1000;
-  if (late > 0) return `${duration(late)} late`;
-  if (ended(run)) return run.state === "completed" ? "in time" : false;
-  if (run.at_risk) return `will be ${run.at_risk.late} late`;
-  return run.gentle ? "gently" : false;
 }
 
 // failedShare is the share of failed items, and how many of them are accepted.

@@ -3,13 +3,13 @@ import { html, useEffect, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
 import { can, mayNot } from "../session.js";
-import { inert, num } from "../format.js";
+import { inert, num, zoned } from "../format.js";
 import { Supposed } from "../parts/forecast.js";
 
 const fields = [
   { name: "chunk", text: "Items in a request", unit: "items", auto: true, least: 1, most: 8192, steps: [0.5, 2] },
-  { name: "in_flight", text: "Requests in flight", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2] },
-  { name: "rate", text: "Rate limit", unit: "items/s", auto: false, least: 0, most: 1e9, zero: "no limit", steps: [0.5, 2] },
+  { name: "in_flight", text: "Requests in flight", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2], slides: true },
+  { name: "rate", text: "Rate limit", unit: "items/s", auto: false, least: 0, most: 1e9, zero: "no limit", steps: [0.5, 2], slides: true },
 ];
 
 /** parse parses a field's text: a number, auto or no limit. Returns {value} or {error}. */
@@ -41,7 +41,7 @@ export function Pacing({ run, step, onStep }) {
     ${fields.map((f) => html`<${Knob} key=${name + f.name} run=${run} step=${of} field=${f} several=${several} />`)}
     <div class="pacing-run">
       <${Knob} key="priority" run=${run}
-          field=${{ name: "priority", text: "Priority", unit: "", least: -1e9, most: 1e9, by: [-1, 1] }}
+          field=${{ name: "priority", text: "Priority", unit: "", least: -1e9, most: 1e9, by: [-1, 1], slides: true }}
           value=${String(run.priority)} />
       <${Knob} key="max_failed" run=${run}
           field=${{ name: "max_failed", text: "Pause when more fail", unit: limitUnit(run), free: true, placeholder: "none" }}
@@ -62,12 +62,15 @@ function Knob({ run, step, field, value, several = false }) {
   const [editing, setEditing] = useState(false);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
+  const [slide, setSlide] = useState(0); // of the slider, from where the setting is
   useEffect(() => { if (!editing) setText(now); }, [now, editing]);
 
   const send = async (wanted, before = now, undo = false) => {
-    const parsed = field.free ? { value: wanted.trim() || "none" } : parse(field, wanted);
+    const parsed = field.free ? { value: zoned(wanted.trim()) || "none" } : parse(field, wanted);
     setError(parsed.error ?? "");
     if (parsed.error) return;
+    setSlide(0);
+    setEditing(false);
     setBusy(true);
     try {
       const body = { [field.name]: parsed.value };
@@ -84,6 +87,13 @@ function Knob({ run, step, field, value, several = false }) {
   const typed = (e) => {
     setText(e.currentTarget.value);
     setError("");
+    setSlide(0);
+  };
+  const slid = (e) => {
+    const at = Number(e.currentTarget.value);
+    setSlide(at);
+    setText(at === 0 ? now : slidTo(field, now, at, step, run));
+    setEditing(at !== 0);
   };
   const commit = () => {
     setEditing(false);
@@ -97,6 +107,7 @@ function Knob({ run, step, field, value, several = false }) {
       setText(now);
       setEditing(false);
       setError("");
+      setSlide(0);
       e.currentTarget.blur();
     }
   };
@@ -116,7 +127,7 @@ function Knob({ run, step, field, value, several = false }) {
           inputmode=${field.auto || field.free ? "text" : "decimal"}
         aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined}
             title=${mayNot("operator") || undefined}
-        onFocus=${() => setEditing(true)} onInput=${typed} onBlur=${commit} onKeyDown=${keys}
+        onFocus=${() => setEditing(true)} onInput=${typed} onBlur=${() => slide === 0 && commit()} onKeyDown=${keys}
             data-test=${"set-" + field.name} />
       <span class="knob-unit muted"
           id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
@@ -125,6 +136,10 @@ function Knob({ run, step, field, value, several = false }) {
         onClick=${() => send(now === "auto" ? String(step.settings[field.name]) : "auto")}
             data-test=${`${field.name}-auto`}>auto</button>`}
     </div>
+    ${field.slides && !off && run.state === "running" && html`<div class="knob-row">
+      <input type="range" min="-24" max="24" value=${slide} onInput=${slid} onKeyDown=${keys} disabled=${busy}
+          aria-label=${`Suppose another ${field.text}`} aria-valuetext=${text || field.zero} data-test=${"slide-" + field.name} />
+      ${slide !== 0 && html`<button type="button" class="btn small" disabled=${busy} onClick=${() => send(text)} data-test=${"slid-" + field.name}>Set ${text}</button>`}</div>`}
     ${editing && !off && supposed !== null && html`<${Supposed} run=${run} change=${supposed} />`}
     ${error && html`<p class="field-error" role="alert"><bdi>${inert(error, 300)}</bdi></p>`}
   </div>`;
@@ -135,6 +150,14 @@ export function supposing(run, step, field, now, text) {
   const { value } = field.free ? {} : parse(field, text);
   if (run.state !== "running" || typeof value !== "number" || text.trim() === now) return null;
   return `${step ? `${step.name}.` : ""}${field.name}=${value}`;
+}
+
+/** slidTo is the text of a field whose slider is at -24 to 24: up to an eighth or eight times of what it has now. */
+export function slidTo(field, now, at, step, run) {
+  if (field.by) return String(Number(now) + at);
+  const has = Number(now) || (field.name === "rate" ? run.rate : step.slices_in_flight) || 8;
+  const to = Math.min(field.most, Math.max(field.least, has * 2 ** (at / 8)));
+  return String(field.name === "rate" ? Number(to.toPrecision(3)) : Math.max(1, Math.round(to)));
 }
 
 function nudges(field, now, step) {

@@ -91,4 +91,4 @@ export function Rows({ rows, columns, keyColumn }) {
   </table></div>`;
 }
 
-const isRecord = (v) => v !== null && typeof v === "object" && !Array.isArray(v);
+const isRecord = (v) => v !== null && typeof v === "object" && !Array.isArray(v) && !JSON.isRawJSON?.(v);

@@ -1,5 +1,6 @@
 // The settings of a start: labels, encoding, and which one an error is about.
 import { query } from "../api.js";
+import { zoned } from "../format.js";
 
 export const blank = {
   what: "plan", plan: "", endpoint: "", key: "", name: "", chunk: "", in_flight: "", rate: "", max_failed: "", fail_fast: "", canary: "",
@@ -24,12 +25,13 @@ export const more = [
   ["retry_backoff", "First retry after", "1s", "doubled each time"],
   ["timeout", "Time for a request", "as the plan says", "like 30s or 12m"],
   ["priority", "Priority", "0", "greater goes first"],
-  ["done_by", "Done by", "none", "like 06:00 Europe/Berlin; the pace follows"],
+  ["done_by", "Done by", "none", "like 06:00, by the clock here; the pace follows"],
 ];
 
 export function path(form, file, { dryRun = false, key = "" } = {}) {
   const plain = {};
   for (const [name] of [...pacing, ...care, ...more]) plain[name] = form[name].trim();
+  plain.done_by = zoned(plain.done_by);
   if (Number(form.canary) > 0) plain.canary_auto_approve = form.canary_auto_approve ? "true" : "";
   return "/runs" + query({
     ...plain, name: form.name.trim(), key: form.key, on_duplicate: form.on_duplicate, source: file.name,

@@ -25,7 +25,7 @@ export function Duration({ seconds }) {
 export function Text({ children, max = 0, class: extra = "", code = false }) {
   const text = Array.isArray(children) ? children.filter((c) => c || c === 0).join("") : children;
   const shown = inert(text, max);
-  const title = max > 0 && String(text ?? "").length > max ? inert(text, 2000) : undefined;
+  const title = max > 0 && (typeof text === "object" ? inert(text) : String(text ?? "")).length > max ? inert(text, 2000) : undefined;
   return html`<bdi class=${(code ? "code " : "") + extra} title=${title}>${shown}</bdi>`;
 }
 

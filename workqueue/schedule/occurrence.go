@@ -15,57 +15,57 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// FireKind is why a schedule fires.
-type FireKind string
+// OccurrenceKind is why a schedule occurrences.
+type OccurrenceKind string
 
-// The kinds of fire.
+// The kinds of occurrence.
 const (
-	FireDue FireKind = "due" // its time has come
-	FireNow FireKind = "now" // a user requested an immediate run
+	OccurrenceDue OccurrenceKind = "due" // its time has come
+	OccurrenceNow OccurrenceKind = "now" // a user requested an immediate run
 )
 
-// FireState is the state of a due time.
-type FireState string
+// OccurrenceState is the state of a due time.
+type OccurrenceState string
 
-// The states of a fire.
+// The states of an occurrence.
 const (
-	FireWaiting  FireState = "due"      // to be started at start_at
-	FireQueued   FireState = "queued"   // waits for an earlier run of the schedule
-	FireStarting FireState = "starting" // a leader is loading its items
-	FireStarted  FireState = "started"  // it has a run
-	FireSkipped  FireState = "skipped"  // deliberately: an earlier run was in progress, or an operator decided so
-	FireMissed   FireState = "missed"   // it could not be started before its deadline
-	FireFailed   FireState = "failed"   // it could not be started at all
+	OccurrenceWaiting  OccurrenceState = "due"      // to be started at start_at
+	OccurrenceQueued   OccurrenceState = "queued"   // waits for an earlier run of the schedule
+	OccurrenceStarting OccurrenceState = "starting" // a leader is loading its items
+	OccurrenceStarted  OccurrenceState = "started"  // it has a run
+	OccurrenceSkipped  OccurrenceState = "skipped"  // deliberately: an earlier run was in progress, or by an operator
+	OccurrenceMissed   OccurrenceState = "missed"   // it could not be started before its deadline
+	OccurrenceFailed   OccurrenceState = "failed"   // it could not be started at all
 )
 
-// FireKey names a fire. There is one of each kind for a due time, regardless of who takes it.
-type FireKey struct {
+// OccurrenceKey names an occurrence. There is one of each kind for a due time, regardless of who takes it.
+type OccurrenceKey struct {
 	Schedule string
 	Due      time.Time
-	Kind     FireKind
+	Kind     OccurrenceKind
 }
 
 // ScheduleKeys is the prefix of the idempotency keys of runs started by schedules, reserved for them.
 const ScheduleKeys = "schedule/"
 
-// RunKey returns the idempotency key of the run that the fire starts.
-func (k *FireKey) RunKey() string {
+// RunKey returns the idempotency key of the run that the occurrence starts.
+func (k *OccurrenceKey) RunKey() string {
 	key := ScheduleKeys + k.Schedule + "/" + k.Due.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
-	if k.Kind == FireNow {
+	if k.Kind == OccurrenceNow {
 		key += "/now"
 	}
 	return key
 }
 
-// Fire is a due time of a schedule and its state.
-type Fire struct {
-	Schedule string    `json:"schedule"`
-	Due      time.Time `json:"due_at"`
-	Kind     FireKind  `json:"kind" enum:"due,now"`
-	Version  int       `json:"version" doc:"of the schedule, when the time had come"`
-	State    FireState `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
-	Reason   string    `json:"reason,omitempty" doc:"why it is so"`
-	AskedBy  string    `json:"asked_by,omitempty" doc:"who started it with run-now"`
+// Occurrence is a due time of a schedule and its state.
+type Occurrence struct {
+	Schedule string          `json:"schedule"`
+	Due      time.Time       `json:"due_at"`
+	Kind     OccurrenceKind  `json:"kind" enum:"due,now"`
+	Version  int             `json:"version" doc:"of the schedule, when the time had come"`
+	State    OccurrenceState `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
+	Reason   string          `json:"reason,omitempty" doc:"why it is so"`
+	AskedBy  string          `json:"asked_by,omitempty" doc:"who started it with run-now"`
 
 	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
 
@@ -79,8 +79,8 @@ type Fire struct {
 	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
 }
 
-// Paused is not a state of a fire: it is shown for fires that wait for it, while it lasts.
-const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, schedule_occurrence.kind,
+// Paused is not a state of an occurrence: it is shown for occurrences that wait for it, while it lasts.
+const occurrenceColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, schedule_occurrence.kind,
     schedule_occurrence.version, schedule_occurrence.state,
     CASE WHEN schedule_occurrence.state IN ('due', 'queued') AND schedule_occurrence.kind = 'due'
               AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_occurrence.schedule AND p.state = 'paused')
@@ -91,37 +91,37 @@ const fireColumns = `schedule_occurrence.schedule, schedule_occurrence.due_at, s
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
 
-func scanFire(row pgx.CollectableRow) (f Fire, err error) {
+func scanOccurrence(row pgx.CollectableRow) (f Occurrence, err error) {
 	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
 		&f.DoneBy, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
 	return f, err
 }
 
-// FireFilter selects fires.
-type FireFilter struct {
+// OccurrenceFilter selects occurrences.
+type OccurrenceFilter struct {
 	Schedule string
-	State    FireState // empty: any
-	Before   time.Time // only due times before this one; zero: from the newest
-	Limit    int       // 1 to MaxFires; 0 means DefaultFires
+	State    OccurrenceState // empty: any
+	Before   time.Time       // only due times before this one; zero: from the newest
+	Limit    int             // 1 to MaxOccurrences; 0 means DefaultOccurrences
 }
 
-// The number of fires in one list.
+// The number of occurrences in one list.
 const (
-	DefaultFires = 100
-	MaxFires     = 500
+	DefaultOccurrences = 100
+	MaxOccurrences     = 500
 )
 
 // The primary key, backwards. Due times of both kinds in the same microsecond are practically impossible.
-const listFires = `
-SELECT ` + fireColumns + `
+const listOccurrences = `
+SELECT ` + occurrenceColumns + `
 FROM schedule_occurrence
 WHERE schedule = $1 AND ($2 = '' OR state = $2) AND ($3::timestamptz IS NULL OR due_at < $3)
 ORDER BY due_at DESC, kind
 LIMIT $4`
 
-// Fires lists a schedule's due times, newest first, also of a deleted schedule. more reports whether more follow.
-func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool, err error) {
-	limit := pg.Limit(f.Limit, DefaultFires, MaxFires)
+// Occurrences lists a schedule's due times, newest first, also of a deleted schedule. more reports whether more follow.
+func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (found []Occurrence, more bool, err error) {
+	limit := pg.Limit(f.Limit, DefaultOccurrences, MaxOccurrences)
 	if !pg.ValidText(f.Schedule) {
 		return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
 	}
@@ -129,11 +129,11 @@ func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool
 	if !f.Before.IsZero() {
 		before = &f.Before
 	}
-	fires, err = pg.Collect(ctx, s.db.Pool, scanFire, listFires, f.Schedule, string(f.State), before, limit+1)
+	found, err = pg.Collect(ctx, s.db.Pool, scanOccurrence, listOccurrences, f.Schedule, string(f.State), before, limit+1)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)
-	case len(fires) == 0:
+	case len(found) == 0:
 		var known bool
 		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule).Scan(&known); err != nil {
 			return nil, false, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
@@ -141,15 +141,15 @@ func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool
 		if !known {
 			return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
 		}
-	case len(fires) > limit:
-		return fires[:limit], true, nil
+	case len(found) > limit:
+		return found[:limit], true, nil
 	}
-	return fires, false, nil
+	return found, false, nil
 }
 
-// FireClaim is the right to start a fire's run in one attempt of a leader.
-type FireClaim struct {
-	FireKey
+// OccurrenceClaim is the right to start an occurrence's run in one attempt of a leader.
+type OccurrenceClaim struct {
+	OccurrenceKey
 	Lease   workqueue.Lease
 	Attempt int
 	DoneBy  *time.Time // when its run is to have ended; nil: whenever, or as its plan says
@@ -157,7 +157,7 @@ type FireClaim struct {
 
 // One already being started is begun again: by the successor of a dead leader, or by the same leader, which knows
 // what it is starting. The run's idempotency key prevents a second start.
-const beginFire = `
+const beginOccurrence = `
 UPDATE schedule_occurrence f
 SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = tranche_now(),
     reason = ''
@@ -167,13 +167,13 @@ WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
 RETURNING f.attempts, f.done_by`
 
-// BeginFire records that the leader starts a fire's run. ok is false if it was started, is not due, or is paused.
-func (s Store) BeginFire(
-	ctx context.Context, lease workqueue.Lease, key FireKey,
-) (claim FireClaim, ok bool, err error) {
-	claim = FireClaim{FireKey: key, Lease: lease}
+// BeginOccurrence records that the leader starts the run. ok is false if it was started, is not due, or is paused.
+func (s Store) BeginOccurrence(
+	ctx context.Context, lease workqueue.Lease, key OccurrenceKey,
+) (claim OccurrenceClaim, ok bool, err error) {
+	claim = OccurrenceClaim{OccurrenceKey: key, Lease: lease}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, beginFire, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
+		err := tx.QueryRow(ctx, beginOccurrence, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
 			Scan(&claim.Attempt, &claim.DoneBy)
 		if ok = err == nil; errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -186,22 +186,22 @@ func (s Store) BeginFire(
 	return claim, ok, nil
 }
 
-// FireEnd is the result of starting a fire, or of finding it waiting.
-type FireEnd struct {
-	State  FireState
-	Run    workqueue.RunID // of FireStarted
+// OccurrenceEnd is the result of starting an occurrence, or of finding it waiting.
+type OccurrenceEnd struct {
+	State  OccurrenceState
+	Run    workqueue.RunID // of OccurrenceStarted
 	Reason string          // human-readable
-	Again  time.Duration   // of FireWaiting and FireQueued: when to check it again
-	// StartAt is the exact time for that, by which fires are ordered with their due times. Nil: after Again.
+	Again  time.Duration   // of OccurrenceWaiting and OccurrenceQueued: when to check it again
+	// StartAt is the exact time for that, by which occurrences are ordered with their due times. Nil: after Again.
 	StartAt *time.Time
 	DoneBy  *time.Time // new deadline of its run; nil: unchanged
 }
 
-// errFireLost means that a fire is no longer this leader's to start.
-var errFireLost = errors.New("another leader has taken up the start of this run")
+// errOccurrenceLost means that an occurrence is no longer this leader's to start.
+var errOccurrenceLost = errors.New("another leader has taken up the start of this run")
 
 // $7 is the attempt; 0: a leader that found it waiting.
-const endFire = `
+const endOccurrence = `
 UPDATE schedule_occurrence
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
     start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, tranche_now() + $8::interval)
@@ -211,10 +211,10 @@ SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
 
-// EndFire saves the result of starting a fire or, with Attempt 0, of waiting. ok is false if its state changed.
-func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bool, err error) {
+// EndOccurrence saves the result of starting or, with Attempt 0, of waiting. ok is false if the state changed.
+func (s Store) EndOccurrence(ctx context.Context, claim OccurrenceClaim, end OccurrenceEnd) (ok bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, claim.Lease, func(ctx context.Context, tx pgx.Tx) error {
-		ok, err = writeFireEnd(ctx, tx, &claim, &end)
+		ok, err = writeEnd(ctx, tx, &claim, &end)
 		return err
 	})
 	if err != nil {
@@ -223,35 +223,35 @@ func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bo
 	return ok, nil
 }
 
-func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
-	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
+func writeEnd(ctx context.Context, tx pgx.Tx, claim *OccurrenceClaim, end *OccurrenceEnd) (ok bool, err error) {
+	tag, err := tx.Exec(ctx, endOccurrence, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
 		pg.Plain(end.Reason),
 		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
-	if end.State == FireFailed || end.State == FireMissed {
-		return true, addScheduleEvent(ctx, tx, workqueue.EventKind("schedule."+string(end.State)), &claim.FireKey, end.Run,
-			end.Reason)
+	if end.State == OccurrenceFailed || end.State == OccurrenceMissed {
+		kind := workqueue.EventKind("schedule." + string(end.State))
+		return true, addScheduleEvent(ctx, tx, kind, &claim.OccurrenceKey, end.Run, end.Reason)
 	}
 	return true, nil
 }
 
-// FireNote is why a fire waits.
-type FireNote struct {
-	FireKey
+// OccurrenceNote is why an occurrence waits.
+type OccurrenceNote struct {
+	OccurrenceKey
 	Was, Reason string
 }
 
-// Changes only the reason, and only of fires that still wait for the reason that was read.
-const noteFires = `
+// Changes only the reason, and only of occurrences that still wait for the reason that was read.
+const noteOccurrences = `
 UPDATE schedule_occurrence f SET reason = n.reason
 FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[]) AS n(schedule, due, kind, was, reason)
 WHERE f.schedule = n.schedule AND f.due_at = n.due AND f.kind = n.kind AND f.state IN ('due', 'queued')
   AND f.reason = n.was`
 
-// NoteFires saves why fires wait that are not being started. Leader work.
-func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []FireNote) error {
+// NoteOccurrences saves why occurrences wait that are not being started. Leader work.
+func (s Store) NoteOccurrences(ctx context.Context, lease workqueue.Lease, notes []OccurrenceNote) error {
 	var names, kinds, was, reasons []string
 	var due []time.Time
 	for i := range notes {
@@ -260,7 +260,7 @@ func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []Fir
 		was, reasons = append(was, n.Was), append(reasons, pg.Plain(n.Reason))
 	}
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, noteFires, names, due, kinds, was, reasons)
+		_, err := tx.Exec(ctx, noteOccurrences, names, due, kinds, was, reasons)
 		return err
 	})
 	if err != nil {
@@ -269,14 +269,14 @@ func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []Fir
 	return nil
 }
 
-// OfFire starts a run, under the leader's lease, in the transaction that records its fire, and not at all if another
-// leader took the fire over.
-func OfFire(r *start.LoadRequest, claim FireClaim) {
+// OfOccurrence starts a run, under the leader's lease, in the transaction that records its occurrence, and not if
+// another leader took the occurrence over.
+func OfOccurrence(r *start.LoadRequest, claim OccurrenceClaim) {
 	r.IdempotencyKey = claim.RunKey()
 	r.Sealing = func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
-		ok, err := writeFireEnd(ctx, tx, &claim, &FireEnd{State: FireStarted, Run: run})
+		ok, err := writeEnd(ctx, tx, &claim, &OccurrenceEnd{State: OccurrenceStarted, Run: run})
 		if err == nil && !ok {
-			err = errFireLost
+			err = errOccurrenceLost
 		}
 		if err != nil {
 			return err

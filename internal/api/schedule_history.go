@@ -20,7 +20,7 @@ import (
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.FireKey) runs.RunSettings {
+func settingsOfOccurrence(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.OccurrenceKey) runs.RunSettings {
 	set := runs.RunSettings{Params: r.Params, Overrides: spec.Settings, StartSettings: runs.StartSettings{
 		Endpoint: spec.Endpoint, PlanRef: spec.Plan, Key: r.Items.Key, Format: r.Items.Format,
 		Name: cmp.Or(r.RunName, spec.Name), IdempotencyKey: key.RunKey(), OnDuplicate: r.Items.OnDuplicate,
@@ -38,32 +38,29 @@ func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore
 	return set
 }
 
-// StartFire implements schedule.Starter: it does what a user's start does, for a fire of a schedule.
-func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+// StartOccurrence implements schedule.Starter: it does what a user's start does, for an occurrence of a schedule.
+func (s *scheduleRoutes) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	out := schedule.Started{}
 	resolved, err := job.Spec.Resolve(job.Claim.Due)
 	if err != nil {
 		return out, err
 	}
-	set := settingsOfFire(job.Spec, &resolved, job.Claim.FireKey)
+	set := settingsOfOccurrence(job.Spec, &resolved, job.Claim.OccurrenceKey)
 	if by := job.Claim.DoneBy; by != nil {
 		set.DoneBy = new(by.UTC().Format(time.RFC3339))
 	} else if job.Spec.Window.DoneBy != nil {
 		set.Gentle = nil // run-now has no time to be done by
 	}
-	if set.Zone, err = time.LoadLocation(job.Spec.Zone); err != nil {
-		return out, err
-	}
 	req, look, err := s.starts.Request(ctx, set, "schedule "+job.Claim.Schedule)
 	if err != nil {
 		return out, err
 	}
-	schedulestore.OfFire(&req, job.Claim)
+	schedulestore.OfOccurrence(&req, job.Claim)
 	contract, err := s.starts.ContractOf(ctx, &req)
 	if err != nil {
 		return out, err
 	}
-	rows, body, err := s.openFire(ctx, &set, &resolved.Items, look)
+	rows, body, err := s.openOccurrence(ctx, &set, &resolved.Items, look)
 	if err != nil {
 		return out, err
 	}
@@ -80,13 +77,13 @@ func (s *scheduleRoutes) StartFire(ctx context.Context, job schedule.Job) (sched
 		return out, err
 	}
 	if loaded.Existing { // the key was used by another start
-		_, err = schedulestore.New(s.Store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted,
-			Run: loaded.Run})
+		_, err = schedulestore.New(s.Store).EndOccurrence(ctx, job.Claim,
+			schedulestore.OccurrenceEnd{State: schedulestore.OccurrenceStarted, Run: loaded.Run})
 	}
 	return schedule.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
-func (s *scheduleRoutes) openFire(
+func (s *scheduleRoutes) openOccurrence(
 	ctx context.Context, set *runs.RunSettings, items *schedule.Items, look *gather.Items,
 ) (
 	rows *intake.Reader, body io.Closer, err error,
@@ -173,8 +170,8 @@ func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec)
 	if err != nil {
 		return nil, kernel.BadInput(err.Error())
 	}
-	set := settingsOfFire(spec, &resolved, schedulestore.FireKey{Schedule: spec.Name, Due: due,
-		Kind: schedulestore.FireDue})
+	set := settingsOfOccurrence(spec, &resolved, schedulestore.OccurrenceKey{Schedule: spec.Name, Due: due,
+		Kind: schedulestore.OccurrenceDue})
 	if err := set.Validate(); err != nil {
 		return nil, err
 	}
@@ -204,7 +201,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 	}
 	settings := spec.Settings
 	if spec.Window.DoneBy != nil {
-		settings.DoneBy = new("06:00") // a start fills in the real one
+		settings.DoneBy = new("06:00 UTC") // a start fills in the real one
 	}
 	_, err = settings.Over(plan)
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
