@@ -324,16 +324,25 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	} else if armed := Armed(text); r.format == CSV && armed != text {
 		cell, _ = row.AppendString(nil, []byte(armed)) // part of valid text
 	}
-	if r.isSheet() && (r.format == CSV || cell[0] != '"') && losesDigits(textOf(cell), textOf(have), kind) {
-		return nil, fmt.Errorf("it holds %s where the item has %s, so a spreadsheet may have dropped zeros or digits; "+
-			"format the cell as text in an export as xlsx, and enter it again, or correct it in an export as ndjson",
-			row.Quote(textOf(cell)), row.Quote(textOf(have)))
+	if err := r.checkDigits(cell, have, kind); err != nil {
+		return nil, err
 	}
 	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
 	if err == nil && (r.sameNumber(value, have) || bytes.Equal(value, have)) {
 		return have, nil
 	}
 	return value, err
+}
+
+// checkDigits refuses what a spreadsheet made of a value; a workbook's texts were typed as they are.
+func (r *restored) checkDigits(cell, have []byte, kind string) error {
+	made := r.format == CSV || r.format == XLSX && cell[0] != '"'
+	if made && losesDigits(textOf(cell), textOf(have), kind) {
+		return fmt.Errorf("it holds %s where the item has %s, so a spreadsheet may have dropped zeros or digits; "+
+			"format the cell as text in an export as xlsx, and enter it again, or correct it in an export as ndjson",
+			row.Quote(textOf(cell)), row.Quote(textOf(have)))
+	}
+	return nil
 }
 
 // losesDigits reports whether text is what a spreadsheet makes of shown by reading it as a number: without zeros and

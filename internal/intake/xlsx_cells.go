@@ -282,8 +282,8 @@ func (c *cells) number(of *cell, text string) (form, string, string) {
 	}
 	if !longNumber.MatchString(text) { // which some programs keep, and only rounding would change
 		if d, _ := parseDecimal(text); math.Abs(n) >= maxExact && len(d.digits) >= XLSXDigits {
-			return asText, text, "holds " + text + ", which a spreadsheet may have rounded; format the cell as text, and enter " +
-				"all digits"
+			return asText, text, "holds " + text + ", which a spreadsheet may have rounded; format the cell as text, and " +
+				"enter all digits"
 		}
 		n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', XLSXDigits, 64), 64) // it is one
 		verb := byte('f')
