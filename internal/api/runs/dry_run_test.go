@@ -91,6 +91,7 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 		"multipart":           {"", part(`{"endpoint":"echo"}`, apitest.Three), multi},
 		"multipart bad plan":  {"", part(`{"plan":"steps: 3"}`, apitest.Three), multi},
 		"multipart bad items": {"", part(`{"endpoint":"echo"}`, "id\n1\n1\n"), multi},
+		"multipart cut short": {"", strings.TrimSuffix(part(`{"endpoint":"echo"}`, apitest.Three), "--\r\n"), multi},
 		"multipart cut":       {"", part(`{"endpoint":"echo"}`, apitest.Three)[:150], multi},
 		"unknown setting":     {"colour=red&endpoint=echo", apitest.Three, ""},
 	} {

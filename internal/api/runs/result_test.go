@@ -35,6 +35,7 @@ func TestResultsAreInert(t *testing.T) {
 		"svg":  {"image/svg+xml", "application/octet-stream", ".bin"},
 		"odd":  {"text/html; charset=\"x", "application/octet-stream", ".bin"},
 		"text": {"text/plain; charset=utf-7", "text/plain; charset=utf-8", ".txt"},
+		"old":  {"text/csv; charset=ISO-8859-1", "text/csv; charset=iso-8859-1", ".csv"},
 		"pdf":  {"application/pdf", "application/pdf", ".pdf"},
 		"up":   {"IMAGE/PNG", "image/png", ".png"},
 	} {
