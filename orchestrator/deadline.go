@@ -28,16 +28,12 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		timed, cancel := context.WithTimeout(ctx, deadlineEvery)
 		defer cancel()
-		profiles, until, err := inspect.New(n.core.Store).Profiles(timed, profiled)
-		if err == nil && len(profiles) > 0 {
-			err = control.New(n.core.Store).KeepProfiles(timed, lease, profiles)
-		}
+		due, err := inspect.New(n.core.Store).Deadlines(timed)
 		if err != nil {
 			return deadlineEvery, err
 		}
-		profiled = until
-		due, err := inspect.New(n.core.Store).Deadlines(timed)
-		if err != nil || due == nil {
+		if due == nil {
+			profiled, err = n.keepProfiles(timed, lease, profiled)
 			return deadlineEvery, err
 		}
 		helped := false // one a turn, and time left to store
@@ -53,8 +49,22 @@ func (n *Node) deadlines() func(context.Context, workqueue.Lease) (time.Duration
 		for i := range paces {
 			err = errors.Join(err, n.setPace(timed, lease, &paces[i]))
 		}
-		return deadlineEvery, err
+		until, kept := n.keepProfiles(timed, lease, profiled)
+		profiled = until
+		return deadlineEvery, errors.Join(err, kept)
 	}
+}
+
+// keepProfiles stores what requests cost in runs that completed lately, and returns until when.
+func (n *Node) keepProfiles(ctx context.Context, lease workqueue.Lease, since time.Time) (time.Time, error) {
+	profiles, until, err := inspect.New(n.core.Store).Profiles(ctx, since)
+	if err == nil && len(profiles) > 0 {
+		err = control.New(n.core.Store).KeepProfiles(ctx, lease, profiles)
+	}
+	if err != nil {
+		return since, err
+	}
+	return until, nil
 }
 
 // setPace stores a pace that changed, or the risk of being late.

@@ -301,10 +301,11 @@ func (t *Table) If(holds bool, name, format string, args ...any) {
 
 // Text is fmt.Sprintf with the arguments formatted by [Cell], for %v.
 func Text(format string, args ...any) string {
+	cells := make([]any, len(args))
 	for i := range args {
-		args[i] = Cell(args[i])
+		cells[i] = Cell(args[i])
 	}
-	return fmt.Sprintf(format, args...)
+	return fmt.Sprintf(format, cells...)
 }
 
 // If is Text where the condition holds, else empty.

@@ -60,24 +60,26 @@ func (p *RunPace) Why() string {
 }
 
 const (
-	// The locks are taken in the order of all who lock steps; a run that has ended or has no time any more is left alone.
+	// The locks are taken in the order of all who lock steps. A run that has ended, or whose time was changed meanwhile, is
+	// left alone; the caller's time is rounded.
 	paceSteps = `
 UPDATE run_step st SET in_flight_cap = nullif(u.cap, 0), share = u.share
 FROM batchrun r, unnest($2::smallint[], $3::integer[], $4::smallint[]) AS u (step, cap, share)
-WHERE r.id = $1 AND r.state = 'running' AND r.done_by IS NOT NULL AND (r.gentle OR u.cap = 0)
-    AND st.run_id = $1 AND st.step = u.step`
+WHERE r.id = $1 AND r.state = 'running' AND abs(extract(epoch FROM r.done_by - $5::timestamptz)) <= 1
+    AND (r.gentle OR u.cap = 0) AND st.run_id = $1 AND st.step = u.step`
 
 	noteChange = `INSERT INTO endpoint_change (endpoint, what, before, after, reason) VALUES ($1, $2, $3, $4, $5)`
 
-	// Since when is kept while it holds. $4: the time may have been changed meanwhile; the caller's is rounded.
+	// Since when is kept while it holds.
 	setAtRisk = `
 UPDATE batchrun
-SET at_risk = CASE WHEN $3 THEN '{}' ELSE coalesce(at_risk, '{}') END || $2::jsonb || jsonb_build_object(
+SET at_risk = CASE WHEN $4 THEN '{}' ELSE coalesce(at_risk, '{}') END || $3::jsonb || jsonb_build_object(
     'since', coalesce(at_risk->'since', to_jsonb(tranche_now())))
-WHERE id = $1 AND state = 'running' AND abs(extract(epoch FROM done_by - $4::timestamptz)) <= 1
+WHERE id = $1 AND state = 'running' AND abs(extract(epoch FROM done_by - $2::timestamptz)) <= 1
 RETURNING generation`
 	clearAtRisk = `
-UPDATE batchrun SET at_risk = NULL WHERE id = $1 AND state = 'running' AND at_risk IS NOT NULL
+UPDATE batchrun SET at_risk = NULL
+WHERE id = $1 AND state = 'running' AND abs(extract(epoch FROM done_by - $2::timestamptz)) <= 1 AND at_risk IS NOT NULL
 RETURNING generation`
 )
 
@@ -96,7 +98,8 @@ INSERT INTO step_profile (plan, step, endpoint, at, cost)
 SELECT DISTINCT ON (u.plan, u.step, u.endpoint) u.*
 FROM jsonb_to_recordset($1) AS u (plan text, step text, endpoint text, at timestamptz, cost jsonb)
 ORDER BY u.plan, u.step, u.endpoint, u.at DESC
-ON CONFLICT (plan, step, endpoint) DO UPDATE SET at = excluded.at, cost = excluded.cost`
+ON CONFLICT (plan, step, endpoint) DO UPDATE SET at = excluded.at, cost = excluded.cost
+WHERE step_profile.at <= excluded.at`
 
 	dropProfiles = `DELETE FROM step_profile WHERE at < tranche_now() - interval '400 days'`
 )
@@ -157,7 +160,7 @@ func (p *RunPace) setSteps(ctx context.Context, tx pgx.Tx) (changed bool, err er
 	if _, err := tx.Exec(ctx, lockStepsOfRun, p.Run); err != nil {
 		return false, fmt.Errorf("lock steps: %w", err)
 	}
-	if tag, err := tx.Exec(ctx, paceSteps, p.Run, steps, caps, shares); err != nil || tag.RowsAffected() == 0 {
+	if tag, err := tx.Exec(ctx, paceSteps, p.Run, steps, caps, shares, p.DoneBy); err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
 	why := pg.Plain(p.Why())
@@ -177,14 +180,14 @@ func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
 	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // in time, but not by enough to withdraw it
 		return nil
 	}
-	statement, args := clearAtRisk, []any{p.Run}
+	statement, args := clearAtRisk, []any{p.Run, p.DoneBy}
 	if p.Risk != nil {
 		p.Risk.Late = LateText(p.Risk.Ends.Sub(p.DoneBy))
 		doc, err := json.Marshal(p.Risk)
 		if err != nil {
 			return err
 		}
-		statement, args = setAtRisk, append(args, doc, p.Looked, p.DoneBy)
+		statement, args = setAtRisk, append(args, doc, p.Looked)
 	}
 	gen, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Generation], statement, args...)
 	if err != nil || len(gen) == 0 || (p.Risk != nil) == p.WasAtRisk {

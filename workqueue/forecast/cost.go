@@ -96,7 +96,9 @@ func Measure(requests []Request, earlier bool) Cost {
 	}
 	c.Requests, c.Instances, c.Chunk, c.Again = len(ended), len(instances), items/firsts, min(again/items, 9)
 	var mean float64
-	c.Stays, mean = stays(slices.Concat(ended, live))
+	if c.Stays, mean = stays(slices.Concat(ended, live)); mean <= 0 {
+		return Cost{}
+	}
 	c.Slot = mean * float64(len(ended)) / items
 	for _, q := range c.Stays {
 		c.Vary += (q/mean - 1) * (q/mean - 1) / float64(len(c.Stays))
@@ -115,10 +117,16 @@ func Measure(requests []Request, earlier bool) Cost {
 	return c
 }
 
-// usual drops odd requests, if others have ended.
+// usual drops odd requests, if enough others have ended.
 func usual(requests []Request) []Request {
 	kept := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Odd })
-	if slices.ContainsFunc(kept, func(r Request) bool { return !r.Live }) {
+	ended, first := 0, false
+	for _, r := range kept {
+		if !r.Live {
+			ended, first = ended+1, first || r.First
+		}
+	}
+	if first && ended >= leastRequests {
 		return kept
 	}
 	return requests

@@ -140,11 +140,12 @@ func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 	return out
 }
 
-// completedLately is the steps of at most $2 runs that completed after $1, the oldest first, by run_event_completed.
+// completedLately is the steps of at most $2 runs that completed for the first time after $1, the oldest first, by
+// run_event_completed. One that is committed late is left out.
 const completedLately = `
 WITH completed AS MATERIALIZED (
     SELECT e.at, r.id, r.plan FROM run_event e JOIN batchrun r ON r.id = e.run_id
-    WHERE e.kind = 'completed'
+    WHERE e.kind = 'completed' AND e.generation = 1
       AND e.at > greatest($1, (SELECT max(at) FROM step_profile), tranche_now() - interval '1 day')
     ORDER BY e.at LIMIT $2)
 SELECT c.at, c.id, c.plan, st.step, st.name, st.endpoint FROM completed c JOIN run_step st ON st.run_id = c.id

@@ -29,6 +29,8 @@ const (
 	restShare = 10
 	// maxRest is for how long a reading is kept at most, and how long one may take.
 	maxRest = 15 * time.Second
+	// staleReading is from when on a reading is not told any more, if no newer one could be made.
+	staleReading = 5 * time.Minute
 	// measuredRequests is how many of an endpoint's newest requests are used to measure cost.
 	measuredRequests = 1000
 	// staleAfter is how long a run's requests are representative.
@@ -80,9 +82,9 @@ ORDER BY r.other, r.id, st.step`
 // counts as new, and what ended in it is odd.
 const newestRequests = `
 SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8,
-    w.cause = 'ready' OR coalesce(p.breaker = 'closed' AND w.created_at < p.breaker_since, false), w.ended_at IS NULL,
-    CASE p.breaker WHEN 'open' THEN w.ended_at IS NULL OR w.ended_at >= p.breaker_since
-        WHEN 'closed' THEN coalesce(w.ended_at < p.breaker_since, false) ELSE false END,
+    w.cause = 'ready' OR coalesce(w.created_at < o.closed AND coalesce(w.ended_at, o.closed) >= o.closed, false),
+    w.ended_at IS NULL,
+    coalesce(coalesce(w.ended_at, tranche_now()) >= o.opened AND coalesce(w.ended_at < o.closed, o.closed IS NULL), false),
     extract(epoch FROM least(greatest(w.created_at, CASE WHEN w.cause <> 'ready' THEN
         coalesce(w.sent_at, w.not_before) END), w.ended_at) - tranche_now())::float8,
     coalesce(extract(epoch FROM w.ended_at - tranche_now()), 0)::float8, coalesce(w.took, -1), coalesce(w.service, '')
@@ -92,7 +94,10 @@ FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL (
     UNION ALL
     (SELECT s.* FROM work_slice s WHERE s.endpoint = e.endpoint AND ` + plane.SliceInFlight + ` LIMIT $2)) w
 JOIN run_step st ON st.run_id = w.run_id AND st.step = w.step JOIN batchrun r ON r.id = w.run_id
-LEFT JOIN endpoint_pace p ON p.endpoint = w.endpoint
+LEFT JOIN LATERAL (
+    SELECT c.at AS opened, CASE p.breaker WHEN 'closed' THEN p.breaker_since END AS closed
+    FROM endpoint_pace p JOIN endpoint_change c USING (endpoint)
+    WHERE p.endpoint = w.endpoint AND c.what = 'breaker' AND c.after = 'open' ORDER BY c.id DESC LIMIT 1) o ON true
 WHERE w.state <> 'cancelled'`
 
 // databaseTime is that from which the seconds of the others count, so it is read first.
@@ -404,6 +409,9 @@ func (r *reading) usable(run *RunSummary) *attempt {
 	return last
 }
 
+// errWaited is that of a look whose turn did not come.
+var errWaited = errors.New("wait for a forecast")
+
 // look returns a recent reading of a run and those beside it, or reads them; nil: of all active runs. With an error
 // there may be an older one.
 func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
@@ -423,7 +431,7 @@ func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 	select {
 	case r.turn <- struct{}{}:
 	case <-timed.Done():
-		return nil, fmt.Errorf("wait for a forecast: %w", context.Cause(timed))
+		return nil, fmt.Errorf("%w: %w", errWaited, context.Cause(timed))
 	}
 	defer func() { <-r.turn }()
 	last := r.last.Load()
@@ -447,6 +455,9 @@ func (s Store) read(ctx context.Context, run *RunSummary, before *attempt) *atte
 	if next.f, next.err = readNetwork(ctx, s.db.Pool, named, most, nil, 0); next.err != nil {
 		if next.f = nil; before != nil {
 			next.f = before.f
+		}
+		if next.f != nil && time.Since(next.f.at) > staleReading {
+			next.f = nil
 		}
 		report := database.Kept[readings](s.db).report.Load()
 		if report != nil && !errors.Is(next.err, context.Canceled) && (before == nil || before.err == nil) {
@@ -487,6 +498,8 @@ func (f *foresight) of(r *RunSummary, err error) *forecast.Forecast {
 		told := f.known[i].Forecast
 		told.Made = &f.at
 		return &told
+	case errors.Is(err, errWaited):
+		return &forecast.Forecast{WhyNot: "other forecasts are being made; look again"}
 	case err != nil:
 		return &forecast.Forecast{WhyNot: "what it needs could not be read; the log of the node says why"}
 	case len(f.Runs) == foretold && !known:

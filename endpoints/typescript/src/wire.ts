@@ -278,8 +278,8 @@ function decode(encoding: string, data: Uint8Array): Uint8Array {
 /** @internal Writes JSON that all readers of the protocol accept; undefined becomes null. It throws otherwise. */
 export function writeJSON(value: unknown): string {
   const text = JSON.stringify(value) ?? 'null';
-  if (text.includes('null')) JSON.stringify(value, finite);
   if (text.length > MAX_RESULT) return text; // too large to be read
+  if (text.includes('null')) JSON.stringify(value, finite);
   if (text.includes('\\ud') && /(^|[^\\])(\\\\)*\\ud[89a-f]/.test(text)) {
     throw new Failure('lone_surrogate', 'it has half a character (a lone surrogate)');
   }

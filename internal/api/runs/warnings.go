@@ -32,6 +32,8 @@ func (s changes) warningsOf(ctx context.Context, id workqueue.RunID) []string {
 
 // late warns that a run will miss its done_by. Errors are ignored, as above.
 func late(ctx context.Context, db *database.DB, id workqueue.RunID) []string {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // the change is done, and its caller waits
+	defer cancel()
 	text, err := inspect.New(db).Lateness(ctx, id)
 	if err != nil || text == "" {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -172,7 +173,7 @@ func startedText(s *client.Started) string {
 }
 
 func planRefText(name string, version int) string {
-	return cli.EscapeControl(name) + cli.If(version > 0, "@%v", version)
+	return cli.EscapeControl(name) + cli.If(version > 0, "@%v", strconv.Itoa(version))
 }
 
 type runSettings struct {
