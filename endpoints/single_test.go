@@ -36,8 +36,7 @@ func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 	if err != nil {
 		return 0
 	}
-	n := testenv.Must(strconv.Atoi(string(msg.Data)))(b.t)
-	return n
+	return testenv.Must(strconv.Atoi(string(msg.Data)))(b.t)
 }
 
 // TestSuspectThatKillsTwiceIsGivenUp has services lose all they have while they run a request.

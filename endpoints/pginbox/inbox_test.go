@@ -64,8 +64,7 @@ func TestPrune(t *testing.T) {
 	if _, err := b.inbox.Prune(t.Context(), -time.Hour); err == nil {
 		t.Error("a negative age was taken")
 	}
-	n, err := b.inbox.Prune(t.Context(), 30*24*time.Hour)
-	check(t, err)
+	n := testenv.Must(b.inbox.Prune(t.Context(), 30*24*time.Hour))(t)
 	if n != 3 || b.remembered() != 2 {
 		t.Errorf("%d pruned, %d left", n, b.remembered())
 	}
@@ -74,8 +73,7 @@ func TestPrune(t *testing.T) {
 	if got := b.written(); got != 8 {
 		t.Errorf("%d effects", got)
 	}
-	n, err = b.inbox.Prune(t.Context(), 0)
-	check(t, err)
+	n = testenv.Must(b.inbox.Prune(t.Context(), 0))(t)
 	if n != 5 {
 		t.Errorf("%d pruned", n)
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestReturnIsReadAsItIsWritten(t *testing.T) {
@@ -213,8 +215,7 @@ func TestRequestCarriesParts(t *testing.T) {
 	if string(msg.Data) != want {
 		t.Errorf("got  %s\nwant %s", msg.Data, want)
 	}
-	r, err := ParseRequest(msg.Header, msg.Data, Limits{})
-	check(t, err)
+	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if want := []rawItem{
 		{17, "A", []byte("2"), Parts{{"accounts", Part{[]byte(`{"n":1}`), ""}}, {"logo", Part{[]byte{0, 1}, "image/png"}}}},
 		{18, "B", nil, Parts{}},

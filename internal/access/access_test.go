@@ -55,8 +55,7 @@ func TestSlots(t *testing.T) {
 	slots := access.NewSlots(2, 3)
 	var back []func()
 	for _, user := range []string{"ann", "ann", "bob"} {
-		giveBack, err := slots.Take(user)
-		testenv.NoError(t, err)
+		giveBack := testenv.Must(slots.Take(user))(t)
 		back = append(back, giveBack)
 	}
 	if _, err := slots.Take("eve"); !all(err) {

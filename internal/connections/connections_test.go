@@ -254,13 +254,11 @@ func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	dsn := testenv.EmptyDatabase(t)
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
-	c, err := Parse(filepath.Join(dir, "c.yaml"),
-		[]byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}"))
-	testenv.NoError(t, err)
+	c := testenv.Must(Parse(filepath.Join(dir, "c.yaml"),
+		[]byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}")))(t)
 	for name, want := range map[string]string{"a": "is a superuser, which no transaction", "b": ""} {
-		pool, err := c.Sources[name].Open(t.Context())
-		testenv.NoError(t, err)
-		_, err = pool.Exec(t.Context(), "CREATE TABLE x ()")
+		pool := testenv.Must(c.Sources[name].Open(t.Context()))(t)
+		_, err := pool.Exec(t.Context(), "CREATE TABLE x ()")
 		pool.Close()
 		said := c.Sources[name].Explain(err)
 		if want == "" {

@@ -41,11 +41,10 @@ func TestObstaclesOfTLS(t *testing.T) {
 		}
 		var nc *nats.Conn
 		w := &Wait{At: "here", NC: func() *nats.Conn { return nc }}
-		nc, err = endpoints.Connect(append(options, func(o *nats.Options) error {
+		nc = testenv.Must(endpoints.Connect(append(options, func(o *nats.Options) error {
 			o.Servers = []string{url + "://" + ns.Addr().String()}
 			return nil
-		}, w.Hear())...)
-		testenv.NoError(t, err)
+		}, w.Hear())...))(t)
 		t.Cleanup(nc.Close)
 		var o obstacle
 		limit := time.After(time.Minute)

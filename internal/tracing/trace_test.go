@@ -121,7 +121,7 @@ type statementStage = endpoints.Stage[query, string, endpoints.None, endpoints.N
 func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	t.Helper()
 	left := 1
-	loaded, err := w.node.Runs().Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded := testenv.Must(w.node.Runs().Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500,
 			InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}}},
 		func(item *startstore.LoadItem) error {
@@ -131,8 +131,7 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 			left--
 			item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
 			return nil
-		})
-	testenv.NoError(t, err)
+		}))(t)
 	return loaded.Run
 }
 
