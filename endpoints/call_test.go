@@ -454,9 +454,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 			}
 		}
 	}
-	if n := b.left(wire.StreamDead); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
+	testenv.Same(t, b.left(wire.StreamDead), 0, "dead letters")
 }
 
 func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {

@@ -268,9 +268,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 	b.opts.Password = "p"
 	b.start()
 	eventually(t, "it is connected again", nc.IsConnected)
-	if n := logged.FilterMessageSnippet("refuses this user").Len(); n != 1 {
-		t.Errorf("%d refusals were logged; want the first only", n)
-	}
+	testenv.Same(t, logged.FilterMessageSnippet("refuses this user").Len(), 1, "refusals were logged")
 	t.Setenv("NATS_NKEY", filepath.Join(t.TempDir(), "no.seed"))
 	if _, err := Connect(); err == nil || !strings.Contains(err.Error(), "no.seed") {
 		t.Errorf("a missing file: %v", err)

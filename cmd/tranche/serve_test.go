@@ -132,9 +132,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	if err != nil || took > grace+slack {
 		t.Errorf("the stop took %s, %v; want %s: %s", took, err, grace, s.log.String())
 	}
-	if n := number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Errorf("%d runs are half loaded", n)
-	}
+	testenv.Same(t, number(`SELECT count(*) FROM batchrun`), 0, "runs are half loaded")
 	if n := number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL`); n != 0 {
 		t.Error("the session was not ended")
 	}

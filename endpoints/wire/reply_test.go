@@ -259,9 +259,7 @@ func TestCompressedBodies(t *testing.T) {
 	h[HeaderEncoding] = []string{EncodingZstd}
 	small := Compress(body)
 	reply := testenv.Must(ParseReply("tranche.reply.x", h, small, Limits{}))(t)
-	if len(reply.Slots) != benchChunk {
-		t.Errorf("%d slots", len(reply.Slots))
-	}
+	testenv.Same(t, len(reply.Slots), benchChunk, "slots")
 	_, err := ParseReply("tranche.reply.x", h, small, Limits{MaxBody: len(body) - 1})
 	var bad *MalformedError
 	if !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
@@ -283,9 +281,7 @@ func TestCompressedBodies(t *testing.T) {
 	r, err := ParseRequest(with(meta, HeaderEncoding, EncodingZstd), Compress([]byte(`{"items":[{"i":1,"k":"a","d":2}]}`)),
 		Limits{})
 	testenv.NoError(t, err)
-	if len(r.Items) != 1 {
-		t.Errorf("%d items", len(r.Items))
-	}
+	testenv.Same(t, len(r.Items), 1, "items")
 }
 
 // TestFramesThatDoNotSayTheirSize are what encoders of streams write.
@@ -524,9 +520,7 @@ func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 		if b.Reset("x", newMeta(), 1<<20); params == "" {
 			b.SetParams(nil)
 		}
-		if got := string(b.Msg().Data); got != `{"items":[]}` {
-			t.Errorf("without params: %s", got)
-		}
+		testenv.Same(t, string(b.Msg().Data), `{"items":[]}`, "without params")
 	}
 }
 

@@ -69,9 +69,7 @@ func TestPDF(t *testing.T) {
 		if len(pdf) > maxPDF {
 			t.Errorf("%s: %d bytes, want at most %d", name, len(pdf), maxPDF)
 		}
-		if n := bytes.Count(pdf, []byte("/Type /Page\n")); n != 1 {
-			t.Errorf("%s: %d pages, want 1", name, n)
-		}
+		testenv.Same(t, bytes.Count(pdf, []byte("/Type /Page\n")), 1, "%s: pages", name)
 		if bytes.Contains(pdf, []byte("/Subtype /Image")) {
 			t.Errorf("%s: there is an image; it is all to be vectors", name)
 		}
@@ -83,9 +81,7 @@ func TestPDF(t *testing.T) {
 		want := yearend.Printed{
 			Account: s.Account, Movements: s.Movements, Opening: s.Opening, In: s.In, Out: s.Out, Closing: s.Closing,
 		}
-		if printed != want {
-			t.Errorf("%s: %+v is printed, want %+v", name, printed, want)
-		}
+		testenv.Same(t, printed, want, "%s is printed", name)
 	}
 }
 

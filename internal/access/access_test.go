@@ -44,9 +44,7 @@ func TestRedact(t *testing.T) {
 		"a " + secret + " b " + secret: "a tr_… b tr_…",
 		"cut " + secret[:20] + ".":     "cut tr_….",
 	} {
-		if got := access.Redact(text); got != want {
-			t.Errorf("%q became %q; want %q", text, got, want)
-		}
+		testenv.Same(t, access.Redact(text), want, "%q became", text)
 	}
 }
 

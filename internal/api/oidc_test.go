@@ -49,9 +49,7 @@ func TestTabsLogInAtOnce(t *testing.T) {
 			t.Errorf("%s: the login ends with %d at %q", one.next, answer.StatusCode, answer.Header.Get("Location"))
 		}
 	}
-	if n := attempts(); n != 0 {
-		t.Errorf("%d logins are still in progress", n)
-	}
+	testenv.Same(t, attempts(), 0, "logins are still in progress")
 	var backs []string
 	for range api.MaxAttempts + 1 {
 		back, _ := b.BeginIn(&browser, p, "/")
@@ -336,9 +334,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 				b.Renew()
 			}
 			b.Locked() // a server that remembers no one
-			if in := b.Session(browser...).Authenticated; in != c.stays {
-				t.Errorf("the session goes on: %v; want %v", in, c.stays)
-			}
+			testenv.Same(t, b.Session(browser...).Authenticated, c.stays, "the session goes on")
 			if rows := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'session_end'`); (rows == 0) != c.stays {
 				t.Errorf("there are %d rows about its end", rows)
 			}

@@ -122,9 +122,7 @@ func TestOneQueryForManyOperations(t *testing.T) {
 	if from.asked.Load() != 3 || from.values.Load() != 2500 {
 		t.Errorf("asked %d times for %d values", from.asked.Load(), from.values.Load())
 	}
-	if n := ingest.Held(b.it); n != 0 {
-		t.Errorf("%d bytes are held", n)
-	}
+	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held")
 }
 
 // Whatever is wrong, nothing is stored, and it is told whose fault it is.
@@ -169,9 +167,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: {sql: "+query+
 		", optional: true, payload: {x: \"{parts.sql.name}\"}}\n")
 	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`))(t)
-	if got := b.stored("e", "a"); got != `{"x":null}` {
-		t.Errorf("stored %s", got)
-	}
+	testenv.Same(t, b.stored("e", "a"), `{"x":null}`, "stored")
 }
 
 // That a source fails is told with the collector, whatever node is asked, until an add is taken.

@@ -149,9 +149,8 @@ func TestAStateIsALine(t *testing.T) {
 	if n := logs.FilterMessage("one of many").Len(); n != 1800 {
 		t.Errorf("of 1800 lines that are no warnings %d are there", n)
 	}
-	if n := logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(); n != 1699+1 {
-		t.Errorf("%d lines name the node", n)
-	}
+	testenv.Same(t, logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(), 1699+1,
+		"lines name the node")
 }
 
 type clock struct{ now *time.Time }

@@ -195,16 +195,10 @@ func TestOneTraceFromNodeToNode(t *testing.T) {
 	}
 	slice := value(root, oteltrace.KeySlice)
 	for _, name := range []string{"publish statement", "statement", "accounts", "statement stage 1", "record statement"} {
-		if got := value(spans[name], oteltrace.KeyRun); got != run.String() {
-			t.Errorf("%s: run %q", name, got)
-		}
+		testenv.Same(t, value(spans[name], oteltrace.KeyRun), run.String(), "%s: run", name)
 	}
-	if got := value(spans["accounts"], oteltrace.KeyRoot); got != slice {
-		t.Errorf("the root of what the flow asked is %q, not %q", got, slice)
-	}
-	if got := value(spans["accounts"], oteltrace.KeyItems); got != "1" {
-		t.Errorf("%q items", got)
-	}
+	testenv.Same(t, value(spans["accounts"], oteltrace.KeyRoot), slice, "the root of what the flow asked")
+	testenv.Same(t, value(spans["accounts"], oteltrace.KeyItems), "1", "items")
 }
 
 func value(span sdktrace.ReadOnlySpan, key attribute.Key) string {
@@ -271,7 +265,5 @@ func TestFailuresAreSeen(t *testing.T) {
 		})
 	})
 	w.run(t, "slots")
-	if got := value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors); got != "1" {
-		t.Errorf("%q errors", got)
-	}
+	testenv.Same(t, value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors), "1", "errors")
 }

@@ -254,9 +254,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 		t.Errorf("the task ended with %v", err)
 	}
 	left := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`)
-	if left != most+4 {
-		t.Errorf("%d of the %d that hung are as they were", left, most+4)
-	}
+	testenv.Same(t, left, most+4, "hung and are as they were")
 	close(hung.goOn)
 	hooks = b.webhooks(conns)
 	b.until("all are delivered by whoever leads then", func() bool {

@@ -104,9 +104,7 @@ func TestNodePackage(t *testing.T) {
 	output(t, project, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict",
 		"--noUncheckedIndexedAccess", "--target", "es2022", "--module", "node16",
 		"--typeRoots", filepath.Join(modules, "@types"), "--types", "node", "user.ts")
-	if said := output(t, project, "node", "user.js"); said != "all is well\n" {
-		t.Errorf("the user's program says %q", said)
-	}
+	testenv.Same(t, output(t, project, "node", "user.js"), "all is well\n", "the user's program says")
 }
 
 // The package's own tests, of its kit and by its kit.

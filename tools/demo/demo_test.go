@@ -78,9 +78,7 @@ func testProves(t *testing.T, program string) {
 		t.Log(text)
 	}
 	statements := testenv.Must(os.ReadFile(filepath.Join(dir, statementsFile)))(t)
-	if n := bytes.Count(statements, []byte("\n")); n != demoAccounts {
-		t.Errorf("%d statements were left, want %d", n, demoAccounts)
-	}
+	testenv.Same(t, bytes.Count(statements, []byte("\n")), demoAccounts, "statements were left")
 	expectPDFs(t, filepath.Join(dir, pdfsDir))
 	expectNothingLeft(t, text, dir)
 }
@@ -89,9 +87,7 @@ func testProves(t *testing.T, program string) {
 func expectPDFs(t *testing.T, dir string) {
 	t.Helper()
 	files := testenv.Must(filepath.Glob(filepath.Join(dir, "*.pdf")))(t)
-	if len(files) != fifty {
-		t.Errorf("%d PDFs were left, want %d", len(files), fifty)
-	}
+	testenv.Same(t, len(files), fifty, "PDFs were left")
 	for _, file := range files {
 		pdf := testenv.Must(os.ReadFile(file))(t)
 		printed, err := yearend.Read(pdf)

@@ -1,6 +1,9 @@
 package testenv
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // NoError ends the test if there is an error.
 func NoError(t testing.TB, err error) {
@@ -18,5 +21,13 @@ func Must[T any](result T, err error) func(testing.TB) T {
 		t.Helper()
 		NoError(t, err)
 		return result
+	}
+}
+
+// Same reports what differs from what it should be; what and args say which thing it is.
+func Same[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %+v, want %+v", fmt.Sprintf(what, args...), got, want)
 	}
 }
