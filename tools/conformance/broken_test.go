@@ -51,7 +51,7 @@ func TestFlawsAreFound(t *testing.T) {
 		"lets the last answer count":                    {"twice"},
 		"sends everything at the end":                   {"partial"},
 		"writes the base64 of URLs":                     {"binary"},
-		"never splits a reply":                          {"big"},
+		"never splits":                                  {"big"},
 		"has its own code for what is too large":        {"pieces", "too-large"},
 		"sends pieces of which the hash is another one": {"pieces"},
 		"sends no heartbeats":                           {"in-progress"},

@@ -486,7 +486,7 @@ func (r *rawReply) fail(ordinal int, e slotError) {
 }
 
 func (r *rawReply) add(slot string) {
-	if limit := int(r.service.nc.MaxPayload()) - 4096; r.bytes+len(slot) > limit && !r.service.has("never splits a reply") &&
+	if limit := int(r.service.nc.MaxPayload()) - 4096; r.bytes+len(slot) > limit && !r.service.has("never splits") &&
 		len(slot) < limit {
 		r.flush()
 	}
