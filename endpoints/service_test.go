@@ -447,15 +447,11 @@ func TestConcurrencyChangesWhileRunning(t *testing.T) {
 	b.set("list", stream.ConsumerSettings{Concurrency: 5})
 	begun(5)
 	check(t, svc.SetConcurrency("list", 7)) // waits for its turn
-	if n := svc.Stats()[0].Concurrency; n != 5 {
-		t.Errorf("the concurrency is %d while an operator says 5", n)
-	}
+	testenv.Same(t, svc.Stats()[0].Concurrency, 5, "the concurrency while an operator says 5")
 	b.set("list", stream.ConsumerSettings{})
 	begun(7)
 	check(t, svc.SetConcurrency("list", 0))
-	if n := svc.Stats()[0].Concurrency; n != 1 {
-		t.Errorf("the concurrency is %d, and the option says 1", n)
-	}
+	testenv.Same(t, svc.Stats()[0].Concurrency, 1, "the concurrency while the option says 1")
 	g.let()
 	b.collect(8)
 	testenv.Same(t, b.logged.FilterMessageSnippet("the concurrency was changed").Len(), 4, "changes are logged")
@@ -504,8 +500,6 @@ func TestSetConcurrencyRefuses(t *testing.T) {
 		"-1 is not 0 to":     svc.SetConcurrency("square", -1),
 		"1025 is not 0 to 1": svc.SetConcurrency("square", wire.MaxConcurrency+1),
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		testenv.Says(t, err, want, "the error")
 	}
 }

@@ -202,9 +202,7 @@ func TestRequestCarriesParts(t *testing.T) {
 	msg := b.Msg()
 	want := `{"items":[{"i":17,"k":"A","d":2,"p":{"accounts":{"d":{"n":1}},"logo":{"t":"image/png","b":"AAE="}}},` +
 		`{"i":18,"k":"B","p":{}},{"i":19,"k":"C","p":{"accounts":{"d":null}}},{"i":20,"k":"D","d":null}]}`
-	if string(msg.Data) != want {
-		t.Errorf("got  %s\nwant %s", msg.Data, want)
-	}
+	testenv.Same(t, string(msg.Data), want, "the request")
 	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if want := []rawItem{
 		{17, "A", []byte("2"), Parts{{"accounts", Part{[]byte(`{"n":1}`), ""}}, {"logo", Part{[]byte{0, 1}, "image/png"}}}},

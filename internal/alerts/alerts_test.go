@@ -88,9 +88,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	}
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
 	b.turn(d, lease)
-	if host.count() != 1 {
-		t.Errorf("it was told %d times, want 1", host.count())
-	}
+	testenv.Same(t, host.count(), 1, "how often it was told")
 }
 
 // Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
@@ -530,7 +528,5 @@ func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	}
 	testenv.NoError(t, tx.Rollback(t.Context()))
 	b.send(d, lease)
-	if host.count() != 2 {
-		t.Errorf("it was told %d times, want 2", host.count())
-	}
+	testenv.Same(t, host.count(), 2, "how often it was told")
 }

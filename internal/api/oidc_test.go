@@ -55,9 +55,7 @@ func TestTabsLogInAtOnce(t *testing.T) {
 		back, _ := b.BeginIn(&browser, p, "/")
 		backs = append(backs, back)
 	}
-	if n := attempts(); n != api.MaxAttempts {
-		t.Errorf("the browser keeps %d logins in progress; want %d", n, api.MaxAttempts)
-	}
+	testenv.Same(t, attempts(), api.MaxAttempts, "logins in progress of the browser")
 	for i, back := range backs {
 		want := http.StatusSeeOther
 		if i == 0 {
@@ -242,9 +240,8 @@ func TestSettingsOfAProvider(t *testing.T) {
 	} {
 		bad := good
 		change(&bad)
-		if _, err := access.NewOIDC(bad); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %s named", err, want)
-		}
+		_, err := access.NewOIDC(bad)
+		testenv.Says(t, err, want, "the error")
 	}
 }
 

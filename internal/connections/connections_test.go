@@ -231,9 +231,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		}
 	}
 	_, err := Load(filepath.Join(t.TempDir(), "none"))
-	if err == nil || !strings.Contains(err.Error(), "connections: open ") {
-		t.Errorf("no file: %v", err)
-	}
+	testenv.Says(t, err, "connections: open ", "no file")
 }
 
 // A password that was changed is used for the next connection.

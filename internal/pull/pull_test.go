@@ -247,8 +247,6 @@ func TestSubject(t *testing.T) {
 		"$JS.API.CONSUMER.MSG.NEXT.S.C": plain, "$JS.hub.API.CONSUMER.MSG.NEXT.S.C": domain,
 		"JS.tranche.API.CONSUMER.MSG.NEXT.S.C": dotted,
 	} {
-		if got := Subject(js, "S", "C"); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		testenv.Same(t, Subject(js, "S", "C"), want, "the subject")
 	}
 }

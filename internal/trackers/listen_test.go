@@ -124,9 +124,7 @@ func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) 
 		})
 	}
 	all.Wait()
-	if newly.Load() != int64(len(ids)) {
-		t.Errorf("%d items were newly acknowledged; want %d", newly.Load(), len(ids))
-	}
+	testenv.Same(t, newly.Load(), int64(len(ids)), "items newly acknowledged")
 	return told.Load()
 }
 

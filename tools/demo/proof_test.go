@@ -189,7 +189,5 @@ func TestMissingProgramIsNamed(t *testing.T) {
 	t.Parallel()
 	b := &sampleBank{url: func(name string) string { return "postgres://127.0.0.1/" + name }}
 	_, err := b.program(context.Background(), accountsDB, "pgbench-of-nowhere")
-	if err == nil || !strings.Contains(err.Error(), "is missing") {
-		t.Errorf("got %v, want an error that says what is missing", err)
-	}
+	testenv.Says(t, err, "is missing", "the error")
 }

@@ -99,9 +99,7 @@ func TestPlanesAreZippedAndKept(t *testing.T) {
 		t.Errorf("%d bytes in %d, %v", len(planes), len(zipped), err)
 	}
 	_, last := b.Ask(http.MethodGet, at+"?from=1&layer=attempts", nil)
-	if len(last) != 9000-8192 {
-		t.Errorf("the last block has %d bytes", len(last))
-	}
+	testenv.Same(t, len(last), 9000-8192, "bytes of the last block")
 }
 
 // A stream outlives the patience with callers that take nothing, and ends when the server does.

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -29,5 +30,13 @@ func Same[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: got %+v, want %+v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// Says reports an error that is missing or lacks a part; what and args say of which thing it is.
+func Says(t testing.TB, err error, part, what string, args ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("%s: got %v, want an error with %q", fmt.Sprintf(what, args...), err, part)
 	}
 }
