@@ -276,11 +276,10 @@ func TestCallWithoutPermission(t *testing.T) {
 		"answers":        {"mute", "open", "tranche.call.caller.>", nil},
 		"acknowledgment": {"deaf", "open", "_INBOX.>", []CallOption{CallerName("web")}},
 	} {
-		nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo(tc.user, "p"), nats.Timeout(patience))
-		check(t, err)
+		nc := testenv.Must(nats.Connect(b.server.ClientURL(), nats.UserInfo(tc.user, "p"), nats.Timeout(patience)))(t)
 		t.Cleanup(nc.Close)
 		begun := time.Now()
-		_, err = Call[number, square](b.ctx, nc, tc.endpoint, "k", number{1}, tc.opts...)
+		_, err := Call[number, square](b.ctx, nc, tc.endpoint, "k", number{1}, tc.opts...)
 		var denied *stream.PermissionError
 		if !errors.As(err, &denied) || denied.Subject != tc.subject || time.Since(begun) > patience/2 {
 			t.Errorf("%s: %v after %s", name, err, time.Since(begun))
@@ -455,9 +454,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 			}
 		}
 	}
-	if n := b.left(wire.StreamDead); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
+	testenv.Same(t, b.left(wire.StreamDead), 0, "dead letters")
 }
 
 func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {

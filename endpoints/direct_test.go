@@ -117,9 +117,7 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 		}
 	}
 	for _, name := range []string{wire.StreamWork, wire.StreamReply, wire.StreamDead} {
-		if n := b.stored(name); n != 0 {
-			t.Errorf("%d messages went to %s", n, name)
-		}
+		testenv.Same(t, b.stored(name), 0, "messages went to %s", name)
 	}
 }
 
@@ -149,8 +147,6 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 		t.Errorf("%+v, %v", reply, err)
 	}
 	for _, name := range []string{wire.StreamReply, wire.StreamStage, wire.StreamDead} {
-		if n := b.stored(name); n != 0 {
-			t.Errorf("%d messages went to %s", n, name)
-		}
+		testenv.Same(t, b.stored(name), 0, "messages went to %s", name)
 	}
 }

@@ -209,7 +209,7 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 	nc := b.connect()
 	js := testenv.Must(jetstream.New(nc))(t)
 	for _, subject := range []string{wire.WorkPrefix + ">", wire.StagePrefix + ">", wire.FlowPrefix + ">"} {
-		_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
+		testenv.Must(nc.Subscribe(subject, func(msg *nats.Msg) {
 			if msg.Header.Get(mark) != "" {
 				return
 			}
@@ -222,8 +222,7 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 			for range 9 {
 				_, _ = js.PublishMsg(b.ctx, again) // a change of a head is refused
 			}
-		})
-		check(t, err)
+		}))(t)
 	}
 	check(t, nc.Flush())
 	meta := b.ask("flow", numbers(30))

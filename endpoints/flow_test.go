@@ -559,12 +559,10 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	asked, err := b.nc.SubscribeSync(wire.WorkSubject("double"))
-	check(t, err)
+	asked := testenv.Must(b.nc.SubscribeSync(wire.WorkSubject("double")))(t)
 	serveFlow(b, "flow", waitsInTheEnd(), Timeout(2*time.Second))
 	b.ask("flow", numbers(3))
-	_, err = asked.NextMsg(patience)
-	check(t, err)
+	testenv.Must(asked.NextMsg(patience))(t)
 	b.nothingLeft()
 	if replies := b.drainReplies(); len(replies) > 0 {
 		t.Errorf("%d replies", len(replies))

@@ -123,10 +123,9 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	b, server := setupGuarded(t, []string{"nothing"}, []string{"_INBOX_svc.>"})
 	nc := server.Conn(t, "svc", "p", "_INBOX_svc")
-	js, err := jetstream.New(nc)
-	check(t, err)
+	js := testenv.Must(jetstream.New(nc))(t)
 	w := testenv.NewWatch(t)
-	err = serve.NewOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	err := serve.NewOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
 	var denied *stream.PermissionError
 	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)

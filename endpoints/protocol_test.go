@@ -39,8 +39,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	request := wire.NewRequestBuilder("statement", meta, 1<<20)
 	request.Add(17, "CUST-18", []byte(`{"balance":120}`))
 	request.Add(18, "CUST-19", []byte(`{"balance":-3}`))
-	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
-	check(t, err)
+	parsed := testenv.Must(wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{}))(t)
 
 	e := &serve.Server{Name: "statement", Host: &serve.Host{NC: &nats.Conn{}, Outbox: serve.NewOutbox(nil, nil),
 		Identity: "statements@1.0.0 Xk2pQ7"}}
@@ -57,8 +56,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	reply := j.Answers.Final(nil)
 	reply.Header[wire.HeaderMsgID] = []string{"0d9a6c1f-30b7-4d0e-a1e5-6f2f6f0f7f55"}
 
-	_, err = wire.ParseReply(reply.Subject, reply.Header, reply.Data, wire.Limits{})
-	check(t, err)
+	testenv.Must(wire.ParseReply(reply.Subject, reply.Header, reply.Data, wire.Limits{}))(t)
 	for _, want := range []string{frame(request.Msg(), "_INBOX.n"), frame(reply, "_INBOX.s")} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("docs/protocol.md does not have:\n%s", want)

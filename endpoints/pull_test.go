@@ -179,15 +179,13 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	asks := testenv.Must(b.nc.SubscribeSync(wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, "square")))(t)
 	asked := 0
 	for since := time.Now(); time.Since(since) < time.Second; asked++ {
-		_, err := asks.NextMsg(patience)
-		check(t, err)
+		testenv.Must(asks.NextMsg(patience))(t)
 	}
 	if asked > 20 {
 		t.Errorf("it asked %d times in a second", asked)
 	}
 	config.MaxRequestBatch = 0
-	_, err := b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
-	check(t, err)
+	testenv.Must(b.js.UpdateConsumer(b.ctx, wire.StreamWork, config))(t)
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
 		t.Errorf("answered %d", w.answered)
 	}

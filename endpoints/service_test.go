@@ -103,9 +103,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 		t.Errorf("messages %d, answered %d", w.messages, w.answered)
 	}
 	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
-	if n := b.stored(wire.StreamReply); n != 1 {
-		t.Errorf("%d messages were sent", n)
-	}
+	testenv.Same(t, b.stored(wire.StreamReply), 1, "messages were sent")
 }
 
 type moody struct{ bad bool }
@@ -140,9 +138,7 @@ func TestResultsOfEveryKind(t *testing.T) {
 	}
 	for i, want := range map[int]string{2: "null", 3: `"fine"`, 7: "\"<&\u2028>\"",
 		8: string(nested(wire.DefaultMaxDepth))} {
-		if got := string(w.slots[i].Data); got != want {
-			t.Errorf("slot %d: %s, want %s", i, got, want)
-		}
+		testenv.Same(t, string(w.slots[i].Data), want, "slot %d", i)
 	}
 	for i, want := range map[int]string{4: wire.CodeBadResult, 5: wire.CodeBadResult, 6: wire.CodeBadResult,
 		9: wire.CodeTooDeep} {
@@ -287,9 +283,8 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	eventually(t, "the unreadable request is told", func() bool {
 		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
 	})
-	if got := b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"]; got != "some run" {
-		t.Errorf("the unreadable request is of run %q", got)
-	}
+	testenv.Same(t, b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"], "some run",
+		"the unreadable request is of run")
 	seen := map[any]map[string]any{}
 	for _, line := range b.logged.FilterMessageSnippet("panicked").All() {
 		seen[line.ContextMap()["endpoint"]] = line.ContextMap()
@@ -422,9 +417,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	if stood := watch.Longest() > stream.AckTimeout/2; again > 0 && (!stood || again > b.unacknowledged()) {
 		t.Errorf("%d slices were finished again", again)
 	}
-	if len(done.by) != rounds*each {
-		t.Errorf("%d of %d slices were finished", len(done.by), rounds*each)
-	}
+	testenv.Same(t, len(done.by), rounds*each, "slices were finished")
 }
 
 // set does what a node does for an operator.
@@ -454,20 +447,14 @@ func TestConcurrencyChangesWhileRunning(t *testing.T) {
 	b.set("list", stream.ConsumerSettings{Concurrency: 5})
 	begun(5)
 	check(t, svc.SetConcurrency("list", 7)) // waits for its turn
-	if n := svc.Stats()[0].Concurrency; n != 5 {
-		t.Errorf("the concurrency is %d while an operator says 5", n)
-	}
+	testenv.Same(t, svc.Stats()[0].Concurrency, 5, "the concurrency while an operator says 5")
 	b.set("list", stream.ConsumerSettings{})
 	begun(7)
 	check(t, svc.SetConcurrency("list", 0))
-	if n := svc.Stats()[0].Concurrency; n != 1 {
-		t.Errorf("the concurrency is %d, and the option says 1", n)
-	}
+	testenv.Same(t, svc.Stats()[0].Concurrency, 1, "the concurrency while the option says 1")
 	g.let()
 	b.collect(8)
-	if n := b.logged.FilterMessageSnippet("the concurrency was changed").Len(); n != 4 {
-		t.Errorf("%d changes are logged", n)
-	}
+	testenv.Same(t, b.logged.FilterMessageSnippet("the concurrency was changed").Len(), 4, "changes are logged")
 }
 
 // stepwise is a handler that does one item for each value that it receives.
@@ -499,9 +486,7 @@ func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 	used(2)
 	close(steps)
 	for _, w := range b.collect(1) {
-		if w.answered != 30 {
-			t.Errorf("answered %d", w.answered)
-		}
+		testenv.Same(t, w.answered, 30, "items answered")
 	}
 }
 
@@ -515,8 +500,6 @@ func TestSetConcurrencyRefuses(t *testing.T) {
 		"-1 is not 0 to":     svc.SetConcurrency("square", -1),
 		"1025 is not 0 to 1": svc.SetConcurrency("square", wire.MaxConcurrency+1),
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		testenv.Says(t, err, want, "the error")
 	}
 }

@@ -136,8 +136,7 @@ func (b *bundle) service(change ...func(*Config)) *Service {
 	for _, f := range change {
 		f(&config)
 	}
-	svc := testenv.Must(New(b.connect(), config))(b.t)
-	return svc
+	return testenv.Must(New(b.connect(), config))(b.t)
 }
 
 // Run runs svc until the returned function is called, or the test ends. The function returns what Run returned.
@@ -238,12 +237,10 @@ func newMeta() wire.Meta {
 // bound gives a stream room for so many bytes.
 func (b *bundle) bound(name string, bytes int64) {
 	b.t.Helper()
-	found, err := b.js.Stream(b.ctx, name)
-	check(b.t, err)
+	found := testenv.Must(b.js.Stream(b.ctx, name))(b.t)
 	config := found.CachedInfo().Config
 	config.MaxBytes = bytes
-	_, err = b.js.UpdateStream(b.ctx, config)
-	check(b.t, err)
+	testenv.Must(b.js.UpdateStream(b.ctx, config))(b.t)
 }
 
 // ask publishes a request.
@@ -407,8 +404,7 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 // recorder is the consumer through which a node reads replies.
 func (b *bundle) recorder() jetstream.Consumer {
 	b.t.Helper()
-	recorder := testenv.Must(stream.EnsureRecorder(b.ctx, b.js))(b.t)
-	return recorder
+	return testenv.Must(stream.EnsureRecorder(b.ctx, b.js))(b.t)
 }
 
 // stored returns how many messages a stream has ever taken.
@@ -421,8 +417,7 @@ func (b *bundle) stored(name string) uint64 {
 // next takes one message, however long it is in coming: a server that is stalled sends no heartbeats, either.
 func (b *bundle) next(consumer jetstream.Consumer) jetstream.Msg {
 	b.t.Helper()
-	msg := testenv.Must(consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2)))(b.t)
-	return msg
+	return testenv.Must(consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2)))(b.t)
 }
 
 // reply asks and returns the answer.

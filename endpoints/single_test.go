@@ -36,8 +36,7 @@ func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 	if err != nil {
 		return 0
 	}
-	n := testenv.Must(strconv.Atoi(string(msg.Data)))(b.t)
-	return n
+	return testenv.Must(strconv.Atoi(string(msg.Data)))(b.t)
 }
 
 // TestSuspectThatKillsTwiceIsGivenUp has services lose all they have while they run a request.
@@ -74,9 +73,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 		svc.host.NC.Close()
 		_ = stop()
 	}
-	if n := calls.Load(); n != serve.MaxBegun {
-		t.Errorf("it was begun %d times", n)
-	}
+	testenv.Same(t, calls.Load(), serve.MaxBegun, "how often it was begun")
 }
 
 func TestSuspectRunsWithoutAMark(t *testing.T) {
@@ -130,9 +127,7 @@ func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
 	if alone.Len() < 3 {
 		t.Errorf("%d stages ran alone", alone.Len())
 	}
-	if n := svc.Stats()[0].Stages; n != 3 {
-		t.Errorf("the flow has %d stages", n)
-	}
+	testenv.Same(t, svc.Stats()[0].Stages, 3, "stages of the flow")
 }
 
 // letters waits for n dead letters and returns all that there are.
@@ -275,9 +270,7 @@ func TestSingleRequestsThatDie(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, o := range asked {
-		if n := tries[o.endpoint+o.payload]; n != o.tries {
-			t.Errorf("%+v was tried %d times", o, n)
-		}
+		testenv.Same(t, tries[o.endpoint+o.payload], o.tries, "how often %+v was tried", o)
 	}
 	for _, letter := range b.letters(len(dead)) {
 		o := dead[letter.Slice]

@@ -45,10 +45,9 @@ func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
-	_, err := b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply,
-		Subjects: []string{"tranche.reply.*"}})
-	check(t, err)
-	_, err = stream.Ensure(b.ctx, b.js, stream.Config{})
+	testenv.Must(b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply,
+		Subjects: []string{"tranche.reply.*"}}))(t)
+	_, err := stream.Ensure(b.ctx, b.js, stream.Config{})
 	var conflict *stream.ConflictError
 	if !errors.As(err, &conflict) || conflict.Stream != wire.StreamReply || conflict.Setting != "retention" {
 		t.Errorf("error %v", err)
@@ -212,8 +211,7 @@ func TestConnectByContext(t *testing.T) {
 	dir := filepath.Join(home, "nats", "context")
 	check(t, os.MkdirAll(dir, 0o700))
 	check(t, os.WriteFile(filepath.Join(dir, "bank.json"), []byte(`{"url":"`+b.url+`"}`), 0o600))
-	nc, err := Connect()
-	check(t, err)
+	nc := testenv.Must(Connect())(t)
 	defer nc.Close()
 	eventually(t, "it is connected", nc.IsConnected)
 }
@@ -245,7 +243,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 	t.Setenv("NATS_PASSWORD", "p")
 	var refused atomic.Int64
 	core, logged := observer.New(zap.DebugLevel)
-	nc, err := Connect(LogTo(zap.New(core)), func(o *nats.Options) error {
+	nc := testenv.Must(Connect(LogTo(zap.New(core)), func(o *nats.Options) error {
 		tell := o.AsyncErrorCB
 		o.AsyncErrorCB = func(nc *nats.Conn, sub *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrAuthorization) {
@@ -254,8 +252,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 			tell(nc, sub, err)
 		}
 		return nil
-	})
-	check(t, err)
+	}))(t)
 	defer nc.Close()
 	eventually(t, "it is connected", nc.IsConnected)
 	b.stop()
@@ -271,13 +268,10 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 	b.opts.Password = "p"
 	b.start()
 	eventually(t, "it is connected again", nc.IsConnected)
-	if n := logged.FilterMessageSnippet("refuses this user").Len(); n != 1 {
-		t.Errorf("%d refusals were logged; want the first only", n)
-	}
+	testenv.Same(t, logged.FilterMessageSnippet("refuses this user").Len(), 1, "refusals were logged")
 	t.Setenv("NATS_NKEY", filepath.Join(t.TempDir(), "no.seed"))
-	if _, err := Connect(); err == nil || !strings.Contains(err.Error(), "no.seed") {
-		t.Errorf("a missing file: %v", err)
-	}
+	_, err := Connect()
+	testenv.Says(t, err, "no.seed", "a missing file")
 }
 
 // Servers that refuse log each try; those that are not there are to be found again at once.
@@ -314,8 +308,7 @@ func TestConnectToTheLocalServer(t *testing.T) {
 	at, dir := b.server.Addr().String(), t.TempDir()
 	t.Setenv("TRANCHE_DATA_DIR", dir)
 	t.Setenv("NATS_URL", "nats://"+at)
-	early, err := Connect(nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	check(t, err)
+	early := testenv.Must(Connect(nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))(t)
 	defer early.Close()
 	if early.IsConnected() {
 		t.Error("let in without a password")
@@ -324,8 +317,7 @@ func TestConnectToTheLocalServer(t *testing.T) {
 	eventually(t, "it is let in once there is a file", early.IsConnected)
 	for _, url := range []string{"", "nats://" + at, at} {
 		t.Setenv("NATS_URL", url)
-		nc, err := Connect()
-		check(t, err)
+		nc := testenv.Must(Connect())(t)
 		eventually(t, "it is connected", nc.IsConnected)
 		nc.Close()
 	}

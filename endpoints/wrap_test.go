@@ -376,9 +376,7 @@ func TestTheLargestResultThatFits(t *testing.T) {
 		if slot := w.slots[0]; slot.Err != nil || w.answered != 1 || len(w.slots) != 1 {
 			t.Errorf("%d: %d slots, %v", n, len(w.slots), slot.Err)
 		}
-		if got := w.messages - 1; got != pieces {
-			t.Errorf("%d came in %d messages beside the final one, want %d pieces", n, got, pieces)
-		}
+		testenv.Same(t, w.messages-1, pieces, "pieces of %d bytes", n)
 	}
 }
 
@@ -470,9 +468,7 @@ func TestTraceOf(t *testing.T) {
 		t.Errorf("got %+v of nothing", got)
 	}
 	want := wire.Trace{Parent: someParent, State: "a=1"}
-	if got := TraceOf(ContextWithTrace(ctx, want)); got != want {
-		t.Errorf("got %+v", got)
-	}
+	testenv.Same(t, TraceOf(ContextWithTrace(ctx, want)), want, "the trace")
 	if got := TraceOf(ContextWithTrace(ctx, wire.Trace{Parent: "garbage"})); !got.IsZero() {
 		t.Errorf("got %+v of garbage", got)
 	}

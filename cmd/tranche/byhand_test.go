@@ -455,9 +455,7 @@ func testPlans(t *testing.T, b *bench) {
 	b.want(b.tranche("plan", "list", "year-end"), 0, "VERSION")
 	shown := b.tranche("plan", "show", "year-end@1")
 	b.want(shown, 0, "plan year-end@1, applied", "the newest version is 2")
-	if shown.out != yearEndPlan {
-		t.Errorf("shown is %q", shown.out)
-	}
+	testenv.Same(t, shown.out, yearEndPlan, "shown")
 	var document struct {
 		Version int
 		Spec    struct{ Steps []struct{ Chunk int } }
@@ -487,9 +485,7 @@ func testTypesOfAPlan(t *testing.T, b *bench) {
 	b.want(b.tranche("plan", "apply", file), 0)
 	missing := b.tranche("plan", "types", "typed")
 	b.want(missing, 1, "do not say what they read: echo (step make)", "Start a service", "tranche endpoints show")
-	if missing.out != "" {
-		t.Errorf("types in spite of that: %s", missing.out)
-	}
+	testenv.Same(t, missing.out, "", "types in spite of that")
 	b.echo(nil)
 	golang := "type MakeInput struct {\n\tName *string `json:\"name,omitempty\"`\n}"
 	b.wantSoon([]string{"plan", "types", "typed"}, golang, "plan types typed; DO NOT EDIT", "package inputs")

@@ -89,20 +89,16 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 			t.Errorf("the kubelet's probe %+v is answered %d", p, code)
 		}
 	}
-	if code := ask(strings.TrimSuffix(s.where["metrics"], "/metrics"), "/metrics", "10.244.1.7:9480"); code != 200 {
-		t.Errorf("a scrape is answered %d", code)
-	}
+	testenv.Same(t, ask(strings.TrimSuffix(s.where["metrics"], "/metrics"), "/metrics", "10.244.1.7:9480"), 200,
+		"a scrape is answered")
 	for host, want := range map[string]int{
 		"batch-tranche": 401, "batch-tranche.jobs": 401, "batch-tranche.jobs.svc:8480": 401,
 		"batch-tranche.jobs.svc.cluster.local": 401, pod: 403, "evil.example": 403,
 	} {
-		if code := ask(api, "/api/v1/runs", host); code != want {
-			t.Errorf("a call for %s is answered %d; want %d", host, code, want)
-		}
+		testenv.Same(t, ask(api, "/api/v1/runs", host), want, "a call for %s is answered", host)
 	}
-	if code := ask(api, "/metrics", pod); code != http.StatusUnauthorized {
-		t.Errorf("metrics of the API without a token are answered %d", code)
-	}
+	testenv.Same(t, ask(api, "/metrics", pod), http.StatusUnauthorized,
+		"metrics of the API without a token are answered")
 	if _, err := s.End(t); err != nil {
 		t.Error(err)
 	}

@@ -132,9 +132,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	if err != nil || took > grace+slack {
 		t.Errorf("the stop took %s, %v; want %s: %s", took, err, grace, s.log.String())
 	}
-	if n := number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Errorf("%d runs are half loaded", n)
-	}
+	testenv.Same(t, number(`SELECT count(*) FROM batchrun`), 0, "runs are half loaded")
 	if n := number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL`); n != 0 {
 		t.Error("the session was not ended")
 	}
@@ -197,9 +195,7 @@ func TestSettingsOfStreams(t *testing.T) {
 		wire.StreamFlow: 6 << 20, wire.StreamDead: 7 << 20,
 	} {
 		stream := testenv.Must(js.Stream(t.Context(), name))(t)
-		if got := stream.CachedInfo().Config.MaxBytes; got != want {
-			t.Errorf("stream %s has room for %d bytes; want %d", name, got, want)
-		}
+		testenv.Same(t, stream.CachedInfo().Config.MaxBytes, want, "bytes of room in stream %s", name)
 	}
 	if _, err := s.End(t); err != nil {
 		t.Errorf("serve ended with %v: %s", err, s.log.String())
@@ -233,9 +229,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 func TestRedactedLeavesOutPasswords(t *testing.T) {
 	t.Parallel()
 	got := redacted("nats://user:canary@one:4222,tok@two", "")
-	if got != "nats://one:4222,nats://two" {
-		t.Errorf("got %q", got)
-	}
+	testenv.Same(t, got, "nats://one:4222,nats://two", "the addresses")
 }
 
 // A file of connections that is wrong stops serve before it starts anything, with the line and the field.

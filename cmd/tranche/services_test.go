@@ -104,9 +104,7 @@ func TestServicesInOtherLanguages(t *testing.T) {
 	t.Cleanup(func() {
 		_ = smallest.Process.Kill() // it has no other end
 		_ = smallest.Wait()
-		if says.String() != "" {
-			t.Errorf("the service in Python says %s", says.String())
-		}
+		testenv.Same(t, says.String(), "", "the service in Python says")
 	})
 	b.want(start("python-interest", balances(3000, map[int]string{7: "-5", 8: "nan"}), "--wait"), cli.ExitFailed,
 		"2,994 of 3,000 items done, 6 failed")
@@ -132,9 +130,7 @@ func (b *bench) exported(count int) []*outcome {
 		}
 		all[item.Ordinal] = item.Result
 	}
-	if seen != count {
-		b.Errorf("%d items were exported; there are %d", seen, count)
-	}
+	testenv.Same(b, seen, count, "items were exported")
 	return all
 }
 

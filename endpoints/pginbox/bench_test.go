@@ -16,7 +16,7 @@ import (
 func BenchmarkOnce(b *testing.B) {
 	pool := testenv.Connect(b, testenv.EmptyDatabase(b))
 	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(b)
-	check(b, inbox.Create(b.Context()))
+	testenv.NoError(b, inbox.Create(b.Context()))
 	kit := endpointstest.New(b)
 	answer := func(_ context.Context, c *chunk) error {
 		for _, item := range c.Items() {

@@ -64,21 +64,15 @@ func TestPrune(t *testing.T) {
 	if _, err := b.inbox.Prune(t.Context(), -time.Hour); err == nil {
 		t.Error("a negative age was taken")
 	}
-	n, err := b.inbox.Prune(t.Context(), 30*24*time.Hour)
-	check(t, err)
+	n := testenv.Must(b.inbox.Prune(t.Context(), 30*24*time.Hour))(t)
 	if n != 3 || b.remembered() != 2 {
 		t.Errorf("%d pruned, %d left", n, b.remembered())
 	}
 	b.kit.Redeliver(recent.Request)
 	b.kit.Redeliver(old.Request) // done again: its memory is gone
-	if got := b.written(); got != 8 {
-		t.Errorf("%d effects", got)
-	}
-	n, err = b.inbox.Prune(t.Context(), 0)
-	check(t, err)
-	if n != 5 {
-		t.Errorf("%d pruned", n)
-	}
+	testenv.Same(t, b.written(), 8, "effects")
+	n = testenv.Must(b.inbox.Prune(t.Context(), 0))(t)
+	testenv.Same(t, n, 5, "rows pruned")
 }
 
 type transfer = endpoints.Stage[string, string, endpoints.None, endpoints.None]
@@ -127,9 +121,7 @@ func (b *bundle) checkTransfer(reply *endpointstest.Reply) {
 	if reply.Failure != nil || len(reply.Slots) != 3 {
 		b.t.Fatalf("%d slots, failure %v", len(reply.Slots), reply.Failure)
 	}
-	if got := endpointstest.Result[string](b.t, reply, "K2"); got != "at rate of in 2" {
-		b.t.Errorf("K2 is %q", got)
-	}
+	testenv.Same(b.t, endpointstest.Result[string](b.t, reply, "K2"), "at rate of in 2", "K2")
 	once := b.count(`SELECT count(*) FROM (SELECT account FROM effects GROUP BY account HAVING count(*) = 1) e`)
 	if once != 5 || b.written() != 5 {
 		b.t.Errorf("%d effects, %d of them once; want 5", b.written(), once)
@@ -260,7 +252,5 @@ func TestWaitingEndsWithTheChunk(t *testing.T) {
 	}
 	close(release)
 	<-stopped
-	if n := b.written(); n != 1 {
-		t.Errorf("%d effects", n)
-	}
+	testenv.Same(t, b.written(), 1, "effects")
 }

@@ -104,8 +104,7 @@ func (s *scripted) deliver(end int, send func() *endpointstest.Pending) *endpoin
 func (s *scripted) settled() {
 	s.b.t.Helper()
 	s.b.await("all requests are acknowledged", func() bool {
-		stream, err := s.js.Stream(s.b.t.Context(), wire.StreamWork)
-		check(s.b.t, err)
+		stream := testenv.Must(s.js.Stream(s.b.t.Context(), wire.StreamWork))(s.b.t)
 		return stream.CachedInfo().State.Msgs == 0
 	})
 }

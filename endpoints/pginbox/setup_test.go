@@ -36,7 +36,7 @@ func setup(t *testing.T) *bundle {
 	t.Helper()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
 	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(t)
-	check(t, inbox.Create(t.Context()))
+	testenv.NoError(t, inbox.Create(t.Context()))
 	b := &bundle{t: t, kit: endpointstest.New(t, endpointstest.Timeout(patience)), pool: pool, inbox: inbox}
 	b.exec(effects)
 	return b
@@ -50,8 +50,7 @@ func (b *bundle) exec(sql string) {
 // count returns what a query counts.
 func (b *bundle) count(sql string, args ...any) int {
 	b.t.Helper()
-	n := testenv.Must(b.tryCount(sql, args...))(b.t)
-	return n
+	return testenv.Must(b.tryCount(sql, args...))(b.t)
 }
 
 // tryCount is count for other goroutines than the test's.
@@ -94,11 +93,6 @@ func items(n int) []endpointstest.Part {
 		parts[i] = endpointstest.Item(fmt.Sprintf("K%d", i), fmt.Sprintf("in %d", i))
 	}
 	return parts
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	testenv.NoError(t, err)
 }
 
 // same fails the test unless two replies say the same.

@@ -21,8 +21,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func TestElsewhereForOneQuestion(t *testing.T) {
 	t.Parallel()
 	here, there := testenv.OwnNATS(t, embedded.NATSConfig{}), testenv.OwnNATS(t, embedded.NATSConfig{})
-	nc, err := nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize(), nats.Timeout(time.Minute))
-	testenv.NoError(t, err)
+	nc := testenv.Must(nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize(), nats.Timeout(time.Minute)))(t)
 	t.Cleanup(nc.Close)
 	js := testenv.Must(jetstream.New(testenv.Conn(t, there)))(t)
 	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork}))(t)

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 var died = time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
@@ -44,8 +46,7 @@ func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
 	if msg.Header.Get(HeaderTTL) != "" {
 		t.Error("the stream of dead letters refuses a time to live")
 	}
-	letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
-	check(t, err)
+	letter := testenv.Must(ParseDeadLetter(msg.Subject, msg.Header, msg.Data))(t)
 	if letter.Endpoint != "square" || letter.Cause != CodePanic || letter.Message != "the handler panicked: boom" ||
 		letter.Service != "tester@1.2.3 abc" || letter.Deliveries != 3 || !letter.At.Equal(died) || letter.Omitted != 0 {
 		t.Errorf("%+v", letter)
@@ -94,8 +95,7 @@ func TestDeadLetterFitsItsMessage(t *testing.T) {
 			if n := HeaderSize(msg.Header) + len(msg.Data); n > limit {
 				t.Fatalf("%d bytes", n)
 			}
-			letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
-			check(t, err)
+			letter := testenv.Must(ParseDeadLetter(msg.Subject, msg.Header, msg.Data))(t)
 			if letter.Cause != CodePanic || letter.Header.Get(HeaderEncoding) != tc.encoded && name != "noise" ||
 				(letter.Omitted > 0) != tc.omitted || tc.omitted != (len(letter.Body) == 0 && len(tc.body) > 0) {
 				t.Errorf("%+v", letter)
@@ -106,19 +106,18 @@ func TestDeadLetterFitsItsMessage(t *testing.T) {
 
 func TestParseDeadLetterTakesGarbage(t *testing.T) {
 	t.Parallel()
-	letter, err := ParseDeadLetter("tranche.dead.square", nats.Header{
+	letter := testenv.Must(ParseDeadLetter("tranche.dead.square", nats.Header{
 		HeaderDeadCause: {"no such \x00 code"}, HeaderDeadMessage: {"\xff"}, HeaderDeadDeliveries: {"-4"},
 		HeaderDeadAt: {"yesterday"}, HeaderRun: {"x"}, HeaderMode: {"odd"}, HeaderRequeued: {"99999999999999"},
 		HeaderStack: {strings.Repeat("s", 1<<20)},
-	}, []byte("\x00\x01"))
-	check(t, err)
+	}, []byte("\x00\x01")))(t)
 	if letter.Cause != "no_such___code" || letter.Message != "?" || letter.Deliveries != 0 || !letter.At.IsZero() ||
 		letter.Run != uuid.Nil || letter.Mode != "" || letter.Requeued != 0 || letter.Items != 0 || letter.MsgID == "" ||
 		len(letter.Stack) > MaxMessageLength {
 		t.Errorf("%+v", letter)
 	}
 	var bad *MalformedError
-	letter, err = ParseDeadLetter("tranche.work.square", nats.Header{HeaderDeadCause: {"panic"}}, nil)
+	letter, err := ParseDeadLetter("tranche.work.square", nats.Header{HeaderDeadCause: {"panic"}}, nil)
 	if !errors.As(err, &bad) || bad.Reason != ReasonSubject || letter.Cause != "panic" {
 		t.Errorf("%v, %+v", err, letter)
 	}
@@ -149,11 +148,10 @@ func FuzzParseDeadLetter(f *testing.F) {
 func TestListenersOfOtherKindsAreRead(t *testing.T) {
 	t.Parallel()
 	answer := func(data string) []byte {
-		raw, err := json.Marshal(micro.Stats{
+		raw := testenv.Must(json.Marshal(micro.Stats{
 			ServiceIdentity: micro.ServiceIdentity{Name: "s", ID: "i", Metadata: map[string]string{MetaProtocol: "1"}},
 			Endpoints:       []*micro.EndpointStats{{Name: "square", Data: json.RawMessage(data)}},
-		})
-		check(t, err)
+		}))(t)
 		return raw
 	}
 	for data, want := range map[string]Listener{

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestReturnIsReadAsItIsWritten(t *testing.T) {
@@ -111,9 +113,7 @@ func TestNearest(t *testing.T) {
 		"statement": "statement", "statemen": "statement", "satement": "statement", "tsatement": "statement",
 		"statmenet": "statement", "saement": "", "cuont": "count", "coutn": "count", "cunto": "", "other": "",
 	} {
-		if got := Nearest(typed, []Listener{{Endpoint: "statement"}, {Endpoint: "count"}}); got != want {
-			t.Errorf("%s: %q, want %q", typed, got, want)
-		}
+		testenv.Same(t, Nearest(typed, []Listener{{Endpoint: "statement"}, {Endpoint: "count"}}), want, "%s", typed)
 	}
 }
 
@@ -121,15 +121,11 @@ func TestATimeIsWrittenAndReadInMilliseconds(t *testing.T) {
 	t.Parallel()
 	for d, text := range map[time.Duration]string{0: "0", 1500 * time.Microsecond: "1.5", 40 * time.Millisecond: "40",
 		3 * time.Hour: "10800000", 999 * time.Nanosecond: "0", -time.Second: "0"} {
-		if got := FormatTook(d); got != text {
-			t.Errorf("%s is written %q; want %q", d, got, text)
-		}
+		testenv.Same(t, FormatTook(d), text, "%s is written", d)
 	}
 	for text, want := range map[string]time.Duration{"": 0, "12": 12 * time.Millisecond, "0.25": 250 * time.Microsecond,
 		"-1": 0, "NaN": 0, "Inf": 0, "1e300": 0, "soon": 0} {
-		if got := parseTook(text); got != want {
-			t.Errorf("%q is read as %s; want %s", text, got, want)
-		}
+		testenv.Same(t, parseTook(text), want, "%q is read as", text)
 	}
 }
 
@@ -140,9 +136,7 @@ func TestParseTrace(t *testing.T) {
 		"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes",
 	} {
-		if got := ParseTrace(parent, "a=1,b@c=2"); got != (Trace{parent, "a=1,b@c=2"}) {
-			t.Errorf("%q: got %+v", parent, got)
-		}
+		testenv.Same(t, ParseTrace(parent, "a=1,b@c=2"), (Trace{parent, "a=1,b@c=2"}), "%q", parent)
 	}
 	for name, parent := range map[string]string{
 		"empty":          "",
@@ -166,9 +160,7 @@ func TestParseTrace(t *testing.T) {
 	for _, state := range []string{
 		"x", "=1", "a=", "a=1=2", "a b=1", strings.Repeat("a=1,", 40), "a=" + strings.Repeat("x", 600), "a=\n", "a=é",
 	} {
-		if got := ParseTrace(someParent, state); got != (Trace{Parent: someParent}) {
-			t.Errorf("state %q: got %+v", state, got)
-		}
+		testenv.Same(t, ParseTrace(someParent, state), (Trace{Parent: someParent}), "state %q", state)
 	}
 }
 
@@ -210,11 +202,8 @@ func TestRequestCarriesParts(t *testing.T) {
 	msg := b.Msg()
 	want := `{"items":[{"i":17,"k":"A","d":2,"p":{"accounts":{"d":{"n":1}},"logo":{"t":"image/png","b":"AAE="}}},` +
 		`{"i":18,"k":"B","p":{}},{"i":19,"k":"C","p":{"accounts":{"d":null}}},{"i":20,"k":"D","d":null}]}`
-	if string(msg.Data) != want {
-		t.Errorf("got  %s\nwant %s", msg.Data, want)
-	}
-	r, err := ParseRequest(msg.Header, msg.Data, Limits{})
-	check(t, err)
+	testenv.Same(t, string(msg.Data), want, "the request")
+	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if want := []rawItem{
 		{17, "A", []byte("2"), Parts{{"accounts", Part{[]byte(`{"n":1}`), ""}}, {"logo", Part{[]byte{0, 1}, "image/png"}}}},
 		{18, "B", nil, Parts{}},

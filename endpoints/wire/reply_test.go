@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // with returns the headers of a valid reply, changed by pairs of name and value. An empty value removes a header.
@@ -33,9 +35,8 @@ func TestParseReply(t *testing.T) {
 	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1",` +
 		`"message":"m\u00e9\u0000","retry":true},"i":0},` +
 		`{"t":"application\/pdf","i":2147483647,"b":"JVBER\u0067=="},{"i":4,"d":null,"more":0}]} `
-	reply, err := ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
-		[]byte(body), Limits{})
-	check(t, err)
+	reply := testenv.Must(ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
+		[]byte(body), Limits{}))(t)
 	want := &Reply{Meta: meta, Endpoint: "statement", Service: "s@1 i", Answered: 9, Slots: []Slot{
 		{Ordinal: 17, Data: []byte(`{"a":[1,2.5e-3]}`)},
 		{Ordinal: 0, Err: &SlotError{"x.Y-1", "mé\uFFFD", true}},
@@ -66,8 +67,7 @@ func TestParseReplyFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := with(newMeta(), append(tc.headers, HeaderFinal, "0")...)
-			reply, err := ParseReply("tranche.reply.x", h, []byte(tc.body), Limits{})
-			check(t, err)
+			reply := testenv.Must(ParseReply("tranche.reply.x", h, []byte(tc.body), Limits{}))(t)
 			if reply.Failure == nil || *reply.Failure != tc.want || reply.Answered != 0 {
 				t.Errorf("failure %v, answered %d", reply.Failure, reply.Answered)
 			}
@@ -214,8 +214,7 @@ func TestSlotsAliasTheBody(t *testing.T) {
 	t.Parallel()
 	h, body := benchReply(newMeta())
 	before := bytes.Clone(body)
-	reply, err := ParseReply("tranche.reply.x", h, body, Limits{})
-	check(t, err)
+	reply := testenv.Must(ParseReply("tranche.reply.x", h, body, Limits{}))(t)
 	if !bytes.Equal(body, before) {
 		t.Fatal("the body was written to")
 	}
@@ -259,12 +258,9 @@ func TestCompressedBodies(t *testing.T) {
 	h, body := benchReply(meta)
 	h[HeaderEncoding] = []string{EncodingZstd}
 	small := Compress(body)
-	reply, err := ParseReply("tranche.reply.x", h, small, Limits{})
-	check(t, err)
-	if len(reply.Slots) != benchChunk {
-		t.Errorf("%d slots", len(reply.Slots))
-	}
-	_, err = ParseReply("tranche.reply.x", h, small, Limits{MaxBody: len(body) - 1})
+	reply := testenv.Must(ParseReply("tranche.reply.x", h, small, Limits{}))(t)
+	testenv.Same(t, len(reply.Slots), benchChunk, "slots")
+	_, err := ParseReply("tranche.reply.x", h, small, Limits{MaxBody: len(body) - 1})
 	var bad *MalformedError
 	if !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
 		t.Errorf("error %v", err)
@@ -284,10 +280,8 @@ func TestCompressedBodies(t *testing.T) {
 	}
 	r, err := ParseRequest(with(meta, HeaderEncoding, EncodingZstd), Compress([]byte(`{"items":[{"i":1,"k":"a","d":2}]}`)),
 		Limits{})
-	check(t, err)
-	if len(r.Items) != 1 {
-		t.Errorf("%d items", len(r.Items))
-	}
+	testenv.NoError(t, err)
+	testenv.Same(t, len(r.Items), 1, "items")
 }
 
 // TestFramesThatDoNotSayTheirSize are what encoders of streams write.
@@ -295,13 +289,11 @@ func TestFramesThatDoNotSayTheirSize(t *testing.T) {
 	t.Parallel()
 	body := bytes.Repeat([]byte("0123456789"), 50_000)
 	var frame bytes.Buffer
-	w, err := zstd.NewWriter(&frame)
-	check(t, err)
-	_, err = w.Write(body)
-	check(t, err)
-	check(t, w.Close())
+	w := testenv.Must(zstd.NewWriter(&frame))(t)
+	testenv.Must(w.Write(body))(t)
+	testenv.NoError(t, w.Close())
 	var head zstd.Header
-	if check(t, head.Decode(frame.Bytes())); head.HasFCS {
+	if testenv.NoError(t, head.Decode(frame.Bytes())); head.HasFCS {
 		t.Fatal("the frame says its size")
 	}
 	out, err := decompress(frame.Bytes(), DefaultMaxBody)
@@ -335,7 +327,7 @@ func TestSizeOfAReplyTellsWhatItHolds(t *testing.T) {
 			t.Parallel()
 			small := Compress([]byte(tc.body))
 			reply, err := ParseReply("tranche.reply.x", with(newMeta(), HeaderEncoding, EncodingZstd), small, Limits{})
-			check(t, err)
+			testenv.NoError(t, err)
 			if reply.Size < tc.want || reply.Size > 2*tc.want {
 				t.Errorf("%d bytes became %d; want at least %d, and not twice that", len(small), reply.Size, tc.want)
 			}
@@ -495,8 +487,7 @@ func TestRequestBuilderRoundTrip(t *testing.T) {
 	if msg.Subject != "tranche.work.statement" || msg.Header.Get(HeaderMsgID) != meta.Slice.String() {
 		t.Errorf("subject %s, headers %v", msg.Subject, msg.Header)
 	}
-	r, err := ParseRequest(msg.Header, msg.Data, Limits{})
-	check(t, err)
+	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if r.Meta != meta || len(r.Items) != len(keys)+1 || b.Len() != len(keys)+1 || b.Size() != len(msg.Data) {
 		t.Fatalf("%+v", r)
 	}
@@ -521,8 +512,7 @@ func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 	if want := `{"params":{"year": "2026", "é\"": ""},"items":[{"i":1,"k":"k","d":2}]}`; string(msg.Data) != want {
 		t.Errorf("got %s, want %s", msg.Data, want)
 	}
-	r, err := ParseRequest(msg.Header, msg.Data, Limits{})
-	check(t, err)
+	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if want := map[string]string{"year": "2026", `é"`: ""}; !reflect.DeepEqual(r.Params, want) || len(r.Items) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -530,9 +520,7 @@ func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 		if b.Reset("x", newMeta(), 1<<20); params == "" {
 			b.SetParams(nil)
 		}
-		if got := string(b.Msg().Data); got != `{"items":[]}` {
-			t.Errorf("without params: %s", got)
-		}
+		testenv.Same(t, string(b.Msg().Data), `{"items":[]}`, "without params")
 	}
 }
 
@@ -605,11 +593,4 @@ func newMeta() Meta {
 	slice := uuid.New()
 	return Meta{Run: uuid.New(), Slice: slice, Step: 0, Attempt: 1, Generation: 1, Mode: ModeBatch, Root: slice,
 		Deliveries: DefaultDeliveries}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

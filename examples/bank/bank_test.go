@@ -39,8 +39,7 @@ func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	db := testenv.Pool(t)
 	for _, sql := range []string{tables, bank.CreateLedger} {
-		_, err := db.Exec(t.Context(), sql)
-		must(t, err)
+		testenv.Must(db.Exec(t.Context(), sql))(t)
 	}
 	return db
 }
@@ -48,7 +47,7 @@ func database(t testing.TB) *pgxpool.Pool {
 // ledger is what stands in it, each account once for each time.
 func ledger(t *testing.T, db *pgxpool.Pool) (entries, accounts int) {
 	t.Helper()
-	must(t, db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT account) FROM asked`).Scan(&entries, &accounts))
+	testenv.NoError(t, db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT account) FROM asked`).Scan(&entries, &accounts))
 	return entries, accounts
 }
 
@@ -88,7 +87,7 @@ func TestEndpoints(t *testing.T) {
 			}
 			reply := kit.Send(test.endpoint, items...)
 			cancel()
-			must(t, <-ended)
+			testenv.NoError(t, <-ended)
 			for key, answer := range test.want {
 				if slot, _ := reply.Slot(key); text(slot) != answer {
 					t.Errorf("account %s: got %s, want %s", key, text(slot), answer)
@@ -120,29 +119,25 @@ func text(slot wire.Slot) string {
 func branches(t *testing.T, config bank.BranchesConfig) (url string, db *pgxpool.Pool) {
 	t.Helper()
 	db = database(t)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	listener := testenv.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- bank.ServeBranches(ctx, listener, db, config) }()
 	t.Cleanup(func() {
 		cancel()
-		must(t, <-ended)
+		testenv.NoError(t, <-ended)
 	})
 	return "http://" + listener.Addr().String(), db
 }
 
 func get(t *testing.T, url, token string) (status int, retryAfter, body string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	must(t, err)
+	request := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	request.Header.Set("Authorization", "Bearer "+token)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	must(t, err)
-	text, err := io.ReadAll(response.Body)
-	must(t, err)
-	must(t, response.Body.Close())
+	response := testenv.Must(client.Do(request))(t)
+	text := testenv.Must(io.ReadAll(response.Body))(t)
+	testenv.NoError(t, response.Body.Close())
 	return response.StatusCode, response.Header.Get("Retry-After"), string(text)
 }
 
@@ -187,9 +182,4 @@ func TestBranchesTurnAwayWhatIsTooMuch(t *testing.T) {
 	if entries, _ := ledger(t, db); entries != 1 {
 		t.Errorf("the ledger has %d entries, want 1: whoever was turned away was not asked for", entries)
 	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	testenv.NoError(t, err)
 }

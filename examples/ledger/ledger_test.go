@@ -39,22 +39,14 @@ func TestInterestIsBookedOnce(t *testing.T) {
 	reply := pending.Wait()
 	again := kit.Reissue(reply.Request)
 	for _, r := range []*endpointstest.Reply{reply, again} {
-		if got := endpointstest.Result[booking](t, r, "A"); got != (booking{Interest: 150, Balance: 10150}) {
-			t.Errorf("A: %+v", got)
-		}
-		if got := endpointstest.Result[booking](t, r, "C"); got != (booking{}) {
-			t.Errorf("C: %+v", got)
-		}
+		testenv.Same(t, endpointstest.Result[booking](t, r, "A"), (booking{Interest: 150, Balance: 10150}), "A")
+		testenv.Same(t, endpointstest.Result[booking](t, r, "C"), (booking{}), "C")
 		for key, code := range map[string]string{"B": "overdrawn", "D": "unknown_account"} {
 			if err := r.Err(key); err == nil || err.Code != code {
 				t.Errorf("%s: %v", key, err)
 			}
 		}
 	}
-	if n := sum(t, pool, `SELECT sum(cents) FROM ledger_bookings`); n != 150 {
-		t.Errorf("%d cents were booked", n)
-	}
-	if n := sum(t, pool, `SELECT sum(cents) FROM ledger_accounts`); n != 9650 {
-		t.Errorf("the balances are %d cents", n)
-	}
+	testenv.Same(t, sum(t, pool, `SELECT sum(cents) FROM ledger_bookings`), 150, "cents were booked")
+	testenv.Same(t, sum(t, pool, `SELECT sum(cents) FROM ledger_accounts`), 9650, "cents on the accounts")
 }

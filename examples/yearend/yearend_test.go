@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const maxPDF = 40 << 10
@@ -60,44 +61,34 @@ func extremes() map[string]*yearend.Parts {
 func TestPDF(t *testing.T) {
 	t.Parallel()
 	for name, p := range extremes() {
-		pdf, err := p.PDF()
-		must(t, err)
-		again, err := p.PDF()
-		must(t, err)
+		pdf := testenv.Must(p.PDF())(t)
+		again := testenv.Must(p.PDF())(t)
 		if !bytes.Equal(pdf, again) {
 			t.Errorf("%s: the same parts made other bytes", name)
 		}
 		if len(pdf) > maxPDF {
 			t.Errorf("%s: %d bytes, want at most %d", name, len(pdf), maxPDF)
 		}
-		if n := bytes.Count(pdf, []byte("/Type /Page\n")); n != 1 {
-			t.Errorf("%s: %d pages, want 1", name, n)
-		}
+		testenv.Same(t, bytes.Count(pdf, []byte("/Type /Page\n")), 1, "%s: pages", name)
 		if bytes.Contains(pdf, []byte("/Subtype /Image")) {
 			t.Errorf("%s: there is an image; it is all to be vectors", name)
 		}
 		if dir := os.Getenv("LOOK"); dir != "" {
-			must(t, os.WriteFile(filepath.Join(dir, name+".pdf"), pdf, 0o600))
+			testenv.NoError(t, os.WriteFile(filepath.Join(dir, name+".pdf"), pdf, 0o600))
 		}
-		s, err := p.Statement()
-		must(t, err)
-		printed, err := yearend.Read(pdf)
-		must(t, err)
+		s := testenv.Must(p.Statement())(t)
+		printed := testenv.Must(yearend.Read(pdf))(t)
 		want := yearend.Printed{
 			Account: s.Account, Movements: s.Movements, Opening: s.Opening, In: s.In, Out: s.Out, Closing: s.Closing,
 		}
-		if printed != want {
-			t.Errorf("%s: %+v is printed, want %+v", name, printed, want)
-		}
+		testenv.Same(t, printed, want, "%s is printed", name)
 	}
 }
 
 func TestWhatIsPrinted(t *testing.T) {
 	t.Parallel()
-	pdf, err := parts().PDF()
-	must(t, err)
-	texts, err := yearend.Texts(pdf)
-	must(t, err)
+	pdf := testenv.Must(parts().PDF())(t)
+	texts := testenv.Must(yearend.Texts(pdf))(t)
 	for _, want := range []string{
 		"Year-end statement 2025", "Zoë Østergård-Müller", "Rue de l’Église (rear) 14", "0150 Harbour",
 		"HS12 0150 0000 4711", "Current account", "7 March 2011", "Ingrid Solheim", "Northgate branch", "+47 22 00 04 07",
@@ -109,8 +100,7 @@ func TestWhatIsPrinted(t *testing.T) {
 	}
 	other := parts()
 	other.Account.Owner = "Someone Else"
-	differs, err := other.PDF()
-	must(t, err)
+	differs := testenv.Must(other.PDF())(t)
 	if bytes.Equal(pdf, differs) {
 		t.Error("other parts made the same bytes")
 	}
@@ -118,8 +108,7 @@ func TestWhatIsPrinted(t *testing.T) {
 
 func TestReadRefusesWhatIsNotAStatement(t *testing.T) {
 	t.Parallel()
-	pdf, err := parts().PDF()
-	must(t, err)
+	pdf := testenv.Must(parts().PDF())(t)
 	for name, data := range map[string][]byte{
 		"nothing": nil, "text": []byte("hello"), "a head": pdf[:20], "half": pdf[:len(pdf)/2],
 		"damaged": bytes.Replace(pdf, []byte("stream\nx"), []byte("stream\n?"), 1),
@@ -133,9 +122,7 @@ func TestReadRefusesWhatIsNotAStatement(t *testing.T) {
 func item(t *testing.T, p *yearend.Parts, form string) *fetch.Item {
 	t.Helper()
 	encode := func(v any) []byte {
-		data, err := json.Marshal(v)
-		must(t, err)
-		return data
+		return testenv.Must(json.Marshal(v))(t)
 	}
 	return &fetch.Item{
 		Ordinal: 3, Key: "4711", Payload: encode(map[string]string{"account": "4711", "form": form}),
@@ -149,16 +136,14 @@ func item(t *testing.T, p *yearend.Parts, form string) *fetch.Item {
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	p := parts()
-	want, err := p.PDF()
-	must(t, err)
+	want := testenv.Must(p.PDF())(t)
 	part, err := yearend.Compose(t.Context(), item(t, p, yearend.PDFForm))
 	if err != nil || part.ContentType != yearend.ContentType || !bytes.Equal(part.Data, want) {
 		t.Errorf("a PDF: %d bytes of %s, %v", len(part.Data), part.ContentType, err)
 	}
-	part, err = yearend.Compose(t.Context(), item(t, p, "json"))
-	must(t, err)
+	part = testenv.Must(yearend.Compose(t.Context(), item(t, p, "json")))(t)
 	var got yearend.Statement
-	must(t, json.Unmarshal(part.Data, &got))
+	testenv.NoError(t, json.Unmarshal(part.Data, &got))
 	if statement, _ := p.Statement(); got != statement || part.ContentType != "" {
 		t.Errorf("JSON: %+v, want %+v", got, statement)
 	}
@@ -176,12 +161,5 @@ func expectCode(t *testing.T, err error, code string) {
 	t.Helper()
 	if slot := fetch.ErrorOf(err, false); err == nil || slot.Code != code {
 		t.Errorf("got %v, want code %s", err, code)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -44,9 +44,7 @@ func TestRedact(t *testing.T) {
 		"a " + secret + " b " + secret: "a tr_… b tr_…",
 		"cut " + secret[:20] + ".":     "cut tr_….",
 	} {
-		if got := access.Redact(text); got != want {
-			t.Errorf("%q became %q; want %q", text, got, want)
-		}
+		testenv.Same(t, access.Redact(text), want, "%q became", text)
 	}
 }
 
@@ -55,8 +53,7 @@ func TestSlots(t *testing.T) {
 	slots := access.NewSlots(2, 3)
 	var back []func()
 	for _, user := range []string{"ann", "ann", "bob"} {
-		giveBack, err := slots.Take(user)
-		testenv.NoError(t, err)
+		giveBack := testenv.Must(slots.Take(user))(t)
 		back = append(back, giveBack)
 	}
 	if _, err := slots.Take("eve"); !all(err) {

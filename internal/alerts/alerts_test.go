@@ -23,9 +23,7 @@ import (
 // A condition is told when it begins, when it gets worse and when it is over, and not again while nothing has changed.
 func TestAConditionIsToldOnce(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\n")
 	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
 		for range 3 {
@@ -63,9 +61,7 @@ func TestAConditionIsToldOnce(t *testing.T) {
 // Two conditions of one kind and subject are told as one, as the worse of them.
 func TestAConditionThatIsSaidTwice(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\n")
 	b.says(condition("e", store.Warning), condition("e", store.Critical), condition("e", store.Warning))
 	for range 2 {
 		b.turn(d, lease)
@@ -80,9 +76,7 @@ func TestAConditionThatIsSaidTwice(t *testing.T) {
 // What ends before it has held for as long as the rule says is not told at all.
 func TestWhatPassesIsNotTold(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {health: warning}\nwait: 1h\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\nwait: 1h\n")
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	b.says()
@@ -94,9 +88,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	}
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
 	b.turn(d, lease)
-	if host.count() != 1 {
-		t.Errorf("it was told %d times, want 1", host.count())
-	}
+	testenv.Same(t, host.count(), 1, "how often it was told")
 }
 
 // Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
@@ -135,9 +127,7 @@ func TestManyAreOneMessage(t *testing.T) {
 // Between two messages of a group there is a time, but not for what is critical.
 func TestTheIntervalOfAGroup(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {health: warning}\ninterval: 1h\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\ninterval: 1h\n")
 	all := []store.Condition{}
 	round := func(c store.Condition, want int) {
 		t.Helper()
@@ -346,9 +336,7 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 // What does not stand in a list that was cut is not over.
 func TestWhatWasCutIsNotOver(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\n")
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.turn(d, lease)
 	b.says(condition("f", store.Warning))
@@ -366,9 +354,7 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 // What a look could not see is not over: what another server said of itself, and all of it without PostgreSQL.
 func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\n")
 	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', tranche_now())`)
 	b.says(condition("e", store.Warning))
 	b.turn(d, lease)
@@ -397,9 +383,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 // before to be less bad is told to be worse again, and its end is told.
 func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t, 204, 410)
-	b.apply("r", "when: {health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {health: warning}\n", 204, 410)
 	a, worse, better := condition("a", store.Warning), condition("w", store.Warning), condition("e", store.Warning)
 	round := func(conditions ...store.Condition) {
 		b.says(conditions...)
@@ -544,7 +528,5 @@ func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	}
 	testenv.NoError(t, tx.Rollback(t.Context()))
 	b.send(d, lease)
-	if host.count() != 2 {
-		t.Errorf("it was told %d times, want 2", host.count())
-	}
+	testenv.Same(t, host.count(), 2, "how often it was told")
 }

@@ -148,9 +148,8 @@ func TestTextsOfOthersAreInert(t *testing.T) {
 		}
 	}
 	testenv.NoError(t, json.Unmarshal(teams.bodies[0], &doc))
-	if got := doc.Attachments[0].Content.Body[0].Text; got != `\[critical] ab c d e \\\[here](https://evil.example)` {
-		t.Errorf("the heading is %q", got)
-	}
+	testenv.Same(t, doc.Attachments[0].Content.Body[0].Text, `\[critical] ab c d e \\\[here](https://evil.example)`,
+		"the heading is")
 	for _, bad := range []string{"\u202E", "\u200B", "\u2028"} {
 		if body := doc.Attachments[0].Content.Body[1].Text; strings.Contains(body, bad) {
 			t.Errorf("it has %q: %q", bad, body)

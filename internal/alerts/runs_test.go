@@ -86,9 +86,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 // What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
 func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {runs: [overdue, completed, deadline_at_risk], health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {runs: [overdue, completed, deadline_at_risk], health: warning}\n")
 	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
 	of := func(kind store.Kind, subject, title string) store.Condition {
 		c := condition("x", store.Warning)
@@ -143,9 +141,7 @@ func TestATestIsTriedOnce(t *testing.T) {
 // worse it is told as what begins.
 func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	t.Parallel()
-	b, host := withReceiver(t)
-	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
-	d, lease := b.task(), b.lease()
+	b, host, d, lease := withRule(t, "when: {runs: [paused], health: warning}\n")
 	run := b.run("mine", "p", "operator")
 	known, held := condition("known", store.Warning), condition("x", store.Info)
 	held.Kind, held.Subject = store.RunHeld, run.String()

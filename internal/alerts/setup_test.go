@@ -70,6 +70,14 @@ func withReceiver(t *testing.T, answer ...int) (*bench, *receiver) {
 	return b, host
 }
 
+// withRule has a rule r for that host too, and who looks and tells under a lease.
+func withRule(t *testing.T, rule string, answer ...int) (*bench, *receiver, *alerts.LeaderTask, workqueue.Lease) {
+	t.Helper()
+	b, host := withReceiver(t, answer...)
+	b.apply("r", rule+host.rule())
+	return b, host, b.task(), b.lease()
+}
+
 // operator is the operator's file: secrets for receivers of this machine, and a mail server if one is given.
 func (b *bench) operator(mailServer string, hosts ...string) {
 	b.Helper()

@@ -51,9 +51,7 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	b.Locked() // one that remembers no one
 	allowed, tried := 0, map[string]bool{}
 	for _, route := range routes {
-		if route.Role != expected(route.Pattern) {
-			t.Errorf("%s needs the role %q; want %q", route.Pattern, route.Role, expected(route.Pattern))
-		}
+		testenv.Same(t, route.Role, expected(route.Pattern), "%s needs the role", route.Pattern)
 		if strings.HasSuffix(route.Pattern, "/session") {
 			continue // open to all; logging out would end the sessions of the others
 		}
@@ -109,9 +107,7 @@ func TestOtherSitesMayLinkHere(t *testing.T) {
 	} {
 		code, _ := b.Ask(http.MethodGet, path, nil, "Sec-Fetch-Site", c.site, "Sec-Fetch-Mode", c.mode, "Sec-Fetch-Dest",
 			c.dest)
-		if code != c.want {
-			t.Errorf("%s is answered %d; want %d", name, code, c.want)
-		}
+		testenv.Same(t, code, c.want, "%s is answered", name)
 	}
 }
 

@@ -332,9 +332,7 @@ func TestLoginsAreNotWaitedFor(t *testing.T) {
 	large := `{"token":"` + strings.Repeat("x", 5000) + `"}`
 	b.LockedWith(api.Config{}, access.Config{})
 	answer := b.Send(http.MethodPost, api.Prefix+"/session", large, "Content-Type", "application/json")
-	if answer.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("a large login is answered %d", answer.StatusCode)
-	}
+	testenv.Same(t, answer.StatusCode, http.StatusRequestEntityTooLarge, "a large login is answered")
 }
 
 // PROOF: who may do what, 19.

@@ -76,9 +76,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 		req.Host = ask.host
 		answer := testenv.Must(http.DefaultClient.Do(req))(t)
 		_ = answer.Body.Close()
-		if got := <-m.Requests; got != ask.want {
-			t.Errorf("%s %s: %s; want %s", ask.host, ask.path, got, ask.want)
-		}
+		testenv.Same(t, <-m.Requests, ask.want, "%s %s", ask.host, ask.path)
 	}
 }
 

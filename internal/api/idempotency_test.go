@@ -56,9 +56,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	for _, bad := range []string{"", "a b", strings.Repeat("x", 201), "é"} {
 		b.Sent(422, false, kernel.IdempotencyHeader, bad, "/runs?endpoint=echo", apitest.Three)
 	}
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 4 {
-		t.Errorf("there are %d runs; want 4", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 4, "runs")
 }
 
 // While a request is in progress, another with its key has to wait, and is told so.
@@ -82,9 +80,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	}
 	testenv.Must(sender.Write([]byte("2\n")))(t)
 	testenv.NoError(t, sender.Close())
-	if got := <-done; got != fmt.Sprint(201, error(nil)) {
-		t.Errorf("the first got %s", got)
-	}
+	testenv.Same(t, <-done, fmt.Sprint(201, error(nil)), "the first")
 	b.Sent(201, true, `"items":2`, "k", "/runs?endpoint=echo", "id\n1\n2\n")
 }
 
@@ -119,9 +115,7 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 	}
 	dead("set", "NULL") // it had not come to its commit
 	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
-		t.Errorf("there are %d runs; want 1", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")
 }
 
 // A node that was thought dead commits nothing of a request that another has taken over.
@@ -190,7 +184,5 @@ func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
 	b.Want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
 	b.Want(path+"&on_duplicate=skip", "id,a\n1,x\n2,y\n", 409, `on_duplicate (\"error\" then, \"skip\" now)`)
 	b.Want(path+"&chunk=7", "id,a\n1,x\n2,y\n", 409, "the plan's steps.echo.chunk (500 then, 7 now)")
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
-		t.Errorf("%d runs", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")
 }

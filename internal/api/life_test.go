@@ -318,9 +318,7 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 			}
 			answer := testenv.Must(http.DefaultTransport.RoundTrip(req))(t)
 			defer func() { _ = answer.Body.Close() }()
-			if answer.StatusCode != c.code {
-				t.Errorf("the answer is %d; want %d", answer.StatusCode, c.code)
-			}
+			testenv.Same(t, answer.StatusCode, c.code, "the answer")
 		})
 	}
 }

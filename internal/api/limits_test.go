@@ -143,9 +143,8 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
 			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may go on
 		}
-		if answer.StatusCode != http.StatusUnauthorized {
-			t.Errorf("a request of the token that was revoked is answered %d", answer.StatusCode)
-		}
+		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized,
+			"a request of the token that was revoked is answered")
 	}
 }
 

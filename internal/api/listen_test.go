@@ -61,14 +61,10 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 	first := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{}))(t)
 	defer func() { _ = first.Close() }()
 	_, err := api.Listen(t.Context(), first.Addr().String(), api.Exposure{})
-	if err == nil || !strings.Contains(err.Error(), "--listen") {
-		t.Errorf("a taken address: %v; want the flag named", err)
-	}
+	testenv.Says(t, err, "--listen", "a taken address")
 	missing := api.Exposure{TLSCert: filepath.Join(t.TempDir(), "no.pem"), TLSKey: key}
 	_, err = api.Listen(t.Context(), "127.0.0.1:0", missing)
-	if err == nil || !strings.Contains(err.Error(), "--tls-cert") {
-		t.Errorf("a certificate that is not there: %v; want the flag named", err)
-	}
+	testenv.Says(t, err, "--tls-cert", "a certificate that is not there")
 }
 
 // By TLS, with HTTP/2 and without: uploads, answers that come before their end, exports, streams, and a stop.

@@ -49,17 +49,13 @@ func TestTabsLogInAtOnce(t *testing.T) {
 			t.Errorf("%s: the login ends with %d at %q", one.next, answer.StatusCode, answer.Header.Get("Location"))
 		}
 	}
-	if n := attempts(); n != 0 {
-		t.Errorf("%d logins are still in progress", n)
-	}
+	testenv.Same(t, attempts(), 0, "logins are still in progress")
 	var backs []string
 	for range api.MaxAttempts + 1 {
 		back, _ := b.BeginIn(&browser, p, "/")
 		backs = append(backs, back)
 	}
-	if n := attempts(); n != api.MaxAttempts {
-		t.Errorf("the browser keeps %d logins in progress; want %d", n, api.MaxAttempts)
-	}
+	testenv.Same(t, attempts(), api.MaxAttempts, "logins in progress of the browser")
 	for i, back := range backs {
 		want := http.StatusSeeOther
 		if i == 0 {
@@ -244,9 +240,8 @@ func TestSettingsOfAProvider(t *testing.T) {
 	} {
 		bad := good
 		change(&bad)
-		if _, err := access.NewOIDC(bad); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %s named", err, want)
-		}
+		_, err := access.NewOIDC(bad)
+		testenv.Says(t, err, want, "the error")
 	}
 }
 
@@ -336,9 +331,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 				b.Renew()
 			}
 			b.Locked() // a server that remembers no one
-			if in := b.Session(browser...).Authenticated; in != c.stays {
-				t.Errorf("the session goes on: %v; want %v", in, c.stays)
-			}
+			testenv.Same(t, b.Session(browser...).Authenticated, c.stays, "the session goes on")
 			if rows := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'session_end'`); (rows == 0) != c.stays {
 				t.Errorf("there are %d rows about its end", rows)
 			}

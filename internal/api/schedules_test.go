@@ -160,7 +160,5 @@ func TestAnOccurrenceStartsOneRun(t *testing.T) {
 			t.Errorf("the run of %s is %+v", fire.Due, run)
 		}
 	}
-	if n := b.Number(`SELECT count(*) FROM run_step WHERE chunk = 2`); n != 2 {
-		t.Errorf("%d runs have the settings", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM run_step WHERE chunk = 2`), 2, "runs have the settings")
 }

@@ -45,9 +45,7 @@ func TestStartByMultipart(t *testing.T) {
 	code, _ := b.Ask(http.MethodPost, api.Prefix+"/runs",
 		strings.NewReader("--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+"\r\n--x--\r\n"),
 		"Content-Type", "multipart/form-data; boundary=x")
-	if code != http.StatusUnprocessableEntity {
-		t.Errorf("without settings: %d", code)
-	}
+	testenv.Same(t, code, http.StatusUnprocessableEntity, "without settings")
 	cut := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\nid\n1\n2\n"
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs", strings.NewReader(cut),

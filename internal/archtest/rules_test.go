@@ -68,8 +68,8 @@ func rules() map[string]rule {
 		},
 		// What stands behind its door. Each may need those that stand above it here.
 		"endpoints/internal/serve": {own: inside},
-		"endpoints/internal/flow":  {own: append([]string{"endpoints/internal/serve"}, inside...)},
-		"endpoints/wire":           {own: []string{"bitfield", "internal/intake/row"}},
+		"endpoints/internal/flow":  {own: append([]string{"endpoints/internal/serve"}, inside...), tests: servers},
+		"endpoints/wire":           {own: []string{"bitfield", "internal/intake/row"}, tests: servers},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
@@ -228,7 +228,7 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 		// What the demo and the cluster are told with.
-		"tools/demokit": {own: []string{"endpoints/wire", "internal/backoff", "internal/embedded"}},
+		"tools/demokit": {own: []string{"endpoints/wire", "internal/backoff", "internal/embedded"}, tests: servers},
 		// As the demo, from outside; its services are the SDK's.
 		"tools/cluster": {
 			own:   []string{"endpoints", "tools/demokit", "internal/embedded", "internal/backoff"},

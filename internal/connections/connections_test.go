@@ -77,9 +77,7 @@ func TestParse(t *testing.T) {
 		for _, n := range c.HTTP.AllowPrivate {
 			allowed = allowed || n.Contains(netip.MustParseAddrPort(at))
 		}
-		if allowed != want {
-			t.Errorf("%s is allowed: %t", at, allowed)
-		}
+		testenv.Same(t, allowed, want, "whether %s is allowed", at)
 	}
 	for u, want := range map[string]int{
 		"https://API.example/x": 2, "https://api.example:8443": 3, "http://api.example:80": 2, "https://b.example": 0,
@@ -123,9 +121,7 @@ func TestRedact(t *testing.T) {
 		{`{"x":"a\"b\u0026c d"}`, `{"x":"[secret a]"}`}, {`a%22b&c%20d`, "[secret a]"}, {"nothing", "nothing"},
 	} {
 		text, want := test[0], test[1]
-		if got := c.Redact(text); got != want {
-			t.Errorf("%s: got %s, want %s", text, got, want)
-		}
+		testenv.Same(t, c.Redact(text), want, "%s", text)
 	}
 }
 
@@ -136,9 +132,7 @@ func TestShortSecretsAreWords(t *testing.T) {
 		{"bank", "[x]"}, {"bank:bank@bank", "[x]:[x]@[x]"}, {"bank_prod, banks and embank", "bank_prod, banks and embank"},
 		{"bankbank bank", "bankbank [x]"}, {"the bank.", "the [x]."}, {"ébank", "ébank"}, {`"bank"`, `"[x]"`},
 	} {
-		if got := hide(test[0], "bank", "[x]"); got != test[1] {
-			t.Errorf("%s: %s; want %s", test[0], got, test[1])
-		}
+		testenv.Same(t, hide(test[0], "bank", "[x]"), test[1], "%s", test[0])
 	}
 	if got := hide("xxlong-secretxx", "long-secret", "[x]"); got != "xx[x]xx" {
 		t.Error(got)
@@ -173,16 +167,10 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	if got := read(-time.Hour); got != "first-one" { // however slow this machine is
 		t.Errorf("at once: %s", got)
 	}
-	if got := read(rereadAfter); got != "second-one" {
-		t.Errorf("later: %s", got)
-	}
-	if got := c.Redact("first-one second-one"); got != "[secret t] [secret t]" {
-		t.Errorf("redacted: %s", got)
-	}
+	testenv.Same(t, read(rereadAfter), "second-one", "later")
+	testenv.Same(t, c.Redact("first-one second-one"), "[secret t] [secret t]", "redacted")
 	testenv.NoError(t, os.Remove(path))
-	if got := read(rereadAfter); got != "second-one" {
-		t.Errorf("without the file: %s", got)
-	}
+	testenv.Same(t, read(rereadAfter), "second-one", "without the file")
 }
 
 // PROOF: who may do what, 16.
@@ -243,9 +231,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		}
 	}
 	_, err := Load(filepath.Join(t.TempDir(), "none"))
-	if err == nil || !strings.Contains(err.Error(), "connections: open ") {
-		t.Errorf("no file: %v", err)
-	}
+	testenv.Says(t, err, "connections: open ", "no file")
 }
 
 // A password that was changed is used for the next connection.
@@ -254,13 +240,11 @@ func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	dsn := testenv.EmptyDatabase(t)
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600))
-	c, err := Parse(filepath.Join(dir, "c.yaml"),
-		[]byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}"))
-	testenv.NoError(t, err)
+	c := testenv.Must(Parse(filepath.Join(dir, "c.yaml"),
+		[]byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}")))(t)
 	for name, want := range map[string]string{"a": "is a superuser, which no transaction", "b": ""} {
-		pool, err := c.Sources[name].Open(t.Context())
-		testenv.NoError(t, err)
-		_, err = pool.Exec(t.Context(), "CREATE TABLE x ()")
+		pool := testenv.Must(c.Sources[name].Open(t.Context()))(t)
+		_, err := pool.Exec(t.Context(), "CREATE TABLE x ()")
 		pool.Close()
 		said := c.Sources[name].Explain(err)
 		if want == "" {

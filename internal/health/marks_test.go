@@ -178,9 +178,7 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 	var left string
 	testenv.NoError(t, w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > tranche_now() -
 		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_ack`).Scan(&left))
-	if left != "lately, there seen" {
-		t.Errorf("what was said is left of: %s", left)
-	}
+	testenv.Same(t, left, "lately, there seen", "what was said is left of")
 }
 
 // What is muted takes no place in the lists, and what is said of all of a kind leaves it alone.

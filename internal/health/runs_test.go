@@ -33,9 +33,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 	})
 	run := w.start(request("bills"), 7)
 	c := w.appears(store.FailedItems, run.String(), store.Warning, "7 items failed", "tranche run rerun "+run.String())
-	if c.Link != "/runs/"+run.String()+"/errors" {
-		t.Errorf("it leads to %s", c.Link)
-	}
+	testenv.Same(t, c.Link, "/runs/"+run.String()+"/errors", "it leads to")
 	well.Store(true)
 	testenv.Must(w.node.Runs().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Actor: "test"}))(t)

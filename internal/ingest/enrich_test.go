@@ -122,9 +122,7 @@ func TestOneQueryForManyOperations(t *testing.T) {
 	if from.asked.Load() != 3 || from.values.Load() != 2500 {
 		t.Errorf("asked %d times for %d values", from.asked.Load(), from.values.Load())
 	}
-	if n := ingest.Held(b.it); n != 0 {
-		t.Errorf("%d bytes are held", n)
-	}
+	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held")
 }
 
 // Whatever is wrong, nothing is stored, and it is told whose fault it is.
@@ -156,9 +154,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	} {
 		b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: "+test.enrich+"\n")
 		_, err := b.add(test.ops)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v; want …%s…", name, err, test.want)
-		}
+		testenv.Says(t, err, test.want, "%s", name)
 		if _, bad := errors.AsType[*ingest.OpError](err); bad != strings.HasPrefix(test.want, "operation") {
 			t.Errorf("%s: %T", name, err)
 		}
@@ -169,9 +165,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: {sql: "+query+
 		", optional: true, payload: {x: \"{parts.sql.name}\"}}\n")
 	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`))(t)
-	if got := b.stored("e", "a"); got != `{"x":null}` {
-		t.Errorf("stored %s", got)
-	}
+	testenv.Same(t, b.stored("e", "a"), `{"x":null}`, "stored")
 }
 
 // That a source fails is told with the collector, whatever node is asked, until an add is taken.
@@ -304,9 +298,7 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 		strings.Repeat(good, ingest.MaxOps+1):                                     "there are more than 100000 operations",
 	} {
 		ops, err := ingest.Read(strings.NewReader(text))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.60q is read as %d operations, %v; want …%s…", text, len(ops), err, want)
-		}
+		testenv.Says(t, err, want, "%.60q is read as %d operations", text, len(ops))
 	}
 	broken := errors.New("the line is cut")
 	_, err := ingest.Read(io.MultiReader(strings.NewReader(good+`{"payl`), iotest.ErrReader(broken)))

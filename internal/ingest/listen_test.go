@@ -89,8 +89,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	if _, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: func() {}}); err == nil {
 		t.Error("a payload that is no JSON was added")
 	}
-	other, err := endpoints.NewProducer(nc, "nothing")
-	testenv.NoError(t, err)
+	other := testenv.Must(endpoints.NewProducer(nc, "nothing"))(t)
 	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
 	refused(err, wire.CollectUnknown, "there is no such collector")
 	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
@@ -124,11 +123,10 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 func TestProducersWaitForANode(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
-	p, err := endpoints.NewProducer(nc, "c")
-	testenv.NoError(t, err)
+	p := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
-	_, err = p.Add(ctx, wire.Operation{Key: "k"})
+	_, err := p.Add(ctx, wire.Operation{Key: "k"})
 	var unstored *wire.UnstoredError
 	if !errors.As(err, &unstored) || !errors.Is(err, context.DeadlineExceeded) ||
 		!strings.Contains(err.Error(), "no node listens for tranche.collect.c") {
@@ -153,8 +151,7 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 		}
 	})
 	testenv.NoError(t, err)
-	p, err := endpoints.NewProducer(testenv.Conn(t, server), "c")
-	testenv.NoError(t, err)
+	p := testenv.Must(endpoints.NewProducer(testenv.Conn(t, server), "c"))(t)
 	_, err = p.Add(ctx, wire.Operation{Key: "k"})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is unavailable") {
 		t.Errorf("got %v", err)

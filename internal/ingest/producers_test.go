@@ -120,9 +120,7 @@ func TestAddsShareCommits(t *testing.T) {
 	if added.Load() != 1+others/2 || duplicates.Load() != others/2 {
 		t.Errorf("%d added, %d duplicates", added.Load(), duplicates.Load())
 	}
-	if n := b.adder.commits.Load(); n != 2 {
-		t.Errorf("%d transactions; want 2", n)
-	}
+	testenv.Same(t, b.adder.commits.Load(), 2, "transactions")
 	if keys := b.keys("c"); keys["k"] != 1+others/2 {
 		t.Errorf("stored: %v", keys)
 	}
@@ -164,9 +162,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 	if keys := b.keys("c"); keys["k"] != 4 {
 		t.Errorf("stored: %v", keys)
 	}
-	if n := b.adder.commits.Load(); n != 1+1+4 {
-		t.Errorf("%d transactions", n)
-	}
+	testenv.Same(t, b.adder.commits.Load(), 1+1+4, "transactions")
 }
 
 // Keys are made for the definition of the moment, also when it has just changed.
@@ -187,9 +183,7 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 	if keys := b.keys("o"); keys["customer-7"] != 1 || keys["97/100"] != 1 || len(keys) != 2 {
 		t.Errorf("keys: %v", keys)
 	}
-	if n := b.adder.commits.Load(); n != 3 {
-		t.Errorf("%d transactions; want one that was refused", n)
-	}
+	testenv.Same(t, b.adder.commits.Load(), 3, "transactions")
 }
 
 func TestAddSaysWhatIsWrong(t *testing.T) {
@@ -216,14 +210,10 @@ func TestAddSaysWhatIsWrong(t *testing.T) {
 			ops = append(op("", "good"), tc.op)
 		}
 		_, err := b.it.Add(t.Context(), tc.collector, ops)
-		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s %+v: %v; want …%s…", tc.collector, tc.op, err, tc.want)
-		}
+		testenv.Says(t, err, tc.want, "%s %+v", tc.collector, tc.op)
 	}
 	_, err := b.it.Add(t.Context(), "o", []collectorstore.Op{{Key: "mine", Payload: []byte(`{"n":"x"}`)}})
-	if err == nil || !strings.Contains(err.Error(), "the collector makes it of the payload's n; leave it out") {
-		t.Errorf("a key where there is an order_by: %v", err)
-	}
+	testenv.Says(t, err, "the collector makes it of the payload's n; leave it out", "a key where there is an order_by")
 	if keys := b.keys("c"); len(keys) != 0 {
 		t.Errorf("something was stored: %v", keys)
 	}
@@ -263,9 +253,7 @@ func TestRoomIsBounded(t *testing.T) {
 	if _, ok := errors.AsType[*ingest.TooManyError](err); !ok {
 		t.Errorf("a body without an end gives %v", err)
 	}
-	if n := ingest.Held(b.it); n != 0 {
-		t.Errorf("%d bytes are held after it", n)
-	}
+	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held after it")
 	ingest.Hold(b.it, ingest.MaxHeld)
 	_, err = b.it.AddFrom(t.Context(), "c", strings.NewReader(`{"key":"k","payload":1}`))
 	if _, ok := errors.AsType[*ingest.OverloadedError](err); !ok {

@@ -84,9 +84,7 @@ func (b *answering) hear(answer <-chan string, want string) {
 	b.Helper()
 	select {
 	case got := <-answer:
-		if got != want {
-			b.Errorf("the answer is %q; want %q", got, want)
-		}
+		testenv.Same(b, got, want, "the answer")
 	case <-time.After(limit):
 		b.Fatalf("no answer; want %q", want)
 	}
@@ -193,9 +191,7 @@ func TestOnlyInboxesAreAnswered(t *testing.T) {
 	}
 	select {
 	case subject := <-b.began:
-		if subject != "ask.last" {
-			t.Errorf("%s is worked on", subject)
-		}
+		testenv.Same(t, subject, "ask.last", "what is worked on")
 	case <-time.After(limit):
 		t.Fatal("nothing is worked on")
 	}

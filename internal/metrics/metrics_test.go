@@ -196,15 +196,11 @@ func TestARunIsMeasured(t *testing.T) {
 		{"tranche_build_info", []string{"version", "1.2.3", "commit", "abc"}, 1},
 		{"tranche_health_conditions", []string{"kind", "no_listeners"}, 1},
 	} {
-		if got := sum(all, want.name, want.labels...); got != want.value {
-			t.Errorf("%s %v is %v; want %v", want.name, want.labels, got, want.value)
-		}
+		testenv.Same(t, sum(all, want.name, want.labels...), want.value, "%s %v", want.name, want.labels)
 	}
 	out := sum(all, "tranche_endpoint_items_ready", "endpoint", "nobody") +
 		sum(all, "tranche_endpoint_items_in_flight", "endpoint", "nobody")
-	if out != 30 {
-		t.Errorf("%v items wait for no one; want 30", out)
-	}
+	testenv.Same(t, out, 30, "items wait for no one")
 	for _, name := range []string{"tranche_claim_duration_seconds", "tranche_publish_duration_seconds",
 		"tranche_record_duration_seconds", "tranche_intake_bytes_total", "tranche_stream_size_bytes",
 		"tranche_stream_limit_bytes", "tranche_database_size_bytes", "tranche_leader_task_last_success_timestamp_seconds",
@@ -318,13 +314,9 @@ func TestSeriesAreBounded(t *testing.T) {
 		t.Errorf("%d series; docs/metrics.md says 9,000 at most", series)
 	}
 	// Nothing is left out of a sum.
-	if got := sum(all, "tranche_items_finished_total"); got != endpoints {
-		t.Errorf("%v items were finished; want %d", got, endpoints)
-	}
+	testenv.Same(t, sum(all, "tranche_items_finished_total"), endpoints, "items were finished")
 	ready, out := sum(all, "tranche_endpoint_items_ready"), sum(all, "tranche_endpoint_items_in_flight")
-	if ready+out != 10*(runs+1) {
-		t.Errorf("%v items are ready and %v out; want %d", ready, out, 10*(runs+1))
-	}
+	testenv.Same(t, ready+out, 10*(runs+1), "items ready and out")
 	if got := sum(all, "tranche_dead_letters_total", "endpoint", metrics.Other); got != endpoints {
 		t.Error("endpoints that only messages name have series of their own")
 	}

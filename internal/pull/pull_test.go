@@ -33,20 +33,13 @@ func play(t *testing.T) *played {
 	t.Helper()
 	ns := testenv.NATS(t)
 	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16)}
-	_, err := p.nc.ChanSubscribe("played.CONSUMER.MSG.NEXT.S.C", p.asked)
-	must(t, err)
-	must(t, p.nc.Flush())
-	js, err := jetstream.NewWithAPIPrefix(testenv.Conn(t, ns), "played")
-	must(t, err)
+	testenv.Must(p.nc.ChanSubscribe("played.CONSUMER.MSG.NEXT.S.C", p.asked))(t)
+	testenv.NoError(t, p.nc.Flush())
+	js := testenv.Must(jetstream.NewWithAPIPrefix(testenv.Conn(t, ns), "played"))(t)
 	p.puller = New(Config{JS: js, Stream: "S", Consumer: "C", Take: p.take, Late: p.owe,
 		Heartbeat: time.Hour}) // no pull ends by itself, however slow this machine is
 	t.Cleanup(p.puller.Close)
 	return p
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	testenv.NoError(t, err)
 }
 
 func (p *played) take(jetstream.Msg, time.Time) {
@@ -72,12 +65,11 @@ func (p *played) state() (taken int, late amount) {
 // open has the puller ask for messages, and returns the pull and where it wants them.
 func (p *played) open(messages int) (*Pull, string) {
 	p.t.Helper()
-	one, err := p.puller.Open(time.Now(), messages, 2<<20)
-	must(p.t, err)
+	one := testenv.Must(p.puller.Open(time.Now(), messages, 2<<20))(p.t)
 	select {
 	case msg := <-p.asked:
 		var r request
-		must(p.t, json.Unmarshal(msg.Data, &r))
+		testenv.NoError(p.t, json.Unmarshal(msg.Data, &r))
 		if r.Batch != messages || r.MaxBytes != 2<<20 {
 			p.t.Errorf("it asked for %+v", r)
 		}
@@ -92,9 +84,9 @@ func (p *played) open(messages int) (*Pull, string) {
 func (p *played) send(inbox string, messages int) {
 	p.t.Helper()
 	for range messages {
-		must(p.t, p.nc.PublishRequest(inbox, "ack", []byte("work")))
+		testenv.NoError(p.t, p.nc.PublishRequest(inbox, "ack", []byte("work")))
 	}
-	must(p.t, p.nc.Flush())
+	testenv.NoError(p.t, p.nc.Flush())
 }
 
 func (p *played) status(inbox, code, description string, left int) {
@@ -105,8 +97,8 @@ func (p *played) status(inbox, code, description string, left int) {
 		msg.Header.Set("Nats-Pending-Messages", strconv.Itoa(left))
 		msg.Header.Set("Nats-Pending-Bytes", strconv.Itoa(1<<20))
 	}
-	must(p.t, p.nc.PublishMsg(msg))
-	must(p.t, p.nc.Flush())
+	testenv.NoError(p.t, p.nc.PublishMsg(msg))
+	testenv.NoError(p.t, p.nc.Flush())
 }
 
 func (p *played) eventually(what string, ok func() bool) {
@@ -144,7 +136,7 @@ func TestLateMessagesAreTakenAndCounted(t *testing.T) {
 	one, inbox := p.open(8)
 	p.send(inbox, 1)
 	p.status(inbox, "409", "Message Size Exceeds MaxBytes", 3)
-	must(t, p.over(one))
+	testenv.NoError(t, p.over(one))
 	if taken, late := p.state(); taken != 1 || late.messages != 4 || late.bytes <= 0 {
 		t.Errorf("taken %d, late %+v; want 1 and 4 messages", taken, late)
 	}
@@ -165,7 +157,7 @@ func TestWhatNeverComesDoesNotCountForEver(t *testing.T) {
 	one, inbox := p.open(2)
 	began := time.Now()
 	p.status(inbox, "409", "Batch Completed", 0)
-	must(t, p.over(one))
+	testenv.NoError(t, p.over(one))
 	p.eventually("nothing counts", func() bool { _, late := p.state(); return late == amount{} })
 	if took := time.Since(began); took < lateTimeout || p.most.messages != 2 {
 		t.Errorf("%d messages counted for %s", p.most.messages, took)
@@ -215,7 +207,7 @@ func TestCloseTakesWhatIsOnItsWay(t *testing.T) {
 	p.puller.config.Timeout = time.Hour
 	one, inbox := p.open(5)
 	p.status(inbox, "409", "Batch Completed", 0)
-	must(t, p.over(one))
+	testenv.NoError(t, p.over(one))
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -248,18 +240,13 @@ func TestSettleWaitsForWhatComes(t *testing.T) {
 func TestSubject(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
-	plain, err := jetstream.New(nc)
-	must(t, err)
-	domain, err := jetstream.NewWithDomain(nc, "hub")
-	must(t, err)
-	dotted, err := jetstream.NewWithAPIPrefix(nc, "JS.tranche.API.")
-	must(t, err)
+	plain := testenv.Must(jetstream.New(nc))(t)
+	domain := testenv.Must(jetstream.NewWithDomain(nc, "hub"))(t)
+	dotted := testenv.Must(jetstream.NewWithAPIPrefix(nc, "JS.tranche.API."))(t)
 	for want, js := range map[string]jetstream.JetStream{
 		"$JS.API.CONSUMER.MSG.NEXT.S.C": plain, "$JS.hub.API.CONSUMER.MSG.NEXT.S.C": domain,
 		"JS.tranche.API.CONSUMER.MSG.NEXT.S.C": dotted,
 	} {
-		if got := Subject(js, "S", "C"); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		testenv.Same(t, Subject(js, "S", "C"), want, "the subject")
 	}
 }

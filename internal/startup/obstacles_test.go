@@ -41,11 +41,10 @@ func TestObstaclesOfTLS(t *testing.T) {
 		}
 		var nc *nats.Conn
 		w := &Wait{At: "here", NC: func() *nats.Conn { return nc }}
-		nc, err = endpoints.Connect(append(options, func(o *nats.Options) error {
+		nc = testenv.Must(endpoints.Connect(append(options, func(o *nats.Options) error {
 			o.Servers = []string{url + "://" + ns.Addr().String()}
 			return nil
-		}, w.Hear())...)
-		testenv.NoError(t, err)
+		}, w.Hear())...))(t)
 		t.Cleanup(nc.Close)
 		var o obstacle
 		limit := time.After(time.Minute)
@@ -137,9 +136,8 @@ func TestAStateIsALine(t *testing.T) {
 		log.Info("one of many")
 		now = now.Add(500 * time.Millisecond)
 	}
-	if n := logs.FilterMessage("look at the streams").Len(); n != 16 {
-		t.Errorf("a state of 15 minutes is %d lines; want one a minute, and that of another error", n)
-	}
+	testenv.Same(t, logs.FilterMessage("look at the streams").Len(), 16,
+		"lines of a state of 15 minutes: one a minute, and that of another error")
 	for _, name := range []string{"tax-2024", "tax-2025"} {
 		log.With(zap.String("schedule", name)).Warn("it did not begin")
 		log.Warn("it is held", zap.Stringer("run", bytes.NewBufferString(name)))
@@ -147,12 +145,9 @@ func TestAStateIsALine(t *testing.T) {
 	if n := logs.FilterMessage("it did not begin").Len() + logs.FilterMessage("it is held").Len(); n != 4 {
 		t.Errorf("warnings about two schedules and two runs are %d lines", n)
 	}
-	if n := logs.FilterMessage("one of many").Len(); n != 1800 {
-		t.Errorf("of 1800 lines that are no warnings %d are there", n)
-	}
-	if n := logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(); n != 1699+1 {
-		t.Errorf("%d lines name the node", n)
-	}
+	testenv.Same(t, logs.FilterMessage("one of many").Len(), 1800, "lines that are no warnings")
+	testenv.Same(t, logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(), 1699+1,
+		"lines name the node")
 }
 
 type clock struct{ now *time.Time }

@@ -121,7 +121,7 @@ type statementStage = endpoints.Stage[query, string, endpoints.None, endpoints.N
 func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	t.Helper()
 	left := 1
-	loaded, err := w.node.Runs().Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded := testenv.Must(w.node.Runs().Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500,
 			InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}}},
 		func(item *startstore.LoadItem) error {
@@ -131,8 +131,7 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 			left--
 			item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
 			return nil
-		})
-	testenv.NoError(t, err)
+		}))(t)
 	return loaded.Run
 }
 
@@ -196,16 +195,10 @@ func TestOneTraceFromNodeToNode(t *testing.T) {
 	}
 	slice := value(root, oteltrace.KeySlice)
 	for _, name := range []string{"publish statement", "statement", "accounts", "statement stage 1", "record statement"} {
-		if got := value(spans[name], oteltrace.KeyRun); got != run.String() {
-			t.Errorf("%s: run %q", name, got)
-		}
+		testenv.Same(t, value(spans[name], oteltrace.KeyRun), run.String(), "%s: run", name)
 	}
-	if got := value(spans["accounts"], oteltrace.KeyRoot); got != slice {
-		t.Errorf("the root of what the flow asked is %q, not %q", got, slice)
-	}
-	if got := value(spans["accounts"], oteltrace.KeyItems); got != "1" {
-		t.Errorf("%q items", got)
-	}
+	testenv.Same(t, value(spans["accounts"], oteltrace.KeyRoot), slice, "the root of what the flow asked")
+	testenv.Same(t, value(spans["accounts"], oteltrace.KeyItems), "1", "items")
 }
 
 func value(span sdktrace.ReadOnlySpan, key attribute.Key) string {
@@ -272,7 +265,5 @@ func TestFailuresAreSeen(t *testing.T) {
 		})
 	})
 	w.run(t, "slots")
-	if got := value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors); got != "1" {
-		t.Errorf("%q errors", got)
-	}
+	testenv.Same(t, value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors), "1", "errors")
 }

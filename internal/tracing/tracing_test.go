@@ -135,9 +135,7 @@ func TestSpansReachAnOTLPReceiver(t *testing.T) {
 		string(record.GetTraceId()) != string(publish.GetTraceId()) {
 		t.Errorf("the spans do not hang together: %v %v", publish, record)
 	}
-	if got := about(publish.GetAttributes())["tranche.run"]; got != run.String() {
-		t.Errorf("the run is %q", got)
-	}
+	testenv.Same(t, about(publish.GetAttributes())["tranche.run"], run.String(), "the run")
 	if record.GetStatus().GetCode() != otlp.Status_STATUS_CODE_ERROR {
 		t.Errorf("status %v", record.GetStatus())
 	}
@@ -145,9 +143,7 @@ func TestSpansReachAnOTLPReceiver(t *testing.T) {
 		t.Errorf("the request carries %+v", carried)
 	}
 	path, _, process := r.first()
-	if path != "/v1/traces" {
-		t.Errorf("path %s", path)
-	}
+	testenv.Same(t, path, "/v1/traces", "path")
 	if process["service.name"] != "tranche" || process["service.version"] != "1.2.3" {
 		t.Errorf("the process is %v", process)
 	}
@@ -187,9 +183,7 @@ func TestEnvironmentSaysWhere(t *testing.T) { // t.Setenv forbids t.Parallel
 	if len(r.spans()) != 2 || header.Get("Authorization") != "secret" {
 		t.Errorf("got %v with %v", r.spans(), header)
 	}
-	if got := process["service.name"]; got != "bank" {
-		t.Errorf("the process is %q", got)
-	}
+	testenv.Same(t, process["service.name"], "bank", "the process")
 }
 
 func TestFailingReceiverIsToldOnce(t *testing.T) {
@@ -211,9 +205,8 @@ func TestConfigIsChecked(t *testing.T) {
 		{Endpoint: "http://x:4318", Ratio: 1.1}, {Endpoint: "http://x:4318", Ratio: -0.1},
 		{Endpoint: "http://x:4318", Ratio: math.NaN()},
 	} {
-		if _, err := tracing.Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "Config.") {
-			t.Errorf("%+v: %v", c, err)
-		}
+		_, err := tracing.Start(t.Context(), c)
+		testenv.Says(t, err, "Config.", "%+v", c)
 	}
 }
 

@@ -86,9 +86,7 @@ func TestOverNATS(t *testing.T) {
 		t.Error(failed, err)
 	}
 	told := ackEach(t, client, ids[8194:])
-	if told != 1 {
-		t.Errorf("%d callers were told of the end", told)
-	}
+	testenv.Same(t, told, 1, "callers were told of the end")
 	view, err := client.Get(ctx, batch.ID, 5)
 	if err != nil || view.State != "completed" || view.Done != items-2 || view.Failed != 2 || view.Codes["REFUSED"] != 2 ||
 		view.CreatedBy != "billing" || view.OpenIdle != "2h0m0s" || len(view.Missing) != 0 {
@@ -104,9 +102,8 @@ func TestOverNATS(t *testing.T) {
 	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != trackerclient.CodeNoBatch {
 		t.Error(err)
 	}
-	if n := b.count(`SELECT count(*) FROM audit_log WHERE actor = 'billing' AND action LIKE 'tracker_%'`); n != 3 {
-		t.Errorf("%d rows in the audit log; want open, seal and delete", n)
-	}
+	testenv.Same(t, b.count(`SELECT count(*) FROM audit_log WHERE actor = 'billing' AND action LIKE 'tracker_%'`), 3,
+		"rows in the audit log")
 }
 
 // ackEach acknowledges each item twice, all at the same time, and returns how many calls were told of the end.
@@ -127,9 +124,7 @@ func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) 
 		})
 	}
 	all.Wait()
-	if newly.Load() != int64(len(ids)) {
-		t.Errorf("%d items were newly acknowledged; want %d", newly.Load(), len(ids))
-	}
+	testenv.Same(t, newly.Load(), int64(len(ids)), "items newly acknowledged")
 	return told.Load()
 }
 
@@ -198,9 +193,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 			t.Errorf("%s: %v", user, err)
 		}
 	}
-	if n := b.count(`SELECT count(*) FROM tracker_service`); n != 1 {
-		t.Errorf("%d batches were opened", n)
-	}
+	testenv.Same(t, b.count(`SELECT count(*) FROM tracker_service`), 1, "batches were opened")
 }
 
 // What was idle for too long expires, what ended long ago is deleted, and both only by the leader.

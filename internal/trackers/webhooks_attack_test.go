@@ -254,9 +254,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 		t.Errorf("the task ended with %v", err)
 	}
 	left := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`)
-	if left != most+4 {
-		t.Errorf("%d of the %d that hung are as they were", left, most+4)
-	}
+	testenv.Same(t, left, most+4, "hung and are as they were")
 	close(hung.goOn)
 	hooks = b.webhooks(conns)
 	b.until("all are delivered by whoever leads then", func() bool {
@@ -281,9 +279,8 @@ func TestAPanicOfAnAttemptIsAnErrorOfTheTask(t *testing.T) {
 	lease := b.lease()
 	id := b.due(host.URL, 1)[0]
 	bad := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Transport = broken{} })
-	if _, err := bad.Run(t.Context(), lease); err == nil || !strings.Contains(err.Error(), "panic: a mistake") {
-		t.Errorf("the task ended with %v", err)
-	}
+	_, err := bad.Run(t.Context(), lease)
+	testenv.Says(t, err, "panic: a mistake", "the task ended with")
 	if got := b.webhook(id, trackers.All); got.State != "due" || got.Attempts != 0 {
 		t.Errorf("after the panic: %+v", got)
 	}

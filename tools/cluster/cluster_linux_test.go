@@ -169,9 +169,7 @@ func TestOwnPart(t *testing.T) {
 	c := &cluster{net: "127.1.2.", dir: &demokit.Dir{}}
 	const part = "name: nats-1\nlisten: 10.0.0.1:4222\nroutes: [10.0.0.1:6222, 10.0.0.2:6222]\n"
 	const want = "name: nats-3\nlisten: 127.1.2.3:4222\nroutes: [127.1.2.1:6222, 127.1.2.2:6222]\n"
-	if got := c.own(part, 3); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	testenv.Same(t, c.own(part, 3), want, "what is its own")
 	if _, err := (page{"p", "```\na\n```\n\n```sh\na b\n```\n"}).block("a"); err == nil {
 		t.Error("of two blocks that begin alike one is taken")
 	}

@@ -26,12 +26,9 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// flaw is one thing that a rawService does wrong.
-type flaw string
-
 // rawService is a service without the SDK, made to be broken. Without a flaw it does all that the page asks for.
 type rawService struct {
-	flaw flaw
+	flaw string // what it does wrong
 	nc   *nats.Conn
 	js   jetstream.JetStream
 
@@ -48,7 +45,7 @@ type rawDelivery struct {
 	made     time.Time
 }
 
-func broken(f flaw) starter {
+func broken(f string) starter {
 	return start(func(ctx context.Context, nc *nats.Conn) error {
 		js, err := jetstream.New(nc)
 		if err != nil {
@@ -59,10 +56,10 @@ func broken(f flaw) starter {
 	})
 }
 
-func (s *rawService) has(f flaw) bool { return s.flaw == f }
+func (s *rawService) has(f string) bool { return s.flaw == f }
 
 func (s *rawService) serve(ctx context.Context) error {
-	if !s.has(unlisted) {
+	if !s.has("is not listed") {
 		listed, err := s.announce()
 		if err != nil {
 			return err
@@ -75,12 +72,12 @@ func (s *rawService) serve(ctx context.Context) error {
 	defer beat.Wait()
 	defer stop()
 	var lane sync.WaitGroup
-	if !s.has(noLane) && !s.has(saysLane) {
+	if !s.has("has no lane for calls") && !s.has("says that it has a lane and reads none") {
 		lane.Go(func() { s.read(ctx, wire.LaneOf(endpoint)) })
 	}
 	s.read(ctx, endpoint)
 	lane.Wait()
-	if !s.has(endsAtOnce) {
+	if !s.has("ends in the middle of work") {
 		s.jobs.Wait()
 	}
 	s.nc.Flush() //nolint:errcheck // the test will see what is missing
@@ -96,7 +93,7 @@ func (s *rawService) read(ctx context.Context, name string) {
 		}
 		gone := errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
 			errors.Is(err, jetstream.ErrStreamNotFound)
-		if gone && s.has(bindsOnce) {
+		if gone && s.has("does not look for the streams again") {
 			break
 		}
 		_ = backoff.Sleep(ctx, 50*time.Millisecond)
@@ -106,7 +103,7 @@ func (s *rawService) read(ctx context.Context, name string) {
 
 func (s *rawService) announce() (micro.Service, error) {
 	figures := json.RawMessage(`{"chunks":1,"processed":1,"errors":0,"in_flight":0,"avg_per_item":1,"lane":true}`)
-	if s.has(noLane) {
+	if s.has("has no lane for calls") {
 		figures = bytes.ReplaceAll(figures, []byte(`,"lane":true`), nil)
 	}
 	listed, err := micro.AddService(s.nc, micro.Config{
@@ -126,7 +123,7 @@ func (s *rawService) fetch(ctx context.Context, consumer jetstream.Consumer) err
 		return err
 	}
 	how := []jetstream.FetchOpt{jetstream.FetchMaxWait(10 * time.Second), jetstream.FetchHeartbeat(4 * time.Second)}
-	if s.has(leavesAtTheEnd) { // which Fetch does, when it is bounded in bytes
+	if s.has("does not listen after the end of a pull") { // which Fetch does, when it is bounded in bytes
 		how = append(how, jetstream.FetchMaxBytes(8<<20))
 	}
 	batch, err := consumer.Fetch(8, how...)
@@ -157,11 +154,11 @@ func (s *rawService) take(d rawDelivery) {
 	_, twice := s.held[id]
 	s.held[id] = d
 	s.mu.Unlock()
-	if twice && !s.has(forgetsWork) {
+	if twice && !s.has("works on a redelivery beside the first") {
 		return
 	}
 	s.jobs.Go(func() {
-		if s.has(callsQueue) && isCall(msg.Headers()) {
+		if s.has("has calls wait behind chunks") && isCall(msg.Headers()) {
 			s.awaitChunks()
 		}
 		s.handle(msg, id, int(meta.NumDelivered))
@@ -204,7 +201,7 @@ func (s *rawService) beat(ctx context.Context) {
 		_ = backoff.Sleep(ctx, ownAckWait/4)
 		s.mu.Lock()
 		for _, d := range s.held {
-			if !s.has(noSigns) && s.current(d) {
+			if !s.has("sends no heartbeats") && s.current(d) {
 				_ = d.msg.InProgress()
 			}
 		}
@@ -217,7 +214,7 @@ func (s *rawService) current(d rawDelivery) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	consumer, err := s.js.Consumer(ctx, wire.StreamWork, d.consumer)
-	return s.has(trustsSequences) || err == nil && consumer.CachedInfo().Created.Equal(d.made)
+	return s.has("goes by sequences alone") || err == nil && consumer.CachedInfo().Created.Equal(d.made)
 }
 
 func (s *rawService) tell(id, how string) {
@@ -232,12 +229,12 @@ func (s *rawService) tell(id, how string) {
 func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
 	h := msg.Headers()
 	r := &rawReply{service: s, request: h, subject: wire.ReplySubject(endpoint)}
-	if version := h.Get(wire.HeaderVersion); version != "1" && version != "" && !s.has(dropsVersions) {
-		s.tell(id, map[bool]string{false: `-NAK {"delay":10000000000}`, true: "-NAK"}[s.has(hastyVersions)])
+	if version := h.Get(wire.HeaderVersion); version != "1" && version != "" && !s.has("drops other versions") {
+		s.tell(id, map[bool]string{false: `-NAK {"delay":10000000000}`, true: "-NAK"}[s.has("hands versions back at once")])
 		return
 	}
 	if !s.readable(h, r) {
-		s.tell(id, map[bool]string{false: "+TERM", true: `-NAK {"delay":10000000000}`}[s.has(keepsBadHeaders)])
+		s.tell(id, map[bool]string{false: "+TERM", true: `-NAK {"delay":10000000000}`}[s.has("keeps bad headers")])
 		return
 	}
 	items, params, err := s.parse(h, msg.Data())
@@ -246,15 +243,15 @@ func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
 	switch {
 	case err != nil:
 		failure, how = &slotError{Code: "bad_request", Message: err.Error()}, "+TERM"
-		if s.has(silentBodies) {
+		if s.has("drops unreadable bodies without a word") {
 			s.tell(id, how)
 			return
 		}
-	case deliveries > 1 && s.has(ignoresRedelivery):
+	case deliveries > 1 && s.has("takes a redelivery for done"):
 		s.tell(id, how)
 		return
-	case deliveries <= limit || s.has(ignoresDeliveries):
-		if s.has(acksFirst) {
+	case deliveries <= limit || s.has("tries indefinitely"):
+		if s.has("acknowledges before it replies") {
 			s.tell(id, how)
 		}
 		failure = s.obey(r, items, params)
@@ -262,7 +259,7 @@ func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
 	if r.finish(failure, len(items)) != nil {
 		how = `-NAK {"delay":500000000}`
 	}
-	if !s.has(neverAcks) || how != "+ACK" {
+	if !s.has("never acknowledges") || how != "+ACK" {
 		s.tell(id, how)
 	}
 }
@@ -276,8 +273,8 @@ var (
 
 func (s *rawService) readable(h nats.Header, r *rawReply) bool {
 	to := h.Get(wire.HeaderReplyTo)
-	if to != "" && !s.has(ignoresReturn) {
-		if !rawReturn.MatchString(to) && !s.has(repliesAnywhere) {
+	if to != "" && !s.has("ignores Tranche-Reply-To") {
+		if !rawReturn.MatchString(to) && !s.has("replies on any subject") {
 			return false
 		}
 		r.subject = to
@@ -310,13 +307,13 @@ func (s *rawService) parse(h nats.Header, body []byte) (items []rawItem, params 
 		Items  []rawItem         `json:"items"`
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	if s.has(strictMembers) {
+	if s.has("refuses unknown members") {
 		decoder.DisallowUnknownFields()
 	}
 	if err := decoder.Decode(&content); err != nil {
 		return nil, nil, err
 	}
-	if s.has(paramsFirst) && !bytes.HasPrefix(body, []byte(`{"params"`)) {
+	if s.has("takes parameters in front only") && !bytes.HasPrefix(body, []byte(`{"params"`)) {
 		content.Params = nil
 	}
 	for _, item := range content.Items {
@@ -334,7 +331,7 @@ func (s *rawService) decode(encoding string, body []byte) ([]byte, error) {
 	if encoding == "" {
 		return body, nil
 	}
-	if encoding != "zstd" || s.has(noZstd) {
+	if encoding != "zstd" || s.has("does not decompress") {
 		return nil, errors.New("unknown encoding " + encoding)
 	}
 	decoder, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true))
@@ -343,7 +340,7 @@ func (s *rawService) decode(encoding string, body []byte) ([]byte, error) {
 	}
 	defer decoder.Close()
 	limit := int64(16 << 20)
-	if s.has(unbounded) {
+	if s.has("decompresses without end") {
 		limit = 1 << 30
 	}
 	out, err := io.ReadAll(io.LimitReader(decoder, limit+1))
@@ -352,7 +349,7 @@ func (s *rawService) decode(encoding string, body []byte) ([]byte, error) {
 		return nil, err
 	case int64(len(out)) > limit:
 		return nil, errors.New("too large")
-	case s.has(oneFrame):
+	case s.has("reads one frame"):
 		return out[:min(len(out), firstFrame(body))], nil
 	}
 	return out, nil
@@ -371,7 +368,7 @@ func firstFrame(body []byte) int {
 func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string) (failure *slotError) {
 	for at, item := range items {
 		ordinal := *item.I
-		if s.has(countsOrdinals) {
+		if s.has("numbers the items itself") {
 			ordinal = at
 		}
 		var in instruction
@@ -384,23 +381,23 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 			r.result(ordinal, string(in.Value))
 		case "info":
 			key := *item.K
-			if s.has(asciiKeys) {
+			if s.has("knows ASCII only") {
 				key = strings.ToValidUTF8(strings.Map(func(c rune) rune { return min(c, 0x7f) }, key), "")
 			}
 			info, _ := json.Marshal(itemInfo{key, params, run}) // it can be written
 			r.result(ordinal, string(info))
 		case "fail", "retry":
-			e := slotError{in.Code, in.Message, in.Do == "retry" && !s.has(noRetryCodes)}
+			e := slotError{in.Code, in.Message, in.Do == "retry" && !s.has("never says retry")}
 			r.fail(ordinal, e)
 		case "twice":
 			first, second := `"first"`, `"second"`
-			if s.has(lastCounts) {
+			if s.has("lets the last answer count") {
 				first = second
 			}
 			r.result(ordinal, first)
 		case "bytes":
 			encoding := base64.StdEncoding
-			if s.has(urlBase64) {
+			if s.has("writes the base64 of URLs") {
 				encoding = base64.URLEncoding
 			}
 			r.one(ordinal, fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, cmp.Or(in.Type, "application/octet-stream"),
@@ -409,7 +406,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 			r.result(ordinal, `"`+strings.Repeat("x", in.N)+`"`)
 		case "partial":
 			r.result(ordinal, `"sent"`)
-			if !s.has(neverFlushes) {
+			if !s.has("sends everything at the end") {
 				r.flush()
 			}
 		case "part":
@@ -453,11 +450,11 @@ type rawReply struct {
 }
 
 func (r *rawReply) result(ordinal int, result string) {
-	if r.service.has(nullIsNothing) && result == "null" {
+	if r.service.has("takes null for no result") && result == "null" {
 		return
 	}
 	name := `"i"`
-	if r.service.has(twoOrdinals) {
+	if r.service.has("writes a member twice") {
 		name = fmt.Sprintf(`"i":%d,"i"`, ordinal)
 	}
 	r.one(ordinal, fmt.Sprintf(`{%s:%d,"d":%s}`, name, ordinal, result))
@@ -469,7 +466,7 @@ func (r *rawReply) one(ordinal int, slot string) {
 		r.add(slot)
 		return
 	}
-	if r.service.has(wrongHash) && len(slot) < wire.MaxResult {
+	if r.service.has("sends pieces of which the hash is another one") && len(slot) < wire.MaxResult {
 		r.flush()
 		whole := wire.Whole{Ordinal: ordinal, Pieces: 1, Bytes: 3, SHA256: sha256.Sum256([]byte("abc"))}
 		r.send(nats.Header{wire.HeaderPiece: {whole.Header(1)}}, nil)
@@ -477,7 +474,7 @@ func (r *rawReply) one(ordinal int, slot string) {
 		return
 	}
 	code := "result_too_large"
-	if r.service.has(ownCode) {
+	if r.service.has("has its own code for what is too large") {
 		code = "too_big"
 	}
 	r.fail(ordinal, slotError{Code: code, Message: "too large"})
@@ -489,7 +486,7 @@ func (r *rawReply) fail(ordinal int, e slotError) {
 }
 
 func (r *rawReply) add(slot string) {
-	if limit := int(r.service.nc.MaxPayload()) - 4096; r.bytes+len(slot) > limit && !r.service.has(neverSplits) &&
+	if limit := int(r.service.nc.MaxPayload()) - 4096; r.bytes+len(slot) > limit && !r.service.has("never splits") &&
 		len(slot) < limit {
 		r.flush()
 	}
@@ -502,21 +499,21 @@ func (r *rawReply) flush() { r.send(nats.Header{}, nil) }
 
 func (r *rawReply) finish(failure *slotError, items int) error {
 	s, total := r.service, r.total
-	if s.has(countsItems) && failure == nil {
+	if s.has("counts items and not slots") && failure == nil {
 		total = items
 	}
-	if s.has(countsLast) {
+	if s.has("counts the slots of the last message only") {
 		total = len(r.slots)
 	}
 	fields := nats.Header{wire.HeaderFinal: {strconv.Itoa(total)}, wire.HeaderTook: {"0.25"}}
-	if s.has(tookInWords) {
+	if s.has("says in words how long it took") {
 		fields.Set(wire.HeaderTook, "2 seconds")
 	}
-	if failure != nil && !s.has(plainFailure) {
+	if failure != nil && !s.has("says failures in the body only") {
 		fields.Set(wire.HeaderErrorCode, failure.Code)
 		fields.Set(wire.HeaderError, strings.ReplaceAll(failure.Message, "\n", " "))
 	}
-	if s.has(neverFinal) && failure == nil && items == 50 {
+	if s.has("leaves out Tranche-Final") && failure == nil && items == 50 {
 		fields.Del(wire.HeaderFinal)
 	}
 	r.send(fields, failure)
@@ -532,13 +529,13 @@ func (r *rawReply) send(fields nats.Header, failure *slotError) {
 		}
 	}
 	msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
-	if s.has(idOfSlice) {
+	if s.has("derives message ids from the slice") {
 		msg.Header.Set(wire.HeaderMsgID, fmt.Sprintf("%s/%d", r.request.Get(wire.HeaderSlice), r.sent))
 	}
-	if s.has(noGeneration) {
+	if s.has("forgets a header") {
 		msg.Header.Del(wire.HeaderGeneration)
 	}
-	if s.has(noTrace) {
+	if s.has("drops the trace") {
 		delete(msg.Header, wire.HeaderTrace)
 	}
 	msg.Data = []byte(`{"slots":[` + strings.Join(r.slots, ",") + `]`)
@@ -558,7 +555,7 @@ func (r *rawReply) send(fields nats.Header, failure *slotError) {
 }
 
 func (s *rawService) publish(msg *nats.Msg) error {
-	if strings.HasPrefix(msg.Subject, "tranche.call.") || s.has(hopes) {
+	if strings.HasPrefix(msg.Subject, "tranche.call.") || s.has("does not wait for JetStream to have the reply") {
 		return s.nc.PublishMsg(msg)
 	}
 	var err error

@@ -99,9 +99,7 @@ func TestSDKPasses(t *testing.T) {
 	t.Parallel()
 	report := suite(t, Config{service: start(serveSDK)})
 	expect(t, report, nil, nil)
-	if len(report.Results) != len(Names()) {
-		t.Errorf("%d checks ran; there are %d", len(report.Results), len(Names()))
-	}
+	testenv.Same(t, len(report.Results), len(Names()), "checks ran")
 }
 
 func TestSDKPassesOnAServerOfOthers(t *testing.T) {

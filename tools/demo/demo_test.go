@@ -77,11 +77,8 @@ func testProves(t *testing.T, program string) {
 	if t.Failed() {
 		t.Log(text)
 	}
-	statements, err := os.ReadFile(filepath.Join(dir, statementsFile))
-	must(t, err)
-	if n := bytes.Count(statements, []byte("\n")); n != demoAccounts {
-		t.Errorf("%d statements were left, want %d", n, demoAccounts)
-	}
+	statements := testenv.Must(os.ReadFile(filepath.Join(dir, statementsFile)))(t)
+	testenv.Same(t, bytes.Count(statements, []byte("\n")), demoAccounts, "statements were left")
 	expectPDFs(t, filepath.Join(dir, pdfsDir))
 	expectNothingLeft(t, text, dir)
 }
@@ -89,14 +86,10 @@ func testProves(t *testing.T, program string) {
 // expectPDFs wants the fifty statements that were made again.
 func expectPDFs(t *testing.T, dir string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.pdf"))
-	must(t, err)
-	if len(files) != fifty {
-		t.Errorf("%d PDFs were left, want %d", len(files), fifty)
-	}
+	files := testenv.Must(filepath.Glob(filepath.Join(dir, "*.pdf")))(t)
+	testenv.Same(t, len(files), fifty, "PDFs were left")
 	for _, file := range files {
-		pdf, err := os.ReadFile(file)
-		must(t, err)
+		pdf := testenv.Must(os.ReadFile(file))(t)
 		printed, err := yearend.Read(pdf)
 		if err != nil || strconv.Itoa(int(printed.Account))+".pdf" != filepath.Base(file) {
 			t.Errorf("%s is the statement of account %d (%v)", file, printed.Account, err)
@@ -132,19 +125,18 @@ func testStops(t *testing.T, program string) {
 	t.Helper()
 	dir := testenv.Dir(t)
 	cmd := demoCommand(t, program, dir)
-	pipe, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	pipe := testenv.Must(cmd.StdoutPipe())(t)
+	testenv.NoError(t, cmd.Start())
 	var said strings.Builder
 	interrupted := false
 	for lines := bufio.NewScanner(pipe); lines.Scan(); {
 		said.WriteString(lines.Text() + "\n")
 		if !interrupted && strings.Contains(lines.Text(), " started: ") { // the run is in progress
-			must(t, cmd.Process.Signal(os.Interrupt))
+			testenv.NoError(t, cmd.Process.Signal(os.Interrupt))
 			interrupted = true
 		}
 	}
-	err = cmd.Wait()
+	err := cmd.Wait()
 	if !interrupted || cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("interrupted: %v; ended with %v, want exit code 1\n%s", interrupted, err, said.String())
 	}
@@ -159,8 +151,7 @@ func expectNothingLeft(t *testing.T, text, dir string) {
 		t.Errorf("the demo names %d processes, want 6\n%s", len(pids), text)
 	}
 	for _, match := range pids {
-		pid, err := strconv.Atoi(match[1])
-		must(t, err)
+		pid := testenv.Must(strconv.Atoi(match[1]))(t)
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 			t.Errorf("process %d is still there (%v)", pid, err)
 		}
@@ -192,11 +183,10 @@ func testLingers(t *testing.T, program string) {
 				t.Fatalf("no dashboard is named:\n%s", text.String())
 			}
 			expectPage(t, at[1])
-			_, err := typed.Write([]byte("\n"))
-			must(t, err)
+			testenv.Must(typed.Write([]byte("\n")))(t)
 		}
 	}
-	must(t, <-ended)
+	testenv.NoError(t, <-ended)
 	if !strings.Contains(text.String(), "UPDATE customer SET branch = 991 WHERE account = ") {
 		t.Errorf("it is not said how to break an account:\n%s", text.String())
 	}
@@ -205,10 +195,8 @@ func testLingers(t *testing.T, program string) {
 
 func expectPage(t *testing.T, url string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	must(t, err)
-	response, err := http.DefaultClient.Do(request)
-	must(t, err)
+	request := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
+	response := testenv.Must(http.DefaultClient.Do(request))(t)
 	defer func() { _ = response.Body.Close() }()
 	kind := response.Header.Get("Content-Type")
 	if response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {

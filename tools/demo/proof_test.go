@@ -87,8 +87,7 @@ func TestProof(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			checks, err := prove(smallBooks(), smallPDFs, export(t, test.tamper))
-			must(t, err)
+			checks := testenv.Must(prove(smallBooks(), smallPDFs, export(t, test.tamper)))(t)
 			expectVerdict(t, verdict("f", checks), test.want)
 		})
 	}
@@ -114,7 +113,7 @@ func TestProofNeedsAWholeFile(t *testing.T) {
 	if _, err := prove(books, 0, file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v for a file that is not there", err)
 	}
-	must(t, os.WriteFile(file, []byte(`{"key":"1","state":"done","resu`), 0o600))
+	testenv.NoError(t, os.WriteFile(file, []byte(`{"key":"1","state":"done","resu`), 0o600))
 	if _, err := prove(books, 0, file); err == nil || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("got %v for half a line, want an error that names line 1", err)
 	}
@@ -159,46 +158,36 @@ func smallBooks() *bankBooks {
 func export(t *testing.T, tamper func(account int, p *yearend.Parts, line *exportedLine) *exportedLine) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), statementsFile)
-	file, err := os.Create(name)
-	must(t, err)
+	file := testenv.Must(os.Create(name))(t)
 	out := bufio.NewWriter(file)
 	encoder := json.NewEncoder(out)
 	for account := 1; account <= smallAccounts; account++ {
 		line := lineOf(t, partsOf(account), account <= smallPDFs)
 		if line = tamper(account, partsOf(account), line); line != nil {
-			must(t, encoder.Encode(line))
+			testenv.NoError(t, encoder.Encode(line))
 		}
 	}
-	must(t, out.Flush())
-	must(t, file.Close())
+	testenv.NoError(t, out.Flush())
+	testenv.NoError(t, file.Close())
 	return name
 }
 
 func lineOf(t *testing.T, p *yearend.Parts, asPDF bool) *exportedLine {
 	t.Helper()
-	s, err := p.Statement()
-	must(t, err)
+	s := testenv.Must(p.Statement())(t)
 	line := &exportedLine{Key: account(s), State: "done", Result: &s}
 	if asPDF {
 		line.Result, line.ContentType = nil, yearend.ContentType
-		line.ResultBytes, err = p.PDF()
-		must(t, err)
+		line.ResultBytes = testenv.Must(p.PDF())(t)
 	}
 	return line
 }
 
 func account(s yearend.Statement) string { return demokit.Grouped(int64(s.Account)) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	testenv.NoError(t, err)
-}
-
 func TestMissingProgramIsNamed(t *testing.T) {
 	t.Parallel()
 	b := &sampleBank{url: func(name string) string { return "postgres://127.0.0.1/" + name }}
 	_, err := b.program(context.Background(), accountsDB, "pgbench-of-nowhere")
-	if err == nil || !strings.Contains(err.Error(), "is missing") {
-		t.Errorf("got %v, want an error that says what is missing", err)
-	}
+	testenv.Says(t, err, "is missing", "the error")
 }

@@ -78,9 +78,8 @@ func TestLiar(t *testing.T) {
 			w.wantSound(run, ledgers[lie], items-failed, failed)
 			w.wantFired(ledgers[lie], Fault(lie))
 			n := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1 AND reason = $2`, run, tc.quarantined)
-			if others := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1`, run) - n; others != 0 {
-				t.Errorf("%d messages are in quarantine for other reasons than %q", others, tc.quarantined)
-			}
+			testenv.Same(t, w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1`, run)-n, 0,
+				"messages in quarantine for other reasons than %q", tc.quarantined)
 			if (n > 0) != (tc.quarantined != "") {
 				t.Errorf("%d messages are in quarantine for %q", n, tc.quarantined)
 			}

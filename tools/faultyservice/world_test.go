@@ -133,15 +133,10 @@ func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int)
 	}
 	right := w.number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'id' = q.item_key`, run)
-	if right != done {
-		w.Errorf("%d results of %d are right", right, done)
-	}
-	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
-		w.Errorf("there are %d events of its completion", n)
-	}
-	if n := len(ledger.Times(uuid.UUID(run), 1)); n != done+failed {
-		w.Errorf("%d items were executed of %d", n, done+failed)
-	}
+	testenv.Same(w, right, done, "results are right")
+	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
+		"events of its completion")
+	testenv.Same(w, len(ledger.Times(uuid.UUID(run), 1)), done+failed, "items were executed")
 	w.wantAsked(ledger)
 }
 
@@ -158,9 +153,7 @@ func (w *world) wantAsked(ledger *Ledger) {
 	stray := w.number(`SELECT count(*) FROM unnest($1::uuid[], $2::int[]) AS u (slice, ordinal)
 		LEFT JOIN work_slice s ON s.id = u.slice AND s.block = u.ordinal / 8192
 		WHERE s.id IS NULL OR get_bit(s.mask, u.ordinal % 8192) = 0`, slices, ordinals)
-	if stray != 0 {
-		w.Errorf("%d executions were of items that no such slice held", stray)
-	}
+	testenv.Same(w, stray, 0, "executions were of items that no such slice held")
 }
 
 // wantFired fails the test when what it is about did not happen.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func goodState() *Suspended {
@@ -18,12 +19,9 @@ func goodState() *Suspended {
 
 func TestStateIsReadAsItIsWritten(t *testing.T) {
 	t.Parallel()
-	body, err := goodState().encode()
-	check(t, err)
-	s, err := DecodeSuspended(body, wire.Limits{})
-	check(t, err)
-	again, err := s.encode()
-	check(t, err)
+	body := testenv.Must(goodState().encode())(t)
+	s := testenv.Must(DecodeSuspended(body, wire.Limits{}))(t)
+	again := testenv.Must(s.encode())(t)
 	if string(again) != string(body) || s.Items[0].Waits[1] != 1 || string(s.Items[1].State) != "null" {
 		t.Errorf("%s is read as %s", body, again)
 	}
@@ -42,8 +40,7 @@ func TestStateIsReadAsItIsWritten(t *testing.T) {
 	} {
 		s := goodState()
 		spoil(s)
-		body, err := s.encode()
-		check(t, err)
+		body := testenv.Must(s.encode())(t)
 		if _, err := DecodeSuspended(body, wire.Limits{}); err == nil {
 			t.Errorf("%s: the state is taken", name)
 		}
@@ -51,10 +48,7 @@ func TestStateIsReadAsItIsWritten(t *testing.T) {
 }
 
 func FuzzDecodeSuspended(f *testing.F) {
-	body, err := goodState().encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	body := testenv.Must(goodState().encode())(f)
 	f.Add(body)
 	f.Add([]byte(`{"version":1,"stages":2,"stage":1,"total":1,"items":[{"i":0}],` +
 		`"requests":[{"target":"a","endpoint":"a"}]}`))
@@ -71,10 +65,7 @@ func FuzzDecodeSuspended(f *testing.F) {
 				}
 			}
 		}
-		again, err := s.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := testenv.Must(s.encode())(t)
 		if _, err := DecodeSuspended(again, wire.Limits{}); err != nil {
 			t.Fatalf("%q: %v", again, err)
 		}
@@ -92,11 +83,4 @@ func FuzzDecodeHead(f *testing.F) {
 		g.complete(head)
 		head.add(gatherPart{Name: "x", Ordinals: []int{1}})
 	})
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

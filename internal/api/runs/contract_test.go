@@ -224,9 +224,7 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 			!strings.Contains(text, " on_invalid=fail") || strings.Count(text, `"location":"items.line"`) != 20 {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
-		if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
-			t.Errorf("%s: %d runs", name, n)
-		}
+		testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "%s: runs", name)
 		if status, text = start("id,balance\nC-1,1\n"); status != 201 {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
@@ -259,9 +257,7 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 	if status != 201 || !strings.Contains(text, `"items":3`) || !strings.Contains(text, `"invalid":2`) {
 		t.Fatalf("%d %s", status, text)
 	}
-	if n := b.Number(`SELECT sum(bit_count(ready)) FROM work_block`); n != 1 {
-		t.Errorf("%d items are asked for", n)
-	}
+	testenv.Same(t, b.Number(`SELECT sum(bit_count(ready)) FROM work_block`), 1, "items are asked for")
 	b.Says(409, "/runs/it/rerun", `{"codes":["invalid"]}`, "2 items are invalid")
 	_, failed := b.Ask("GET", "/api/v1/runs/it/errors", nil)
 	for _, part := range []string{`"code":"invalid"`, "does not match pattern"} {

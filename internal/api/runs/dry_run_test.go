@@ -101,9 +101,7 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 			header = []string{"Content-Type", c.kind}
 		}
 		code, detail, text := b.Asked("/runs?dry_run=true&"+c.query, c.body, header...)
-		if after := b.Stored(); after != before {
-			t.Errorf("%s: a dry run stored something: %d rows, and %d before", name, after, before)
-		}
+		testenv.Same(t, b.Stored(), before, "%s: rows stored after a dry run", name)
 		startCode, startDetail, startText := b.Asked("/runs?"+c.query, c.body, header...)
 		if detail != startDetail || code != startCode && (code != 200 || startCode != 201) {
 			t.Errorf("%s: the dry run says %d %q, the start %d %q", name, code, detail, startCode, startDetail)
@@ -187,9 +185,7 @@ func TestPreviews(t *testing.T) {
 		"Content-Type", "multipart/form-data; boundary=x")
 	show(422, "one part, called items", "", "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{}\r\n--x--\r\n",
 		"Content-Type", "multipart/form-data; boundary=x")
-	if n := b.Stored(); n != 0 {
-		t.Errorf("previews stored %d rows", n)
-	}
+	testenv.Same(t, b.Stored(), 0, "rows stored by previews")
 }
 
 // A forecast says why there is none, and what is supposed must be something that the run has.

@@ -78,9 +78,7 @@ func TestQueriesThatAreRefused(t *testing.T) {
 	b.Want(query("SELECT 1 AS id, pg_sleep(9)"), "", 422, "took longer than 1s")
 	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.Want(query("SELECT 1"), "", 422, "without --connections")
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Errorf("%d runs were started", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs were started")
 }
 
 func TestStartFromAStream(t *testing.T) {
@@ -110,9 +108,7 @@ func TestStartFromAStream(t *testing.T) {
 		b.Want("/runs?endpoint=echo&stream="+name+"&stream_subject="+name+".0&key=x", "", 422,
 			`message 1: no field \"x\"`)
 		stream := testenv.Must(js.Stream(t.Context(), name))(t)
-		if n := stream.CachedInfo().State.Msgs; n != 20 {
-			t.Errorf("%s: %d messages are left of 20", name, n)
-		}
+		testenv.Same(t, stream.CachedInfo().State.Msgs, 20, "%s: messages are left", name)
 		for _, n := range []uint64{3, 7} { // what was gone before is not missed
 			testenv.NoError(t, stream.DeleteMsg(t.Context(), n))
 		}

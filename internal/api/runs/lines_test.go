@@ -74,9 +74,7 @@ func TestExportLines(t *testing.T) {
 {"ordinal":4,"key":"E","state":"missing"}
 `},
 	} {
-		if got := string(exportAll(t, c.format)); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		testenv.Same(t, string(exportAll(t, c.format)), c.want, "%s", name)
 	}
 }
 

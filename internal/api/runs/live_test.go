@@ -33,9 +33,7 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 		t.Errorf("the run is %s", run)
 	}
 	s.Lead([]byte{5, 6, 5})
-	if end := s.Next("end"); end != "{}" {
-		t.Errorf("end %s", end)
-	}
+	testenv.Same(t, s.Next("end"), "{}", "end")
 	s.Close()
 	back := b.Follow("/runs/last/events?planes=true", "Last-Event-ID", s.Last)
 	if again := back.Next("hello"); again != strings.TrimSuffix(hello, "}")+`,"resumed":true}` {
@@ -93,9 +91,7 @@ func TestPlanesAreZippedAndKept(t *testing.T) {
 		t.Errorf("the head is %v", header)
 	}
 	again := b.Send(http.MethodGet, at, "", "If-None-Match", header.Get("ETag"))
-	if again.StatusCode != http.StatusNotModified {
-		t.Errorf("what is known is sent again: %d", again.StatusCode)
-	}
+	testenv.Same(t, again.StatusCode, http.StatusNotModified, "what is known is sent again")
 	_, zipped := b.Ask(http.MethodGet, at, nil, "Accept-Encoding", "gzip")
 	r := testenv.Must(gzip.NewReader(strings.NewReader(string(zipped))))(t)
 	planes, err := io.ReadAll(r)
@@ -103,9 +99,7 @@ func TestPlanesAreZippedAndKept(t *testing.T) {
 		t.Errorf("%d bytes in %d, %v", len(planes), len(zipped), err)
 	}
 	_, last := b.Ask(http.MethodGet, at+"?from=1&layer=attempts", nil)
-	if len(last) != 9000-8192 {
-		t.Errorf("the last block has %d bytes", len(last))
-	}
+	testenv.Same(t, len(last), 9000-8192, "bytes of the last block")
 }
 
 // A stream outlives the patience with callers that take nothing, and ends when the server does.

@@ -38,9 +38,7 @@ func flatItems() []*export.Item {
 func TestColumnsAreNamedOnce(t *testing.T) {
 	t.Parallel()
 	err := flatTable().choose([]string{"name", "balance", "name"})
-	if err == nil || !strings.Contains(err.Error(), `"name" stands twice`) {
-		t.Error(err)
-	}
+	testenv.Says(t, err, `"name" stands twice`, "the error")
 }
 
 // A large workbook is in a file, also where nothing was kept before; what a killed process left there goes.
@@ -125,9 +123,7 @@ func TestFlatExport(t *testing.T) {
 {"tranche.key":"c","tranche.state":"done","tranche.result":[1]}
 `},
 	} {
-		if got := string(exportItems(t, flatItems(), c.format)); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		testenv.Same(t, string(exportItems(t, flatItems(), c.format)), c.want, "%s", name)
 	}
 	file := exportItems(t, flatItems(), func(w *bufio.Writer) exportWriter { return newParquetTable(w, flatTable()) })
 	rows, err := parquet.Read[struct {
@@ -147,12 +143,8 @@ func TestFieldsThatComeLater(t *testing.T) {
 	table := flatTable()
 	table.payload = map[string]bool{"name": true}
 	out := newCSVExport(bufio.NewWriter(io.Discard), table, false)
-	if err := out.line(flatItems()[0]); err == nil || !strings.Contains(err.Error(), "export again") {
-		t.Errorf("got %v", err)
-	}
-	if err := table.choose([]string{"balance", "nope"}); err == nil || !strings.Contains(err.Error(), `"nope"`) {
-		t.Errorf("got %v", err)
-	}
+	testenv.Says(t, out.line(flatItems()[0]), "export again", "the error")
+	testenv.Says(t, table.choose([]string{"balance", "nope"}), `"nope"`, "the error")
 	if err := table.choose([]string{"balance", "tranche.key"}); err != nil || len(table.names()) != 2 {
 		t.Errorf("got %v, %v", table.names(), err)
 	}

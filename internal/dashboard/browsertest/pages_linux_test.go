@@ -327,9 +327,8 @@ func roles(b *browser) func(*testing.T) {
 
 				p.click("logout")
 				p.has("login-page")
-				if status := p.asks("GET", "/api/v1/runs", ""); status != 401 {
-					t.Errorf("after the logout, the list of runs is answered with %d", status)
-				}
+				testenv.Same(t, p.asks("GET", "/api/v1/runs", ""), 401,
+					"after the logout, the list of runs is answered with")
 			})
 		}
 	}
@@ -348,9 +347,7 @@ func (p *page) mayChange(_ *stack, path string, may bool) {
 		want = 200
 	}
 	status := p.asks("POST", "/api/v1"+path+"/settings", `{"priority": 1}`)
-	if status != want {
-		p.Errorf("a change is answered with %d, want %d", status, want)
-	}
+	testenv.Same(p, status, want, "a change is answered with")
 	p.visit("/runs")
 	if may {
 		p.click("start")
@@ -363,9 +360,7 @@ func (p *page) mayChange(_ *stack, path string, may bool) {
 func (p *page) mayAdminister(may bool) {
 	p.Helper()
 	there := eval[bool](p, `document.querySelector('nav a[href="/tokens"]') !== null`)
-	if there != may {
-		p.Errorf("there is a way to the tokens: %v", there)
-	}
+	testenv.Same(p, there, may, "there is a way to the tokens")
 	status := p.asks("GET", "/api/v1/tokens", "")
 	if may != (status == 200) || !may && status != 403 {
 		p.Errorf("the tokens are answered with %d", status)
@@ -424,9 +419,7 @@ func manyTabs(b *browser) func(*testing.T) {
 		first.run(`dispatchEvent(new Event("focus"))`)
 		first.live("live")
 		for _, p := range tabs {
-			if code := eval[int](p, `fetch("/api/v1/runs").then((r) => r.status)`); code != 200 {
-				t.Errorf("a request is answered with %d", code)
-			}
+			testenv.Same(t, eval[int](p, `fetch("/api/v1/runs").then((r) => r.status)`), 200, "a request is answered with")
 		}
 
 		// Who is out of sight looks at nothing, and all others are live.

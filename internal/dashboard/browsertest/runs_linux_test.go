@@ -97,9 +97,7 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	s.ended(runID(s.T, run))
 	p.visit("/runs/" + run + "/errors")
 	p.has("no-errors")
-	if n := s.number(`SELECT failed FROM batchrun`); n != 0 {
-		s.Errorf("%d items have failed", n)
-	}
+	testenv.Same(s, s.number(`SELECT failed FROM batchrun`), 0, "items have failed")
 }
 
 // A slider shows when the run would end, again while it is dragged, and changes nothing until that is asked for.
@@ -112,9 +110,7 @@ func supposedBySlider(s *stack, p *page) {
 	}
 	p.until("its band", `document.querySelectorAll('`+at("supposed")+` g.then rect').length === 2`)
 	const priority = `SELECT priority FROM batchrun`
-	if n := s.number(priority); n != 0 {
-		s.Errorf("a slider that was dragged set the priority %d", n)
-	}
+	testenv.Same(s, s.number(priority), 0, "a slider that was dragged set the priority")
 	p.click("slid-priority")
 	s.until("the priority is set", priority)
 	p.lacks("supposed")
@@ -280,9 +276,7 @@ func failuresAreAccepted(s *stack, p *page, run workqueue.RunID) {
 	p.click("accept-part")
 	p.click("accept-go")
 	p.lacks("acceptance")
-	if n := s.number(`SELECT accepted FROM batchrun`); n != 2 {
-		s.Errorf("%d items are accepted; want 2", n)
-	}
+	testenv.Same(s, s.number(`SELECT accepted FROM batchrun`), 2, "items are accepted")
 }
 
 // An operator corrects the data of an item on its page: what is no JSON cannot be sent, numbers keep their digits, and
@@ -583,9 +577,7 @@ func aGate(s *stack, p *page) {
 		p.lacks("gate")
 	}
 	n := s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve' AND detail->>'reason' = 'looks good'`)
-	if n != 2 {
-		s.Errorf("%d approvals say why", n)
-	}
+	testenv.Same(s, n, 2, "approvals say why")
 }
 
 // What was done again before a gate while someone looks does not go on by their word: the page says what is other than
@@ -612,9 +604,8 @@ func aGateThatChanges(s *stack, p *page) {
 	p.says("gate-news", "compose: failed: 1 → 0")
 	p.says("gate", "10 items continue")
 	p.accessible("a gate that changed")
-	if n := s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve'`); n != 0 {
-		s.Errorf("%d approvals of what no one has seen", n)
-	}
+	testenv.Same(s, s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve'`), 0,
+		"approvals of what no one has seen")
 	p.click("gate-approve")
 	p.says("gate-dialog", "10 items continue")
 	p.says("gate-dialog", "9 → 10")
@@ -677,14 +668,13 @@ func serverRestarts(s *stack, p *page) {
 func whyNothingStarts(s *stack, p *page) {
 	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
-	_, err := s.Pool.Exec(s.Context(), `
+	testenv.Must(s.Pool.Exec(s.Context(), `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts,
     session_id, epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,
     gen_random_uuid(), 1
 FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
-    (2, 'starting', 0, ''), (3, 'due', 0, 'its turn has not come')) v(n, state, wait, reason)`)
-	testenv.NoError(s, err)
+    (2, 'starting', 0, ''), (3, 'due', 0, 'its turn has not come')) v(n, state, wait, reason)`))(s)
 	p.visit("/schedules?name=night")
 	for _, want := range []string{"(window or jitter)", "its window is shut", "being loaded since", ", attempt 2",
 		"its turn has not come"} {
@@ -692,8 +682,6 @@ FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, '
 	}
 	for pattern, want := range map[string]int{`starts \d{4}-\d\d-\d\d \d\d:\d\d:\d\d`: 1, `not before \d{4}`: 1} {
 		text := `document.querySelector('[data-test="occurrences"]').innerText`
-		if n := eval[int](p, text+`.match(/`+pattern+`/g)?.length || 0`); n != want {
-			s.Errorf("%d times %s; want %d", n, pattern, want)
-		}
+		testenv.Same(s, eval[int](p, text+`.match(/`+pattern+`/g)?.length || 0`), want, "how often there is %s", pattern)
 	}
 }

@@ -71,16 +71,12 @@ func (s *stack) serve() {
 	s.Helper()
 	listener := s.bound()
 	s.url = "http://" + s.addr
-	pages, err := dashboard.Handler(dashboard.Config{})
-	testenv.NoError(s, err)
+	pages := testenv.Must(dashboard.Handler(dashboard.Config{}))(s)
 	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience}
-	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
-		Programs: map[string]string{"page": "/bin/true"}})
-	testenv.NoError(s, err)
+	settings.Alerts = testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}}))(s)
 	if s.config.locked {
-		if settings.Access, err = access.New(identity.New(s.Store), access.Config{}); err != nil {
-			s.Fatal(err)
-		}
+		settings.Access = testenv.Must(access.New(identity.New(s.Store), access.Config{}))(s)
 	}
 	server := testenv.Must(api.New(s.Store, api.NodeOf(s.Node), s.NC, settings))(s)
 	s.stop = s.keep(func(ctx context.Context) error { return server.Serve(ctx, listener, grace) })
@@ -121,9 +117,8 @@ type bills struct {
 func (s *stack) listen(b *bills) {
 	s.Helper()
 	nc := testenv.Conn(s.T, s.NS)
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()})
-	testenv.NoError(s, err)
-	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()}))(s)
+	err := endpoints.HandleList(svc, "statement", func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
 		if b.gate != nil {
 			select {
 			case <-b.gate:
@@ -148,7 +143,7 @@ func (s *stack) listen(b *bills) {
 func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
 	s.Helper()
 	i := 0
-	loaded, err := s.Node.Runs().Start(s.Context(), req, func(into *startstore.LoadItem) error {
+	loaded := testenv.Must(s.Node.Runs().Start(s.Context(), req, func(into *startstore.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}
@@ -156,8 +151,7 @@ func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, p
 		into.Key, into.Payload = key, []byte(payload)
 		i++
 		return nil
-	})
-	testenv.NoError(s, err)
+	}))(s)
 	return loaded.Run
 }
 
@@ -198,10 +192,9 @@ func (s *stack) ended(run workqueue.RunID) {
 func (s *stack) token(role access.Role) (secret string) {
 	s.Helper()
 	secret = access.NewSecret()
-	_, err := identity.New(s.Store).CreateToken(s.Context(), identity.NewToken{
+	testenv.Must(identity.New(s.Store).CreateToken(s.Context(), identity.NewToken{
 		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret),
-	}, "test")
-	testenv.NoError(s, err)
+	}, "test"))(s)
 	return secret
 }
 
@@ -237,8 +230,7 @@ func (s *stack) hostile() villains {
 		return "", ""
 	}}
 	s.listen(service)
-	payload, err := json.Marshal(map[string]any{"name": evil, evil: []any{evil, long, nil, 1e300}})
-	testenv.NoError(s, err)
+	payload := testenv.Must(json.Marshal(map[string]any{"name": evil, evil: []any{evil, long, nil, 1e300}}))(s)
 	req := request(evil, "statement")
 	req.Source, req.CreatedBy = start(evil, 60)+".csv", start(evil, 80)
 	req.Params = map[string]string{"title": evil}
@@ -257,10 +249,9 @@ func (s *stack) hostile() villains {
 			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
 		testenv.Must(deadletter.New(s.Store).Add(s.Context(), letter))(s)
 	}
-	err = deadletter.New(s.Store).Quarantine(s.Context(), deadletter.Quarantined{
+	testenv.NoError(s, deadletter.New(s.Store).Quarantine(s.Context(), deadletter.Quarantined{
 		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
-		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
-	testenv.NoError(s, err)
+		Headers: map[string][]string{"Evil": {evil}}, Body: payload}))
 	token := identity.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
 	testenv.Must(identity.New(s.Store).CreateToken(s.Context(), token, start(evil, 60)))(s)
 	for _, sql := range []string{

@@ -1,6 +1,10 @@
 package testenv
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 // NoError ends the test if there is an error.
 func NoError(t testing.TB, err error) {
@@ -18,5 +22,21 @@ func Must[T any](result T, err error) func(testing.TB) T {
 		t.Helper()
 		NoError(t, err)
 		return result
+	}
+}
+
+// Same reports what differs from what it should be; what and args say which thing it is.
+func Same[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %+v, want %+v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// Says reports an error that is missing or lacks a part; what and args say of which thing it is.
+func Says(t testing.TB, err error, part, what string, args ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("%s: got %v, want an error with %q", fmt.Sprintf(what, args...), err, part)
 	}
 }
