@@ -42,11 +42,10 @@ func TestGrantIsForAllTables(t *testing.T) {
 	}
 	rows := map[string]string{}
 	var table, rights string
-	found, err := admin.Query(t.Context(), `SELECT tablename::text, coalesce(string_agg(p, ' ' ORDER BY p)
+	found := testenv.Must(admin.Query(t.Context(), `SELECT tablename::text, coalesce(string_agg(p, ' ' ORDER BY p)
 			FILTER (WHERE has_table_privilege($1, tablename::text, p)), '')
 		FROM pg_tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
-		WHERE schemaname = 'public' GROUP BY tablename`, role)
-	testenv.NoError(t, err)
+		WHERE schemaname = 'public' GROUP BY tablename`, role))(t)
 	for found.Next() {
 		testenv.NoError(t, found.Scan(&table, &rights))
 		rows[table] = rights
@@ -63,9 +62,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 		if !ok {
 			want = "DELETE INSERT SELECT UPDATE"
 		}
-		if is != want {
-			t.Errorf("%s: %q; want %q", table, is, want)
-		}
+		testenv.Same(t, is, want, "%s", table)
 	}
 	if partitions != 2*workqueue.Partitions {
 		t.Errorf("there are %d partitions; want %d of each of two tables", partitions, workqueue.Partitions)
@@ -164,8 +161,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 	exec := func(statements ...string) {
 		t.Helper()
 		for _, statement := range statements {
-			_, err := owner.Exec(t.Context(), statement)
-			testenv.NoError(t, err)
+			testenv.Must(owner.Exec(t.Context(), statement))(t)
 		}
 	}
 	exec(`CREATE TABLE of_others (id integer)`, `CREATE INDEX by_hand ON batchrun (plan, created_at)`)

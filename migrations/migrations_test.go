@@ -96,9 +96,8 @@ func TestUpWhateverTheIsolation(t *testing.T) {
 // isolate sets what transactions of a database run by that name no isolation.
 func isolate(t *testing.T, conn *pgxpool.Pool, isolation string) {
 	t.Helper()
-	_, err := conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format(
-		'ALTER DATABASE %I SET default_transaction_isolation = "`+isolation+`"', current_database()); END $$`)
-	testenv.NoError(t, err)
+	testenv.Must(conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format(
+		'ALTER DATABASE %I SET default_transaction_isolation = "`+isolation+`"', current_database()); END $$`))(t)
 }
 
 // What migrations wait for longer than some seconds they say, with who holds it, and then go on.

@@ -57,25 +57,23 @@ func newItemRun(t *testing.T, items, canary int) *itemRun {
 		req.Steps = append(req.Steps, step)
 	}
 	n := 0
-	loaded, err := start.New(r.store).Load(t.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(start.New(r.store).Load(t.Context(), req, func(item *start.LoadItem) error {
 		if n == items {
 			return io.EOF
 		}
 		item.Key, item.Payload = fmt.Sprintf("C%d", n), []byte(`{}`)
 		n++
 		return nil
-	})
-	testenv.NoError(t, err)
+	}))(t)
 	r.id = loaded.Run
 	return r
 }
 
 func (r *itemRun) claim(step, most int) []workqueue.Slice {
 	r.Helper()
-	claimed, err := dispatch.New(r.store).Claim(r.Context(), dispatch.ClaimRequest{
+	claimed := testenv.Must(dispatch.New(r.store).Claim(r.Context(), dispatch.ClaimRequest{
 		Session: r.session, Run: r.id, Step: workqueue.Step(step), MaxSlices: most, MaxBytes: 1 << 20,
-	})
-	testenv.NoError(r, err)
+	}))(r)
 	return claimed.Slices
 }
 
@@ -109,10 +107,9 @@ func (r *itemRun) reset(step string) {
 		WHERE run_id = $1 AND step_name = $2 AND state = 'done' ORDER BY ordinal % 7, ordinal LIMIT 4) i`, r.id, step).
 		Scan(&keys)
 	testenv.NoError(r, err)
-	_, err = redo.New(r.store).Reset(r.Context(), redo.ResetRequest{
+	testenv.Must(redo.New(r.store).Reset(r.Context(), redo.ResetRequest{
 		Run: r.id, Actor: "test", Select: redo.Selection{Step: step, Keys: keys},
-	})
-	testenv.NoError(r, err)
+	}))(r)
 }
 
 // rows are items of a step as the view has them.
@@ -122,7 +119,7 @@ func (r *itemRun) rows(step string, from, to workqueue.Ordinal) []inspect.ItemRo
 		SELECT ordinal, key, state, attempts, error_code, coalesce(error_message, '') FROM run_item
 		WHERE run_id = $1 AND step_name = $2 AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal`,
 		r.id, step, from, to))(r)
-	all, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (item inspect.ItemRow, err error) {
+	all := testenv.Must(pgx.CollectRows(found, func(row pgx.CollectableRow) (item inspect.ItemRow, err error) {
 		var code *string
 		var message string
 		err = row.Scan(&item.Ordinal, &item.Key, &item.State, &item.Attempts, &code, &message)
@@ -130,8 +127,7 @@ func (r *itemRun) rows(step string, from, to workqueue.Ordinal) []inspect.ItemRo
 			item.Error = &inspect.ItemError{Code: *code, Message: message}
 		}
 		return item, err
-	})
-	testenv.NoError(r, err)
+	}))(r)
 	return all
 }
 

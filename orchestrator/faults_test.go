@@ -71,9 +71,7 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	// What could be neither published nor given back meanwhile has been claimed for too long.
 	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() WHERE state = 'claimed' AND created_at < $1`, after)
 	b.WantSound(t, l, run, nodetest.Size)
-	if n := b.Node.Stats().Expired; n != 0 {
-		t.Errorf("%d slices had to wait for their deadline", n)
-	}
+	testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
 }
 
 // Two nodes share a run. One of them is cut off from its database, from NATS or from both, for longer than a session
@@ -160,9 +158,7 @@ func TestStopHandsBack(t *testing.T) {
 	close(l.Gate)
 	b.WantSound(t, l, run, nodetest.Size)
 	l.WantOnce(t, run, nodetest.Size)
-	if n := b.Node.Stats().Expired + b.Node.Stats().Released; n != 0 {
-		t.Errorf("%d slices were reissued", n)
-	}
+	testenv.Same(t, b.Node.Stats().Expired+b.Node.Stats().Released, 0, "slices were reissued")
 }
 
 // bare is a bundle without a node.
@@ -186,9 +182,7 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	if err := <-ended; !errors.Is(err, orchestrator.ErrConnectionClosed) || ctx.Err() != nil {
 		t.Errorf("it ended with %v; want ErrConnectionClosed", err)
 	}
-	if open := b.Number(t, `SELECT count(*) FROM node_session WHERE ended_at IS NULL`); open != 0 {
-		t.Errorf("%d sessions are open", open)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM node_session WHERE ended_at IS NULL`), 0, "sessions are open")
 	again := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
 	if err := again.Run(ctx); !errors.Is(err, orchestrator.ErrConnectionClosed) {
 		t.Errorf("one on a closed connection ended with %v; want ErrConnectionClosed", err)

@@ -176,12 +176,8 @@ func TestLettersMoveOnce(t *testing.T) {
 		wg.Go(func() { add(deadletter.New(b.Store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "bob")) })
 	}
 	wg.Wait()
-	if moved != letters {
-		t.Errorf("%d letters moved; want %d", moved, letters)
-	}
-	if n := b.Number(`SELECT count(*) FROM dead_letter WHERE state = 'waiting'`); n != 0 {
-		t.Errorf("%d letters wait still", n)
-	}
+	testenv.Same(t, moved, letters, "letters moved")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM dead_letter WHERE state = 'waiting'`), 0, "letters wait still")
 }
 
 // The outbox is read in portions, however large the letters are.

@@ -222,7 +222,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	open := func() (id uuid.UUID) {
-		err := b.Store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		testenv.NoError(t, b.Store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			opened, err := tracker.OpenTracker(ctx, tx, tracker.OpenRequest{Owner: "o"})
 			if err == nil {
 				_, err = tracker.AddItems(ctx, tx, opened.ID, bitfield.Size+100, "")
@@ -234,8 +234,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 			}
 			id = opened.ID
 			return err
-		})
-		testenv.NoError(t, err)
+		}))
 		return id
 	}
 	diagnose := func() doctor.Report {

@@ -47,7 +47,7 @@ func (b *bench) personal() workqueue.RunID {
 	req := storetest.Request()
 	req.Session = b.Session
 	i := 0
-	loaded, err := start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
 		if i == 4 {
 			return io.EOF
 		}
@@ -57,8 +57,7 @@ func (b *bench) personal() workqueue.RunID {
 		}
 		i++
 		return nil
-	})
-	testenv.NoError(b, err)
+	}))(b)
 	run := loaded.Run
 	later := storetest.Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "not now", Retry: true})
 	later.Slots[1].Err = &workqueue.SlotError{Code: "LATER", Message: "not now for " + secret, Retry: true}
@@ -422,9 +421,7 @@ func TestErasureLeavesWhatTheLogSaysOfTokens(t *testing.T) {
 		('ann', 'retention_set', 'backdoor', '{}', NULL), ('ann', 'erase', 'backdoor', '{}', NULL),
 		('ann', 'collector_drop', 'backdoor', '{}', NULL)`)
 	testenv.Must(erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: "backdoor", Actor: "ann"}))(t)
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE subject = 'backdoor'`); n != 3 {
-		t.Errorf("%d rows name it, want those of the token, the retention and the erasure", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE subject = 'backdoor'`), 3, "rows name it")
 }
 
 // Every column in which text can stand is searched, or there is a reason why it is not.

@@ -45,9 +45,7 @@ func (b *bench) wantHold(run workqueue.RunID, want string) {
 	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(hold || ' by ' || held_by || ': ' || hold_detail, '')
 		FROM batchrun WHERE id = $1`, run).Scan(&got)
 	testenv.NoError(b, err)
-	if got != want {
-		b.Errorf("the run's hold is %q; want %q", got, want)
-	}
+	testenv.Same(b, got, want, "the run's hold is")
 }
 
 func TestPauseAndResumeAll(t *testing.T) {
@@ -65,9 +63,7 @@ func TestPauseAndResumeAll(t *testing.T) {
 	}
 	for _, run := range []workqueue.RunID{first, second} {
 		b.wantHold(run, "operator by ann: stop the world")
-		if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
-			t.Errorf("%d slices were claimed", n)
-		}
+		testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "slices were claimed")
 	}
 	b.threshold(second, "0")
 	b.Exec(`UPDATE work_block SET ready = ready << 1, failed = B'0001'::bit(8192) WHERE run_id = $1`, second) // of four
@@ -106,17 +102,14 @@ func TestThreshold(t *testing.T) {
 	if due, err = control.New(b.Store).DueHolds(t.Context()); err != nil || len(due) != 0 {
 		t.Errorf("due once it is held: %+v, %v", due, err)
 	}
-	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
-		t.Errorf("%d slices of a held run were claimed", n)
-	}
+	testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "slices of a held run were claimed")
 	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
 	b.WantRefused(err, "8 of 40 items failed", "--max-failed N", "tranche run rerun "+run.String()+" --failed")
 	seven := "7"
 	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), &seven)
 	b.WantRefused(err, "the limit is 7 (--max-failed 7)")
-	if n := b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 4 {
-		t.Errorf("a refused resume set the limit to %d", n)
-	}
+	testenv.Same(t, b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run), 4,
+		"a refused resume set the limit to")
 	again := b.Rerun(run, redo.Selection{Codes: []string{"bad"}})
 	if again.Hold != control.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
 		t.Errorf("the re-run of a held run says %+v", again)
@@ -229,9 +222,7 @@ func TestFailFastHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 	b.Record(storetest.Faulty(b.One(run), badPayload))
 	b.wantHold(run, "fail_fast by tranche: 12 of the first 16 outcomes of step only failed with bad_payload, "+
 		"which would not pass (fail_fast 10/20)")
-	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
-		t.Errorf("%d slices of a held run were claimed", n)
-	}
+	testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "slices of a held run were claimed")
 	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) {
 		t.Errorf("audited: %q", got)
 	}
@@ -294,9 +285,7 @@ func TestFailFastLetsOthersGo(t *testing.T) {
 			b.Record(answers...)
 		}
 		b.wantHold(run, "")
-		if n := b.failFastSteps(run); n != c.watched {
-			t.Errorf("%s: %d fail-fast limits are left; want %d", name, n, c.watched)
-		}
+		testenv.Same(t, b.failFastSteps(run), c.watched, "%s: fail-fast limits are left", name)
 	}
 	run := b.Load(failFast(10, 10, 20), 10)
 	b.Record(storetest.Faulty(b.One(run), badPayload))
@@ -352,15 +341,11 @@ func TestFailFastOfSteps(t *testing.T) {
 	third.Name, third.Optional = "portrait", true
 	req.Steps = []workqueue.StepSpec{first, second, third}
 	run := b.Load(req, 100)
-	if n := b.failFastSteps(run); n != 2 {
-		t.Errorf("%d steps have a fail-fast limit; want 2", n)
-	}
+	testenv.Same(t, b.failFastSteps(run), 2, "steps have a fail-fast limit")
 	for range 3 {
 		b.Record(storetest.Whole(b.One(run)))
 	}
-	if n := b.failFastSteps(run); n != 1 {
-		t.Errorf("%d steps have a fail-fast limit when one has had its first outcomes; want 1", n)
-	}
+	testenv.Same(t, b.failFastSteps(run), 1, "steps have a fail-fast limit when one has had its first outcomes")
 	for _, step := range []workqueue.Step{2, 1} { // the optional one first
 		b.wantHold(run, "")
 		claim := b.ClaimRequest(run, 2)

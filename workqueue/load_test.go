@@ -45,9 +45,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 			}
 			want := workqueue.DuplicateKeyError{Key: tc.keys[tc.second], First: workqueue.Ordinal(tc.first),
 				Second: workqueue.Ordinal(tc.second), FirstLine: tc.first + 2, SecondLine: tc.second + 2}
-			if *dup != want {
-				t.Errorf("error %+v; want %+v", *dup, want)
-			}
+			testenv.Same(t, *dup, want, "error")
 			text := fmt.Sprintf("line %d: key %q is on line %d", want.SecondLine, want.Key, want.FirstLine)
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("the error says %q; want %q in it", err, text)
@@ -256,7 +254,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	b := setup(t)
 	source := storetest.Keys(storetest.Names(2 * storetest.Several)...)
 	count := 0
-	loaded, err := b.TryLoad(storetest.Chunked(500), func(item *start.LoadItem) error {
+	loaded := testenv.Must(b.TryLoad(storetest.Chunked(500), func(item *start.LoadItem) error {
 		if count++; count%storetest.Several == 0 {
 			if found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil ||
 				len(found.Steps) > 0 {
@@ -265,8 +263,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 			b.Check()
 		}
 		return source(item)
-	})
-	testenv.NoError(t, err)
+	}))(t)
 	found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{})
 	if err != nil || len(found.Steps) != 1 || found.Steps[0].Run != loaded.Run {
 		t.Errorf("after the seal %v, %v", found.Steps, err)
@@ -274,9 +271,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	b.WantTally(loaded.Run, storetest.Tally{Ready: 2 * storetest.Several})
 	last := b.Number(`SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2`, loaded.Run,
 		"C"+strconv.Itoa(2*storetest.Several-1))
-	if last != 2*storetest.Several-1 {
-		t.Errorf("the last item has ordinal %d", last)
-	}
+	testenv.Same(t, last, 2*storetest.Several-1, "the last item has ordinal")
 	b.Check()
 }
 
@@ -322,9 +317,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not this one") || len(cleared) != 1 {
 		t.Errorf("cleared %v, %v; want one run, and the other's error", cleared, err)
 	}
-	if n := b.rowsOf("free"); n != 0 {
-		t.Errorf("%d items are left of the other", n)
-	}
+	testenv.Same(t, b.rowsOf("free"), 0, "items are left of the other")
 	b.Exec(`DROP TRIGGER refuse ON batchrun`)
 	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), b.Lead()); err != nil || len(cleared) != 1 {
 		t.Errorf("then cleared %v, %v; want one run", cleared, err)

@@ -109,9 +109,8 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	if got.InFlight != 9 || got.Rate != 12.5 || got.Chunk != 200 || string(got.Learned) != `{"a": 1}` {
 		t.Errorf("%+v", got)
 	}
-	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1`, storetest.Endpoint); n != 2 {
-		t.Errorf("%d changes", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1`, storetest.Endpoint), 2,
+		"changes")
 	b.Exec(`INSERT INTO endpoint_change (endpoint, what, reason) SELECT 'other', 'rate', '' FROM generate_series(1, 510)`)
 	if n, err := pacestore.New(b.Store).PruneChanges(t.Context(), lease); err != nil || n != 10 {
 		t.Errorf("%d changes were forgotten, %v", n, err)

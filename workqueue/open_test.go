@@ -46,9 +46,8 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 	if sealed := b.Seal(run); sealed.Items != 17_000 || sealed.Already || sealed.Completed {
 		t.Errorf("the seal: %+v", sealed)
 	}
-	if n := b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 170 {
-		t.Errorf("the limit of failed items is %d; want 170", n)
-	}
+	testenv.Same(t, b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run), 170,
+		"the limit of failed items is")
 	b.Finish(run)
 	b.WantState(run, "completed", 1)
 	b.WantCompletions(run, 1)
@@ -96,9 +95,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	if added := b.Add(lax, []string{"b", "c"}); added.First != 2 || added.Items != 1 || added.Skipped != 1 {
 		t.Errorf("duplicates that are skipped: %+v", added)
 	}
-	if n := b.Number(`SELECT skipped FROM batchrun WHERE id = $1`, lax); n != 2 {
-		t.Errorf("%d duplicates are counted; want 2", n)
-	}
+	testenv.Same(t, b.Number(`SELECT skipped FROM batchrun WHERE id = $1`, lax), 2, "duplicates are counted")
 	free := b.OpenRun(func(r *start.OpenRequest) { r.OnDuplicate = start.DuplicateAllow })
 	b.Add(free, []string{"a", "a"})
 	if added := b.Add(free, []string{"a"}); added.Total != 3 {
@@ -142,9 +139,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 	if !cut {
 		t.Error("no connection was cut")
 	}
-	if left := b.Number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, run); left != 0 {
-		t.Errorf("%d items are left", left)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, run), 0, "items are left")
 	endless, n := storetest.AddRequest(run, "", nil), 0
 	endless.Items = func() (func(*start.LoadItem) error, error) {
 		return func(item *start.LoadItem) error {
@@ -217,9 +212,7 @@ func TestOverdueRuns(t *testing.T) {
 			t.Errorf("%+v; want %s", o, late[o.Run])
 		}
 	}
-	if n := b.Number(`SELECT count(*) FROM run_event WHERE kind = 'overdue'`); n != 3 {
-		t.Errorf("%d events; want 3", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM run_event WHERE kind = 'overdue'`), 3, "events")
 	due, err = start.New(b.Store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 2 || due[0].Reported || due[1].Reported {
 		t.Errorf("the second look: %v, %v; want the two that are to be ended", due, err)

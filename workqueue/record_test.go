@@ -82,9 +82,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 	total := settle.Settled{Endpoint: req.Steps[0].Endpoint}
 	store := settle.New(b.Store).Counting(func(all []settle.Settled) {
 		for _, s := range all {
-			if s.Endpoint != total.Endpoint {
-				t.Errorf("counted for %q", s.Endpoint)
-			}
+			testenv.Same(t, s.Endpoint, total.Endpoint, "counted for")
 			total.Done, total.Failed = total.Done+s.Done, total.Failed+s.Failed
 			total.Answered, total.Refused = total.Answered+s.Answered, total.Refused+s.Refused
 			total.Expired, total.Lost = total.Expired+s.Expired, total.Lost+s.Lost
@@ -236,7 +234,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 			req := storetest.Chunked(tc.rows)
 			req.Steps[0].MaxAttempts = 1
 			i, want := 0, []string(nil)
-			loaded, err := b.TryLoad(req, func(item *start.LoadItem) error {
+			loaded := testenv.Must(b.TryLoad(req, func(item *start.LoadItem) error {
 				if i == tc.rows {
 					return io.EOF
 				}
@@ -244,8 +242,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 				want = append(want, fmt.Sprintf("%d %q %q", i, item.Key, item.Payload))
 				i++
 				return nil
-			})
-			testenv.NoError(t, err)
+			}))(t)
 			b.wantRows(want, `SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND key_ordinal = 0
 				ORDER BY ordinal`, "%d %q %q", loaded.Run)
 			b.wantParts(loaded.Run, tc.large)
@@ -286,18 +283,15 @@ func (b *bench) wantParts(run workqueue.RunID, large int) {
 func (b *bench) wantRows(want []string, sql, format string, args ...any) {
 	b.Helper()
 	rows := testenv.Must(b.Pool.Query(b.Context(), sql, args...))(b)
-	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+	got := testenv.Must(pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		values, err := row.Values()
 		return fmt.Sprintf(format, values...), err
-	})
-	testenv.NoError(b, err)
+	}))(b)
 	if len(got) != len(want) {
 		b.Fatalf("%d rows; want %d", len(got), len(want))
 	}
 	for i := range got {
-		if got[i] != want[i] {
-			b.Errorf("row %d is %.200s; want %.200s", i, got[i], want[i])
-		}
+		testenv.Same(b, got[i], want[i], "row %d is", i)
 	}
 }
 

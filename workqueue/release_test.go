@@ -49,9 +49,7 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if advances != 1 {
-			t.Errorf("%d nodes opened epoch %d", advances, epoch)
-		}
+		testenv.Same(t, advances, 1, "nodes opened epoch %d", epoch)
 	}
 }
 
@@ -222,9 +220,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			b.hand(claimed...)
 			late := claimed[0]
 			tc.others(b, run, claimed[1])
-			if got := b.judge(map[workqueue.SliceID]bool{late.ID: tc.doubted}, late)[late.ID]; got != tc.blamed {
-				t.Errorf("blamed: %v; want %v", got, tc.blamed)
-			}
+			testenv.Same(t, b.judge(map[workqueue.SliceID]bool{late.ID: tc.doubted}, late)[late.ID], tc.blamed, "blamed")
 		})
 	}
 }
@@ -317,9 +313,7 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}
 	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.rewound' AND NOT (payload->>'lost')::bool`
-	if n := b.Number(harmless); n != 1 {
-		t.Errorf("%d events tell of it", n)
-	}
+	testenv.Same(t, b.Number(harmless), 1, "events tell of it")
 	if m := b.readMark(); m.Moved {
 		t.Errorf("after it the mark is %+v", m)
 	}

@@ -150,8 +150,7 @@ func TestStreamSettings(t *testing.T) {
 		t.Errorf("the second changed it: %+v, %v", set, err)
 	}
 	lease := b.Lead()
-	set, err = session.New(b.Store).StreamsSet(t.Context())
-	testenv.NoError(t, err)
+	set = testenv.Must(session.New(b.Store).StreamsSet(t.Context()))(t)
 	testenv.NoError(t, session.New(b.Store).StreamsRefused(t.Context(), lease, &set, "no room", time.Minute))
 	facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})
 	if err != nil || !slices.ContainsFunc(facts.Conditions, func(c health.Condition) bool {
@@ -384,9 +383,7 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := b.Number(`SELECT max(version) FROM plan WHERE name = 'p'`); n != people*each {
-		t.Errorf("%d versions; want %d", n, people*each)
-	}
+	testenv.Same(t, b.Number(`SELECT max(version) FROM plan WHERE name = 'p'`), people*each, "versions")
 	same := planOf("q", "same")
 	for range people {
 		wg.Go(func() {

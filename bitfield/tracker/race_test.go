@@ -266,9 +266,7 @@ func TestTwoDoTheSame(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if n := b.count(`SELECT count(*) FROM tracker_batch`); n != 2 {
-		t.Errorf("%d batches, want 2", n)
-	}
+	testenv.Same(t, b.count(`SELECT count(*) FROM tracker_batch`), 2, "batches")
 }
 
 // TestPurgeBehindALateAck deletes a tracker while an ack of it is not committed: nothing is left behind.
@@ -288,9 +286,8 @@ func TestPurgeBehindALateAck(t *testing.T) {
 	if err != nil || rows != 5 {
 		t.Errorf("%d rows were deleted, %v: two groups, two masks and the batch", rows, err)
 	}
-	if n := b.count(`SELECT (SELECT count(*) FROM tracker_group) + (SELECT count(*) FROM tracker_failed)`); n != 0 {
-		t.Errorf("%d rows are left behind", n)
-	}
+	testenv.Same(t, b.count(`SELECT (SELECT count(*) FROM tracker_group) + (SELECT count(*) FROM tracker_failed)`), 0,
+		"rows are left behind")
 }
 
 // TestWholeGroupsRaceMasks lets an ack of everything meet acks by masks, of several trackers in one call: no one waits
@@ -354,7 +351,6 @@ func TestSealRacesTheLastAck(t *testing.T) {
 			t.Errorf("%+v, %v; the one who came second was to complete it", got, err)
 		}
 	}
-	if n := b.count(`SELECT count(DISTINCT run_id) + 1000 * count(*) FROM run_event`); n != 1001*(races+2) {
-		t.Errorf("%d; each tracker was to have one event", n)
-	}
+	testenv.Same(t, b.count(`SELECT count(DISTINCT run_id) + 1000 * count(*) FROM run_event`), 1001*(races+2),
+		"trackers with one event")
 }

@@ -220,10 +220,9 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		WHERE webhook_url = 'https://six/7'`)
 	room := func(perHost, atOnce int, underWay ...tracker.Webhook) []tracker.Webhook {
 		t.Helper()
-		due, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
+		due := testenv.Must(tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
 			AtOnce: atOnce, PerHost: perHost, UnderWay: underWay,
-		})
-		testenv.NoError(t, err)
+		}))(t)
 		return due
 	}
 	same := func(what string, got []tracker.Webhook, want ...string) {
@@ -259,10 +258,9 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 	}
 	room := func(atOnce, kept int, underWay ...tracker.Webhook) (hosts []string, due []tracker.Webhook) {
 		t.Helper()
-		due, err := tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
+		due = testenv.Must(tracker.DueWebhooks(t.Context(), b.pool, tracker.WebhookRoom{
 			AtOnce: atOnce, PerHost: 10, Kept: kept, UnderWay: underWay,
-		})
-		testenv.NoError(t, err)
+		}))(t)
 		for i := range due {
 			hosts = append(hosts, due[i].Host)
 		}

@@ -189,9 +189,7 @@ func TestOpenAgain(t *testing.T) {
 	if other, err := open(func(r *tracker.OpenRequest) { r.Owner = "p" }); err != nil || other.ID == id || other.Existing {
 		t.Errorf("another owner's key: %+v, %v", other, err)
 	}
-	if n := b.count(`SELECT count(*) FROM tracker_batch`); n != 2 {
-		t.Errorf("%d batches, want 2", n)
-	}
+	testenv.Same(t, b.count(`SELECT count(*) FROM tracker_batch`), 2, "batches")
 }
 
 func TestWhatNoTrackerCanDo(t *testing.T) {
@@ -270,8 +268,7 @@ func TestList(t *testing.T) {
 		want = append([]uuid.UUID{id}, want...)
 	}
 	ids := func(f tracker.Filter) (ids []uuid.UUID) {
-		list, err := tracker.List(t.Context(), b.pool, f)
-		testenv.NoError(t, err)
+		list := testenv.Must(tracker.List(t.Context(), b.pool, f))(t)
 		for i := range list {
 			ids = append(ids, list[i].ID)
 		}
@@ -306,11 +303,10 @@ func TestBitsMeanTheSameInSQL(t *testing.T) {
 		set := bitfield.Of(i)
 		var bit, count int
 		var made, ranged bitfield.Set
-		err := b.pool.QueryRow(t.Context(),
+		testenv.NoError(t, b.pool.QueryRow(t.Context(),
 			`SELECT get_bit($1::bit(8192), $2), bit_count($1::bit(8192)), set_bit(B'0'::bit(8192), $2, 1),
 			        ~(~B'0'::bit(8192) >> $2)`,
-			pgbits.Of(set), i).Scan(&bit, &count, pgbits.Into(&made), pgbits.Into(&ranged))
-		testenv.NoError(t, err)
+			pgbits.Of(set), i).Scan(&bit, &count, pgbits.Into(&made), pgbits.Into(&ranged)))
 		if bit != 1 || count != 1 || made != set || ranged != bitfield.Full(i) {
 			t.Errorf("bit %d: get_bit %d, bit_count %d", i, bit, count)
 		}

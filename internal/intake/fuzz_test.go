@@ -96,9 +96,7 @@ func FuzzCSV(f *testing.F) {
 			t.Fatalf("got %d rows, want %d", len(got), len(want)-1)
 		}
 		for i, row := range got {
-			if row.line != lines[i] {
-				t.Errorf("row %d: line %d, want %d", i, row.line, lines[i])
-			}
+			testenv.Same(t, row.line, lines[i], "row %d: line", i)
 			// encoding/csv has no "\r\n" in its fields, and here a field is as it is written.
 			unix := regexp.MustCompile(`(^|[^\\])((\\\\)*)\\r\\n`).ReplaceAllString(row.payload, `$1$2\n`)
 			comparePayload(t, unix, want[0], want[i+1])

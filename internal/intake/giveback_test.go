@@ -120,9 +120,8 @@ func TestAWorkbookThatIsNotFlat(t *testing.T) {
 	book := excelize.NewFile()
 	heading := []any{"key", "state", "result", "error_code", "error_message", "accepted"}
 	testenv.NoError(t, book.SetSheetRow("Sheet1", "A1", &heading))
-	file, err := book.WriteToBuffer()
-	testenv.NoError(t, err)
-	_, err = intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: t.TempDir()}, Export: &intake.Export{}})
+	file := testenv.Must(book.WriteToBuffer())(t)
+	_, err := intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: t.TempDir()}, Export: &intake.Export{}})
 	if err == nil || !strings.Contains(err.Error(), "run export --flat") || strings.Contains(err.Error(), "CSV") {
 		t.Error(err)
 	}
@@ -149,11 +148,7 @@ func TestFormulasComeBack(t *testing.T) {
 		"-12.5": "-12.5", "+49301234567": "+49301234567", "+49 30": "'+49 30", "\tx": "'\tx", "plain": "plain", "＝1": "'＝1",
 	} {
 		got := intake.Defuse(cell)
-		if got != want {
-			t.Errorf("%q is written as %q; want %q", cell, got, want)
-		}
-		if back := intake.Armed(got); back != cell {
-			t.Errorf("%q is written as %q, and read as %q", cell, got, back)
-		}
+		testenv.Same(t, got, want, "%q is written as", cell)
+		testenv.Same(t, intake.Armed(got), cell, "%q is written as %q, and read as", cell, got)
 	}
 }

@@ -47,9 +47,7 @@ func checkRows(t *testing.T, got, want []parsed) {
 		t.Fatalf("got %d rows %v, want %d", len(got), got, len(want))
 	}
 	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("row %d: got %+v, want %+v", i, got[i], want[i])
-		}
+		testenv.Same(t, got[i], want[i], "row %d", i)
 	}
 }
 
@@ -129,10 +127,9 @@ func TestGoodInput(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := readAll(strings.NewReader(test.in), test.cfg)
-			testenv.NoError(t, err)
+			got := testenv.Must(readAll(strings.NewReader(test.in), test.cfg))(t)
 			checkRows(t, got, test.want)
-			got, err = readAll(iotest.OneByteReader(strings.NewReader(test.in)), test.cfg)
+			got, err := readAll(iotest.OneByteReader(strings.NewReader(test.in)), test.cfg)
 			if err != nil {
 				t.Fatalf("byte by byte: %v", err)
 			}

@@ -234,9 +234,7 @@ func TestSortInAFile(t *testing.T) {
 		}
 		last, lastID = n, id
 	}
-	if seen != rows {
-		t.Errorf("%d rows of %d", seen, rows)
-	}
+	testenv.Same(t, seen, rows, "rows of %d", rows)
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}

@@ -45,9 +45,8 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 				err = publish(t, nc, name, messages)
 			}
 			testenv.NoError(t, err)
-			r, err := intake.OpenStream(t.Context(), js, intake.StreamSource{Name: name, Subject: c.subject},
-				intake.Config{})
-			testenv.NoError(t, err)
+			r := testenv.Must(intake.OpenStream(t.Context(), js, intake.StreamSource{Name: name, Subject: c.subject},
+				intake.Config{}))(t)
 			defer func() { _ = r.Close() }()
 			var item row.Item
 			n := 0

@@ -55,11 +55,10 @@ func launch(t testing.TB, binary, database, nats string, env []string, flags ...
 	p.cmd = exec.Command(binary, append(args, flags...)...)
 	p.cmd.Env, p.cmd.Stderr = append(testenv.PlainEnv(), env...), &p.said
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := p.cmd.StdoutPipe()
-	testenv.NoError(t, err)
+	out := testenv.Must(p.cmd.StdoutPipe())(t)
 	testenv.NoError(t, p.cmd.Start())
 	var where struct{ API, Metrics string }
-	err = json.NewDecoder(out).Decode(&where)
+	err := json.NewDecoder(out).Decode(&where)
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.ended)

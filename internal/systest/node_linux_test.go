@@ -39,9 +39,8 @@ func TestNodeIsKilled(t *testing.T) {
 	if extra > again*chunk {
 		t.Errorf("%d extra executions for %d slices that came again", extra, again)
 	}
-	if other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'session')`); other != 0 {
-		t.Errorf("%d slices were made for another cause", other)
-	}
+	testenv.Same(t, w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'session')`), 0,
+		"slices were made for another cause")
 }
 
 // A node sleeps for three lives of a session in the middle of its work. Others take over; when it wakes up, what it
@@ -99,9 +98,7 @@ func TestServiceIsKilledInMidChunk(t *testing.T) {
 	if extra < 50 || extra > 50+chunk || len(again) == 0 || len(again) > 2 {
 		t.Errorf("%d executions too many, of slices %v; want the half chunk again", extra, again)
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); n != 0 {
-		t.Errorf("%d slices were made again; want the same request delivered again", n)
-	}
+	testenv.Same(t, w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`), 0, "slices were made again")
 }
 
 // leader returns the epoch of whoever leads; 0: no one.
@@ -248,9 +245,8 @@ func killedAtCommit(t *testing.T, binary string, commits bool) {
 	o.until("the transaction has ended", func() bool { return o.number(stalled) == 0 })
 	const generation = `SELECT generation - 1 FROM batchrun WHERE id = $1`
 	o.until("the re-run is there, or not", func() bool { return o.number(generation, run) == want })
-	if n := o.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run); n != want {
-		t.Errorf("%d rows of the audit log are about it; want %d", n, want)
-	}
+	testenv.Same(t, o.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run), want,
+		"rows of the audit log are about it")
 	next := o.serve()
 	if !commits { // the operator tries again
 		o.must(next, rerun...)
@@ -263,14 +259,11 @@ func killedAtCommit(t *testing.T, binary string, commits bool) {
 // wantEnd checks the outcomes of items, that each was executed once, and those that failed twice, and the invariants.
 func (o *office) wantEnd(run workqueue.RunID, items, bad int) {
 	o.Helper()
-	if n := o.number(`SELECT failed FROM batchrun WHERE id = $1 AND done + failed = items`, run); n != bad {
-		o.Errorf("%d failed; want %d", n, bad)
-	}
+	testenv.Same(o, o.number(`SELECT failed FROM batchrun WHERE id = $1 AND done + failed = items`, run), bad,
+		"failed")
 	for generation, want := range map[int]int{1: items, 2: bad} {
 		seen := o.ledger.Times(uuid.UUID(run), generation)
-		if len(seen) != want {
-			o.Errorf("%d items were executed in generation %d; want %d", len(seen), generation, want)
-		}
+		testenv.Same(o, len(seen), want, "items were executed in generation %d", generation)
 		for ordinal, n := range seen {
 			if n != 1 {
 				o.Errorf("item %d was executed %d times in generation %d", ordinal, n, generation)

@@ -83,10 +83,9 @@ func handsOn(t *testing.T, database string) bool {
 	t.Helper()
 	var pids [2]int
 	for i := range pids {
-		conn, err := pgx.Connect(t.Context(), database)
-		testenv.NoError(t, err)
+		conn := testenv.Must(pgx.Connect(t.Context(), database))(t)
 		t.Cleanup(func() { _ = conn.Close(context.Background()) }) // after both were asked
-		err = conn.QueryRow(t.Context(), `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pids[i])
+		err := conn.QueryRow(t.Context(), `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pids[i])
 		testenv.NoError(t, err)
 	}
 	return pids[0] == pids[1]

@@ -193,8 +193,7 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer, err := http.Get("http://" + n.metrics + "/metrics")
-		testenv.NoError(t, err)
+		answer := testenv.Must(http.Get("http://" + n.metrics + "/metrics"))(t)
 		defer func() { _ = answer.Body.Close() }()
 		all, err := io.ReadAll(answer.Body)
 		text := string(all)

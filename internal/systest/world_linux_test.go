@@ -193,9 +193,7 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	w.complete(run)
 	right := w.number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
-	if right != w.items {
-		w.Errorf("%d results of %d are right", right, w.items)
-	}
+	testenv.Same(w, right, w.items, "results of %d are right", w.items)
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
 	}
@@ -213,8 +211,6 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 			AND get_bit(s.mask, e.ordinal % 8192) = 1)`, slices, ordinals); n != 0 {
 		w.Fatalf("%d items were executed for slices that did not hold them", n)
 	}
-	if len(executed) != w.items {
-		w.Errorf("%d items were executed of %d", len(executed), w.items)
-	}
+	testenv.Same(w, len(executed), w.items, "items were executed of %d", w.items)
 	return extra - len(executed)
 }

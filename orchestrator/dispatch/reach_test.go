@@ -85,20 +85,17 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	b.Serve(t, "other", other.Handle)
 	b.WantSound(t, other, blocked, nodetest.Size)
 	other.WantOnce(t, blocked, nodetest.Size)
-	if n := b.Node.Stats().Expired; n != 0 {
-		t.Errorf("%d slices had to wait for their deadline", n)
-	}
+	testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
 }
 
 // paceOf returns what is stored about the pace of an endpoint, and the reasons of its changes, oldest first.
 func (b *bundle) paceOf(t *testing.T, endpoint string) (inFlight int, rate float64, chunk int, changes []string) {
 	t.Helper()
-	err := b.Pool.QueryRow(t.Context(), `
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `
 		SELECT in_flight, coalesce(rate, 0), coalesce(chunk, 0),
 		       (SELECT coalesce(array_agg(format('%s %s → %s: %s', what, before, after, reason) ORDER BY id), '{}')
 		        FROM endpoint_change c WHERE c.endpoint = p.endpoint)
-		FROM endpoint_pace p WHERE endpoint = $1`, endpoint).Scan(&inFlight, &rate, &chunk, &changes)
-	testenv.NoError(t, err)
+		FROM endpoint_pace p WHERE endpoint = $1`, endpoint).Scan(&inFlight, &rate, &chunk, &changes))
 	return inFlight, rate, chunk, changes
 }
 

@@ -72,9 +72,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 	guarded := begin(embed.APIConfig{Listen: "127.0.0.1:0"})
 	open := begin(embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true})
 	for path, want := range map[string]int{"/": http.StatusOK, "/api/v1/runs": http.StatusUnauthorized} {
-		if got := get(t, guarded+path); got != want {
-			t.Errorf("GET %s without a token: %d, want %d", path, got, want)
-		}
+		testenv.Same(t, get(t, guarded+path), want, "GET %s without a token", path)
 	}
 	api := testenv.Must(client.New(open))(t)
 	started, err := api.Start(ctx, client.RunSettings{Plan: "steps:\n- local: greet\n", PlanName: "greetings", Key: "key"},
@@ -101,9 +99,7 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		<-node.Ready()
-		if got := get(t, "http://"+node.Address().String()+"/metrics"); got != want {
-			t.Errorf("GET /metrics: %d, want %d", got, want)
-		}
+		testenv.Same(t, get(t, "http://"+node.Address().String()+"/metrics"), want, "GET /metrics")
 		if registry != nil {
 			found, err := registry.Gather()
 			if err != nil || len(found) < 20 {
@@ -141,8 +137,7 @@ func TestWhatCannotBeOpened(t *testing.T) {
 func get(t *testing.T, url string) int {
 	t.Helper()
 	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-	answer, err := http.DefaultClient.Do(req)
-	testenv.NoError(t, err)
+	answer := testenv.Must(http.DefaultClient.Do(req))(t)
 	_ = answer.Body.Close()
 	return answer.StatusCode
 }

@@ -28,9 +28,8 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 10*time.Minute
 	run := b.Start(t, req, 10)
 	<-begun
-	_, err := b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
-		Select: redo.Selection{All: true}})
-	testenv.NoError(t, err)
+	testenv.Must(b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{All: true}}))(t)
 	wait := func(what string) {
 		t.Helper()
 		select {

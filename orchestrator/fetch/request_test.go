@@ -59,9 +59,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	req.Params = map[string]string{"year": "2026"}
 	run := b.Start(t, req, 2_000)
 	b.Want(t, run, 1, 1_999, 1)
-	if got := b.ErrorOf(t, run, "C7"); got != "no_balance: the account has no balance" {
-		t.Errorf("C7 failed with %q", got)
-	}
+	testenv.Same(t, b.ErrorOf(t, run, "C7"), "no_balance: the account has no balance", "C7 failed with")
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d chunks came without the parameters", n)
 	}
@@ -120,10 +118,9 @@ func TestRequestsAreCutToFit(t *testing.T) {
 // service drops what does not say who asks.
 func (b *bundle) listens(t *testing.T, endpoint string) bool {
 	t.Helper()
-	answers, err := b.NC.SubscribeSync(b.NC.NewInbox())
-	testenv.NoError(t, err)
+	answers := testenv.Must(b.NC.SubscribeSync(b.NC.NewInbox()))(t)
 	defer func() { _ = answers.Unsubscribe() }()
-	err = b.NC.PublishRequest(wire.DirectSubject(endpoint), answers.Subject, nil)
+	err := b.NC.PublishRequest(wire.DirectSubject(endpoint), answers.Subject, nil)
 	if err == nil {
 		err = b.NC.FlushTimeout(nodetest.Stuck)
 	}

@@ -95,9 +95,7 @@ func (l *ledgerOfKeys) check(t *testing.T, done int) {
 	for _, f := range l.faults[:min(len(l.faults), 10)] {
 		t.Error(f)
 	}
-	if l.done != done {
-		t.Errorf("%d operations were carried out, want %d", l.done, done)
-	}
+	testenv.Same(t, l.done, done, "operations were carried out")
 }
 
 func opOf(t *testing.T, item *endpoints.Item[nodetest.Account, nodetest.Statement]) (key, number int) {

@@ -107,10 +107,9 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	recorded := time.Since(begun)
 	want, read := pattern(*manyBytes), 0
 	begun = time.Now()
-	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: id,
-		States: []workqueue.Outcome{workqueue.OutcomeDone}})
-	testenv.NoError(t, err)
-	err = exported.Each(t.Context(), func(item *export.Item) error {
+	exported := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: id,
+		States: []workqueue.Outcome{workqueue.OutcomeDone}}))(t)
+	err := exported.Each(t.Context(), func(item *export.Item) error {
 		r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
 		if err != nil {
 			return err
@@ -132,9 +131,8 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	if used > bound {
 		t.Errorf("the heap took %d MiB at once; want at most %d", used>>20, bound>>20)
 	}
-	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 0 {
-		t.Errorf("%d results are left open", open)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
+		"results are left open")
 	b.Check(t)
 }
 

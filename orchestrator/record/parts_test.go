@@ -67,10 +67,9 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
 		t.Errorf("the large item failed with %q", got)
 	}
-	exported, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run,
-		States: []workqueue.Outcome{workqueue.OutcomeDone}})
-	testenv.NoError(t, err)
-	err = exported.Each(t.Context(), func(item *export.Item) error {
+	exported := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run,
+		States: []workqueue.Outcome{workqueue.OutcomeDone}}))(t)
+	err := exported.Each(t.Context(), func(item *export.Item) error {
 		if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
 			t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
 		}

@@ -94,9 +94,8 @@ func TestResultsOfAnySize(t *testing.T) {
 			t.Errorf("%s of %d bytes: large is %v", key, size, found.Large.Valid)
 		}
 	}
-	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 0 {
-		t.Errorf("%d results are left open", open)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
+		"results are left open")
 	b.Check(t)
 }
 
@@ -170,18 +169,14 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		slice.String()+`'`); left != "1" {
 		t.Errorf("the slice waits for %s items, want the one whose piece was lost", left)
 	}
-	if open := b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`); open != 4 {
-		t.Errorf("%d results are open, want the three that are damaged and the one that is not whole", open)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 4, "results are open")
 	// Its time is over: what has come goes, and a piece that comes after all changes nothing.
 	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() - interval '1 hour', delivered_at = created_at
 		WHERE state = 'sent' AND id = '`+slice.String()+`'`)
 	nodetest.Until(t, "what no one will record is deleted", func() bool {
 		return b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`) == 0
 	})
-	if pieces := b.Number(t, `SELECT count(*) FROM work_piece`); pieces != 4 {
-		t.Errorf("%d pieces are left, want the four of the result that was recorded", pieces)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM work_piece`), 4, "pieces are left")
 	stale := b.Node.Stats().Stale
 	f.Publish(t, piecesOf(f, slice, 4, data, 3000)[0]) // the lost one
 	f.Publish(t, piecesOf(f, slice, 0, data, 3000)...) // and all of what was recorded
@@ -189,9 +184,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 	if s := b.Node.Stats().Stale; s < stale+5 {
 		t.Errorf("%d late pieces are stale, want 5", s-stale)
 	}
-	if n := b.Number(t, `SELECT count(*) FROM large_result`); n != 1 {
-		t.Errorf("%d results are kept, want the one", n)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result`), 1, "results are kept")
 }
 
 // slicesOf are some of the messages, by their numbers.

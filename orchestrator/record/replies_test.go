@@ -131,9 +131,7 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	b.WantRight(t, f.Run, 40)
 	b.WantRight(t, other.Run, 20)
 	nodetest.Until(t, "the doubled slots are counted", func() bool { return b.Node.Stats().Duplicates >= 40 })
-	if n := b.Node.Stats().Duplicates; n != 40 {
-		t.Errorf("%d doubled slots; want 40", n)
-	}
+	testenv.Same(t, b.Node.Stats().Duplicates, 40, "doubled slots")
 	b.Check(t)
 }
 
@@ -157,7 +155,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	source := nodetest.Items(count)
 	n := 0
 	req := nodetest.Patient()
-	loaded, err := b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		err := source(item)
 		size := limit / 3
 		if n == giant {
@@ -166,12 +164,11 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 		item.Payload = fmt.Appendf(nil, `{"id":%q}`, strings.Repeat("x", size))
 		n++
 		return err
-	})
-	testenv.NoError(t, err)
+	}))(t)
 	b.Want(t, loaded.Run, 1, count-1, 1)
 	var ordinal int
 	var code, message string
-	err = b.Pool.QueryRow(t.Context(), `SELECT ordinal, error_code, error_message FROM work_result
+	err := b.Pool.QueryRow(t.Context(), `SELECT ordinal, error_code, error_message FROM work_result
 		WHERE error_code IS NOT NULL`).Scan(&ordinal, &code, &message)
 	if err != nil || ordinal != giant || code != "item_too_large" || !strings.Contains(message, "65536") {
 		t.Errorf("item %d failed with %s: %s (%v)", ordinal, code, message, err)
@@ -188,8 +185,6 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	if b.Node.Stats().Splits == 0 {
 		t.Error("no slice was cut: the requests were not too large")
 	}
-	if n := b.Node.Stats().Expired; n != 0 {
-		t.Errorf("%d slices had to wait for their deadline", n)
-	}
+	testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
 	b.Check(t)
 }

@@ -63,10 +63,9 @@ func TestParseReadsEverything(t *testing.T) {
 
 func TestVariables(t *testing.T) {
 	t.Parallel()
-	s, err := schedule.Parse("daily", []byte(`{cron: "30 0 * * *", zone: Asia/Tokyo, endpoint: e,
+	s := testenv.Must(schedule.Parse("daily", []byte(`{cron: "30 0 * * *", zone: Asia/Tokyo, endpoint: e,
   params: {x: "a/b?{due.hour}"}, items: {url: "http://h/{params.x}/{due}"},
-  run_name: "{{{due.yesterday}}} {due.week} {due.time} {due.unix} {schedule}"}`))
-	testenv.NoError(t, err)
+  run_name: "{{{due.yesterday}}} {due.week} {due.time} {due.unix} {schedule}"}`)))(t)
 	r, err := s.Resolve(instant(t, "2025-12-31T15:30:00Z"))
 	if err != nil || r.RunName != "{2025-12-31} 2026-W01 00:30 1767195000 daily" ||
 		r.Items.URL != "http://h/a%2Fb%3F00/2025-12-31T15%3A30%3A00Z" {
@@ -203,9 +202,7 @@ func TestWarnings(t *testing.T) {
 	// What the warning says is so: of odd days and of Mondays, either will do. The 3rd was a Saturday, the 12th a Monday.
 	s := parse(t, "cron: 0 0 */2 * 1\n")
 	const want = "07 00:00+00, 09 00:00+00, 11 00:00+00, 12 00:00+00, 13 00:00+00"
-	if got := shown(t, s.NextN(now.AddDate(0, 0, 5), 5), "UTC"); got != want {
-		t.Errorf("it is due at %s", got)
-	}
+	testenv.Same(t, shown(t, s.NextN(now.AddDate(0, 0, 5), 5), "UTC"), want, "it is due at")
 }
 
 func tryExpression(t *testing.T, expression string) (valid bool) {

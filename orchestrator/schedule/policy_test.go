@@ -195,8 +195,7 @@ func TestDueAfterYears(t *testing.T) {
 // parse reads a schedule of which only the lines that matter are given.
 func parse(t testing.TB, lines string) *schedule.Spec {
 	t.Helper()
-	s := testenv.Must(schedule.Parse("s", []byte("plan: p\nitems: {file: f.csv}\n"+lines)))(t)
-	return s
+	return testenv.Must(schedule.Parse("s", []byte("plan: p\nitems: {file: f.csv}\n"+lines)))(t)
 }
 
 // shown is a list of times on the wall of a zone, with the offset.
@@ -243,9 +242,8 @@ func TestNext(t *testing.T) {
 		{`"@every 90m"`, "UTC", "2026-01-01T00:00:00.5Z", "01 01:30+00, 01 03:00+00, 01 04:30+00"},
 	} {
 		s := parse(t, fmt.Sprintf("cron: %s\nzone: %s\n", c.rule, c.zone))
-		if got := shown(t, s.NextN(instant(t, c.after), 3), c.zone); got != c.want {
-			t.Errorf("%s in %s after %s: %s; want %s", c.rule, c.zone, c.after, got, c.want)
-		}
+		testenv.Same(t, shown(t, s.NextN(instant(t, c.after), 3), c.zone), c.want,
+			"%s in %s after %s", c.rule, c.zone, c.after)
 	}
 }
 

@@ -126,9 +126,8 @@ func TestDowntime(t *testing.T) {
 	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/cancelled, 12:00 started/running")
 	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed, 12:00 started/running")
 	w.want("all", "09:00 missed, 10:00 started/cancelled, 11:00 started/running, 12:00 queued")
-	if n := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.missed'`); n != 6 {
-		t.Errorf("%d events for 6 due times that were missed", n)
-	}
+	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.missed'`), 6,
+		"events for 6 due times that were missed")
 }
 
 func TestOverlap(t *testing.T) {
@@ -188,16 +187,14 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	w.want("skip", "09:00 started/running, 10:00 skipped")
 	w.want("queue", "09:00 started/running, 10:00 queued")
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/running")
-	if n := w.number(`SELECT count(*) FROM schedule_occurrence WHERE attempts > 1`); n != 0 {
-		t.Errorf("%d were started more than once", n)
-	}
+	testenv.Same(t, w.number(`SELECT count(*) FROM schedule_occurrence WHERE attempts > 1`), 0,
+		"were started more than once")
 }
 
 // become sets the state of a schedule.
 func (w *world) become(name string, state string) {
 	w.Helper()
-	_, err := store.New(w.store).SetSchedule(w.Context(), name, state, next, "ann")
-	testenv.NoError(w, err)
+	testenv.Must(store.New(w.store).SetSchedule(w.Context(), name, state, next, "ann"))(w)
 }
 
 func TestPaused(t *testing.T) {
@@ -219,8 +216,7 @@ func TestPaused(t *testing.T) {
 	w.set("10:30:00")
 	l.settle()
 	w.want("s", "")
-	_, err := store.New(w.store).RunScheduleNow(t.Context(), "s", "ann")
-	testenv.NoError(t, err)
+	testenv.Must(store.New(w.store).RunScheduleNow(t.Context(), "s", "ann"))(t)
 	l.settle()
 	w.want("s", "started/now")
 	w.end()

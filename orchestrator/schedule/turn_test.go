@@ -192,9 +192,7 @@ func TestDeletionEndsAStart(t *testing.T) {
 	w.apply("s", hourly)
 	l.settle()
 	w.want("s", "09:00 skipped")
-	if n := w.runs(); n != 0 {
-		t.Errorf("%d runs", n)
-	}
+	testenv.Same(t, w.runs(), 0, "runs")
 }
 
 // TestAQueueIsBounded has more occurrences come at once than a queue takes.
@@ -360,9 +358,8 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	if taken, stale := w.answer(&work); taken != 0 || !stale {
 		t.Errorf("a run that was late takes answers still: %d, %t", taken, stale)
 	}
-	if late := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`); late != 4 {
-		t.Errorf("%d events tell of 4 late runs", late)
-	}
+	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`), 4,
+		"events tell of 4 late runs")
 	runs := w.runs()
 	w.exec(`UPDATE schedule SET state = 'paused' WHERE name <> 'cancel'`)
 	w.set("2031-05-06T09:00:01Z")

@@ -71,8 +71,7 @@ func instant(t testing.TB, text string) time.Time {
 	if len(text) == len("08:00:00") { // of the tests' day
 		text = "2031-05-05T" + text + "Z"
 	}
-	at := testenv.Must(time.Parse(time.RFC3339, text))(t)
-	return at
+	return testenv.Must(time.Parse(time.RFC3339, text))(t)
 }
 
 func (w *world) exec(sql string, args ...any) {

@@ -78,9 +78,7 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 			nodetest.Until(t, "what was sent is reissued", func() bool { return b.Node.Stats().Released > 0 })
 			close(l.Gate)
 			b.WantSound(t, l, run, nodetest.Size)
-			if n := b.Node.Stats().Expired; n != 0 {
-				t.Errorf("%d slices had to wait for their deadline", n)
-			}
+			testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
 			info, err := js.Stream(t.Context(), wire.StreamWork)
 			if err != nil || info.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
 				t.Errorf("the work stream is %v, %v", info, err)
@@ -136,8 +134,7 @@ func TestStreamsAreOneInstallations(t *testing.T) {
 		t.Helper()
 		cfg := nodetest.Config(t)
 		cfg.StreamsInterval, cfg.ReconcileInterval = 10*time.Millisecond, 10*time.Millisecond
-		n, err := orchestrator.New(store, testenv.Conn(t, b.NS), cfg)
-		testenv.NoError(t, err)
+		n = testenv.Must(orchestrator.New(store, testenv.Conn(t, b.NS), cfg))(t)
 		end := make(chan error, 1)
 		go func() { end <- n.Run(ctx) }()
 		return n, end
@@ -155,8 +152,7 @@ func TestStreamsAreOneInstallations(t *testing.T) {
 	made := b.stream(wire.StreamWork).Created
 
 	other := testenv.Pool(t)
-	_, err := other.Exec(t.Context(), `UPDATE database_mark SET lineage = gen_random_uuid()`)
-	testenv.NoError(t, err)
+	testenv.Must(other.Exec(t.Context(), `UPDATE database_mark SET lineage = gen_random_uuid()`))(t)
 	_, refused := node(database.New(other))
 	wantStranger("a node of another database", refused)
 	if again := b.stream(wire.StreamWork).Created; !again.Equal(made) {
@@ -168,17 +164,14 @@ func TestStreamsAreOneInstallations(t *testing.T) {
 		t.Helper()
 		config := b.stream(wire.StreamWork).Config
 		edit(config.Metadata)
-		_, err := b.js.UpdateStream(t.Context(), config)
-		testenv.NoError(t, err)
+		testenv.Must(b.js.UpdateStream(t.Context(), config))(t)
 	}
 	is := b.stream(wire.StreamWork).Config.Metadata[key]
 	mark(func(m map[string]string) { delete(m, key); m["note"] = "by hand" })
 	b.eventually("the leader has marked its stream", func() bool {
 		return b.stream(wire.StreamWork).Config.Metadata[key] == is
 	})
-	if note := b.stream(wire.StreamWork).Config.Metadata["note"]; note != "by hand" {
-		t.Errorf("the note of the stream is now %q", note)
-	}
+	testenv.Same(t, b.stream(wire.StreamWork).Config.Metadata["note"], "by hand", "the note of the stream is now")
 	select {
 	case err := <-ended:
 		t.Errorf("the first node ended: %v", err)

@@ -81,12 +81,11 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 	a := &attacker{guarded: g, t: t, nc: g.server.Conn(t, role, "secret", "_INBOX_"+role), all: nodetest.JetStream(t, spy),
 		created: map[string]time.Time{}}
 	for _, subjects := range []string{"tranche.>", ackOfOther} {
-		_, err := spy.Subscribe(subjects, func(msg *nats.Msg) {
+		testenv.Must(spy.Subscribe(subjects, func(msg *nats.Msg) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.seen = append(a.seen, msg)
-		})
-		testenv.NoError(t, err)
+		}))(t)
 	}
 	testenv.NoError(t, spy.Flush())
 	nodetest.Until(t, "both services have consumers", func() bool {
@@ -222,8 +221,7 @@ func (a *attacker) transformed() []byte {
 	config := replies.CachedInfo().Config
 	config.SubjectTransform = &jetstream.SubjectTransformConfig{
 		Source: "tranche.reply.accounts", Destination: "tranche.reply.statement"}
-	changed := testenv.Must(json.Marshal(config))(a.t)
-	return changed
+	return testenv.Must(json.Marshal(config))(a.t)
 }
 
 var ordinalIn = regexp.MustCompile(`"i":(\d+)`)
@@ -304,9 +302,8 @@ func attacks() []attack {
 				a.t.Error("a roll-up is taken")
 			}
 		}, harmed: func(a *attacker) bool {
-			stream, err := a.all.Stream(a.t.Context(), wire.StreamFlow)
-			testenv.NoError(a.t, err)
-			_, err = stream.GetLastMsgForSubject(a.t.Context(), plantedState)
+			stream := testenv.Must(a.all.Stream(a.t.Context(), wire.StreamFlow))(a.t)
+			_, err := stream.GetLastMsgForSubject(a.t.Context(), plantedState)
 			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 				a.t.Fatal(err)
 			}
@@ -323,9 +320,7 @@ func attacks() []attack {
 		all = append(all, attack{name: "have a server tell of a message's way elsewhere", role: role, noReply: true,
 			do: func(a *attacker) {
 				trace := nats.Header{"Nats-Trace-Dest": {"tranche.event.run.traced"}}
-				if err := a.nc.PublishMsg(&nats.Msg{Subject: subject, Header: trace, Data: []byte("{}")}); err != nil {
-					a.t.Fatal(err)
-				}
+				testenv.NoError(a.t, a.nc.PublishMsg(&nats.Msg{Subject: subject, Header: trace, Data: []byte("{}")}))
 			}, harmed: came("tranche.event.run.traced", "")})
 	}
 	for role, subjects := range map[string][]string{

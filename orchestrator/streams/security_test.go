@@ -354,7 +354,7 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 	nodetest.WantReady(t, node)
 	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "test", Version: "1.0.0", Log: zap.New(core)})
 	testenv.NoError(t, err)
-	err = endpoints.HandleList(svc, "statement", func(_ context.Context, c *nodetest.Chunk) error {
+	testenv.NoError(t, endpoints.HandleList(svc, "statement", func(_ context.Context, c *nodetest.Chunk) error {
 		for i, item := range c.Items() {
 			switch {
 			case strings.HasSuffix(item.In.ID, "panic"):
@@ -366,8 +366,7 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	testenv.NoError(t, err)
+	}))
 	nodetest.Run(t, "service", svc.Run)
 	payloads := []string{`{"id":"` + canary + `"}`, `{"id":"` + canary + `2"}`, `{"id":["` + canary + `"]}`,
 		`{"id":"` + canary + `panic"}`}

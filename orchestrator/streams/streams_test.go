@@ -63,8 +63,7 @@ func (b *streamBench) eventually(what string, holds func() bool) {
 
 func (b *streamBench) set() session.StreamSettings {
 	b.Helper()
-	set := testenv.Must(session.New(b.Store).StreamsSet(b.Context()))(b)
-	return set
+	return testenv.Must(session.New(b.Store).StreamsSet(b.Context()))(b)
 }
 
 func (b *streamBench) change(c session.StreamChanges) {

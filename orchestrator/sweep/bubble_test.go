@@ -175,9 +175,7 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 			}
 		}
 		rounds(30)
-		if len(store.lost) != 0 {
-			t.Errorf("%d were reissued although a reply is in a node's hands", len(store.lost))
-		}
+		testenv.Same(t, len(store.lost), 0, "were reissued although a reply is in a node's hands")
 		js.recorded = 90
 		rounds(3)
 		order := func(a, b workqueue.SliceID) int { return slices.Compare(a[:], b[:]) }
@@ -225,9 +223,7 @@ func TestOverdueSlicesAreSorted(t *testing.T) {
 		if s.doubted[tc.of.ID] {
 			got += " doubted"
 		}
-		if got != tc.want {
-			t.Errorf("%+v, there %t, silent %t: it is %q; want %q", tc.of, tc.there, tc.silent, got, tc.want)
-		}
+		testenv.Same(t, got, tc.want, "%+v, there %t, silent %t: it is", tc.of, tc.there, tc.silent)
 	}
 }
 

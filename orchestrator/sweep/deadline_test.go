@@ -144,10 +144,9 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 // story tells what was asked of a run's services that was not answered, in the order of the requests.
 func (b *bundle) story(t *testing.T, run workqueue.RunID) (text string) {
 	t.Helper()
-	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(format(
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT string_agg(format(
 			'%s of %s: %s, %s failures, sent %s, handed %s, ended %s', cause, bit_count(mask), error_code, failures,
 			sent_at::time, delivered_at::time, ended_at::time), E'\n' ORDER BY created_at)
-		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
-	testenv.NoError(t, err)
+		FROM work_slice WHERE run_id = $1`, run).Scan(&text))
 	return text
 }

@@ -115,9 +115,7 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 8)
-	if n := b.Node.Stats().Expired; n != 0 {
-		t.Errorf("%d slices had to wait for their deadline", n)
-	}
+	testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
 }
 
 // No node was there to hear of it: the leader finds it, and what can be handed to services is left alone.
@@ -350,8 +348,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 			continue
 		}
 		for msg := range batch.Messages() {
-			at, err := msg.Metadata()
-			testenv.NoError(t, err)
+			at := testenv.Must(msg.Metadata())(t)
 			most = max(most, at.NumDelivered)
 			switch round % 3 {
 			case 0:

@@ -90,9 +90,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	if flushes = c.claimAll(); len(flushes) != 6 {
 		t.Errorf("%d flushes after the outage", len(flushes))
 	}
-	if n := c.Number(`SELECT sum(attempts) FROM collector_op`); n != 0 {
-		t.Errorf("%d attempts were spent", n)
-	}
+	testenv.Same(t, c.Number(`SELECT sum(attempts) FROM collector_op`), 0, "attempts were spent")
 }
 
 // The breaker is closed by a flush that is its probe when the service has handled it. When its handler fails, that
@@ -252,9 +250,7 @@ func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
 	c := collect(t, gatherOps())
 	failures := func(want int, when string) {
 		t.Helper()
-		if n := c.Number(`SELECT failures FROM collector`); n != want {
-			t.Errorf("%d failures %s, want %d", n, when, want)
-		}
+		testenv.Same(t, c.Number(`SELECT failures FROM collector`), want, "failures %s", when)
 	}
 	later := func() { c.Exec(`UPDATE collector_key SET due_at = due_at + interval '1 hour' WHERE flush IS NULL`) }
 	early := c.flushKeys(6)

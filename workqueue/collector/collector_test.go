@@ -25,9 +25,7 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 	c.none("its key is being flushed")
 	c.record(first, nil)
 	c.record(c.one("d", "e"), nil)
-	if n := c.Number(`SELECT count(*) FROM collector_key`); n != 0 {
-		t.Errorf("%d keys are there that have nothing", n)
-	}
+	testenv.Same(t, c.Number(`SELECT count(*) FROM collector_key`), 0, "keys are there that have nothing")
 	c.add("k", "f")
 	c.none("f is young")
 	c.Exec(`UPDATE collector_key SET due_at = due_at - interval '1 hour'`)
@@ -137,9 +135,7 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	c.none("a key of before is being flushed")
 	c.record(old[1], nil)
 	c.record(c.one("c", "d"), nil)
-	if n := c.Number(`SELECT drained_key_version FROM collector`); n != 2 {
-		t.Errorf("drained_key_version is %d", n)
-	}
+	testenv.Same(t, c.Number(`SELECT drained_key_version FROM collector`), 2, "drained_key_version is")
 	c.add("0/3", "e", "f")
 	testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
 		"ann"))(t)
@@ -236,12 +232,8 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	}
 	rate, budget := 0.001, 2
 	set(pacestore.EndpointChange{RequestRate: &rate})
-	if n := calls(0); n != 1 {
-		t.Errorf("%d calls by the endpoint's rate of calls", n)
-	}
-	if n := calls(0); n != 0 {
-		t.Errorf("%d more", n)
-	}
+	testenv.Same(t, calls(0), 1, "calls by the endpoint's rate of calls")
+	testenv.Same(t, calls(0), 0, "more")
 	rate = 0
 	set(pacestore.EndpointChange{RequestRate: &rate, MaxInFlight: &budget})
 	if flushes := c.claimAll(); len(flushes) != 2 {

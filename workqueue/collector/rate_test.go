@@ -69,11 +69,7 @@ func TestABurstOfCallsIsSmall(t *testing.T) {
 	for i := range 30 {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i))
 	}
-	if n := len(c.claimAll()); n != 1 {
-		t.Errorf("%d calls at the start, want 1", n)
-	}
+	testenv.Same(t, len(c.claimAll()), 1, "calls at the start")
 	testenv.Advance(c, c.Pool, time.Hour)
-	if n := len(c.claimAll()); n != 10 {
-		t.Errorf("%d calls after an idle hour, want 10", n)
-	}
+	testenv.Same(t, len(c.claimAll()), 10, "calls after an idle hour")
 }

@@ -208,9 +208,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 			}
 			wantNotes(t, s, 0)
 		}
-		if n := s.Pool.ordinary.Stat().NewConnsCount(); n != 1 {
-			t.Errorf("%d connections were made; want one", n)
-		}
+		testenv.Same(t, s.Pool.ordinary.Stat().NewConnsCount(), 1, "connections were made")
 	})
 }
 

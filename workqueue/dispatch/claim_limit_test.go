@@ -52,9 +52,8 @@ func TestBudgetAndPaceBoundClaims(t *testing.T) {
 	b.Exec(`UPDATE endpoint_pace SET in_flight = 5`)
 	b.wantClaim(auto, 5, dispatch.BoundAuto)
 	b.wantClaim(auto, 0, dispatch.BoundAuto)
-	if n := len(b.Claim(fixed, 30)); n != 30 {
-		t.Errorf("%d slices of a step with a limit of its own; what nodes found holds for automatic ones", n)
-	}
+	testenv.Same(t, len(b.Claim(fixed, 30)), 30,
+		"slices of a step with a limit of its own; what nodes found holds for automatic ones")
 	b.budget(37)
 	b.wantClaim(fixed, 2, dispatch.BoundEndpoint)
 	b.wantClaim(auto, 0, dispatch.BoundEndpoint)
@@ -70,9 +69,7 @@ func TestClaimMakesAMissingPace(t *testing.T) {
 	run := b.Load(automatic(4), 400)
 	b.Exec(`DELETE FROM endpoint_pace`)
 	b.wantClaim(run, 16, dispatch.BoundAuto)
-	if n := b.Number(`SELECT count(*) FROM endpoint_pace WHERE endpoint = $1`, storetest.Endpoint); n != 1 {
-		t.Errorf("%d paces", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_pace WHERE endpoint = $1`, storetest.Endpoint), 1, "paces")
 }
 
 // While others have work, what becomes free goes to who has the least, whoever asks first.
@@ -260,9 +257,7 @@ func TestOldNodesAndSteps(t *testing.T) {
 	if !errors.As(err, &state) || !strings.Contains(err.Error(), "web1 (pid 7, version v0.4)") {
 		t.Fatalf("beside an old node: %v; want a StateError that names it", err)
 	}
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 {
-		t.Errorf("there are %d runs; want the one of a single step", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")
 	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'web1'`)
 	run := b.Load(req, 4)
 	if _, err := b.Pool.Exec(t.Context(), old); err == nil || !strings.Contains(err.Error(), "plans of several steps") {

@@ -149,9 +149,7 @@ func TestClaimAllTakesAsOneByOne(t *testing.T) {
 	runs := []workqueue.RunID{b.Load(storetest.Chunked(4), 4000), b.Load(storetest.Chunked(4), 4000),
 		b.Load(storetest.Chunked(4), 4000)}
 	small := b.Load(storetest.Chunked(4), 4)
-	if n := len(taken(b.claimAll(t.Context(), b.Session, storetest.Plenty))); n != 10 {
-		t.Errorf("%d slices at first; want 3 of each large run, a quarter of 12, and the one of the small run", n)
-	}
+	testenv.Same(t, len(taken(b.claimAll(t.Context(), b.Session, storetest.Plenty))), 10, "slices at first")
 	for len(taken(b.claimAll(t.Context(), b.Session, storetest.Plenty))) > 0 {
 	}
 	if n := b.live(small); n != 1 {
@@ -166,9 +164,7 @@ func TestClaimAllTakesAsOneByOne(t *testing.T) {
 		t.Errorf("the endpoint is full, and yet %+v", found)
 	}
 	b.budget(0)
-	if n := len(taken(b.claimAll(t.Context(), b.Session, 7))); n != 7 {
-		t.Errorf("%d slices; want 7, as many as were asked for", n)
-	}
+	testenv.Same(t, len(taken(b.claimAll(t.Context(), b.Session, 7))), 7, "slices")
 	b.Check()
 }
 
@@ -255,9 +251,7 @@ func TestMarkSentWaitsForNobody(t *testing.T) {
 	if left, err = settle.New(b.Store).MarkSent(t.Context(), marks); err != nil || len(left) != 0 {
 		t.Errorf("left over are %+v, %v although the reply is recorded and the other is marked", left, err)
 	}
-	if n := b.Number(`SELECT count(*) FROM work_slice WHERE state = 'sent'`); n != 1 {
-		t.Errorf("%d slices are sent", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM work_slice WHERE state = 'sent'`), 1, "slices are sent")
 }
 
 // again asks for the first items of a slice to be retried; the others are done.

@@ -16,7 +16,7 @@ import (
 // inputsOf reads the inputs of a mask, and what they are is copied.
 func (b *bench) inputsOf(want dispatch.InputRequest) (all []dispatch.Input) {
 	b.Helper()
-	err := dispatch.New(b.Store).EachInput(b.Context(), want, func(in dispatch.Input) bool {
+	testenv.NoError(b, dispatch.New(b.Store).EachInput(b.Context(), want, func(in dispatch.Input) bool {
 		in.Key, in.Payload = bytes.Clone(in.Key), bytes.Clone(in.Payload)
 		in.Parts = append([]dispatch.PartInput(nil), in.Parts...)
 		for n := range in.Parts {
@@ -24,8 +24,7 @@ func (b *bench) inputsOf(want dispatch.InputRequest) (all []dispatch.Input) {
 		}
 		all = append(all, in)
 		return true
-	})
-	testenv.NoError(b, err)
+	}))
 	return all
 }
 
@@ -56,9 +55,7 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 					len(in.Parts[1].Data))
 			}
 		}
-		if i != len(inputs) {
-			t.Errorf("%s: %d items, want %d", name, len(inputs), i)
-		}
+		testenv.Same(t, i, len(inputs), "%s: %d items", name, len(inputs))
 	}
 	stopped := 0
 	err := dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &dense},

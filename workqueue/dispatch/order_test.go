@@ -102,9 +102,7 @@ func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 	if !ok || wrong.Line != 3 || wrong.Key != "C1" || !strings.Contains(err.Error(), says) {
 		t.Errorf("a value that is not listed: %v", err)
 	}
-	if n := b.Number(`SELECT count(*) FROM run_order`); n != 2 {
-		t.Errorf("%d runs have an order after one was refused; want 2", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM run_order`), 2, "runs have an order after one was refused")
 	b.Check()
 }
 
@@ -224,8 +222,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "a", "b")
-	e, err := health.New(b.Store).Explain(t.Context(), run)
-	testenv.NoError(t, err)
+	e := testenv.Must(health.New(b.Store).Explain(t.Context(), run))(t)
 	found := false
 	for _, g := range e.Groups {
 		found = found || g.Reason == health.ReasonLane && g.Items == 2 && g.State == "held"
@@ -233,7 +230,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	if !found {
 		t.Errorf("no group of two items that wait in their lane: %+v", e.Groups)
 	}
-	e, err = health.New(b.Store).ExplainKey(t.Context(), run, "C2")
+	e, err := health.New(b.Store).ExplainKey(t.Context(), run, "C2")
 	if err != nil || len(e.Groups) != 1 || !strings.Contains(e.Groups[0].Why, `"C0"`) {
 		t.Errorf("why C2 waits: %+v, %v", e.Groups, err)
 	}
@@ -265,9 +262,7 @@ func TestALoadWithLinesIsTakenBack(t *testing.T) {
 		t.Fatalf("an item without a value: %v", err)
 	}
 	b.WantNothing()
-	if n := b.Number(`SELECT count(*) FROM work_order`); n != 0 {
-		t.Errorf("%d rows of work_order are left", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM work_order`), 0, "rows of work_order are left")
 }
 
 // An item stays in the line that it stands in.

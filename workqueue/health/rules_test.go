@@ -39,9 +39,7 @@ func TestEveryKindHasARule(t *testing.T) {
 			for _, a := range one.Advice {
 				all += a.Do + a.Command
 			}
-			if made := sayer(time.Now(), nil)("{{if false}}" + all + "{{end}}"); made != "" {
-				t.Errorf("%s: %s", kind, made)
-			}
+			testenv.Same(t, sayer(time.Now(), nil)("{{if false}}"+all+"{{end}}"), "", "%s", kind)
 		}
 		if n != 1 || rule.Owner == "" && rule.Items == "" {
 			t.Errorf("%s has %d rules, and says %+v", kind, n, rule)

@@ -86,10 +86,9 @@ func TestExportKnowsGenerations(t *testing.T) {
 		}
 	}
 	export("failedOLD", "failedOLD", "failedOLD", "failedOLD")
-	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
+	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
 		Run: run, Select: redo.Selection{Keys: []string{"C1", "C2"}},
-	})
-	testenv.NoError(t, err)
+	}))(t)
 	export("failedOLD", "missing", "missing", "failedOLD")
 	again := storetest.Whole(b.One(run))
 	again.Slots[1].Result, again.Slots[1].Err = nil, &workqueue.SlotError{Code: "NEW", Message: "second"}

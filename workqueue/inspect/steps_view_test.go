@@ -126,8 +126,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
 		storetest.Need("d", 0), storetest.Need("e", 3)), 10)
 	b.RecordStep(run, 0, 1)
-	_, err := control.New(b.Store).Pause(t.Context(), control.Control{Run: run, Actor: "alice", Reason: "lunch"})
-	testenv.NoError(t, err)
+	testenv.Must(control.New(b.Store).Pause(t.Context(), control.Control{Run: run, Actor: "alice", Reason: "lunch"}))(t)
 	_, e := b.look(run)
 	e.MergeSteps()
 	if len(e.Groups) != 2 || e.Groups[0].Reason != health.RunHeld || e.Groups[1].Reason != health.ReasonNeeds {
@@ -142,9 +141,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 		t.Errorf("waiting: %+v", waits)
 	}
 	summary := "9 of 10 items are missing; 1 failed: paused: waiting for an operator to resume the run (3 steps)"
-	if e.Summary != summary {
-		t.Errorf("the summary is %q; want %q", e.Summary, summary)
-	}
+	testenv.Same(t, e.Summary, summary, "the summary is")
 }
 
 // A rate that several steps wait for is told once, with the command for any of them.

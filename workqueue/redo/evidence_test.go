@@ -90,8 +90,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 				t.Errorf("%s: a reset is of %v, %v; want %s", name, reset.Examples, err, c.want)
 			}
 		}
-		found, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run, Select: c.sel})
-		testenv.NoError(t, err)
+		found := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run, Select: c.sel}))(t)
 		var keys []string
 		err = found.Each(t.Context(), func(item *export.Item) error { keys = append(keys, item.Key); return nil })
 		if got := fmt.Sprint(keys); err != nil || got != c.want && (c.want != "none" || len(keys) > 0) &&

@@ -139,9 +139,7 @@ func TestStepsAfterFollowACorrection(t *testing.T) {
 			}
 			for s, items := range want {
 				slices.Sort(g.did[s])
-				if got := fmt.Sprint(g.did[s]); got != items {
-					t.Errorf("step %s was done for %s; want %s", storetest.StepNames()[s], got, items)
-				}
+				testenv.Same(t, fmt.Sprint(g.did[s]), items, "step %s was done for", storetest.StepNames()[s])
 			}
 			kept := b.Report(g.run).Corrected
 			if made := map[bool]int64{false: 1, true: 2}[cascade]; kept.Made != made || kept.Kept != 2-made {

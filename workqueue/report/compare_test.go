@@ -49,7 +49,7 @@ func (b *bench) outcomes(items ...[2]string) workqueue.RunID {
 
 func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[report.Change]int64) {
 	b.Helper()
-	c, err := report.New(b.Store).Compare(b.Context(), here, there, func(d *report.Difference) error {
+	c := testenv.Must(report.New(b.Store).Compare(b.Context(), here, there, func(d *report.Difference) error {
 		line := d.Key + " " + string(d.Change)
 		for _, s := range []*report.Standing{d.There, d.Here} {
 			if s == nil {
@@ -60,8 +60,7 @@ func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[r
 		}
 		all = append(all, line)
 		return nil
-	})
-	testenv.NoError(b, err)
+	}))(b)
 	counts = map[report.Change]int64{}
 	for _, n := range c.Changes {
 		counts[n.Change] = n.Items

@@ -38,9 +38,7 @@ func TestReportAddsUp(t *testing.T) {
 	r := b.Report(run)
 	want := map[string]int64{"ready": 8, "held": 4, "in_flight": 4, "scheduled": 1}
 	for _, u := range r.Unprocessed {
-		if want[u.State] != u.Items {
-			t.Errorf("%d items are %s; want %d", u.Items, u.State, want[u.State])
-		}
+		testenv.Same(t, want[u.State], u.Items, "%d items are %s", u.Items, u.State)
 		delete(want, u.State)
 	}
 	if len(want) > 0 || r.Complete || r.Done != 2 || r.Failed != 1 {

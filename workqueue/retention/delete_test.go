@@ -112,9 +112,7 @@ func TestALargeLoadHasAPartitionForItself(t *testing.T) {
 		}
 		taken[p] = true
 	}
-	if p := b.Load(storetest.Request(), 9).Partition(); p != 0 {
-		t.Errorf("a small run is in partition %d", p)
-	}
+	testenv.Same(t, b.Load(storetest.Request(), 9).Partition(), 0, "a small run is in partition")
 }
 
 // A partition is emptied when all in it is of runs that are being deleted, and else left as it is: by the role that
@@ -231,7 +229,5 @@ func TestTheIDChoosesThePartition(t *testing.T) {
 			t.Errorf("%d of %d ids lead to another partition of %s, %v", wrong, len(ids), table, err)
 		}
 	}
-	if p := workqueue.NewRunID().Partition(); p != 0 {
-		t.Errorf("a run that says nothing is in partition %d", p)
-	}
+	testenv.Same(t, workqueue.NewRunID().Partition(), 0, "a run that says nothing is in partition")
 }

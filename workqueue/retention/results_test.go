@@ -120,9 +120,7 @@ func TestOpenResultsAreBoundedAndSwept(t *testing.T) {
 	if n, err := export.New(b.Store).Sweep(t.Context(), lease); n != len(want) || err != nil {
 		t.Errorf("swept %d results, %v; want %d", n, err, len(want))
 	}
-	if n := b.largeRows(); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	testenv.Same(t, b.largeRows(), 0, "rows are left")
 }
 
 // A recorded result is read from any place on, and deleted with its run.
@@ -167,9 +165,7 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := b.largeRows(); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	testenv.Same(t, b.largeRows(), 0, "rows are left")
 	if _, err := export.New(b.Store).OpenResult(t.Context(), taken[3].ID); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("what was deleted is opened: %v", err)
 	}

@@ -201,18 +201,13 @@ func TestRetentionLimits(t *testing.T) {
 	for want, limits := range map[int64]retention.Limits{
 		0: {}, 2: {Age: &age}, 3: {Count: &few}, 4: {Count: &[]int64{1}[0], Age: &age},
 	} {
-		if n := due(limits); n != want {
-			t.Errorf("%s: %d runs are due; want %d", limits.String(), n, want)
-		}
+		testenv.Same(t, due(limits), want, "%s: runs are due", limits.String())
 	}
-	if n := b.Number(`SELECT count(*) FROM retention_size WHERE bytes BETWEEN 5000 AND 50000`); n != 5 {
-		t.Errorf("%d runs of 9 items are of some kilobytes", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM retention_size WHERE bytes BETWEEN 5000 AND 50000`), 5,
+		"runs of 9 items are of some kilobytes")
 	// The newest large run is less than a mebibyte, both together are more.
 	b.Exec(`UPDATE retention_size SET bytes = 700000 WHERE run_id = ANY($1)`, []workqueue.RunID{runs[1], runs[3]})
-	if n := due(retention.Limits{Bytes: &bytes}); n != 2 {
-		t.Errorf("%d runs are past the size; want the two oldest", n)
-	}
+	testenv.Same(t, due(retention.Limits{Bytes: &bytes}), 2, "runs are past the size")
 	before := testenv.Must(retention.New(b.Store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
 		Limits: retention.Limits{Count: &few}}))(t)
 	if found, err := retention.New(b.Store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil ||
@@ -229,9 +224,7 @@ func TestRetentionLimits(t *testing.T) {
 		t.Errorf("%d runs are due; want both of a pair, the later one first", n)
 	}
 	b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[1], runs[2])
-	if n := due(retention.Limits{Age: &age}); n != 0 {
-		t.Errorf("%d runs are due; want none that a later one carries on", n)
-	}
+	testenv.Same(t, due(retention.Limits{Age: &age}), 0, "runs are due")
 	for _, wrong := range []retention.Limits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
 		if _, err := retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, wrong, "ann"); err == nil {
 			t.Errorf("%v was taken", wrong)

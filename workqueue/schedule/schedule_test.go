@@ -88,9 +88,7 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 	if ok, err := schedule.New(b.Store).TakeOccurrences(t.Context(), lease, takeAt("night", due)); err != nil || !ok {
 		t.Errorf("taken again: %v, %v", ok, err)
 	}
-	if b.occurrences() != "due" {
-		t.Errorf("a due time that fired before: %s", b.occurrences())
-	}
+	testenv.Same(t, b.occurrences(), "due", "a due time that fired before")
 }
 
 // A leader that has begun to start a run, and was stopped, starts none once another has taken the occurrence up.
@@ -135,9 +133,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	if loaded, err := load(mine, 9000); err == nil {
 		t.Errorf("an attempt that was given up has started %+v", loaded)
 	}
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Errorf("%d runs are left of starts that were fenced off", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left of starts that were fenced off")
 	loaded := testenv.Must(load(claim, 3))(t)
 	occurrences, _, err := schedule.New(b.Store).Occurrences(t.Context(), schedule.OccurrenceFilter{Schedule: "night"})
 	if err != nil || len(occurrences) != 1 || occurrences[0].State != schedule.OccurrenceStarted ||

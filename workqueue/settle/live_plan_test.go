@@ -80,9 +80,7 @@ func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
 			break
 		}
 	}
-	if len(met) != 2800 {
-		t.Errorf("%d slices lie behind place 100 and before place 2901", len(met))
-	}
+	testenv.Same(t, len(met), 2800, "slices lie behind place 100 and before place 2901")
 	still, err := store.StillUnanswered(t.Context(), 1, slices.Collect(maps.Keys(met)))
 	if err != nil || len(still) != len(met) {
 		t.Errorf("%d of %d are still unanswered: %v", len(still), len(met), err)

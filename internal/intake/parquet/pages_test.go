@@ -161,8 +161,7 @@ func TestParquetClaims(t *testing.T) {
 	const many = 1<<31 - 1
 	claim := func(n uint64) []byte { return append(binary.AppendUvarint([]byte{128, 1, 4}, n), 0) }
 	deltas := func(n []int32) []byte {
-		b, err := parquet.DeltaBinaryPacked.EncodeInt32(nil, n)
-		testenv.NoError(t, err)
+		b := testenv.Must(parquet.DeltaBinaryPacked.EncodeInt32(nil, n))(t)
 		return b
 	}
 	prefixes, suffixes := make([]int32, 2000), make([]int32, 2000)

@@ -156,9 +156,8 @@ type answer struct {
 func (w *world) startService() {
 	w.Helper()
 	nc := testenv.Must(endpoints.Connect(endpoints.LogTo(zap.NewNop())))(w)
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
-	testenv.NoError(w, err)
-	err = endpoints.HandleList(svc, statement, func(_ context.Context, c *endpoints.Chunk[account, answer]) error {
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"}))(w)
+	err := endpoints.HandleList(svc, statement, func(_ context.Context, c *endpoints.Chunk[account, answer]) error {
 		w.ledger.note(c)
 		for _, item := range c.Items() {
 			item.Reply(answer{Of: item.In.ID})
@@ -250,9 +249,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 	if endpoint == interest {
 		right = rightInterest
 	}
-	if n := w.number(right, run); n != items {
-		w.Errorf("%d results of %d are right", n, items)
-	}
+	testenv.Same(w, w.number(right, run), items, "results of %d are right", items)
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
 	}
@@ -261,9 +258,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 	}
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
-	if n := len(w.ledger.executed[run]); n != items {
-		w.Errorf("%d items were executed of %d", n, items)
-	}
+	testenv.Same(w, len(w.ledger.executed[run]), items, "items were executed of %d", items)
 	for _, n := range w.ledger.executed[run] {
 		extra += n - 1
 	}

@@ -76,14 +76,12 @@ func TestAccountsOnACluster(t *testing.T) {
 	nodeConn := g.as("node", 0)
 	node := testenv.Must(orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)}))(t)
 	testenv.Keep(t, t.Errorf, "the node", node.Run)
-	service, err := endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"})
-	testenv.NoError(t, err)
+	service := testenv.Must(endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"}))(t)
 	var executed atomic.Int64
-	err = endpoints.HandleEach(service, "accounts", func(_ context.Context, in int) (int, error) {
+	testenv.NoError(t, endpoints.HandleEach(service, "accounts", func(_ context.Context, in int) (int, error) {
 		executed.Add(1)
 		return 2 * in, nil
-	})
-	testenv.NoError(t, err)
+	}))
 	testenv.Keep(t, t.Errorf, "the service", service.Run)
 	<-node.Ready()
 	run := g.load(node, items)
@@ -92,9 +90,8 @@ func TestAccountsOnACluster(t *testing.T) {
 		return err == nil && view.State == "completed"
 	})
 	right := 0
-	found, err := export.New(store).Open(t.Context(), export.Request{Run: run})
-	testenv.NoError(t, err)
-	err = found.Each(t.Context(), func(item *export.Item) error {
+	found := testenv.Must(export.New(store).Open(t.Context(), export.Request{Run: run}))(t)
+	err := found.Each(t.Context(), func(item *export.Item) error {
 		var result int
 		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
 			right++

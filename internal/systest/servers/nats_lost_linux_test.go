@@ -201,8 +201,7 @@ func TestNothingIsLostWithoutAFault(t *testing.T) {
 	flows, nested := w.start("letter", 300, 10, 30), w.start("outer", 300, 10, 30)
 	for run, items := range map[workqueue.RunID]int{slowly: 1_000, quickly: 20_000, flows: 300, nested: 300} {
 		w.wantSound(run, items)
-		if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND attempt > 1`, run); n != 0 {
-			t.Errorf("%d slices were reissued: %v", n, w.causes(run))
-		}
+		testenv.Same(t, w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND attempt > 1`, run), 0,
+			"slices were reissued: %v", w.causes(run))
 	}
 }

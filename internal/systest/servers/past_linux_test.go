@@ -212,9 +212,8 @@ func (w *past) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 	w.Helper()
 	ids = map[string]int{}
 	js := testenv.Must(jetstream.New(testenv.Conn(w, w.ns)))(w)
-	consumer, err := js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{wire.EventSubject(kind + ".completed")}})
-	testenv.NoError(w, err)
+	consumer := testenv.Must(js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{wire.EventSubject(kind + ".completed")}}))(w)
 	for patience := time.Minute; ; {
 		msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		if errors.Is(err, nats.ErrTimeout) {

@@ -69,9 +69,7 @@ func (w *past) wantWhole(url string, b before) {
 	w.wantSound(url, "short", b.short, 2*chunk)
 	w.wantInvariants(url)
 	const noted = `SELECT count(*) FROM database_rewind WHERE lost AND to_at > from_at`
-	if n := w.number(url, noted); n != 1 {
-		w.Errorf("%d gaps were noted; want one", n)
-	}
+	testenv.Same(w, w.number(url, noted), 1, "gaps were noted")
 	const told = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound' AND payload ? 'from'`
 	if n := w.number(url, told, b.long); n != 1 {
 		w.Errorf("the run's history tells of %d gaps", n)
@@ -84,9 +82,8 @@ func (w *past) wantWhole(url string, b before) {
 	if ids := w.completions("run", b.short); len(ids) != 1 {
 		w.Errorf("the completion was told under the ids %v", ids)
 	}
-	if n := w.number(url, `SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`); n != 0 {
-		w.Errorf("%d slices waited for their deadline", n)
-	}
+	testenv.Same(w, w.number(url, `SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`), 0,
+		"slices waited for their deadline")
 }
 
 // A standby that had fallen behind takes over. Both ways of finding it work, and nodes that live through it as well as
@@ -188,15 +185,12 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w.wantSound(standby.URL(), "long", b.long, items)
 	w.wantSound(standby.URL(), "short", b.short, 2*chunk)
 	w.wantInvariants(standby.URL())
-	if n := w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`); n != 0 {
-		t.Errorf("%d gaps are told of", n)
-	}
+	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
 	if n := w.number(standby.URL(), `SELECT count(*) FROM database_rewind`); n != 1 {
 		t.Errorf("the take-over was noted %d times", n)
 	}
-	if n := w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`); n != 0 {
-		t.Errorf("%d runs tell of a loss", n)
-	}
+	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`), 0,
+		"runs tell of a loss")
 }
 
 // The database moves to another server by a dump, while the nodes are stopped and the service goes on.
@@ -213,7 +207,5 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 	w.wantSound(w.url, "long", b.long, items)
 	w.wantSound(w.url, "short", b.short, 2*chunk)
 	w.wantInvariants(w.url)
-	if n := w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`); n != 0 {
-		t.Errorf("%d gaps are told of", n)
-	}
+	testenv.Same(t, w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
 }

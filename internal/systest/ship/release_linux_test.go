@@ -194,9 +194,7 @@ func TestTwoCheckoutsMakeTheSameBytes(t *testing.T) {
 		t.Errorf("it needs %v (%v)", needs, err)
 	}
 	const want = "tranche v0.1.0-test (0123456789ab, 2026-01-02T03:04:05Z)\n"
-	if got := run(t, command(t.Context(), first, "version")); got != want {
-		t.Errorf("it says %q; want %q", got, want)
-	}
+	testenv.Same(t, run(t, command(t.Context(), first, "version")), want, "it says")
 }
 
 func build(t *testing.T, from, out string) string {

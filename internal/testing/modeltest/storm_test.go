@@ -436,12 +436,11 @@ func TestEverythingAtOnce(t *testing.T) {
 			joint.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v"}}
 		}
 		next, n := storetest.Keys(storetest.Names(40)...), 0
-		loaded, err := s.TryLoad(joint, func(item *start.LoadItem) error {
+		loaded := testenv.Must(s.TryLoad(joint, func(item *start.LoadItem) error {
 			err := next(item)
 			item.Payload, n = fmt.Appendf(nil, `{"v":%d}`, n%9), n+1
 			return err
-		})
-		testenv.NoError(t, err)
+		}))(t)
 		s.runs = append(s.runs, s.Load(req, 40), loaded.Run)
 	}
 	if err := s.setEndpoint(t.Context(), rand.New(rand.NewPCG(0, 0))); err != nil { // before anything is claimed
