@@ -212,7 +212,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "item", "it", "+49"), 0, `{"id":"+49","name":"cy","n":null,"note":""}`)
 	b.wantSoon([]string{"erase", "--key", "+49", "--dry-run"}, "dry run, would be erased, out of 2 runs", "not reached")
 	b.want(b.tranche("erase", "--key", "+49"), 2, "say --yes")
-	b.want(b.tranche("erase", "--key", "+49", "--yes"), 0, "erased, out of 2 runs", "stands where the key stood")
+	b.want(b.tranche("erase", "--key", "+49", "--yes"), 0, "erased, out of 2 runs", "the key is now erased-")
 	b.want(b.tranche("run", "item", "it", "+49"), 7, "no item")
 	b.want(b.tranche("audit", "--action", "erase"), 0, "PBKDF2")
 	b.want(b.tranche("doctor"), 0)
@@ -524,7 +524,7 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(0, "plan yearly@1, 3 items", "yearly", "--name", "newest")
 	start(0, "plan yearly@1, 3 items", "yearly@1", "--chunk", "auto", "--chunk-time", "2s", "--chunk-bytes", "1MiB",
 		"--in-flight", "auto", "--rate", "10", "--attempts", "5", "--backoff", "2s", "--max-backoff", "1m",
-		"--retry-code", "BUSY", "--retry-code", "SLOW", "--no-retry-codes", "GONE", "--request-timeout", "1m",
+		"--retry-codes", "BUSY", "--retry-codes", "SLOW", "--no-retry-codes", "GONE", "--request-timeout", "1m",
 		"--max-failed", "0.5%", "--canary", "2", "--canary-auto-approve", "--priority=-3", "--name", "otherwise")
 	start(0, "plan yearly, 3 items", file)
 	start(0, "no service listens on endpoint echo", "--endpoint", "echo", "--max-failed", "none")
@@ -544,7 +544,7 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(2, "--request-timeout: 0s is not", "yearly", "--request-timeout", "0s")
 	start(2, "--max-failed: want a number of items like 500, a percentage", "yearly", "--max-failed", "few")
 	start(2, "--rate: -1 is not within", "yearly", "--rate=-1")
-	start(2, `--retry-code: "a b"`, "yearly", "--retry-code", "a b")
+	start(2, `--retry-codes: "a b"`, "yearly", "--retry-codes", "a b")
 	start(7, "chunk_time: it goes with chunk: auto only, and the chunk is 250", "yearly", "--chunk-time", "1s")
 	start(7, "canary_auto_approve: there is no canary", "yearly", "--canary-auto-approve")
 	b.want(b.tranche("run", "cancel", "--all"), 0)

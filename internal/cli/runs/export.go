@@ -32,7 +32,7 @@ type runExport struct {
 	runArg
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
-	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
+	State   []string `enum:"done,failed,missing" help:"Only items in this state; repeatable." placeholder:"STATE"`
 	Include []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
 	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
@@ -42,13 +42,18 @@ type runExport struct {
 	Dir    string `xor:"to" help:"Write each result to a separate file in this new directory, with an index." placeholder:"DIR"`
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
-	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
+	Resume bool   `help:"With --dir, continue an interrupted export, keeping correct files."`
 	itemChoice
 	evidence
 }
 
 func (r *runExport) Validate() error {
-	r.Format = cmp.Or(r.Format, formatOf(r.Out))
+	format, known := formatOf(r.Out)
+	end := filepath.Ext(r.Out)
+	if r.Format == "" && !known {
+		return fmt.Errorf("--out %s: unknown format %q; use .ndjson, .csv, .parquet, .xlsx, or --format", r.Out, end[1:])
+	}
+	r.Format = cmp.Or(r.Format, format)
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
@@ -66,12 +71,14 @@ func (r *runExport) Validate() error {
 	return err
 }
 
-func formatOf(name string) string {
+func formatOf(name string) (format string, known bool) {
 	switch end := strings.ToLower(filepath.Ext(name)); end {
 	case ".csv", ".parquet", ".xlsx":
-		return end[1:]
+		return end[1:], true
+	case "", ".", ".ndjson", ".jsonl", ".json":
+		return "ndjson", true
 	}
-	return "ndjson"
+	return "", false
 }
 
 // Run exports. A file gets its name only when complete.
