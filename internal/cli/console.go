@@ -185,12 +185,16 @@ func (c *Console) Client() (*client.Client, error) {
 	}
 	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret),
 		client.WithEach(client.Raw(&c.Answer))}
+	flag := "--url: "
 	if c.CA != "" {
 		options = append(options, client.WithCA(c.CA))
+		if _, err := client.Authorities(c.CA); err != nil {
+			flag = "--ca: "
+		}
 	}
 	cl, err := client.New(c.URL, options...)
 	if err != nil {
-		return nil, &usageError{err.Error()}
+		return nil, &usageError{flag + err.Error()}
 	}
 	return cl, nil
 }

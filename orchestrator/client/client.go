@@ -135,7 +135,7 @@ func New(base string, options ...Option) (*Client, error) {
 	for one := range strings.SplitSeq(base, ",") {
 		parsed, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(one), "/"), prefix))
 		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-			return nil, fmt.Errorf("--url: %q is not the URL of a server, like %s", one, DefaultURL)
+			return nil, fmt.Errorf("%q is not the URL of a server, like %s", one, DefaultURL)
 		}
 		c.bases = append(c.bases, parsed)
 	}
