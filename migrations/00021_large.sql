@@ -27,7 +27,7 @@ COMMENT ON COLUMN large_result.slice_id IS 'The slice that it is an answer in (w
 COMMENT ON COLUMN large_result.pieces IS 'Of how many pieces it consists (work_piece).';
 COMMENT ON COLUMN large_result.bytes IS 'How many bytes it has; of one that is not recorded, by what the service says.';
 COMMENT ON COLUMN large_result.sha256 IS 'Its SHA-256; of one that is not recorded, by what the service says.';
-COMMENT ON COLUMN large_result.content_type IS 'What the service calls it.';
+COMMENT ON COLUMN large_result.content_type IS 'As the service says; empty: application/json.';
 COMMENT ON COLUMN large_result.began_at IS 'When its first piece came.';
 COMMENT ON COLUMN large_result.recorded_at IS
     'When it became the result of its item, checked by size and hash (work_result.large_id); null: it has not.';

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"mime"
 	"strconv"
 	"strings"
 	"time"
@@ -295,6 +296,14 @@ func ValidContentType(t string) bool {
 		}
 	}
 	return true
+}
+
+// ResultType returns the content type that a result is kept under: empty for JSON.
+func ResultType(t string) string {
+	if kind, _, err := mime.ParseMediaType(t); err == nil && kind == ContentTypeJSON {
+		return ""
+	}
+	return t
 }
 
 // OneLine replaces control characters by spaces, for headers.

@@ -173,7 +173,7 @@ type Whole struct {
 	Pieces      int
 	Bytes       int64
 	SHA256      [32]byte
-	ContentType string // application/json for JSON
+	ContentType string // "" for JSON
 }
 
 // Piece is a message with part of a large result. Pieces arrive in any order; the last one completes the item.
@@ -246,6 +246,8 @@ func (p *Piece) check(h nats.Header) error {
 	if p.ContentType = h.Get(HeaderContentType); p.ContentType == "" {
 		p.ContentType = DefaultBinaryType
 	}
+	said := p.ContentType
+	p.ContentType = ResultType(said)
 	switch {
 	case p.Pieces < 1 || p.Pieces > MaxPieces || p.Number < 1 || p.Number > p.Pieces:
 		return Malformed(ReasonPiece, "piece %d of %d; there are 1 to %d, counted from 1", p.Number, p.Pieces, MaxPieces)
@@ -253,8 +255,8 @@ func (p *Piece) check(h nats.Header) error {
 		return Malformed(ReasonPiece, "the result has %d bytes; 1 to %d are allowed", p.Bytes, MaxResult)
 	case len(p.Data) == 0 || len(p.Data) > MaxPiece:
 		return Malformed(ReasonPiece, "the piece has %d bytes; 1 to %d are allowed", len(p.Data), MaxPiece)
-	case !ValidContentType(p.ContentType):
-		return Malformed(ReasonPiece, "content type %.80q is not one", p.ContentType)
+	case !ValidContentType(said):
+		return Malformed(ReasonPiece, "content type %.80q is not one", said)
 	case h.Get(HeaderEncoding) != "":
 		return Malformed(ReasonEncoding, "a piece is not compressed, and has no %s", HeaderEncoding)
 	case h.Get(HeaderFinal) != "":

@@ -238,7 +238,7 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 	if in.Err == nil {
 		checkSlot(in, &slot, seen, encoded)
 	}
-	if in.Err == nil && seen.d {
+	if in.Err == nil && slot.Err == nil && slot.ContentType == "" {
 		in.checkResult(&slot)
 	}
 	return slot
@@ -276,7 +276,7 @@ func binaryOf(in *BodyReader, holder string, number int, text []byte, kind strin
 	} else if !ValidContentType(kind) {
 		in.Fail(ReasonSlot, "%s %d has content type %.80q, which is not one", holder, number, kind)
 	}
-	return data[:n], kind
+	return data[:n], ResultType(kind)
 }
 
 // scanError parses {"code":…,"message":…,"retry":…}. Only code is required.

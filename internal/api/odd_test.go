@@ -38,9 +38,10 @@ func TestOddParametersAreRefused(t *testing.T) {
 		"idempotency_key=%ff":                "idempotency_key is not valid UTF-8",
 		"idempotency_key=%00":                "idempotency_key holds a NUL",
 		"idempotency_key=" + strings.Repeat("k", 4000): "idempotency_key has 4000 bytes",
-		"param=a%3D%ff":  `parameter "a"`,
-		"param=a%00%3Db": `parameter "a\x00"`,
-		"key=%ff":        "key is not valid UTF-8",
+		"param=a%3D%ff":           `parameter "a"`,
+		"param=a%00%3Db":          `parameter "a\x00"`,
+		"param=a%3D1&param=a%3D2": `param: "a" is given twice`,
+		"key=%ff":                 "key is not valid UTF-8",
 		"param=" + url.QueryEscape(strings.Repeat("é", 9000)): "is not name=value",
 	} {
 		b.Refused(422, detail, http.MethodPost, runs+"?endpoint=echo&"+query, strings.NewReader(apitest.Three))

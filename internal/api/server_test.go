@@ -38,6 +38,10 @@ func TestStartByMultipart(t *testing.T) {
 	if code, text := send(`{"endpont":"echo"}`, apitest.Three); code != 422 || !strings.Contains(text, "endpont") {
 		t.Errorf("an unknown setting: %d %s", code, text)
 	}
+	more := apitest.Three + "\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\nid\n9"
+	if code, text := send(`{"endpoint":"echo"}`, more); code != 422 || !strings.Contains(text, "send all items in one") {
+		t.Errorf("a second part of items: %d %s", code, text)
+	}
 	code, _ := b.Ask(http.MethodPost, api.Prefix+"/runs",
 		strings.NewReader("--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+"\r\n--x--\r\n"),
 		"Content-Type", "multipart/form-data; boundary=x")

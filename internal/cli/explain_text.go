@@ -229,7 +229,7 @@ func stepText(step *client.ItemStep, room int) string {
 	case step.Error != nil:
 		t.Row("error", EscapeControl(step.Error.Code)+": "+Shown(EscapeControl(step.Error.Message), room))
 	case step.Large:
-		t.Say("result", "%v of %v, in pieces", bytesText(step.Size), step.ContentType)
+		t.Say("result", "%v of %v, in pieces", bytesText(step.Size), cmp.Or(step.ContentType, "application/json"))
 	case len(step.ResultBytes) > 0:
 		t.Say("result", "%v bytes of %v", len(step.ResultBytes), step.ContentType)
 	case len(step.Result) > 0:

@@ -220,6 +220,10 @@ func decode(src *bufio.Reader, name string) (out *bufio.Reader, note string, err
 	if from == nil {
 		return src, "", nil
 	}
+	if bytes.HasPrefix(start, []byte("\xef\xbb\xbf")) {
+		return nil, "", &row.InputError{Reason: "the input begins with the byte order mark of UTF-8, and its encoding was " +
+			"said to be " + name + "; leave the encoding out"}
+	}
 	return bufio.NewReaderSize(&strictReader{from: transform.NewReader(src, from.NewDecoder()), name: name},
 		bufferBytes), note, nil
 }

@@ -217,7 +217,7 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 	cells := fieldsOf(line)
 	if r.format == CSV {
 		for i := range cells {
-			cells[i].name = armedName(cells[i].name)
+			cells[i].arm()
 		}
 	}
 	r.out = append(r.out[:0], '{')
@@ -229,24 +229,26 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 	}
 	for _, have := range fieldsOf([]byte(base)) {
 		value := have.value
-		at := slices.IndexFunc(cells, func(c field) bool { return bytes.Equal(c.name, have.name) })
-		if at >= 0 && plainName(have.name) != ExportKey {
+		at := slices.IndexFunc(cells, func(c field) bool { return c.plain == have.plain })
+		if at >= 0 && have.plain != ExportKey {
 			var err error
 			if value, err = r.cell(cells[at].value, have.value); err != nil {
-				return nil, r.of.wrong(item, plainName(have.name), err.Error())
+				return nil, r.of.wrong(item, have.plain, err.Error())
 			}
 			cells = slices.Delete(cells, at, at+1)
 		}
 		add(have.name, value)
 	}
 	for _, cell := range cells {
-		name := plainName(cell.name)
-		if name == ExportKey || aboutItem(name) || r.empty(cell.value) {
+		if cell.plain == ExportKey || aboutItem(cell.plain) || r.empty(cell.value) {
 			continue
+		}
+		if bytes.Contains(r.out, cell.name) && slices.Contains(namesOf(append(r.out, '}')), cell.plain) {
+			return nil, r.of.wrong(item, cell.plain, "two columns have this name; remove one")
 		}
 		value, err := r.cell(cell.value, nil)
 		if err != nil {
-			return nil, r.of.wrong(item, name, err.Error())
+			return nil, r.of.wrong(item, cell.plain, err.Error())
 		}
 		add(cell.name, value)
 	}
@@ -254,13 +256,16 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 	return append(item.Payload[:0], r.out...), nil
 }
 
-type field struct{ name, value []byte }
+type field struct {
+	name, value []byte
+	plain       string // the name without quotes and escapes, of which programs write different ones
+}
 
 func fieldsOf(object []byte) (all []field) {
 	for at := 1; at < len(object) && object[0] == '{' && object[at] == '"'; {
 		after := itemschema.ValueEnd(object, at)
 		end := itemschema.ValueEnd(object, after+1)
-		all = append(all, field{object[at:after], object[after+1 : end]})
+		all = append(all, field{object[at:after], object[after+1 : end], plainName(object[at:after])})
 		at = end + 1
 	}
 	return all
@@ -268,7 +273,7 @@ func fieldsOf(object []byte) (all []field) {
 
 func namesOf(object []byte) (names []string) {
 	for _, f := range fieldsOf(object) {
-		names = append(names, plainName(f.name))
+		names = append(names, f.plain)
 	}
 	return names
 }
@@ -281,14 +286,11 @@ func plainName(quoted []byte) string {
 	return string(name)
 }
 
-func armedName(quoted []byte) []byte {
-	name := plainName(quoted)
-	armed := Armed(name)
-	if armed == name {
-		return quoted
+func (f *field) arm() {
+	if armed := Armed(f.plain); armed != f.plain {
+		f.plain = armed
+		f.name, _ = row.AppendString(nil, []byte(armed)) // part of valid text
 	}
-	quoted, _ = row.AppendString(nil, []byte(armed))
-	return quoted
 }
 
 // empty reports whether a cell adds nothing to an item without that field. Empty text counts only in NDJSON: sheets
@@ -322,11 +324,50 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	} else if armed := Armed(text); r.format == CSV && armed != text {
 		cell, _ = row.AppendString(nil, []byte(armed)) // part of valid text
 	}
+	if err := r.checkDigits(cell, have, kind); err != nil {
+		return nil, err
+	}
 	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
 	if err == nil && (r.sameNumber(value, have) || bytes.Equal(value, have)) {
 		return have, nil
 	}
 	return value, err
+}
+
+// checkDigits refuses what a spreadsheet made of a value; a workbook's texts were typed as they are.
+func (r *restored) checkDigits(cell, have []byte, kind string) error {
+	made := r.format == CSV || r.format == XLSX && cell[0] != '"'
+	if made && losesDigits(textOf(cell), textOf(have), kind) {
+		return fmt.Errorf("it holds %s where the item has %s, so a spreadsheet may have dropped zeros or digits; "+
+			"format the cell as text in an export as xlsx, and enter it again, or correct it in an export as ndjson",
+			row.Quote(textOf(cell)), row.Quote(textOf(have)))
+	}
+	return nil
+}
+
+// losesDigits reports whether text is what a spreadsheet makes of shown by reading it as a number: without zeros and
+// plus that count for nothing, and with fewer digits if it has many. A number loses only the latter.
+func losesDigits(text, shown, kind string) bool {
+	if !strings.Contains(text+shown, ".") {
+		text, shown = strings.ReplaceAll(text, ",", "."), strings.ReplaceAll(shown, ",", ".")
+	}
+	now, isNumber := parseDecimal(strings.TrimPrefix(text, "+"))
+	was, wasNumber := parseDecimal(strings.TrimPrefix(shown, "+"))
+	if !isNumber || !wasNumber || now.compare(&was) == 0 {
+		return isNumber && wasNumber && kind == TypeText
+	}
+	kept := XLSXDigits
+	if at := strings.IndexAny(text, "eE"); at >= 0 {
+		kept = len(strings.Trim(strings.ReplaceAll(text[:at], ".", ""), "+-"))
+	}
+	if len(was.digits) <= kept {
+		return false
+	}
+	cut := was
+	cut.digits = strings.TrimRight(was.digits[:kept], "0")
+	near, _ := strconv.ParseFloat(shown, 64) // parseDecimal read it; out of range is infinite
+	rounded, finite := parseDecimal(strconv.FormatFloat(near, 'e', kept-1, 64))
+	return now.compare(&cut) == 0 || finite && now.compare(&rounded) == 0
 }
 
 func workbookCell(cell, have []byte, kind string) ([]byte, error) {

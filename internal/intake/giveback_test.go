@@ -17,6 +17,8 @@ import (
 func TestRowsOfAnExport(t *testing.T) {
 	t.Parallel()
 	const have = `{"id":"1","n":12.50,"s":"007","t":"=x","b":true,"o":{"a":[1]},"z":null,"e":""}`
+	const digits = `{"zip":"01067","tel":"+4930123","eur":"1,10","card":"1234567890123456","big":9876543210987654,` +
+		`"far":1.5e999}`
 	for name, c := range map[string]struct{ in, want, wrong string }{
 		"as it was": {in: "tranche.key,id,n,s,t,b,o,z,e,tranche.state\n1,1,12.50,007,'=x,true,\"{\"\"a\"\":[1]}\",,,failed\n",
 			want: have},
@@ -39,6 +41,32 @@ func TestRowsOfAnExport(t *testing.T) {
 			wrong: "--flat"},
 		"objects of an export that is not flat": {in: `{"ordinal":0,"key":"1","state":"failed","step":"s"}`, wrong: "--flat"},
 		"a heading that was a formula":          {in: "tranche.key,'=f\nf,2\n", want: `{"=f":2}`},
+		"a name that is stored with escapes":    {in: "tranche.key,größe\nu,10\n", want: `{"gr\u00f6\u00dfe":"10"}`},
+		"such a name, changed":                  {in: `{"tranche.key":"u","größe":"9"}`, want: `{"gr\u00f6\u00dfe":"9"}`},
+		"a number out of range": {in: "tranche.key,far\nd,0E+00\n",
+			want: strings.Replace(digits, "1.5e999", "0E+00", 1)},
+		"a zip without its zero": {in: "tranche.key,zip\nd,1067\n",
+			wrong: `line 2, field "zip": it holds "1067"`},
+		"a zip with other digits": {in: "tranche.key,zip\nd,1068\n",
+			want: strings.Replace(digits, "01067", "1068", 1)},
+		"a phone without its plus": {in: "tranche.key,tel\nd,4930123\n", wrong: `"+4930123"`},
+		"a price without its zero": {in: "tranche.key;eur\nd;1,1\n", wrong: `"1,10"`},
+		"a price with a point": {in: "tranche.key,eur\nd,1.10\n",
+			want: strings.Replace(digits, "1,10", "1.10", 1)},
+		"a card as a spreadsheet shows it": {in: "tranche.key,card\nd,1.23457E+15\n", wrong: `"1234567890123456"`},
+		"the same in German": {in: "tranche.key;card\nd;1,23457E+15\n",
+			wrong: "dropped zeros or digits"},
+		"a card cut": {in: "tranche.key,card\nd,1234567890123450\n",
+			wrong: "dropped zeros or digits"},
+		"a card rounded": {in: "tranche.key,card\nd,1234567890123460\n",
+			wrong: "dropped zeros or digits"},
+		"another card": {in: "tranche.key,card\nd,1234567890123457\n",
+			want: strings.Replace(digits, `3456"`, `3457"`, 1)},
+		"a long number cut": {in: "tranche.key,big\nd,9.87654321098765E+15\n",
+			wrong: `field "big"`},
+		"another long number": {in: "tranche.key,big\nd,9876543210987655\n",
+			want: strings.Replace(digits, "7654,", "7655,", 1)},
+		"two headings of one name": {in: "tranche.key,=g,'=g\n7,2,3\n", wrong: `field "=g": two columns`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +78,8 @@ func TestRowsOfAnExport(t *testing.T) {
 				plan.Key = ""
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
-				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
+				return map[string]string{"1": have, "d": digits, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
+					"u":      `{"gr\u00f6\u00dfe":"10"}`,
 					"k\r\n1": `{"k":1}`, "t\n1": "{}", "t\r1": "{}", "m\r1\n2": "{}"}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)

@@ -119,6 +119,7 @@ func TestEncodings(t *testing.T) {
 		"UTF-8":           {text, "utf-8", want, ""},
 		"bare, not said":  {bare, "", "! looks like UTF-16 without a byte order mark; if it is, say so: encoding=utf-16be", ""},
 		"latin, not said": {latin, "", "! line 2, field \"name\": byte 2 (0xfc) is not valid UTF-8; it may be windows-1252", ""},
+		"UTF-8, marked":   {"\ufeff" + text, "latin-1", "! begins with the byte order mark of UTF-8", ""},
 		"wrong":           {"id\n\x81\n", "windows-1252", "! something in it stands for no character", ""},
 		"cut":             {bare[:len(bare)-1], "utf-16be", "! something in it stands for no character", ""},
 	} {
@@ -153,6 +154,7 @@ func TestSort(t *testing.T) {
 		{"id,n\na,1e2\nb,0x1p1\nc,99\nd,1.\n", false, "c a b d"}, // what JSON does not have as a number is a text
 		{`{"id":"c","n":1700000000000000003}` + "\n" + `{"id":"a","n":1700000000000000001.5}` + "\n" +
 			`{"id":"b","n":"1700000000000000002"}`, true, "c b a"},
+		{`{"id":"b","\u006e":0}` + "\n" + `{"id":"a","n":1}`, false, "b a"},
 	} {
 		got, err := keysOf(test.in, intake.Config{Sort: "n", Desc: test.desc, Spool: &intake.Spool{}})
 		if err != nil || got != test.want {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -30,7 +29,7 @@ const (
 // MiB of rows in memory; more go to a file, in sorted parts that are merged. It reads all rows before it returns
 // the first.
 type sorter struct {
-	field    []byte // its name in JSON
+	field    string
 	desc     bool
 	spool    Spool
 	memory   int
@@ -67,8 +66,7 @@ const (
 )
 
 func newSorter(field string, desc bool, files Spool) *sorter {
-	name, _ := row.AppendString(nil, []byte(field))
-	return &sorter{field: name, desc: desc, spool: files, memory: sortMemory}
+	return &sorter{field: field, desc: desc, spool: files, memory: sortMemory}
 }
 
 func (s *sorter) compare(a, b *sortValue) int {
@@ -83,14 +81,11 @@ func (s *sorter) compare(a, b *sortValue) int {
 }
 
 func (s *sorter) valueOf(payload []byte) sortValue {
-	for at := 1; at < len(payload) && payload[at] == '"'; {
-		after := itemschema.ValueEnd(payload, at)
-		end := itemschema.ValueEnd(payload, after+1)
-		if bytes.Equal(payload[at:after], s.field) {
+	for _, f := range fieldsOf(payload) {
+		if f.plain == s.field {
 			s.found = true
-			return sortValueOf(payload[after+1 : end])
+			return sortValueOf(f.value)
 		}
-		at = end + 1
 	}
 	return sortValue{class: isNothing}
 }
@@ -161,8 +156,7 @@ func (s *sorter) takeAll(read func(*row.Item) error) error {
 		}
 	}
 	if !s.found {
-		name, _ := jsontext.AppendUnquote(nil, s.field) // it was quoted by newSorter
-		return &row.InputError{Reason: "no item has a field " + row.Quote(string(name)) + " that they could be sorted by"}
+		return &row.InputError{Reason: "no item has a field " + row.Quote(s.field) + " that they could be sorted by"}
 	}
 	if s.file == nil {
 		s.order()

@@ -189,23 +189,26 @@ func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text stri
 	wrong := func(reason string) error {
 		return &row.RecordError{Unit: "row", Number: x.row, Field: x.names[i], Reason: reason}
 	}
+	name, _ := excelize.CoordinatesToCellName(i+1, x.row) // never fails: both are in range
 	form := asText
 	if text != "" || c.Formula != nil {
 		var reason string
 		form, text, reason = x.cells.read(c, text)
 		if reason != "" && !x.cfg.Ignored(x.names[i]) {
-			name, _ := excelize.CoordinatesToCellName(i+1, x.row) // never fails: both are in range
 			return nil, wrong("cell " + name + " " + reason)
 		}
 	}
 	if i == x.key {
-		item.Key, form = text, asText
+		if form != asText {
+			return nil, wrong("cell " + name + " holds a number or truth, but keys are texts, of which spreadsheets drop " +
+				"zeros (007 becomes 7); format the column as text, and copy the keys from the export again")
+		}
+		item.Key = text
 	}
 	switch form {
 	case asWritten:
 		return append(dst, text...), nil
 	case asShownElse:
-		name, _ := excelize.CoordinatesToCellName(i+1, x.row) // never fails, as above
 		return fmt.Appendf(dst, `[%s,"%s"]`, text, name), nil
 	}
 	dst, at := row.AppendString(dst, []byte(text))

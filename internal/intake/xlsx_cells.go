@@ -265,6 +265,11 @@ func (c *cells) read(of *cell, text string) (form, string, string) {
 	return asText, text, ""
 }
 
+// maxExact is where numbers begin that have more digits than a spreadsheet keeps.
+const maxExact = 1e15
+
+var longNumber = regexp.MustCompile(`^-?[1-9][0-9]{15,}$`)
+
 // number reads a number, or a date or time stored as days and fractions of days.
 func (c *cells) number(of *cell, text string) (form, string, string) {
 	n, err := strconv.ParseFloat(text, 64)
@@ -275,12 +280,18 @@ func (c *cells) number(of *cell, text string) (form, string, string) {
 	if f.date || f.time {
 		return c.moment(n, f, text)
 	}
-	n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', XLSXDigits, 64), 64) // it is one
-	verb := byte('f')
-	if abs := math.Abs(n); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
-		verb = 'e'
+	if !longNumber.MatchString(text) { // which some programs keep, and only rounding would change
+		if d, _ := parseDecimal(text); math.Abs(n) >= maxExact && len(d.digits) >= XLSXDigits {
+			return asText, text, "holds " + text + ", which a spreadsheet may have rounded; format the cell as text, and " +
+				"enter all digits"
+		}
+		n, _ = strconv.ParseFloat(strconv.FormatFloat(n, 'g', XLSXDigits, 64), 64) // it is one
+		verb := byte('f')
+		if abs := math.Abs(n); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
+			verb = 'e'
+		}
+		text = strconv.FormatFloat(n, verb, -1, 64)
 	}
-	text = strconv.FormatFloat(n, verb, -1, 64)
 	if !f.plain {
 		return asShownElse, text, ""
 	}

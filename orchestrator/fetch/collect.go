@@ -94,6 +94,7 @@ func (c *collector) add(slot fetch.Slot) {
 	}
 	c.asked.Remove(bit)
 	c.taken++
+	slot.ContentType = wire.ResultType(slot.ContentType)
 	kept := settle.Slot{Ordinal: workqueue.Ordinal(slot.Ordinal), Result: slot.Data, ContentType: slot.ContentType}
 	if slot.Err == nil {
 		slot.Err = checkResult(slot)

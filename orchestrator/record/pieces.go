@@ -1,10 +1,12 @@
 package record
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go/jetstream"
@@ -121,13 +123,24 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*set
 		return failed(codeResultDamaged, "the pieces of the result have other bytes than the %d that were announced",
 			p.Bytes), nil
 	case export.Complete:
-		right, err := t.kept.Verify(ctx, of.ID, p.SHA256)
+		whole := io.Discard
+		var json bytes.Buffer
+		if p.ContentType == "" {
+			json.Grow(int(p.Bytes))
+			whole = &json
+		}
+		right, err := t.kept.Verify(ctx, of.ID, p.SHA256, whole)
 		if err != nil {
 			return nil, err
 		}
 		if !right {
 			return failed(codeResultDamaged, "the SHA-256 of the result is not %s, which was announced",
 				hex.EncodeToString(p.SHA256[:])), nil
+		}
+		if p.ContentType == "" {
+			if flaw := wire.FlawOf(json.Bytes(), t.cfg.Limits.WithDefaults().MaxDepth); flaw != nil {
+				return p.answer(settle.Slot{Err: core.SlotError(flaw.Slot())}), nil
+			}
 		}
 		return p.answer(settle.Slot{Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
 			Large: &settle.Large{ID: of.ID, Bytes: p.Bytes}}), nil

@@ -349,7 +349,7 @@ func (a *answer) pieces() (whole []slot) {
 		if missing || int64(len(data)) != of.Bytes || sha256.Sum256(data) != of.SHA256 {
 			continue
 		}
-		if of.ContentType == wire.ContentTypeJSON {
+		if of.ContentType == "" {
 			whole = append(whole, slot{I: &of.Ordinal, D: data})
 			continue
 		}

@@ -28,15 +28,16 @@ const (
 	onePiece = `SELECT bytes FROM work_piece WHERE large_id = $1 AND piece = $2`
 )
 
-// Verify reads the pieces of a result, one at a time, and reports whether their hash matches.
-func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte) (bool, error) {
+// Verify reads the pieces of a result, one at a time, and reports whether their hash matches. They are written to
+// also.
+func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte, also io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	rows := pg.Rows(ctx, s.db.Pool, allPieces, id)
 	sum := sha256.New()
 	var data pgtype.DriverBytes
 	_, err := pgx.ForEachRow(rows, []any{&data}, func() error {
-		_, err := sum.Write(data)
+		_, err := io.MultiWriter(sum, also).Write(data)
 		return err
 	})
 	if err != nil {

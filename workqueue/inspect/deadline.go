@@ -100,14 +100,21 @@ func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error)
 	if err != nil || len(f.Runs) == 0 || f.Runs[0].ID != id.String() || !f.Runs[0].Timed {
 		return "", err
 	}
-	d, by := Deadlines{f: f}, f.Runs[0].DoneBy
-	ends, _, known := f.known[0].Left(f.at)
-	if !known || ends <= by {
-		return "", nil
+	by := (&Deadlines{f: f}).after(f.Runs[0].DoneBy)
+	return Misses(&f.known[0].Forecast, &by), nil
+}
+
+// Misses says by how much a run will miss its time, by a forecast made now; empty: it will not, or no one knows.
+func Misses(f *forecast.Forecast, by *time.Time) string {
+	now := time.Now()
+	left, _, known := f.Left(now)
+	ends := now.Add(time.Duration(left * float64(time.Second)))
+	if by == nil || !known || !ends.After(*by) {
+		return ""
 	}
-	text := "by forecast it ends at " + d.after(ends).UTC().Format(time.RFC3339) + ", " +
-		control.LateText(d.after(ends).Sub(d.after(by))) + " after its done_by, if nothing is changed"
-	return strings.TrimSuffix(text+"; "+f.known[0].BoundBy, "; "), nil
+	text := "by forecast it ends at " + ends.UTC().Format(time.RFC3339) + ", " + control.LateText(ends.Sub(*by)) +
+		" after its done_by, if nothing is changed"
+	return strings.TrimSuffix(text+"; "+f.BoundBy, "; ")
 }
 
 func (d *Deadlines) after(seconds float64) time.Time {

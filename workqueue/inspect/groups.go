@@ -256,9 +256,9 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 	return do(f)
 }
 
-// fieldValue is the field's text. JSON may have escapes that text in PostgreSQL cannot hold.
-const fieldValue = `left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
-    ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json
+// fieldValue is the field's text.
+const fieldValue = `left((CASE WHEN strpos(payload, '\u0000') = 0 THEN payload
+    ELSE regexp_replace(payload, ` + pg.EscapedNUL + `) END)::json
     ->> $2::text, 200)`
 
 // Ranges of primary keys.

@@ -93,7 +93,7 @@ func TestGroupsByAFieldOfThePayload(t *testing.T) {
 	b.Exec(`UPDATE work_queue SET payload = CASE
 		WHEN ordinal < 150 THEN '{"branch": "north", "deep": {"x": 1}, "n": 1}'
 		WHEN ordinal < 200 THEN '{"branch": 7}'
-		WHEN ordinal < 201 THEN '{"branch": "a\u0000b", "list": []}'
+		WHEN ordinal < 201 THEN '{"branch": "a\u0000b\\u0000\ud83d\ude00", "list": []}'
 		WHEN ordinal < 202 THEN '[1]'
 		WHEN ordinal < 210 THEN '{"branch": null}'
 		ELSE '{"branch": "v' || ordinal || '"}' END WHERE run_id = $1`, run)
@@ -110,7 +110,7 @@ func TestGroupsByAFieldOfThePayload(t *testing.T) {
 		{Value: new("north"), Items: 150, Done: 90, Failed: 10, InProgress: 50},
 		{Value: new("7"), Items: 50, InProgress: 50},
 		{Items: 9},
-		{Value: new("a\ufffdb"), Items: 1},
+		{Value: new("a\ufffdb\\u0000😀"), Items: 1},
 	}
 	for i, w := range want {
 		if got := found.Groups[i]; fmt.Sprint(text(got.Value), got.Items, got.Done, got.Failed, got.InProgress) !=

@@ -77,10 +77,10 @@ func (e *Evidence) audit(detail map[string]any) {
 
 const (
 	// pathHolds is an SQL condition on d, a JSON text and a path: the first value that the path yields exists and is
-	// neither false nor null. So it may be a predicate, a filter or a field. Text cannot hold all escapes of JSON.
+	// neither false nor null. So it may be a predicate, a filter or a field.
 	pathHolds = `coalesce(jsonb_path_query_first(
-        (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
-         ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
+        (CASE WHEN strpos(d.json, '\u0000') = 0 THEN d.json
+         ELSE regexp_replace(d.json, ` + pg.EscapedNUL + `) END)::jsonb,
         d.path::jsonpath, '{}', true) NOT IN ('false', 'null'), false)`
 
 	// itemsWhere scans work_queue's primary key.
@@ -89,10 +89,13 @@ SELECT q.ordinal FROM work_queue q CROSS JOIN LATERAL (SELECT q.payload AS json,
 WHERE q.run_id = $1 AND CASE WHEN $2 = '' THEN true ELSE ` + pathHolds + ` END
     AND (NOT $3 OR EXISTS (SELECT FROM work_correction c WHERE c.run_id = $1 AND c.ordinal = q.ordinal))`
 
-	// partsWhere reads the newest parts of some steps with their slices. A result that is not JSON matches no path.
+	// partsWhere reads the newest parts of some steps with their slices. A result that is not JSON matches no path. One
+	// in pieces is only put together for a path.
 	partsWhere = `
 SELECT p.step, p.ordinal FROM work_result p LEFT JOIN work_slice w ON w.id = p.slice_id
-CROSS JOIN LATERAL (SELECT convert_from(p.result, 'UTF8') AS json, $6::text AS path) d
+CROSS JOIN LATERAL (SELECT convert_from(CASE WHEN p.large_id IS NULL THEN p.result
+    ELSE (SELECT string_agg(c.bytes, '' ORDER BY c.piece) FROM work_piece c WHERE c.large_id = p.large_id) END,
+    'UTF8') AS json, $6::text AS path) d
 WHERE p.run_id = $1 AND p.step = ANY ($2) AND ($9::int[] IS NULL OR p.ordinal = ANY ($9)) AND ` + newestPart + `
     AND ($3::text = '' OR w.service = $3 OR starts_with(w.service, $3 || ' ') OR starts_with(w.service, $3 || '@'))
     AND ($4::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) >= $4)

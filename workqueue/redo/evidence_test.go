@@ -18,7 +18,8 @@ import (
 func (b *bench) released() workqueue.RunID {
 	b.Helper()
 	run := b.Load(storetest.Chunked(4), 12)
-	b.Exec(`UPDATE work_queue SET payload = format('{"branch":"%s","n":"a\u0000b"}', ordinal % 3) WHERE run_id = $1`, run)
+	b.Exec(`UPDATE work_queue SET payload = format('{"branch":"%s","n":"a\u0000b","face":"\ud83d\ude00","path":"\\u0000"}',
+		ordinal % 3) WHERE run_id = $1`, run)
 	for i, s := range b.Claim(run, storetest.Plenty) {
 		a := storetest.Whole(s)
 		a.Service = "statements@2.0.9 one"
@@ -57,8 +58,10 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		"half a version": {redo.Selection{Evidence: redo.Evidence{Service: "statements@2"}}, "none"},
 		"an hour":        {redo.Selection{Evidence: redo.Evidence{Since: at(13), Until: at(14)}}, "[C4 C5 C6 C7]"},
 		"a payload":      {redo.Selection{Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5 C8 C11]"},
-		"a filter":       {redo.Selection{Evidence: redo.Evidence{Where: `$ ? (@.branch == "2")`}}, "[C2 C5 C8 C11]"},
-		"a result":       {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even`}}, "[C0 C2 C4 C6 C8 C10]"},
+		"escaped characters": {redo.Selection{Evidence: redo.Evidence{
+			Where: `$.face == "😀" && $.path == "\\u0000" && $.n == "a�b"`}}, "12"},
+		"a filter": {redo.Selection{Evidence: redo.Evidence{Where: `$ ? (@.branch == "2")`}}, "[C2 C5 C8 C11]"},
+		"a result": {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even`}}, "[C0 C2 C4 C6 C8 C10]"},
 		"a result of release": {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even == true`,
 			Service: "statements@2.1.0"}}, "[C8 C10]"},
 		"keys of a branch": {redo.Selection{Keys: []string{"C1", "C2"},

@@ -47,7 +47,8 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 		if again[2].Standing != export.Complete || again[0].Standing != export.Kept {
 			t.Fatalf("the same pieces again: %+v", again)
 		}
-		if right, err := export.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256); err != nil || !right {
+		if right, err := export.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256,
+			io.Discard); err != nil || !right {
 			t.Fatalf("the result is not what it should be: %v", err)
 		}
 		b.Record(storetest.LargeAnswer(s, pieces[0], again[2]))

@@ -42,7 +42,7 @@ const (
 	CodeTooLarge     = "result_too_large"  // permanent; a chunk is halved
 	CodeBadResponse  = "bad_response"      // contradicts the content type or the plan; permanent
 
-	CodeBadCompression = "bad_compression"     // invalid gzip; permanent, unless it may have been cut
+	CodeBadCompression = "bad_compression"     // not gzip, or invalid; permanent, unless it may have been cut
 	CodeByteOrderMark  = "byte_order_mark"     // before JSON; permanent
 	CodeCharset        = "unsupported_charset" // JSON declared in an encoding other than UTF-8; permanent
 )

@@ -92,6 +92,8 @@ func TestWhatItemsGet(t *testing.T) {
 			if r.URL.Path == "/shortgzip" {
 				body = "{}"
 			}
+		case "/br", "/identity":
+			w.Header().Set("Content-Encoding", strings.TrimPrefix(r.URL.Path, "/"))
 		case "/huge":
 			body = strings.Repeat("x", 2<<20)
 		case "/short":
@@ -119,6 +121,7 @@ func TestWhatItemsGet(t *testing.T) {
 		"/deep": "nested_too_deep", "/deep#/c": "1",
 		"/latin": "unsupported_charset", "/ascii": `{"a":{"b":[1,2]}}`, "/notutf8": "not_utf8", "/mark": "byte_order_mark",
 		"/gzip": "bad_compression", "/shortgzip": "bad_compression!",
+		"/br": "bad_compression", "/identity": `{"a":{"b":[1,2]}}`,
 		"/garbage": "bad_response", "/badkind": "bad_response", "/huge": "result_too_large", "/short": "unreachable!",
 		"/hang": "timeout!", "/400": "bad_request", "/401": "unauthorized", "/403": "forbidden", "/404": "not_found",
 		"/409": "conflict", "/410": "gone", "/418": "http_418", "/422": "bad_request", "/429": "too_many_requests!",

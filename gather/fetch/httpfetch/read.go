@@ -42,7 +42,11 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 		return s.unread(ctx, r, body, err)
 	}
 	kind, whole, known := contentType(r.Header, body)
+	coding := strings.Join(r.Header.Values("Content-Encoding"), ", ") // removed with gzip
 	switch {
+	case coding != "" && !strings.EqualFold(coding, "identity") && len(body) > 0:
+		return failed(CodeBadCompression, false, "%s answers with Content-Encoding %.40q; have it answer with gzip, or "+
+			"uncompressed", host, coding)
 	case !known:
 		return failed(CodeBadResponse, false, "%s answers with a content type that is none", host)
 	case s.Accept != "" && kind != s.Accept:

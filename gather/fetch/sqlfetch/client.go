@@ -111,14 +111,9 @@ type columns struct {
 // types returns the parameter types; the query determines the first.
 func types() []uint32 { return []uint32{0, pgtype.JSONBOID, pgtype.JSONBOID} }
 
-// describe asks the database for the query's columns, once.
+// describe asks the database for the query's columns. For each chunk: those of a view may change, though not while
+// the chunk's transaction is open.
 func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
-	s.mu.Lock()
-	known := s.columns
-	s.mu.Unlock()
-	if known != nil {
-		return known, nil
-	}
 	said, err := c.PgConn().Prepare(ctx, "", s.bare(), types())
 	if err != nil {
 		return nil, err
@@ -141,13 +136,7 @@ func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
 			return nil, badQuery("the query returns no column called %.63q; it returns %.300s", name, strings.Join(names, ", "))
 		}
 	}
-	known, err = s.around(key, names, found)
-	if err == nil {
-		s.mu.Lock()
-		s.columns = known
-		s.mu.Unlock()
-	}
-	return known, err
+	return s.around(key, names, found)
 }
 
 func badQuery(format string, args ...any) error {

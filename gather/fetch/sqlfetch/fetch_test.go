@@ -47,6 +47,8 @@ func TestRows(t *testing.T) {
 				`"raw":"\\x00ff"}`}},
 		"json as it is written": {settings(`SELECT id, '{"b": 1, "a": 1.50}'::json AS x, owner FROM account
 			WHERE id = ANY($1)`), []string{"5"}, map[string]string{"5": `{"x":{"b": 1, "a": 1.50},"owner":"Owner 5"}`}},
+		"all digits of a decimal": {settings("SELECT id, 12345678901234567890.10 AS x FROM account WHERE id = ANY($1)"),
+			[]string{"5"}, map[string]string{"5": `{"x":12345678901234567890.10}`}},
 		"a name twice": {settings("SELECT id, " + twice + " AS x FROM account WHERE id = ANY($1)"),
 			[]string{"5"}, map[string]string{"5": "duplicate_name"}},
 		"a name twice in a value": {settings("SELECT id, "+twice+" AS x FROM account WHERE id = ANY($1)", value("x")),
@@ -91,6 +93,24 @@ func TestRows(t *testing.T) {
 				t.Errorf("got  %v, %v\nwant %v", got, err, test.want)
 			}
 		})
+	}
+}
+
+// A query for all columns gets those of the moment: a view may change while the node runs.
+func TestColumnsOfTheMoment(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct{ columns, want string }{
+		{"id, owner", `{"owner":"Owner 5"}`},
+		{"id, owner, code", `{"owner":"Owner 5","code":"K5"}`},
+		{"id, code", `{"code":"K5"}`},
+	} {
+		b.exec(t, "DROP VIEW IF EXISTS shown; CREATE VIEW shown AS SELECT "+c.columns+" FROM account; "+
+			"GRANT SELECT ON shown TO PUBLIC")
+		got, err := get(t, b.client, settings("SELECT * FROM shown WHERE id = ANY($1)"), "5")
+		if err != nil || got["5"] != c.want {
+			t.Errorf("of %s: %v, %v; want %s", c.columns, got, err, c.want)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,9 +19,6 @@ type step struct {
 
 	client *Client
 	source *connections.Source
-
-	mu      sync.Mutex
-	columns *columns // once known
 }
 
 // Fetch implements fetch.Fetcher.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -90,6 +91,7 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 		"multipart":           {"", part(`{"endpoint":"echo"}`, apitest.Three), multi},
 		"multipart bad plan":  {"", part(`{"plan":"steps: 3"}`, apitest.Three), multi},
 		"multipart bad items": {"", part(`{"endpoint":"echo"}`, "id\n1\n1\n"), multi},
+		"multipart cut short": {"", strings.TrimSuffix(part(`{"endpoint":"echo"}`, apitest.Three), "--\r\n"), multi},
 		"multipart cut":       {"", part(`{"endpoint":"echo"}`, apitest.Three)[:150], multi},
 		"unknown setting":     {"colour=red&endpoint=echo", apitest.Three, ""},
 	} {
@@ -207,6 +209,10 @@ func TestForecastOfARun(t *testing.T) {
 	}
 	b.Refused(422, "2001-01-31T06:00:00Z has passed", http.MethodPost, api.Prefix+"/runs/last/settings",
 		strings.NewReader(`{"done_by":"2001-01-31T06:00:00Z"}`), "Content-Type", "application/json")
+	testenv.Must(b.Pool.Exec(t.Context(), `INSERT INTO step_profile (plan, step, endpoint, at, cost)
+		SELECT plan, 'echo', 'echo', tranche_now(), '{"Requests":9,"Chunk":3,"Slot":900,"Stays":[2700,2700]}' FROM batchrun`))(t)
+	soon := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+	b.Want("/runs?endpoint=echo&dry_run=true&done_by="+soon, apitest.Three, 200, " after its done_by")
 	b.Refused(422, "no step", http.MethodGet, at+"?change=other.chunk%3D9", nil)
 	b.Refused(422, "want 1 to 8192", http.MethodGet, at+"?change=echo.chunk%3Dx", nil)
 }

@@ -357,6 +357,7 @@ func (e *objectExport) large(id uuid.UUID) error {
 func (e *objectExport) finish() error { return nil }
 
 type csvExport struct {
+	out     *bufio.Writer
 	rows    *csv.Writer
 	table   *exportTable
 	started bool
@@ -364,7 +365,7 @@ type csvExport struct {
 }
 
 func newCSVExport(out *bufio.Writer, table *exportTable, raw bool) *csvExport {
-	return &csvExport{rows: csv.NewWriter(out), table: table, raw: raw}
+	return &csvExport{out: out, rows: csv.NewWriter(out), table: table, raw: raw}
 }
 
 func (e *csvExport) begin() error {
@@ -395,6 +396,11 @@ func (e *csvExport) line(item *export.Item) error {
 		if cells[i] = cell.text; !e.raw && !cell.key {
 			cells[i] = intake.Defuse(cell.text)
 		}
+	}
+	if len(cells) == 1 && cells[0] == "" {
+		e.rows.Flush() // without quotes it is a blank line, which readers skip
+		_, err := e.out.WriteString("\"\"\n")
+		return errors.Join(e.rows.Error(), err)
 	}
 	return e.rows.Write(cells)
 }

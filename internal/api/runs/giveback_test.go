@@ -3,6 +3,7 @@ package runs
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
@@ -140,6 +141,8 @@ func changedBook(t *testing.T, file []byte, cells map[string]any) []byte {
 		var err error
 		if isStyled && strings.HasPrefix(styled.format, "=") {
 			err = book.SetCellFormula(xlsxSheet, at, styled.format)
+		} else if digits, ok := value.(json.Number); ok {
+			err = book.SetCellDefault(xlsxSheet, at, string(digits))
 		} else {
 			err = book.SetCellValue(xlsxSheet, at, value)
 		}
@@ -173,34 +176,40 @@ func TestWhatIsTypedIntoAWorkbook(t *testing.T) {
 		value       any
 		want, wrong string
 	}{
-		"a date":                {"due", styledCell{45306, "yyyy-mm-dd"}, `"2024-01-15"`, ""},
-		"the same date":         {"due", styledCell{45296, "m/d/yy"}, `"2024-01-05"`, ""},
-		"months and a weekday":  {"due", styledCell{45306, `[$-409]dddd, mmm dd`}, `"2024-01-15"`, ""},
-		"the first of March":    {"due", styledCell{61, "yyyy"}, `"1900-03-01"`, ""},
-		"the first of January":  {"due", styledCell{1, "d.m."}, `"1900-01-01"`, ""},
-		"a date with a time":    {"due", styledCell{45306.5, "yyyy-mm-dd hh:mm"}, `"2024-01-15T12:00:00"`, ""},
-		"a time":                {"when", styledCell{0.5208333333321207, "hh:mm"}, `"12:30"`, ""},
-		"a time with seconds":   {"when", styledCell{0.52090277777, "hh:mm:ss"}, `"12:30:06"`, ""},
-		"an hour of one digit":  {"hour", styledCell{8.0 / 24, "h:mm"}, `"8:00"`, ""},
-		"the same hour":         {"hour", styledCell{545.0 / 1440, "h:mm"}, `"9:05"`, ""},
-		"the same time":         {"when", styledCell{0.4375, "h:mm AM/PM"}, `"10:30"`, ""},
-		"a duration":            {"when", styledCell{1.0625, "[h]:mm"}, `"25:30"`, ""},
-		"no day":                {"due", styledCell{60, "yyyy-mm-dd"}, "", "cell "},
-		"before days":           {"due", styledCell{-1, "yyyy-mm-dd"}, "", "as a date or time"},
-		"a truth over a text":   {"flag", false, `"false"`, ""},
-		"the same truth":        {"flag", true, `"true"`, ""},
-		"a truth over a truth":  {"active", false, `false`, ""},
-		"a truth over nothing":  {"nul", true, `true`, ""},
-		"a number over a text":  {"num", 7.1, `"7.1"`, ""},
-		"a number over nothing": {"nul", 7.1, `7.1`, ""},
-		"a computed number":     {"amt", 0.1 + 0.2, `0.3`, ""},
-		"percents over a text":  {"pct", styledCell{0.06, "0%"}, "", "shown as percents"},
-		"percents over nothing": {"nul", styledCell{0.06, "0%"}, `0.06`, ""},
-		"money over a number":   {"amt", styledCell{12.5, `#,##0.00 "€"`}, `12.5`, ""},
-		"a date over a number":  {"amt", styledCell{45306, "yyyy-mm-dd"}, "", `"amt": "2024-01-15" is not written`},
-		"a text":                {"due", "FALSE", `"FALSE"`, ""},
-		"no value of a formula": {"due", styledCell{0, "=A1"}, "", "has a formula without a value"},
-		"a lost character":      {"ctl", "a\ufffdc", "", "U+FFFD"},
+		"a date":                     {"due", styledCell{45306, "yyyy-mm-dd"}, `"2024-01-15"`, ""},
+		"the same date":              {"due", styledCell{45296, "m/d/yy"}, `"2024-01-05"`, ""},
+		"months and a weekday":       {"due", styledCell{45306, `[$-409]dddd, mmm dd`}, `"2024-01-15"`, ""},
+		"the first of March":         {"due", styledCell{61, "yyyy"}, `"1900-03-01"`, ""},
+		"the first of January":       {"due", styledCell{1, "d.m."}, `"1900-01-01"`, ""},
+		"a date with a time":         {"due", styledCell{45306.5, "yyyy-mm-dd hh:mm"}, `"2024-01-15T12:00:00"`, ""},
+		"a time":                     {"when", styledCell{0.5208333333321207, "hh:mm"}, `"12:30"`, ""},
+		"a time with seconds":        {"when", styledCell{0.52090277777, "hh:mm:ss"}, `"12:30:06"`, ""},
+		"an hour of one digit":       {"hour", styledCell{8.0 / 24, "h:mm"}, `"8:00"`, ""},
+		"the same hour":              {"hour", styledCell{545.0 / 1440, "h:mm"}, `"9:05"`, ""},
+		"the same time":              {"when", styledCell{0.4375, "h:mm AM/PM"}, `"10:30"`, ""},
+		"a duration":                 {"when", styledCell{1.0625, "[h]:mm"}, `"25:30"`, ""},
+		"no day":                     {"due", styledCell{60, "yyyy-mm-dd"}, "", "cell "},
+		"before days":                {"due", styledCell{-1, "yyyy-mm-dd"}, "", "as a date or time"},
+		"a truth over a text":        {"flag", false, `"false"`, ""},
+		"the same truth":             {"flag", true, `"true"`, ""},
+		"a truth over a truth":       {"active", false, `false`, ""},
+		"a truth over nothing":       {"nul", true, `true`, ""},
+		"a number over a text":       {"num", 7.1, `"7.1"`, ""},
+		"a number over nothing":      {"nul", 7.1, `7.1`, ""},
+		"a computed number":          {"amt", 0.1 + 0.2, `0.3`, ""},
+		"percents over a text":       {"pct", styledCell{0.06, "0%"}, "", "shown as percents"},
+		"percents over nothing":      {"nul", styledCell{0.06, "0%"}, `0.06`, ""},
+		"money over a number":        {"amt", styledCell{12.5, `#,##0.00 "€"`}, `12.5`, ""},
+		"a date over a number":       {"amt", styledCell{45306, "yyyy-mm-dd"}, "", `"amt": "2024-01-15" is not written`},
+		"a text":                     {"due", "FALSE", `"FALSE"`, ""},
+		"no value of a formula":      {"due", styledCell{0, "=A1"}, "", "has a formula without a value"},
+		"a key as a number":          {"tranche.key", 7, "", "holds a number or truth, but keys are texts"},
+		"a zip without zeros":        {"zip", 123, "", `it holds "123" where the item has "00123"`},
+		"a zip as a text":            {"zip", "123", `"123"`, ""},
+		"a long number over nothing": {"nul", json.Number("1234567890123456"), `1234567890123456`, ""},
+		"a long number rounded":      {"big", 12345678901234600, "", `it holds "12345678901234600"`},
+		"a long number as shown":     {"nul", json.Number("1.23456789012345E+15"), "", "may have rounded"},
+		"a lost character":           {"ctl", "a\ufffdc", "", "U+FFFD"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -53,10 +53,13 @@ func TestExportLines(t *testing.T) {
 	t.Parallel()
 	lines := &exportTable{columns: columnsIn(inLines, false)}
 	plain := &exportTable{columns: columnsIn(inTables, false)}
+	codes := &exportTable{columns: plain.columns[3:4]}
 	for name, c := range map[string]struct {
 		format func(*bufio.Writer) exportWriter
 		want   string
 	}{
+		"one column": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, codes, false) },
+			"error_code\n\"\"\n\"\"\n\"\"\nBAD\n\"\"\n"},
 		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, false) },
 			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
 				"C,done,'-x,,,\nD,failed,,BAD,'@no,true\nE,missing,,,,\n"},

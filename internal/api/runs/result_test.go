@@ -1,6 +1,7 @@
 package runs_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -11,8 +12,11 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -31,6 +35,7 @@ func TestResultsAreInert(t *testing.T) {
 		"svg":  {"image/svg+xml", "application/octet-stream", ".bin"},
 		"odd":  {"text/html; charset=\"x", "application/octet-stream", ".bin"},
 		"text": {"text/plain; charset=utf-7", "text/plain; charset=utf-8", ".txt"},
+		"old":  {"text/csv; charset=ISO-8859-1", "text/csv; charset=iso-8859-1", ".csv"},
 		"pdf":  {"application/pdf", "application/pdf", ".pdf"},
 		"up":   {"IMAGE/PNG", "image/png", ".png"},
 	} {
@@ -196,4 +201,66 @@ func TestLargeResults(t *testing.T) {
 	if answer.StatusCode != http.StatusOK || answer.Header.Get("Tranche-Cells-Not-Held") != "2" { // 40,000 characters
 		t.Errorf("in a workbook: %v", answer)
 	}
+}
+
+type keyed struct {
+	ID string `json:"id"`
+}
+
+// What a service calls JSON is JSON to every reader, whether it fits a message or not, and as bytes as well.
+func TestJSONOfAnySizeIsJSON(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	const size = 2_000_000
+	object := func(n int) string { return `{"n":1,"t":"` + strings.Repeat("x", n) + `"}` }
+	answers := map[string]any{"a": json.RawMessage(object(size)), "b": json.RawMessage(object(1)),
+		"c": wire.Binary{ContentType: "application/json; charset=utf-8", Data: []byte(object(size))},
+		"d": wire.Binary{ContentType: "application/json", Data: []byte(object(1))}}
+	for key, text := range map[string]string{"e": `{"n":1,"n":"%s"}`, "f": "{\"n\":\"%s\xff\"}"} { // as large, flawed
+		answers[key] = wire.Binary{ContentType: "application/json",
+			Data: []byte(strings.Replace(text, "%s", strings.Repeat("x", size), 1))}
+	}
+	answers["g"] = wire.Binary{ContentType: "application/json", Data: []byte("{\"n\":\"\xff\"}")}
+	e.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "echo", func(_ context.Context, in keyed) (any, error) {
+			return answers[in.ID], nil
+		})
+	})
+	code, text := e.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id&name=large",
+		strings.NewReader("id\na\nb\nc\nd\ne\nf\ng\n"))
+	if code != http.StatusCreated {
+		t.Fatalf("%d %s", code, text)
+	}
+	e.Bench.Until("the run completes", `SELECT state = 'completed' FROM batchrun WHERE name = 'large'`)
+	_, lines := e.Get("/runs/large/export?format=ndjson")
+	_, flat := e.Get("/runs/large/export?format=csv&flat=true")
+	_, file := e.Get("/runs/large/export?format=parquet")
+	rows, err := parquet.Read[struct {
+		Result *string `parquet:"result,optional"`
+		Bytes  []byte  `parquet:"result_bytes,optional"`
+	}](strings.NewReader(file), int64(len(file)))
+	testenv.NoError(t, err)
+	for i, n := range []int{size, 1, size, 1} {
+		key := string(rune('a' + i))
+		want := `"key":"` + key + `","state":"done","step":"echo","result":` + object(n) + "}"
+		if !strings.Contains(lines, want) {
+			t.Errorf("NDJSON has no %.80s…", want)
+		}
+		if want := key + ",done,,,,1," + strings.Repeat("x", n) + ",\n"; !strings.Contains(flat, want) {
+			t.Errorf("flat CSV has no %.80s…", want)
+		}
+		if rows[i].Result == nil || *rows[i].Result != object(n) || rows[i].Bytes != nil {
+			t.Errorf("Parquet has another result for %s: %d bytes", key, len(rows[i].Bytes))
+		}
+		if answer, body := e.Get("/runs/large/items/" + key + "/result"); body != object(n) ||
+			answer.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("the result of %s is %v, %d bytes", key, answer.Header, len(body))
+		}
+	}
+	for key, code := range map[string]string{"e": "duplicate_name", "f": "not_utf8", "g": "not_utf8"} {
+		if !strings.Contains(lines, `"key":"`+key+`","state":"failed","step":"echo","error":{"code":"`+code+`"`) {
+			t.Errorf("%s did not fail with %s", key, code)
+		}
+	}
+	e.Says(200, "/runs/large/reset", `{"where_result":"$.n == 1","dry_run":true}`, `"items":4`)
 }

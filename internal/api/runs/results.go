@@ -98,7 +98,7 @@ func inertTypes() map[string]string {
 // sendResult sends bytes of unknown origin. Browsers are told to save them; if shown anyway, nothing in them can run
 // or reach anything.
 func sendResult(w http.ResponseWriter, r *http.Request, key string, found *export.Result, body io.ReadSeeker) {
-	kind, _, err := mime.ParseMediaType(found.ContentType)
+	kind, params, err := mime.ParseMediaType(found.ContentType)
 	if found.ContentType == "" {
 		kind, err = "application/json", nil
 	}
@@ -107,7 +107,11 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 		kind, extension = octets, ".bin"
 	}
 	if strings.HasPrefix(kind, "text/") {
-		kind += "; charset=utf-8"
+		charset := strings.ToLower(params["charset"])
+		if charset == "" || strings.Contains(charset, "utf-7") {
+			charset = "utf-8"
+		}
+		kind = mime.FormatMediaType(kind, map[string]string{"charset": charset})
 	}
 	h := w.Header()
 	h.Set("Content-Type", kind)

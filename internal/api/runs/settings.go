@@ -85,6 +85,10 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 		if !ok || name == "" {
 			return settings, kernel.BadInput(fmt.Sprintf("param %q is not name=value", kernel.Cut(p, kernel.MaxEchoed)))
 		}
+		if _, twice := settings.Params[name]; twice {
+			return settings, kernel.BadInput(fmt.Sprintf("param: %q is given twice; give it once",
+				kernel.Cut(name, kernel.MaxEchoed)))
+		}
 		settings.Params[name] = value
 	}
 	for _, field := range gather.OverrideFields() {

@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/schedule"
@@ -245,7 +246,30 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 	if err != nil || items.FormName() != PartItems {
 		return settings, nil, missingPart(PartItems)
 	}
-	return settings, items, nil
+	return settings, onlyItems{items, parts}, nil
+}
+
+// onlyItems refuses parts after the items, which would be left out.
+type onlyItems struct {
+	io.Reader
+
+	parts *multipart.Reader
+}
+
+func (o onlyItems) Read(p []byte) (int, error) {
+	n, err := o.Reader.Read(p)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	switch more, next := o.parts.NextPart(); {
+	case next == nil:
+		return n, &row.InputError{Reason: fmt.Sprintf("the multipart body goes on with part %q after items, which ends it; "+
+			"send all items in one part", kernel.Cut(more.FormName(), kernel.MaxEchoed))}
+	case errors.Is(next, io.EOF):
+		return n, err
+	default:
+		return n, next
+	}
 }
 
 func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {

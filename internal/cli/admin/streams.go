@@ -123,7 +123,7 @@ func streamsText(s *client.Streams, room int) string {
 }
 
 type natsCommands struct {
-	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server: who may say what."`
+	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server, with permissions per role."`
 }
 
 type natsConfig struct {

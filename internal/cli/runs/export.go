@@ -234,7 +234,7 @@ type fileExport struct {
 	dir    *os.Root
 	names  *fileNames
 	made   map[string]bool // directories
-	wanted map[string]bool // keys not seen yet; nil: all are wanted
+	wanted map[string]bool // keys: whether not seen yet; nil: all are wanted
 	resume bool
 	format string // of the index
 	index  *os.File
@@ -381,12 +381,15 @@ func (e *fileExport) wants(key string) bool {
 	if e.wanted == nil {
 		return true
 	}
-	wanted := e.wanted[key]
-	delete(e.wanted, key)
+	_, wanted := e.wanted[key]
+	if wanted {
+		e.wanted[key] = false // others may have the same key
+	}
 	return wanted
 }
 
 func (e *fileExport) tellMissing(term *cli.Console) {
+	maps.DeleteFunc(e.wanted, func(_ string, missing bool) bool { return !missing })
 	if len(e.wanted) == 0 {
 		return
 	}

@@ -138,12 +138,15 @@ func TestExportOfSomeFiles(t *testing.T) {
 	for _, pick := range []itemChoice{{Keys: keys}, {Key: []string{"a", "nobody"}}} {
 		dir := filepath.Join(t.TempDir(), "out")
 		r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson", itemChoice: pick}
-		out, err := exportTo(t, r, strings.NewReader(exported))
-		if err != nil || out.files != 1 || len(out.wanted) != 1 || !out.wanted["nobody"] {
+		twin := `{"ordinal":3,"key":"a","state":"done","step":"render","result":3}` // on_duplicate: allow
+		out, err := exportTo(t, r, strings.NewReader(exported+twin))
+		if err != nil || out.files != 2 || out.wanted["a"] || !out.wanted["nobody"] {
 			t.Errorf("%+v: %+v, %v", pick, out, err)
 		}
-		if _, err := os.Stat(filepath.Join(dir, "a.json")); err != nil {
-			t.Error(err)
+		for name, want := range map[string]string{"a.json": `{"n": 1}`, "a~3.json": "3"} {
+			if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+				t.Errorf("%s has %q, %v; want %s", name, got, err, want)
+			}
 		}
 	}
 	if err := (&runExport{Name: "{key}", Format: "ndjson", itemChoice: itemChoice{Keys: keys}}).Validate(); err == nil ||

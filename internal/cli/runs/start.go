@@ -24,10 +24,29 @@ import (
 )
 
 type planFlags struct {
-	Plan     string            `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a saved plan: NAME or NAME@VERSION."`
-	Endpoint string            `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
-	Param    map[string]string `json:"params,omitempty" mapsep:"none" help:"A parameter of the run; repeatable." placeholder:"K=V"`
-	Name     string            `json:"name,omitempty" help:"A name to find the run by." placeholder:"TEXT"`
+	Plan     string     `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a saved plan: NAME or NAME@VERSION."`
+	Endpoint string     `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
+	Param    parameters `json:"params,omitempty" help:"A parameter of the run; repeatable." placeholder:"K=V"`
+	Name     string     `json:"name,omitempty" help:"A name to find the run by." placeholder:"TEXT"`
+}
+
+type parameters map[string]string
+
+// Decode implements kong.MapperValue, because kong's own takes the last of equal names.
+func (p *parameters) Decode(line *kong.DecodeContext) error {
+	var text string
+	if err := line.Scan.PopValueInto("K=V", &text); err != nil {
+		return err
+	}
+	name, value, ok := strings.Cut(text, "=")
+	if _, twice := (*p)[name]; twice || !ok || name == "" {
+		return fmt.Errorf("%q is not name=value, or its name is given twice; give each name once", text)
+	}
+	if *p == nil {
+		*p = parameters{}
+	}
+	(*p)[name] = value
+	return nil
 }
 
 // runStart has flags that are sent to the API by their JSON names: to add one, add a field. Flags with json:"-" are

@@ -347,15 +347,19 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 	}
 	if err == nil {
 		_, err = parser.Parse([]string{"start", "--fake=x", "--endpoint=e", "--sql=SELECT 1", "--source=s", "--param=a=b",
-			"--idempotency-key=k", "--rate=5", "--dry-run", "--on-duplicate=skip", "--key=nr"})
+			"--param", "c=d=e,f", "--idempotency-key=k", "--rate=5", "--dry-run", "--on-duplicate=skip", "--key=nr"})
 	}
 	testenv.NoError(t, err)
 	var got client.RunSettings
 	err = cli.Fill(&got, &line.Start)
 	text, _ := json.Marshal(got) // it has no error either
 	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +
-		`"sql_source":"s","plan_name":"x","params":{"a":"b"},"rate":5}`
+		`"sql_source":"s","plan_name":"x","params":{"a":"b","c":"d=e,f"},"rate":5}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
+	}
+	if _, err := parser.Parse([]string{"start", "--endpoint=e", "--param=a=1", "--param=a=2"}); err == nil ||
+		!strings.Contains(err.Error(), "give each name once") {
+		t.Errorf("a parameter twice: %v", err)
 	}
 }

@@ -130,6 +130,10 @@ func IsLockTimeout(err error) bool {
 // Storable reports whether s can be stored in jsonb.
 func Storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
+// EscapedNUL are the arguments of regexp_replace, after the text, that replace the one escape of valid JSON which text
+// and jsonb cannot hold: \u0000, unless its backslash is escaped itself.
+const EscapedNUL = `'(?<!\\)((?:\\\\)*)\\u0000', '\1\\ufffd', 'g'`
+
 // partition is the additional part in the name of a partition's constraint.
 var partition = regexp.MustCompile(`_\d\d_`)
 
