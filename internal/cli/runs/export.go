@@ -48,12 +48,10 @@ type runExport struct {
 }
 
 func (r *runExport) Validate() error {
-	format, known := formatOf(r.Out)
-	end := filepath.Ext(r.Out)
-	if r.Format == "" && !known {
-		return fmt.Errorf("--out %s: unknown format %q; use .ndjson, .csv, .parquet, .xlsx, or --format", r.Out, end[1:])
+	var unknown error
+	if r.Format == "" {
+		r.Format, unknown = formatOf(r.Out)
 	}
-	r.Format = cmp.Or(r.Format, format)
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
@@ -68,17 +66,18 @@ func (r *runExport) Validate() error {
 		return errors.New("--raw goes with --format csv, or --dir with --index csv")
 	}
 	_, err := newFileNames(r.Name)
-	return err
+	return cmp.Or(unknown, err)
 }
 
-func formatOf(name string) (format string, known bool) {
+func formatOf(name string) (string, error) {
 	switch end := strings.ToLower(filepath.Ext(name)); end {
 	case ".csv", ".parquet", ".xlsx":
-		return end[1:], true
+		return end[1:], nil
 	case "", ".", ".ndjson", ".jsonl", ".json":
-		return "ndjson", true
+		return "ndjson", nil
+	default:
+		return "", fmt.Errorf("--out %s: unknown format %q; use .ndjson, .csv, .parquet, .xlsx, or --format", name, end[1:])
 	}
-	return "", false
 }
 
 // Run exports. A file gets its name only when complete.
