@@ -106,7 +106,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"schema":{},"on_invalid":"fail","order_by":"a"}`: "on_invalid: it does not go with order_by",
 		`{"canary_auto_approve":true}`:                     "canary_auto_approve: there is no canary",
 		`{"done_by":"6:00"}`:                               `done_by: want a time of day and the zone`,
-		`{"done_by":"06:00 Nowhere/City"}`:                 `done_by: want a time of day and the zone`,
+		`{"done_by":"06:00 Nowhere/City"}`:                 `done_by: no time zone "Nowhere/City"; use an IANA name`,
 		`{"gentle":true}`:                                  `gentle: it goes with done_by`,
 	} {
 		var over gather.Overrides

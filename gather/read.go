@@ -46,7 +46,7 @@ func word(into *string, parse func(string) (string, error), want error) func(str
 			*into, err = parse(said)
 		}
 		if !ok || err != nil {
-			return v.Fail("%v; this is %s", want, v.Kind())
+			return v.Fail("%v; this is %s", cmp.Or(err, want), v.Kind())
 		}
 		return nil
 	}

@@ -222,7 +222,7 @@ func TestErase(t *testing.T) {
 	b.operation("o1")
 	var busy *erasure.UnderWayError
 	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
-	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "collector ops drop c o1 --waiting") {
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "tranche collector drop c o1 --waiting") {
 		t.Fatalf("while an operation waits: %v", err)
 	}
 	// One that stands in a partition, and is folded by the person's key.

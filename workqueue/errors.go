@@ -59,7 +59,7 @@ type DuplicateKeyError struct {
 }
 
 func (e *DuplicateKeyError) Error() string {
-	const fix = "remove one of them, or choose to skip or to allow duplicates"
+	const fix = "remove one of them, or start or open the run with --on-duplicate skip"
 	switch unit := cmp.Or(e.Unit, "line"); {
 	case e.FirstLine > 0 && e.SecondLine > 0 && e.Unit == "":
 		return fmt.Sprintf("line %d: key %q is on line %d already; %s", e.SecondLine, e.Key, e.FirstLine, fix)

@@ -186,7 +186,7 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 			b.cancelRun(run)
 			return run
 		}},
-		{"there is nothing to go on with", func() workqueue.RunID { return b.Ended(9, time.Hour) }},
+		{"nothing to resume", func() workqueue.RunID { return b.Ended(9, time.Hour) }},
 	} {
 		run := c.made()
 		state, generation := b.State(run)

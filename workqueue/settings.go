@@ -49,7 +49,7 @@ type StepOverrides struct {
 	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply, once a service has the request; give more than the handler takes (12m)" example:"12m" name:"request-timeout" placeholder:"TIME"`
 	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"wait before the second attempt, doubled for each later one (1s)" example:"1s" name:"backoff" placeholder:"TIME"`
 	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"longest such wait (5m)" example:"5m" placeholder:"TIME"`
-	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are retried even if the service says no; or none (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
+	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are retried even if the service says no; or none (none)" name:"retry-codes" sep:"none" placeholder:"CODE"`
 	NoRetryCodes []string  `json:"no_retry_codes,omitempty" nullable:"false" doc:"error codes that are not retried even if the service says yes; or none (none)" sep:"none" placeholder:"CODE"`
 	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result, else it fails as result_too_large (64MiB)" placeholder:"SIZE"`
 }
@@ -328,8 +328,11 @@ func DoneBy(text string, from time.Time) (time.Time, error) {
 	}
 	clock, name, _ := strings.Cut(text, " ")
 	zone, err := time.LoadLocation(name)
-	if err != nil || name == "" || strings.EqualFold(name, "local") {
+	switch {
+	case name == "" || strings.EqualFold(name, "local"):
 		return time.Time{}, ErrDoneBy
+	case err != nil:
+		return time.Time{}, fmt.Errorf("no time zone %.60q; use an IANA name such as Europe/Berlin or UTC", name)
 	}
 	return NextTimeOfDay(clock, zone, from)
 }

@@ -59,7 +59,12 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
 		"go on with: tranche run resume")
 	b.want(b.tranche("run", "pause", "it"), 7, "paused already", "the service is sick")
-	b.want(b.tranche("run", "set", "it", "--chunk", "1", "--max-failed", "2"), 0, "→ 1", "stays paused", "max failed")
+	b.want(b.tranche("run", "set", "it", "--chunk", "1", "--max-failed", "2"), 0, "→ 1", "stays paused", "max failed",
+		"step echo", "applies to new requests")
+	if r := b.tranche("run", "set", "it", "--priority", "1"); r.code != 0 || strings.Contains(r.out, "step") {
+		t.Errorf("a setting of the run is told as one of a step: %s%s", r.out, r.err)
+	}
+	b.want(b.tranche("run", "set", "it", "--step", "nope", "--chunk", "1"), 7, `has no step "nope"; it has echo`)
 	b.want(b.tranche("run", "set", "it", "--chunk", "1"), 0, "nothing was changed")
 	b.want(b.tranche("run", "approve", "it"), 7, "not waiting for approval")
 	b.want(b.tranche("run", "pause", "--all"), 0, "no run was paused")
@@ -212,7 +217,8 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "item", "it", "+49"), 0, `{"id":"+49","name":"cy","n":null,"note":""}`)
 	b.wantSoon([]string{"erase", "--key", "+49", "--dry-run"}, "dry run, would be erased, out of 2 runs", "not reached")
 	b.want(b.tranche("erase", "--key", "+49"), 2, "say --yes")
-	b.want(b.tranche("erase", "--key", "+49", "--yes"), 0, "erased, out of 2 runs", "stands where the key stood")
+	b.want(b.tranche("erase", "--key", "+94", "--yes"), 1, "nothing was erased", `has the key "+94"; check its spelling`)
+	b.want(b.tranche("erase", "--key", "+49", "--yes"), 0, "erased, out of 2 runs", "the key is now erased-")
 	b.want(b.tranche("run", "item", "it", "+49"), 7, "no item")
 	b.want(b.tranche("audit", "--action", "erase"), 0, "PBKDF2")
 	b.want(b.tranche("doctor"), 0)
@@ -225,7 +231,8 @@ func testRunGroups(t *testing.T, b *bench) {
 		"grouped", "--items", "-"), 0)
 	b.want(b.tranche("run", "watch", "grouped"), 0)
 	b.want(b.tranche("run", "groups", "grouped", "--by", "branch"), 0, "BRANCH", "north", "2", "100%")
-	b.want(b.tranche("run", "groups", "grouped", "--by", "other"), 0, "(none)")
+	b.want(b.tranche("run", "groups", "grouped", "--by", "other"), 0, "(none)",
+		`warning: no item has field "other"`)
 	b.want(b.tranche("run", "groups", "grouped"), 1, "--by FIELD is missing", "branch, id")
 }
 
@@ -520,7 +527,7 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(0, "plan yearly@1, 3 items", "yearly", "--name", "newest")
 	start(0, "plan yearly@1, 3 items", "yearly@1", "--chunk", "auto", "--chunk-time", "2s", "--chunk-bytes", "1MiB",
 		"--in-flight", "auto", "--rate", "10", "--attempts", "5", "--backoff", "2s", "--max-backoff", "1m",
-		"--retry-code", "BUSY", "--retry-code", "SLOW", "--no-retry-codes", "GONE", "--request-timeout", "1m",
+		"--retry-codes", "BUSY", "--retry-codes", "SLOW", "--no-retry-codes", "GONE", "--request-timeout", "1m",
 		"--max-failed", "0.5%", "--canary", "2", "--canary-auto-approve", "--priority=-3", "--name", "otherwise")
 	start(0, "plan yearly, 3 items", file)
 	start(0, "no service listens on endpoint echo", "--endpoint", "echo", "--max-failed", "none")
@@ -540,7 +547,7 @@ func testARunOfAPlan(t *testing.T, b *bench) {
 	start(2, "--request-timeout: 0s is not", "yearly", "--request-timeout", "0s")
 	start(2, "--max-failed: want a number of items like 500, a percentage", "yearly", "--max-failed", "few")
 	start(2, "--rate: -1 is not within", "yearly", "--rate=-1")
-	start(2, `--retry-code: "a b"`, "yearly", "--retry-code", "a b")
+	start(2, `--retry-codes: "a b"`, "yearly", "--retry-codes", "a b")
 	start(7, "chunk_time: it goes with chunk: auto only, and the chunk is 250", "yearly", "--chunk-time", "1s")
 	start(7, "canary_auto_approve: there is no canary", "yearly", "--canary-auto-approve")
 	b.want(b.tranche("run", "cancel", "--all"), 0)
@@ -573,7 +580,7 @@ func testSchedules(t *testing.T, b *bench) {
 	file := written(t, "n.yaml", nightly)
 	b.want(b.tranche("schedule", "list"), 0, "no saved schedules", "tranche schedule apply")
 	b.want(b.tranche("schedule", "preview", file, "--count", "2"), 0, "DUE IN Europe/Berlin", " 02:30 +0", "DONE BY (UTC)",
-		"year-end is not saved")
+		"warning: plan: year-end is not saved")
 	b.want(b.tranche("schedule", "apply", file), 0, "schedule nightly is saved, version 1; due next ",
 		"--schedule-files DIR")
 	b.want(b.tranche("schedule", "apply", file), 0, "unchanged: version 1")
@@ -690,6 +697,8 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 	for _, n := range []string{"0", "-1", "1025", "many", ""} {
 		b.want(b.tranche("endpoints", "set", "echo", "--concurrency="+n), 2, "--concurrency", "or default")
 	}
+	b.want(b.tranche("endpoints", "set", "ehco", "--concurrency", "1"), 0,
+		"warning: no service listens on ehco and no run uses it; known: echo")
 	b.want(b.tranche("endpoints", "set", "a b", "--concurrency", "1"), 7, "endpoint name")
 	b.want(b.tranche("endpoints", "show", "nope"), 7, "no service listens", "tranche endpoints")
 }

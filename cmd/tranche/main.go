@@ -36,18 +36,18 @@ import (
 )
 
 type commands struct {
-	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
-	CA      string        `name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
-	Timeout time.Duration `within:"0s," env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
-	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
-	cli.TokenFlags
+	URL            string        `group:"Global flags:" default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
+	CA             string        `group:"Global flags:" name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
+	Timeout        time.Duration `group:"Global flags:" within:"0s," env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
+	JSON           bool          `group:"Global flags:" name:"json" help:"Print JSON and nothing else on standard output."`
+	cli.TokenFlags `group:"Global flags:"`
 
 	Serve   serveCommand   `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
 	Run     runs.Commands  `cmd:"" help:"Start, watch, repair and export runs."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 	admin.Commands
 
-	VersionFlag kong.VersionFlag `name:"version" help:"Print the version."`
+	VersionFlag kong.VersionFlag `group:"Global flags:" name:"version" help:"Print the version."`
 }
 
 func main() {
@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	var line commands
 	parser, err := kong.New(&line,
 		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),

@@ -280,6 +280,7 @@ func testMistakes(t *testing.T, b *bench) {
 	start(people, 2, "--in-flight: 0 is not", "--in-flight", "0")
 	start(people, 2, "--on-duplicate", "--on-duplicate", "maybe")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "no-such-file"), 2, "no-such-file")
+	b.want(b.tranche("run", "export", "last", "--out", "x.xslx"), 2, `unknown format "xslx"; use .ndjson, .csv`)
 	b.want(b.tranche("run", "start", "--items", "-"), 2, "a plan file, the name of a saved plan, or --endpoint")
 	b.want(b.tranche("run", "start", "no-plan.yaml", "--items", "-"), 2, "no-plan.yaml")
 	b.want(b.tranche("run", "list"), 0, "no runs yet") // none of these left one

@@ -51,7 +51,7 @@ type serveCommand struct {
 
 	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long to wait at start for a PostgreSQL that is unreachable, starting up or out of connections (${default}); 0s: do not wait." placeholder:"TIME"`
 	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
-	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
+	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 

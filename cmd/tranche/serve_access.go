@@ -107,7 +107,7 @@ type oidcFlags struct {
 	OIDCSecretFile string   `name:"oidc-client-secret-file" env:"TRANCHE_OIDC_CLIENT_SECRET_FILE" help:"A file with the secret that the provider gave this server, if it did." placeholder:"FILE"`
 	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"Scopes to request in addition to openid (${default})." placeholder:"NAMES"`
 	OIDCUserClaim  string   `name:"oidc-user-claim" env:"TRANCHE_OIDC_USER_CLAIM" help:"The claim by which the audit log calls people (a verified email, else the subject)." placeholder:"NAME"`
-	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"The claim that roles go by; with dots, a member of a member (${default})." placeholder:"NAME"`
+	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"Claim that gives roles; dots select a nested member (${default})." placeholder:"NAME"`
 	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
 	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of those with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
 	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"Where browsers find this server: links in alerts lead there, and the identity provider sends people back there." placeholder:"URL"`

@@ -275,7 +275,7 @@ func (l *later) WakeLeaderTask(name string) {
 
 // alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
-	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"A program that alerts may have run on this server, and their name for it; may stand several times." placeholder:"NAME=PATH"`
+	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"Program that alerts may run on this server, by NAME; repeatable." placeholder:"NAME=PATH"`
 }
 
 // startAlerts adds the leader tasks that find and send alerts.

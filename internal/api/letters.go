@@ -76,7 +76,7 @@ func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) 
 }
 
 type letterInput struct {
-	ID string `path:"id" doc:"an id, or a piece of one (4 digits or more)"`
+	ID string `path:"id" doc:"ID, or part of one (4 digits or more)"`
 	kernel.WholeBody
 }
 
@@ -188,7 +188,7 @@ func (s *endpointRoutes) registerQuarantine(api huma.API) {
 }
 
 type listQuarantinedInput struct {
-	Run   string `query:"run" doc:"only those about this run: an id, a piece of one, a name, or last"`
+	Run   string `query:"run" doc:"only those about this run: ID, part of an ID, name, or last"`
 	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }

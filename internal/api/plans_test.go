@@ -93,8 +93,8 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 	b.Apply(apitest.YearEnd, "")
 	for query, detail := range map[string]string{
 		"endpoint=echo&plan_ref=year-end":                     "one of endpoint, plan (in YAML) and plan_ref",
-		"plan_ref=year-end@x":                                 `plan_ref: "x" is no version`,
-		"plan_ref=year-end@0":                                 `plan_ref: "0" is no version`,
+		"plan_ref=year-end@x":                                 `plan_ref: invalid version "x"`,
+		"plan_ref=year-end@0":                                 `plan_ref: invalid version "0"`,
 		"plan_ref=year+end":                                   `plan_ref: "year end"`,
 		"plan_ref=year-end&chunk=many":                        "chunk: want a whole number like 500, or auto",
 		"plan_ref=year-end&chunk=1&chunk=2":                   "chunk: it is given twice",

@@ -205,7 +205,7 @@ func (s *adminRoutes) runRetention(ctx context.Context, in *runRetentionInput) (
 // EraseSettings says which key to erase.
 type EraseSettings struct {
 	Key    string `json:"key" minLength:"1" doc:"the key of items and of operations of collectors"`
-	Run    string `json:"run,omitempty" doc:"out of this run only: an id, a piece of one, a name, or last"`
+	Run    string `json:"run,omitempty" doc:"out of this run only: ID, part of an ID, name, or last"`
 	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be erased"`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log; do not name the key in it"`
 }
@@ -213,7 +213,7 @@ type EraseSettings struct {
 // ErasedKey is what was, or would be, erased of a key.
 type ErasedKey struct {
 	DryRun    bool              `json:"dry_run" doc:"nothing was changed"`
-	Marker    string            `json:"marker" doc:"stands where the key stood"`
+	Marker    string            `json:"marker" doc:"replaces the key"`
 	Runs      []workqueue.RunID `json:"runs" nullable:"false" doc:"that had the key"`
 	Erased    erasure.Erased    `json:"erased"`
 	Unreached []string          `json:"unreached" nullable:"false" doc:"what erasure does not reach, human-readable"`

@@ -239,7 +239,7 @@ func (s *scheduleRoutes) checkScheduleItems(
 		_, err = s.config.Connections.Source(items.SQL.Source)
 	}
 	if err != nil {
-		return []string{fmt.Sprintf("items: as things are, the run of %s could not be started: %s",
+		return []string{fmt.Sprintf("items: the run of %s would fail: %s",
 			due.UTC().Format(time.RFC3339), err)}, nil
 	}
 	return nil, nil

@@ -77,7 +77,7 @@ func (s *adminRoutes) registerAudit(api huma.API) {
 }
 
 type auditInput struct {
-	Run    string    `query:"run" doc:"only what is about this run: an id, a piece of one, a name, or last"`
+	Run    string    `query:"run" doc:"only what is about this run: ID, part of an ID, name, or last"`
 	Actor  string    `query:"actor" maxLength:"200" doc:"only what this one did; tranche is what nodes did by themselves"`
 	Action string    `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
 	Since  time.Time `query:"since" doc:"only what was done then or later"`

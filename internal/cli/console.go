@@ -5,6 +5,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -184,12 +185,16 @@ func (c *Console) Client() (*client.Client, error) {
 	}
 	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret),
 		client.WithEach(client.Raw(&c.Answer))}
+	flag := "--url: "
 	if c.CA != "" {
 		options = append(options, client.WithCA(c.CA))
+		if _, err := client.Authorities(c.CA); err != nil {
+			flag = "--ca: "
+		}
 	}
 	cl, err := client.New(c.URL, options...)
 	if err != nil {
-		return nil, &usageError{"--url, --ca: " + err.Error()}
+		return nil, &usageError{flag + err.Error()}
 	}
 	return cl, nil
 }
@@ -238,7 +243,7 @@ func (f *TokenFlags) secret(term *Console) (string, error) {
 		from = "--token-file " + f.TokenFile
 		text, err := readTokenFile(f.TokenFile, term)
 		if err != nil {
-			return "", &usageError{"--token-file: " + err.Error()}
+			return "", &usageError{fmt.Sprintf("%s: %v", from, cmp.Or(errors.Unwrap(err), err))}
 		}
 		if secret = strings.TrimSpace(text); secret == "" {
 			return "", &usageError{from + " is empty; it must hold a token, like " + access.Prefix + "…"}

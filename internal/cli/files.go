@@ -272,8 +272,8 @@ type RowFlags struct {
 	Header    bool     `default:"true" negatable:"" help:"CSV begins with the names of its columns (${default})."`
 	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
 	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
-	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
-	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+	Rename    []string `help:"Another name for a column or field; repeatable." placeholder:"OLD=NEW"`
+	Types     []string `help:"What a field becomes: number, text, bool or json; repeatable." placeholder:"FIELD=TYPE"`
 }
 
 // HeaderParam is --no-header as a query parameter; empty by default.

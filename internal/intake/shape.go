@@ -126,32 +126,53 @@ func (s *shaper) called(name string) string {
 func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
 	objects := r.format == NDJSON || r.format == Stream
 	if end {
-		return s.missing()
+		return s.missing(nil)
 	}
-	if err := s.row(r, item); err != nil {
-		return err
+	bad := s.row(r, item)
+	if !objects { // every row has all columns
+		bad = cmp.Or(s.missing(item.Payload), bad)
 	}
-	if !objects {
-		return s.missing()
+	if bad == nil {
+		item.Payload = append(item.Payload[:0], s.out...)
 	}
-	return nil
+	return bad
 }
 
-func (s *shaper) missing() error {
+// missing names a configured field that no row had. text is a row with all columns, or nil.
+func (s *shaper) missing(text []byte) error {
 	if s.seen == len(s.fields) {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.fields)) {
-		if !s.fields[name].seen {
-			return &row.InputError{Reason: fmt.Sprintf("there is no column or field %s that could be kept, renamed or "+
-				"converted; columns and the left side of rename have the names of the input, types those of the payload",
-				row.Quote(name))}
+		if s.fields[name].seen {
+			continue
 		}
+		setting := "types"
+		if to, renamed := s.cfg.Rename[name]; renamed {
+			setting = "rename " + name + "=" + to
+		} else if slices.Contains(s.cfg.Columns, name) {
+			setting = "columns"
+		}
+		reason := fmt.Sprintf("%s: no column or field %s", setting, row.Quote(name))
+		if names := fieldNames(text); len(names) > 0 {
+			reason += "; there are: " + strings.Join(names, ", ")
+		}
+		return &row.InputError{Reason: reason}
 	}
 	return nil
 }
 
-func (s *shaper) row(r *Reader, item *row.Item) error {
+// fieldNames returns the first fields of a payload.
+func fieldNames(text []byte) (names []string) {
+	for at := 1; at < len(text) && text[at] == '"' && len(names) < 30; {
+		after := itemschema.ValueEnd(text, at)
+		names = append(names, string(text[at+1:after-1]))
+		at = itemschema.ValueEnd(text, after+1) + 1
+	}
+	return names
+}
+
+func (s *shaper) row(r *Reader, item *row.Item) (bad error) {
 	text := item.Payload
 	s.out = append(s.out[:0], '{')
 	for at := 1; at < len(text) && text[at] == '"'; {
@@ -161,14 +182,13 @@ func (s *shaper) row(r *Reader, item *row.Item) error {
 		if err != nil {
 			return r.wrong(item, string(text[at:after]), err.Error())
 		}
-		if err := s.add(f, text[at:after], text[after+1:end]); err != nil {
-			return r.wrong(item, f.called, err.Error())
+		if err := s.add(f, text[at:after], text[after+1:end]); err != nil && bad == nil {
+			bad = r.wrong(item, f.called, err.Error()) // the rest may be missing, which is the cause
 		}
 		at = end + 1
 	}
 	s.out = append(s.out, '}')
-	item.Payload = append(item.Payload[:0], s.out...)
-	return nil
+	return bad
 }
 
 func (s *shaper) add(f *shaped, name, value []byte) (err error) {

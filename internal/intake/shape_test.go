@@ -79,9 +79,11 @@ func TestShapes(t *testing.T) {
 		"own names":    {"7,Ann\n8,Bo\n", intake.Config{NoHeader: true, Columns: []string{"nr", "id"}}, `1 Ann {"nr":"7","id":"Ann"}` + "\n" + `2 Bo {"nr":"8","id":"Bo"}`},
 		"first field":  {`{"acct":"A","x":1}`, intake.Config{}, `1 A {"acct":"A","x":1}`},
 
-		"no such column":   {csv, intake.Config{Columns: []string{"nme"}}, `! there is no column or field "nme"`},
-		"never there":      {json, intake.Config{Rename: map[string]string{"y": "z"}}, `! there is no column or field "y"`},
+		"no such column":   {csv, intake.Config{Columns: []string{"nme"}}, `! columns: no column or field "nme"; there are: nr, name, n, ok, doc`},
+		"never there":      {json, intake.Config{Rename: map[string]string{"y": "z"}}, `! rename y=z: no column or field "y"`},
 		"collision":        {csv, intake.Config{Rename: map[string]string{"nr": "name"}}, `! line 2, field "name": "nr" is renamed to this name`},
+		"rename of none":   {csv, intake.Config{Rename: map[string]string{"nme": "name"}}, `! rename nme=name: no column or field "nme"; there are: nr, name`},
+		"no such type":     {csv, intake.Config{Types: map[string]string{"nn": "number"}}, `! types: no column or field "nn"; there are: nr, name`},
 		"no number":        {"id,n\n1,007\n", intake.Config{Types: map[string]string{"n": "number"}}, `! line 2, field "n": "007" is not written as a number`},
 		"no truth":         {"id,n\n1,maybe\n", intake.Config{Types: map[string]string{"n": "bool"}}, `! line 2, field "n": "maybe" is neither true nor false`},
 		"no JSON":          {"id,n\n1,{\n", intake.Config{Types: map[string]string{"n": "json"}}, `! line 2, field "n": "{" is not JSON`},

@@ -191,7 +191,7 @@ type AcceptSettings struct {
 	// DryRun change nothing, and say what would be done
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Reason why; needed, but to withdraw
+	// Reason why; required unless it withdraws
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -1485,7 +1485,7 @@ type EraseSettings struct {
 	// Key the key of items and of operations of collectors
 	Key string `json:"key"`
 
-	// Run out of this run only: an id, a piece of one, a name, or last
+	// Run out of this run only: ID, part of an ID, name, or last
 	Run string `json:"run,omitempty"`
 
 	// DryRun change nothing, and say what would be erased
@@ -1525,7 +1525,7 @@ type ErasedKey struct {
 	// DryRun nothing was changed
 	DryRun bool `json:"dry_run"`
 
-	// Marker stands where the key stood
+	// Marker replaces the key
 	Marker string `json:"marker"`
 
 	// Runs that had the key
@@ -4746,7 +4746,7 @@ type ListAlertMessagesParams struct {
 }
 
 type ListAuditParams struct {
-	// Run only what is about this run: an id, a piece of one, a name, or last
+	// Run only what is about this run: ID, part of an ID, name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
 
 	// Actor only what this one did; tranche is what nodes did by themselves
@@ -4820,7 +4820,7 @@ type GetDeadLetterParams struct {
 }
 
 type WatchParams struct {
-	// Topic may stand more than once
+	// Topic repeatable
 	Topic []string `form:"topic" json:"topic"`
 }
 
@@ -4875,7 +4875,7 @@ type ListPlanVersionsParams struct {
 }
 
 type ListQuarantinedParams struct {
-	// Run only those about this run: an id, a piece of one, a name, or last
+	// Run only those about this run: ID, part of an ID, name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
 
 	// After the value of next of the page before
@@ -5059,7 +5059,7 @@ type StartRunParams struct {
 	// FromState which items: failed, missing, cancelled; absent: all these
 	FromState []string `form:"from_state,omitempty" json:"from_state,omitempty"`
 
-	// Param name=value; may stand more than once
+	// Param name=value; repeatable
 	Param []string `form:"param,omitempty" json:"param,omitempty"`
 
 	// Set a setting of one step, like compose.chunk=50; any number
@@ -5070,10 +5070,10 @@ type StartRunParams struct {
 }
 
 type CompareRunsParams struct {
-	// Against an earlier run: an id, a piece of one, or a name
+	// Against an earlier run: ID, part of an ID, or name
 	Against string `form:"against" json:"against"`
 
-	// Change only keys with this change; may stand more than once; absent: all
+	// Change only keys with this change; repeatable; absent: all
 	Change []string `form:"change,omitempty" json:"change,omitempty"`
 }
 
@@ -5124,7 +5124,7 @@ type WatchRunParams struct {
 	// Planes with the changes of items
 	Planes bool `form:"planes,omitempty" json:"planes,omitempty"`
 
-	// Step whose items; may stand more than once; absent or empty: over all steps
+	// Step whose items; repeatable; absent or empty: over all steps
 	Step []string `form:"step,omitempty" json:"step,omitempty"`
 }
 
@@ -5143,16 +5143,16 @@ type ExportRunParams struct {
 	// Raw CSV without the apostrophes that defuse formulas
 	Raw bool `form:"raw,omitempty" json:"raw,omitempty"`
 
-	// State done, failed or missing; may stand more than once; absent: all
+	// State done, failed or missing; repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// Key only items with this key; may stand more than once
+	// Key only items with this key; repeatable
 	Key []string `form:"key,omitempty" json:"key,omitempty"`
 
-	// Code only items that failed with this code; may stand more than once
+	// Code only items that failed with this code; repeatable
 	Code []string `form:"code,omitempty" json:"code,omitempty"`
 
-	// Group only items that failed with a message of this group; may stand more than once
+	// Group only items that failed with a message of this group; repeatable
 	Group []string `form:"group,omitempty" json:"group,omitempty"`
 
 	// Service only what it made: name, name@version, or with the instance
@@ -5225,7 +5225,7 @@ type ListItemsParams struct {
 	// Step its name; absent: the items over all steps
 	Step string `form:"step,omitempty" json:"step,omitempty"`
 
-	// State may stand more than once; absent: all
+	// State repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
 	// After an ordinal: only items behind it
@@ -5295,7 +5295,7 @@ type GetPlanesParams struct {
 }
 
 type ReportRunParams struct {
-	// Against an earlier run to compare with: an id, a piece of one, or a name
+	// Against an earlier run to compare with: ID, part of an ID, or name
 	Against string `form:"against,omitempty" json:"against,omitempty"`
 
 	// Before with against: compare what stands before this step
@@ -5306,7 +5306,7 @@ type ReportRunParams struct {
 }
 
 type ListSlicesParams struct {
-	// State may stand more than once; absent: all
+	// State repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
 	// After the id of a slice: only those behind it
@@ -6118,8 +6118,8 @@ func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) 
 
 // Accept: Accept failures.
 //
-// They stay failed and are shown as accepted, and the health is quiet about them. What is run again, or reset, is no
-// longer accepted. The body is 16 MiB at most; send more keys in several requests.
+// They stay failed and are shown as accepted, and health ignores them. What is run again, or reset, is no longer
+// accepted. The body is 16 MiB at most; send more keys in several requests.
 //
 // It is POST /runs/{run}/accept, for role operator.
 func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, options ...CallOption) (Accepted, error) {
@@ -6896,4 +6896,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 66810f23bc9abe583c4c8a58cc4f7bf3, is 545b42586b5b0f7feb79eae1524b5058e34a05ea26bd096b4c55fb99660ce414.
+// Of 6e08ed8fde7ac06d2a82dc908b1e0194, is ed9651de4f5119a7f6e093787d5a7df74776b0001a047fd48e1babdcc1fb3bfb.

@@ -79,7 +79,7 @@ func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.
 // with *, and steps beyond the field. It also explains what only other programs support.
 func checkFields(fields []string) error {
 	part := regexp.MustCompile(`^([*?]|[0-9]{1,4}(-[0-9]{1,4})?|[A-Za-z]{3}(-[A-Za-z]{3})?)(/[0-9]{1,4})?$`)
-	values := []int{60, 24, 31, 12, 7}
+	values, least, most := []int{60, 24, 31, 12, 7}, []int{0, 0, 1, 1, 0}, []int{59, 23, 31, 12, 7}
 	for i, name := range []string{"minute", "hour", "day-of-month", "month", "day-of-week"} {
 		for text := range strings.SplitSeq(fields[i], ",") {
 			if text == "" {
@@ -89,7 +89,12 @@ func checkFields(fields []string) error {
 				return fmt.Errorf("%s %q: want *, a number, a name like jan or mon, a range like 1-5, "+
 					"or one of these with a step like */15; L, W and # are not known", name, fields[i])
 			}
-			_, step, _ := strings.Cut(text, "/")
+			span, step, _ := strings.Cut(text, "/")
+			for number := range strings.SplitSeq(span, "-") {
+				if n, err := strconv.Atoi(number); err == nil && (n < least[i] || n > most[i]) {
+					return fmt.Errorf("%s %q: want %d to %d", name, fields[i], least[i], most[i])
+				}
+			}
 			if n, _ := strconv.Atoi(step); n > values[i] {
 				return fmt.Errorf("%s %q: the step is %d, and the field has %d values; give a step of at most that, or "+
 					"every: with an interval", name, fields[i], n, values[i])

@@ -94,7 +94,7 @@ func (s Store) approve(ctx context.Context, c Control) (items int64, err error) 
 func (r *RunHold) mayApprove() error {
 	switch {
 	case r.state != "running":
-		return &workqueue.StateError{Run: r.id, State: r.state, Op: "approve", Fix: "there is nothing to let go"}
+		return &workqueue.StateError{Run: r.id, State: r.state, Op: "approve", Fix: "nothing waits for approval"}
 	case r.Canary == "sampling" && r.Hold != "":
 		return &workqueue.StateError{Run: r.id, State: "paused, and its canary has not ended", Op: "approve",
 			Fix: "resume it first with tranche run resume " + r.id.String() + ", and approve it after the sample ends"}

@@ -245,7 +245,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 		refused.Fix = fmt.Sprintf("start a run of them: tranche run start --from %s", c.Run)
 	case left == 0:
 		refused.State = "cancelled, and every item has its outcome"
-		refused.Fix = fmt.Sprintf("there is nothing to go on with; what failed can be carried on: tranche run start "+
+		refused.Fix = fmt.Sprintf("nothing to resume; what failed can be carried on: tranche run start "+
 			"--from %s", c.Run)
 	default:
 		return gen, left, nil

@@ -245,7 +245,7 @@ func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err
 		}
 		if r.state != "running" {
 			return &workqueue.StateError{Run: c.Run, State: r.state, Op: "approve step " + gate.Name,
-				Fix: "there is nothing to let go"}
+				Fix: "nothing waits for approval"}
 		}
 		if err := cmp.Or(gate.Refused(c.Actor), gate.notAsSeen(c.Seen)); err != nil {
 			return err

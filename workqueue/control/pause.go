@@ -247,7 +247,7 @@ func (c *Control) mayResume(r *RunHold) error {
 func (r *RunHold) mayResume() error {
 	switch {
 	case r.state != "loading" && r.state != "running":
-		return &workqueue.StateError{Run: r.id, State: r.state, Op: "resume", Fix: "there is nothing to go on with"}
+		return &workqueue.StateError{Run: r.id, State: r.state, Op: "resume", Fix: "nothing to resume"}
 	case r.Hold == "":
 		return &workqueue.StateError{Run: r.id, State: r.state + ", and not paused", Op: "resume",
 			Fix: "there is nothing to do"}

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -82,7 +83,10 @@ func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err err
 		out, err = setRun(ctx, tx, &c)
 		return err
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, workqueue.ErrNotFound): // it names the run
+		return RunChanged{}, err
+	case err != nil:
 		return RunChanged{}, fmt.Errorf("set run %s: %w", c.Run, err)
 	}
 	return out, nil

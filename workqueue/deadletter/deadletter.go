@@ -171,7 +171,7 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 	}
 	switch len(ids) {
 	case 0:
-		return workqueue.LetterID{}, fmt.Errorf("no dead letter has the id or a piece of an id %q: %w", ref,
+		return workqueue.LetterID{}, fmt.Errorf("no dead letter has ID %q: %w", ref,
 			workqueue.ErrNotFound)
 	case 1:
 		return ids[0], nil

@@ -93,12 +93,12 @@ func (e *UnderWayError) Error() string {
 	for _, op := range e.Operations[:min(len(e.Operations), 3)] {
 		name, id, _ := strings.Cut(op, " ")
 		why = append(why, fmt.Sprintf("collector %s has an operation of it to flush; wait for it, or drop it: tranche "+
-			"collector ops drop %s %s --waiting", name, name, id))
+			"collector drop %s %s --waiting", name, name, id))
 	}
 	if more := len(e.Runs) + len(e.Params) + len(e.Operations) - len(why); more > 0 {
 		why = append(why, fmt.Sprintf("and %d more", more))
 	}
-	what := "nothing was erased, for something is still done with that key: "
+	what := "nothing was erased; the key is still in use: "
 	if e.Late {
 		what = "what there was is erased, but the key came in again meanwhile; erase it again later: "
 	}

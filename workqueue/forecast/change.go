@@ -58,8 +58,8 @@ func (n *Network) Apply(run int, change string) error {
 	}
 	step, setting, of := cutLast(what)
 	if _, known := accepted(setting); !known || setting == "priority" || !of && setting != "rate" {
-		return fmt.Errorf("change %q: no such setting; give STEP.in_flight, STEP.chunk, STEP.rate, STEP.budget, "+
-			"STEP.instances, rate, priority or without", change)
+		return fmt.Errorf("change %q: no setting %q; use STEP.in_flight, STEP.chunk, STEP.rate, STEP.budget, "+
+			"STEP.instances, rate, priority or without", change, setting)
 	}
 	if of && !slices.Contains(n.names(run), step) {
 		return fmt.Errorf("change %q: the run has no step %q; it has: %s", change, step, strings.Join(n.names(run), ", "))
@@ -72,6 +72,17 @@ func (n *Network) Apply(run int, change string) error {
 		if s := &n.Steps[i]; s.Run == run && (!of || s.Name == step) {
 			n.set(s, setting, number)
 		}
+	}
+	return nil
+}
+
+// CheckSet refuses a change that is not of a setting of a step or of its endpoint.
+func CheckSet(change string) error {
+	what, _, _ := strings.Cut(change, "=")
+	_, setting, of := cutLast(what)
+	if !of || !slices.Contains([]string{"in_flight", "chunk", "rate", "budget"}, setting) {
+		return fmt.Errorf("--set %s: no setting %q; use in_flight, chunk, rate or budget of a step, like send.chunk=50",
+			change, setting)
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 }
 
 func noToken(ref string) error {
-	return fmt.Errorf("no token has the id, the beginning of an id or the name %q: %w", ref, workqueue.ErrNotFound)
+	return fmt.Errorf("no token has ID or name %q: %w", ref, workqueue.ErrNotFound)
 }
 
 // ErrNoCredential is returned if no token or web session has a secret.

@@ -236,7 +236,7 @@ func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error)
 		if err := s.gone(ctx, strings.TrimSpace(ref)); err != nil {
 			return workqueue.RunID{}, err
 		}
-		return workqueue.RunID{}, fmt.Errorf("no run has the id, a piece of an id or the name %q: %w", ref,
+		return workqueue.RunID{}, fmt.Errorf("no run has ID or name %q: %w", ref,
 			workqueue.ErrNotFound)
 	}
 }

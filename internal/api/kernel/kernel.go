@@ -205,7 +205,7 @@ func Delete(id, path, summary, more string) huma.Operation {
 
 // RunPath is the run in an operation's path.
 type RunPath struct {
-	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`
+	Run string `path:"run" doc:"ID, part of an ID (4 digits or more), name, or last" example:"last"`
 
 	ID workqueue.RunID // set by Register
 }

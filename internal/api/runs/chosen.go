@@ -136,9 +136,9 @@ func (c *Chosen) selection(step string) redo.Selection {
 
 // EvidenceQuery is a selection in a query string.
 type EvidenceQuery struct {
-	Keys        []string  `query:"key,explode" doc:"only items with this key; may stand more than once"`
-	Codes       []string  `query:"code,explode" doc:"only items that failed with this code; may stand more than once"`
-	Groups      []string  `query:"group,explode" doc:"only items that failed with a message of this group; may stand more than once"` //nolint:lll // a tag
+	Keys        []string  `query:"key,explode" doc:"only items with this key; repeatable"`
+	Codes       []string  `query:"code,explode" doc:"only items that failed with this code; repeatable"`
+	Groups      []string  `query:"group,explode" doc:"only items that failed with a message of this group; repeatable"` //nolint:lll // a tag
 	Service     string    `query:"service" doc:"only what it made: name, name@version, or with the instance"`
 	Since       time.Time `query:"since" doc:"only what was recorded then or later"`
 	Until       time.Time `query:"until" doc:"only what was recorded before"`

@@ -177,7 +177,7 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 	change.Run, change.Actor = in.ID, in.Name
 	done, err := s.config.Controls.SetRun(ctx, change)
 	if err != nil {
-		return ChangedRun{}, kernel.Seen(err, "tranche run show "+change.Run.String())
+		return ChangedRun{}, err
 	}
 	out := ChangedRun{Run: change.Run, Step: done.Step, Before: done.Before, After: done.After,
 		Paused: pausedText(done.Hold, done.HoldDetail)}

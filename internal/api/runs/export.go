@@ -47,7 +47,7 @@ type exportInput struct {
 	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
-	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
+	State  []string `query:"state,explode" doc:"done, failed or missing; repeatable; absent: all"`
 	EvidenceQuery
 
 	With    []string `query:"with,explode" enum:"payload" doc:"payload: what items carry, too"`

@@ -30,7 +30,7 @@ const maxViews = 32
 type runEventsInput struct {
 	kernel.RunPath
 	Planes bool     `query:"planes" doc:"with the changes of items"`
-	Step   []string `query:"step,explode" doc:"whose items; may stand more than once; absent or empty: over all steps"`
+	Step   []string `query:"step,explode" doc:"whose items; repeatable; absent or empty: over all steps"`
 	Last   string   `header:"Last-Event-ID" doc:"of the last event that was seen, to go on there"`
 }
 
@@ -159,7 +159,7 @@ type HealthTopic struct {
 }
 
 type topicsInput struct {
-	Topic []string `query:"topic,explode" enum:"runs,health" required:"true" doc:"may stand more than once"`
+	Topic []string `query:"topic,explode" enum:"runs,health" required:"true" doc:"repeatable"`
 }
 
 func (s *Routes) registerTopics(api huma.API) {

@@ -60,7 +60,7 @@ func (s exports) registerReport(api huma.API) {
 
 type reportInput struct {
 	kernel.RunPath
-	Against string `query:"against" doc:"an earlier run to compare with: an id, a piece of one, or a name"`
+	Against string `query:"against" doc:"an earlier run to compare with: ID, part of an ID, or name"`
 	Before  string `query:"before" maxLength:"64" doc:"with against: compare what stands before this step"`
 	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
 }
@@ -107,8 +107,8 @@ func (s exports) against(ctx context.Context, here, there workqueue.RunID, in *r
 
 type compareInput struct {
 	kernel.RunPath
-	Against string   `query:"against" required:"true" doc:"an earlier run: an id, a piece of one, or a name"`
-	Change  []string `query:"change,explode" doc:"only keys with this change; may stand more than once; absent: all"`
+	Against string   `query:"against" required:"true" doc:"an earlier run: ID, part of an ID, or name"`
+	Change  []string `query:"change,explode" doc:"only keys with this change; repeatable; absent: all"`
 }
 
 func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {

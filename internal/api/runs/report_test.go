@@ -170,7 +170,7 @@ func TestRunsAreFound(t *testing.T) {
 	b.Refused(422, "UTF-8", http.MethodGet, at+"q=%ff", nil)
 	b.Refused(422, "at most", http.MethodGet, at+"q="+strings.Repeat("a+", 11), nil)
 	b.Refused(422, "at most", http.MethodGet, at+"q="+strings.Repeat("a", 201), nil)
-	b.Refused(422, "no version", http.MethodGet, at+"plan=echo@x", nil)
+	b.Refused(422, "invalid version", http.MethodGet, at+"plan=echo@x", nil)
 	b.Refused(422, "earlier time first", http.MethodGet, at+"since=2020-01-02T00:00:00Z&until=2020-01-01T00:00:00Z", nil)
 	b.Refused(422, "", http.MethodGet, at+"since=yesterday", nil)
 }

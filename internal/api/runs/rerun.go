@@ -172,7 +172,7 @@ type AcceptSettings struct {
 
 	Withdraw bool   `json:"withdraw,omitempty" doc:"no longer accept them"`
 	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
-	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; needed, but to withdraw"`
+	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; required unless it withdraws"`
 }
 
 // Accepted is the result of accepting or withdrawing, also of a dry run.
@@ -186,7 +186,7 @@ type Accepted struct {
 func (s changes) registerAccept(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
 		"Accept failures",
-		"They stay failed and are shown as accepted, and the health is quiet about them. What is run again, "+
+		"They stay failed and are shown as accepted, and health ignores them. What is run again, "+
 			"or reset, is no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
 		s.accept)
 }

@@ -210,7 +210,7 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
 		version, err := strconv.Atoi(number)
 		if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-			return filter, kernel.BadInput(fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
+			return filter, kernel.BadInput(fmt.Sprintf("plan: invalid version %q; want 1 or more, for example %s@1",
 				kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
 		}
 		filter.Plan, filter.Version = name, version
@@ -324,7 +324,7 @@ type itemsInput struct {
 	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
 	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
 	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
-	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"may stand more than once; absent: all"` //nolint:lll // a tag
+	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"repeatable; absent: all"` //nolint:lll // a tag
 	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items behind it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
@@ -359,7 +359,7 @@ func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRo
 
 type slicesInput struct {
 	kernel.RunPath
-	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"may stand more than once; absent: all"`
+	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"repeatable; absent: all"`
 	After string   `query:"after" doc:"the id of a slice: only those behind it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }

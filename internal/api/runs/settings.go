@@ -51,7 +51,7 @@ type StartSettings struct {
 // StartQuery is RunSettings in the query of a start.
 type StartQuery struct {
 	StartSettings
-	Param []string `query:"param,explode" doc:"name=value; may stand more than once"`
+	Param []string `query:"param,explode" doc:"name=value; repeatable"`
 	Set   []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
 }
 
@@ -242,7 +242,7 @@ func ParsePlanRef(ref string) (name string, version int, err error) {
 	}
 	version, err = strconv.Atoi(number)
 	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-		return "", 0, kernel.BadInput(fmt.Sprintf("plan_ref: %q is no version; versions count from 1, like %s@1",
+		return "", 0, kernel.BadInput(fmt.Sprintf("plan_ref: invalid version %q; want 1 or more, for example %s@1",
 			kernel.Cut(number, kernel.MaxEchoed), name))
 	}
 	return name, version, nil

@@ -18,7 +18,7 @@ type Commands struct {
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
 	DLQ         deadLetterCommands `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
-	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
+	Quarantine  quarantineCommands `cmd:"" help:"List and show unreadable messages."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
 	Erase       eraseCommand       `cmd:"" help:"Erase what is kept of a person's key."`

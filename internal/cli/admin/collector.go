@@ -318,7 +318,7 @@ func opText(o *client.OpView, room int) string {
 type opChoice struct {
 	documentName
 	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
-	Key  []string `sep:"none" help:"Those of this key; may stand more than once." placeholder:"KEY"`
+	Key  []string `sep:"none" help:"Those of this key; repeatable." placeholder:"KEY"`
 	Code string   `help:"Those whose last error had this code." placeholder:"CODE"`
 	All  bool     `help:"All of them."`
 }

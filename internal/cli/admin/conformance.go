@@ -20,7 +20,7 @@ type conformanceCommand struct {
 	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
 	Level    string   `enum:"must,should,may" default:"should" help:"What must pass: must (others' work depends on it), should (users notice), or may." placeholder:"LEVEL"`
 	Record   string   `help:"Keep what suite and service say to each other, as JSON lines, in this new file." placeholder:"FILE"`
-	Only     []string `help:"Run this check only; may be repeated." placeholder:"CHECK"`
+	Only     []string `help:"Run this check only; repeatable." placeholder:"CHECK"`
 	List     bool     `help:"List the checks and end."`
 	Command  []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -29,7 +30,7 @@ import (
 
 type doctorCommand struct {
 	Database          string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
-	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
+	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 }
 
 func (d *doctorCommand) Run(ctx context.Context, term *cli.Console) error {
@@ -97,7 +98,7 @@ func reportText(r *doctor.Report) string {
 type migrateCommand struct {
 	Database string   `required:"" env:"TRANCHE_DATABASE" help:"The database to bring up to date, as the owner of its schema." placeholder:"URL"`
 	DryRun   bool     `help:"Say what would be applied."`
-	Grant    []string `help:"Then let this role serve, without a right to change the schema or the audit log. Again after each migration; may be repeated." placeholder:"ROLE"`
+	Grant    []string `help:"Then let this role serve, without a right to change the schema or the audit log. Again after each migration; repeatable." placeholder:"ROLE"`
 }
 
 func (m *migrateCommand) Run(ctx context.Context, term *cli.Console) error {
@@ -118,6 +119,9 @@ func (m *migrateCommand) Run(ctx context.Context, term *cli.Console) error {
 	var notes []string
 	if err == nil && (!m.DryRun || len(files) == 0) {
 		notes, err = migrations.Notes(ctx, m.Database, m.Grant...)
+	}
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" && dial.Addr != nil {
+		return fmt.Errorf("migrate: no PostgreSQL answers at %s: %w; check --database", dial.Addr, dial.Err)
 	}
 	if err != nil {
 		return err
@@ -152,7 +156,7 @@ func noNil(all []string) []string { return append([]string{}, all...) }
 type tokenCommands struct {
 	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
 	List   tokenList   `cmd:"" help:"List tokens, newest first."`
-	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
+	Revoke tokenRevoke `cmd:"" help:"Revoke a token; refused everywhere within 5 s."`
 }
 
 // tokenPlace is where tokens and sessions are stored. The first token cannot be created through an API that requires
@@ -160,7 +164,7 @@ type tokenCommands struct {
 type tokenPlace struct {
 	Database          string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
 	DataDir           string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
-	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
+	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 }
 
 type tokenKeeper interface {
@@ -252,9 +256,9 @@ func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.
 }
 
 type tokenCreate struct {
-	Name      string        `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
-	Role      string        `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
-	ExpiresIn time.Duration `help:"How long it is good for, like 720h; until it is revoked, unless given." placeholder:"TIME"`
+	Name      string     `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
+	Role      string     `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
+	ExpiresIn daysOrTime `help:"How long it is good for, like 30d or 12h; by default until it is revoked." placeholder:"TIME"`
 	tokenPlace
 }
 
@@ -263,7 +267,7 @@ func (t *tokenCreate) Validate() error {
 		return err
 	}
 	if t.ExpiresIn != 0 {
-		return api.CheckTokenLife(t.ExpiresIn)
+		return api.CheckTokenLife(time.Duration(t.ExpiresIn))
 	}
 	return nil
 }
@@ -272,7 +276,7 @@ func (t *tokenCreate) Validate() error {
 func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role)}
 	if t.ExpiresIn != 0 {
-		set.ExpiresIn = t.ExpiresIn.String()
+		set.ExpiresIn = time.Duration(t.ExpiresIn).String()
 	}
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
 		return cli.Say(term, func(made *client.CreatedToken) string {
@@ -302,7 +306,7 @@ func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
 }
 
 type tokenRevoke struct {
-	Token string `arg:"" help:"An id, the beginning of one, or the name of the only such token."`
+	Token string `arg:"" help:"ID, its beginning, or the name of the only such token."`
 	tokenPlace
 }
 

@@ -37,7 +37,7 @@ func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
-	ID   string `arg:"" name:"dead-letter" help:"An id, or a piece of one."`
+	ID   string `arg:"" name:"dead-letter" help:"ID, or part of one."`
 	Full bool   `help:"All of the body, however large."`
 }
 
@@ -131,7 +131,7 @@ func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 type quarantineList struct{ quarantinePage }
 
 type quarantinePage struct {
-	Run   string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Run   string `name:"run" help:"Only those about this run: ID, part of an ID, name, or last." placeholder:"RUN"`
 	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
 	Limit int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }

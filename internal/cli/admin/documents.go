@@ -41,7 +41,7 @@ func (a *applyDocument[K]) Run(ctx context.Context, term *cli.Console, cl *clien
 		func(name string, text io.Reader) (client.AppliedDocument, error) {
 			return d.apply(ctx, cl, name, text)
 		})
-	term.Notes(applied.Warnings)
+	term.Warn(applied.Warnings)
 	return cli.Say(term, d.appliedText)(applied, err)
 }
 

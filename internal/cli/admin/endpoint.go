@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
@@ -33,8 +34,8 @@ type deadLetterCommands struct {
 }
 
 type quarantineCommands struct {
-	List quarantineList `cmd:"" help:"List messages that could not be taken, newest first."`
-	Show quarantineShow `cmd:"" help:"Show a message that could not be taken: why, its headers and its body."`
+	List quarantineList `cmd:"" help:"List unreadable messages, newest first."`
+	Show quarantineShow `cmd:"" help:"Show an unreadable message: why, its headers and its body."`
 }
 
 type endpointsList struct{}
@@ -234,7 +235,7 @@ func learnedText(p *client.PaceView) string {
 		rate = "takes " + cli.Rate(*p.Rate)
 	}
 	capped := p.ChunkCap != nil && p.ChunkCapUntil != nil
-	return cli.Join(", ", cli.Text("%v requests out, %v are good", p.RequestsOut, p.InFlight), rate,
+	return cli.Join(", ", cli.Text("%v requests in flight, up to %v allowed", p.RequestsOut, p.InFlight), rate,
 		cli.If(p.Chunk != nil, "chunks of %v do best", p.Chunk),
 		cli.If(capped, "chunks over %v fail (until %v)", p.ChunkCap, p.ChunkCapUntil))
 }
@@ -284,9 +285,31 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	if e.Breaker != "" {
 		set.Breaker = &e.Breaker
 	}
+	done, err := cl.SetEndpoint(ctx, e.Name, set)
+	if list, failed := cl.ListEndpoints(ctx); err == nil && failed == nil {
+		e.warnIfUnknown(term, list.Endpoints)
+	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		return cli.Text("endpoint %v: %v", e.Name, e.told(set))
-	})(cl.SetEndpoint(ctx, e.Name, set))
+	})(done, err)
+}
+
+// warnIfUnknown warns of a name that may be misspelt.
+func (e *endpointsSet) warnIfUnknown(term *cli.Console, list []client.Endpoint) {
+	var known []string
+	for i := range list {
+		if one := &list[i]; len(one.Listeners)+len(one.Nodes) > 0 || one.Runs > 0 {
+			known = append(known, one.Name)
+		}
+	}
+	if slices.Contains(known, e.Name) {
+		return
+	}
+	if near := strictyaml.Nearest(e.Name, known); len(near) > 0 {
+		known = near
+	}
+	term.Warn([]string{fmt.Sprintf("no service listens on %s and no run uses it", e.Name) +
+		cli.If(len(known) > 0, "; known: %v", strings.Join(known, ", "))})
 }
 
 func (e *endpointsSet) told(set *client.EndpointSetting) string {

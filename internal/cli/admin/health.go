@@ -46,9 +46,9 @@ type conditionArgs struct {
 type healthMute struct {
 	conditionArgs
 
-	For        time.Duration `help:"For how long, like 8h." xor:"until" required:""`
+	For        time.Duration `help:"For how long, like 8h; or --until-worse." xor:"until" required:"" placeholder:"TIME"`
 	UntilWorse bool          `help:"Until it gets worse." xor:"until" required:""`
-	Reason     string        `help:"Why, for other operators." required:""`
+	Reason     string        `help:"Why, for other operators." required:"" placeholder:"TEXT"`
 }
 
 func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -308,7 +308,7 @@ func nodeRuns(runs []client.NodeRun) string {
 type auditCommand struct{ auditPage }
 
 type auditPage struct {
-	Run    string    `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Run    string    `name:"run" help:"Only what is about this run: ID, part of an ID, name, or last." placeholder:"RUN"`
 	Actor  string    `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
 	Action string    `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
 	Since  time.Time `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`

@@ -125,7 +125,7 @@ func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 
 type eraseCommand struct {
 	Key    string `required:"" help:"The key of items, and of operations of collectors." placeholder:"KEY"`
-	Of     string `name:"run" help:"Out of this run only: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	Of     string `name:"run" help:"Out of this run only: ID, part of an ID, name, or last." placeholder:"RUN"`
 	Reason string `help:"Why, for the audit log; do not name the key in it." placeholder:"TEXT"`
 	DryRun bool   `help:"Change nothing; say what would be erased."`
 	Yes    bool   `short:"y" help:"Erase; without it only what would be erased is said."`
@@ -134,15 +134,22 @@ type eraseCommand struct {
 // Run erases only with --yes, because it is irreversible.
 func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
-	err := cli.Say(term, erasedText)(cl.Erase(ctx, set))
-	if err == nil && set.DryRun && !e.DryRun {
+	found, err := cl.Erase(ctx, set)
+	err = cli.Say(term, erasedText)(found, err)
+	switch {
+	case err != nil:
+		return err
+	case found.Erased == client.Erased{}:
+		return fmt.Errorf("nothing was erased: no run, operation, dead letter or message has the key %q; check its spelling",
+			e.Key)
+	case set.DryRun && !e.DryRun:
 		return cli.Usage("nothing was erased: it cannot be brought back, so say --yes")
 	}
-	return err
+	return nil
 }
 
 func erasedText(d *client.ErasedKey) string {
-	text, end := "erased", d.Marker+" stands where the key stood\n"
+	text, end := "erased", "the key is now "+d.Marker+"\n"
 	if d.DryRun {
 		text, end = "dry run, would be erased", "nothing was changed\n"
 	}

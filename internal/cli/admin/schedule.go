@@ -107,7 +107,7 @@ type schedulePreview struct {
 
 func (p *schedulePreview) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	times, err := p.times(ctx, cl, term)
-	term.Notes(times.Warnings)
+	term.Warn(times.Warnings)
 	return cli.Print(term, timesText)(times, err)
 }
 

@@ -105,8 +105,8 @@ func (s *simulateCommand) network(
 			st.Ready, st.Held = float64(plan.Canary), items-float64(plan.Canary)
 		}
 		if step.InFlightAuto {
-			out.Supposed = append(out.Supposed, fmt.Sprintf("step %s: nodes find %d requests in flight, the most they may",
-				step.Name, step.InFlight))
+			out.Supposed = append(out.Supposed, fmt.Sprintf("step %s: assumed at its maximum, %s requests in flight",
+				step.Name, cli.Count(int64(step.InFlight))))
 		}
 		if step.Approval != "" {
 			out.Supposed = append(out.Supposed, fmt.Sprintf("step %s is approved immediately", step.Name))
@@ -131,11 +131,11 @@ func (s *simulateCommand) network(
 
 func (s *simulateCommand) apply(n *forecast.Network) error {
 	for _, change := range s.Set {
-		if name, _, _ := strings.Cut(change, "="); strings.HasSuffix(name, ".instances") || !strings.Contains(name, ".") {
-			return cli.Usage(fmt.Sprintf("--set %s: want in_flight, chunk, rate or budget of a step", change))
+		if err := forecast.CheckSet(change); err != nil {
+			return cli.Usage(err.Error())
 		}
 		if err := n.Apply(0, change); err != nil {
-			return cli.Usage("--set: " + err.Error())
+			return cli.Usage(strings.Replace(err.Error(), fmt.Sprintf("change %q:", change), "--set "+change+":", 1))
 		}
 	}
 	return nil
@@ -169,8 +169,10 @@ func (s *simulateCommand) costs(ctx context.Context, cl *client.Client, n *forec
 	}
 	for i := range n.Steps {
 		if st := &n.Steps[i]; !st.Cost.Known() {
-			return cli.Usage(fmt.Sprintf("step %s: the latency of its requests is unknown; give --latency %s=200ms, of a "+
-				"request of %.0f items, or --profile RUN, an earlier run with that step", st.Name, st.Name, st.Cost.Chunk))
+			why := cmp.Or(cli.If(s.Profile != "", "--profile %v: the run has no requests of step %v", s.Profile, st.Name),
+				"step "+st.Name+": the latency of its requests is unknown")
+			return cli.Usage(fmt.Sprintf("%s; give --latency %s=200ms, of a request of %.0f items, or --profile RUN, an "+
+				"earlier run with that step", why, st.Name, st.Cost.Chunk))
 		}
 	}
 	return nil
@@ -315,7 +317,7 @@ func simulationText(s *simulation, room int) string {
 	for _, what := range s.Supposed {
 		supposed.Row("supposed", what)
 	}
-	return strings.TrimRight(t.String()+"\n"+steps.String()+"\n"+chart.String()+"\n"+supposed.String(), "\n")
+	return strings.TrimRight(t.String()+"\n"+steps.String()+"\n"+chart.String()+"\n"+supposed.String(), "\n") + "\n"
 }
 
 func clockOf(t time.Time) string { return t.Local().Format("Jan 2 15:04:05") }

@@ -26,14 +26,14 @@ func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client
 }
 
 type streamsSet struct {
-	Replicas      *int      `type:"limit" off:"auto" like:"1, 3 or 5" help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
-	WorkMaxBytes  *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for requests, or default." placeholder:"SIZE"`
-	ReplyMaxBytes *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for replies, or default." placeholder:"SIZE"`
-	EventMaxBytes *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for events, or default." placeholder:"SIZE"`
-	StageMaxBytes *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
-	FlowMaxBytes  *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
-	DeadMaxBytes  *size     `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
-	EventAge      *eventAge `type:"limit" off:"default" like:"a time like 168h or 14d" help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
+	Replicas      *int        `type:"limit" off:"auto" like:"1, 3 or 5" help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
+	WorkMaxBytes  *size       `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for requests, or default." placeholder:"SIZE"`
+	ReplyMaxBytes *size       `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for replies, or default." placeholder:"SIZE"`
+	EventMaxBytes *size       `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for events, or default." placeholder:"SIZE"`
+	StageMaxBytes *size       `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
+	FlowMaxBytes  *size       `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
+	DeadMaxBytes  *size       `type:"limit" off:"default" like:"a size like 2GiB" help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
+	EventAge      *daysOrTime `type:"limit" off:"default" like:"a time like 168h or 14d" help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
 }
 
 func (s *streamsSet) Validate() error {
@@ -53,18 +53,20 @@ func (s *size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// eventAge is a duration, or a number of days.
-type eventAge time.Duration
+// daysOrTime is a duration, or a number of days.
+type daysOrTime time.Duration
 
-func (a *eventAge) UnmarshalText(text []byte) error {
+func (a *daysOrTime) UnmarshalText(text []byte) error {
 	days, ok := strings.CutSuffix(string(text), "d")
 	if n, err := strconv.ParseUint(days, 10, 16); ok && err == nil {
-		*a = eventAge(time.Duration(n) * 24 * time.Hour)
+		*a = daysOrTime(time.Duration(n) * 24 * time.Hour)
 		return nil
 	}
 	age, err := time.ParseDuration(string(text))
-	*a = eventAge(age)
-	return err
+	if *a = daysOrTime(age); err != nil {
+		return fmt.Errorf("invalid time %q; use 12h or 30d", text)
+	}
+	return nil
 }
 
 func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -121,11 +123,11 @@ func streamsText(s *client.Streams, room int) string {
 }
 
 type natsCommands struct {
-	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server: who may say what."`
+	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server, with permissions per role."`
 }
 
 type natsConfig struct {
-	Service  []string `sep:"none" help:"A service and the endpoints that it serves; may be repeated, as all of these." placeholder:"NAME=ENDPOINT,…"`
+	Service  []string `sep:"none" help:"A service and the endpoints that it serves; repeatable, as all of these." placeholder:"NAME=ENDPOINT,…"`
 	Caller   []string `sep:"none" help:"Callers of endpoints (all endpoints by default). Of a service: what its flows and handlers call." placeholder:"NAME[=ENDPOINT,…]"`
 	Producer []string `sep:"none" help:"Who adds to collectors." placeholder:"NAME=COLLECTOR,…"`
 	Tracker  []string `help:"Who uses the tracker service." placeholder:"NAME"`

@@ -104,13 +104,13 @@ type trackerSeal struct{ batchID }
 func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(sealed *client.BatchSealed) string {
 		if sealed.Completed {
-			return cli.Text("batch %v sealed, and complete by that", sealed.Batch)
+			return cli.Text("batch %v sealed; it is now complete", sealed.Batch)
 		}
 		b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
 		if err == nil && b.CompletedAt != nil { // before or meanwhile
 			return cli.Text("batch %v is complete, since %v", sealed.Batch, b.CompletedAt)
 		}
-		return cli.Text("batch %[1]v is sealed, and not complete by that; see how it stands with: tranche tracker show %[1]v",
+		return cli.Text("batch %[1]v sealed; items are still pending: tranche tracker show %[1]v",
 			sealed.Batch)
 	})(cl.SealTracker(ctx, s.Batch))
 }

@@ -15,10 +15,10 @@ import (
 )
 
 type itemChoice struct {
-	Key   []string `json:"keys" xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
+	Key   []string `json:"keys" xor:"which" sep:"none" help:"This item; repeatable." placeholder:"K"`
 	Keys  string   `json:"-" xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
-	Code  []string `json:"codes" xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
-	Group []string `json:"groups" xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+	Code  []string `json:"codes" xor:"which" sep:"none" help:"Items that failed with this code; repeatable." placeholder:"C"`
+	Group []string `json:"groups" xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; repeatable." placeholder:"G"`
 }
 
 type evidence struct {
@@ -37,7 +37,7 @@ type chosen struct {
 }
 
 type failedAt struct {
-	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
+	FailedAt string `help:"With --code or --group: items that failed at this step; --step recomputes the part they were given." placeholder:"STEP"`
 }
 
 func (c *chosen) none() bool {
@@ -165,7 +165,7 @@ type runAccept struct {
 	chosen
 	Step     string `help:"Failures of this step; without it, of every step." placeholder:"NAME"`
 	Withdraw bool   `help:"No longer accept them."`
-	Reason   string `help:"Why; needed, but to withdraw." placeholder:"TEXT"`
+	Reason   string `help:"Why; required unless --withdraw." placeholder:"TEXT"`
 	DryRun   bool   `help:"Change nothing; say what would be done."`
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 type whichRuns struct {
-	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Ref    string `arg:"" optional:"" name:"run" help:"ID, part of an ID, name, or last."`
 	All    bool   `help:"Every run that is in progress."`
 	Reason string `help:"Why, shown with the run and in the audit log." placeholder:"TEXT"`
 }
@@ -133,9 +133,9 @@ func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 
 type runApprove struct {
 	whichRuns
-	Step           string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
-	IfWaitingSince *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
-	DryRun         bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
+	Step           string    `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
+	IfWaitingSince time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
+	DryRun         bool      `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
 }
 
 func (r *runApprove) Validate() error {
@@ -145,7 +145,7 @@ func (r *runApprove) Validate() error {
 	switch {
 	case r.Step != "" && r.All:
 		return errors.New("--step is of one run; name it")
-	case r.IfWaitingSince != nil && r.Step == "":
+	case !r.IfWaitingSince.IsZero() && r.Step == "":
 		return errors.New("--if-waiting-since says how a step was looked at; name it by --step NAME")
 	case r.DryRun && r.Step == "":
 		return errors.New("--dry-run shows what waits at a step; name it by --step NAME")
@@ -158,8 +158,11 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return r.show(ctx, term, cl)
 	}
 	return r.do(ctx, term, cl.ApproveAllRuns, func() (client.Controlled, error) {
-		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step,
-			IfWaitingSince: r.IfWaitingSince})
+		set := client.ApproveSettings{Reason: r.Reason, Step: r.Step}
+		if !r.IfWaitingSince.IsZero() {
+			set.IfWaitingSince = &r.IfWaitingSince
+		}
+		return cl.ApproveRun(ctx, r.Ref, set)
 	}, func(done *client.Controlled) string {
 		switch {
 		case len(done.Runs) == 0:
@@ -303,7 +306,13 @@ func setText(done *client.ChangedRun) string {
 	for _, name := range slices.Sorted(maps.Keys(done.After)) {
 		t.Row("  "+strings.ReplaceAll(name, "_", " "), value(name, done.Before[name])+" → "+value(name, done.After[name]))
 	}
-	return cli.Text("run %v, step %v\n", done.Run, done.Step) + t.String() +
-		"requests that are sent from now on go by it; those that are out stay as they are" + cli.If(done.Paused != "",
-		"\nthe run stays paused %v\ngo on with: tranche run resume %v", done.Paused, done.Run)
+	ofRun := func(name string, _ any) bool { // and not of the step
+		return slices.Contains([]string{"priority", "max_failed", "done_by", "gentle"}, name)
+	}
+	settings := maps.Clone(done.After)
+	maps.DeleteFunc(settings, ofRun)
+	return cli.Join("\n", cli.Text("run %v%v", done.Run, cli.If(len(settings) > 0, ", step %v", done.Step)),
+		strings.TrimSuffix(t.String(), "\n"),
+		cli.If(len(settings) > 0, "applies to new requests; those in flight are unchanged"),
+		cli.If(done.Paused != "", "the run stays paused %v\ngo on with: tranche run resume %v", done.Paused, done.Run))
 }

@@ -32,7 +32,7 @@ type runExport struct {
 	runArg
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
-	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
+	State   []string `enum:"done,failed,missing" help:"Only items in this state; repeatable." placeholder:"STATE"`
 	Include []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
 	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
@@ -42,13 +42,16 @@ type runExport struct {
 	Dir    string `xor:"to" help:"Write each result to a separate file in this new directory, with an index." placeholder:"DIR"`
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
-	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
+	Resume bool   `help:"With --dir, continue an interrupted export, keeping correct files."`
 	itemChoice
 	evidence
 }
 
 func (r *runExport) Validate() error {
-	r.Format = cmp.Or(r.Format, formatOf(r.Out))
+	var unknown error
+	if r.Format == "" {
+		r.Format, unknown = formatOf(r.Out)
+	}
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
@@ -63,15 +66,18 @@ func (r *runExport) Validate() error {
 		return errors.New("--raw goes with --format csv, or --dir with --index csv")
 	}
 	_, err := newFileNames(r.Name)
-	return err
+	return cmp.Or(unknown, err)
 }
 
-func formatOf(name string) string {
+func formatOf(name string) (string, error) {
 	switch end := strings.ToLower(filepath.Ext(name)); end {
 	case ".csv", ".parquet", ".xlsx":
-		return end[1:]
+		return end[1:], nil
+	case "", ".", ".ndjson", ".jsonl", ".json":
+		return "ndjson", nil
+	default:
+		return "", fmt.Errorf("--out %s: unknown format %q; use .ndjson, .csv, .parquet, .xlsx, or --format", name, end[1:])
 	}
-	return "ndjson"
 }
 
 // Run exports. A file gets its name only when complete.

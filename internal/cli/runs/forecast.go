@@ -2,21 +2,32 @@ package runs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/forecast"
 )
 
 type runForecast struct {
 	runArg
-	Set       []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; may stand more than once." placeholder:"STEP.NAME=VALUE"`
+	Set       []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; repeatable." placeholder:"STEP.NAME=VALUE"`
 	Instances []string `sep:"none" help:"Assume N instances of a step's service." placeholder:"STEP=N"`
 	Rate      string   `help:"Suppose this rate of each step, in items a second." placeholder:"N"`
 	Priority  string   `help:"Suppose this priority of the run." placeholder:"N"`
 	Without   []string `help:"Suppose that another run were not there." placeholder:"RUN"`
+}
+
+func (r *runForecast) Validate() error {
+	for _, change := range r.Set {
+		if err := forecast.CheckSet(change); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *runForecast) changes() []string {
@@ -38,14 +49,20 @@ func (r *runForecast) changes() []string {
 }
 
 func (r *runForecast) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return cli.Print(term, forecastsText)(cl.GetForecast(ctx, r.Ref, client.GetForecastParams{Change: r.changes()}))
+	found, err := cl.GetForecast(ctx, r.Ref, client.GetForecastParams{Change: r.changes()})
+	if refused, ok := errors.AsType[*client.ProblemError](err); ok { // the server knows no flags
+		for _, change := range r.Set {
+			refused.Detail = strings.Replace(refused.Detail, fmt.Sprintf("change %q:", change), "--set "+change+":", 1)
+		}
+	}
+	return cli.Print(term, forecastsText)(found, err)
 }
 
 func forecastsText(found *client.Forecasts, room int) string {
 	t := cli.NewTable("IF|ENDS|BOUND BY", room)
 	for i := range found.Variants {
 		v := &found.Variants[i]
-		name := "as it is"
+		name := "unchanged"
 		if len(v.Changes) > 0 {
 			name = strings.Join(v.Changes, ", ")
 		}
@@ -63,7 +80,7 @@ func forecastsText(found *client.Forecasts, room int) string {
 			}
 			t.Row(steps[i].Step, when)
 		}
-		text += "\nas it is, and with no one waited for\n" + t.String()
+		text += "\nunchanged, and without waiting for anyone\n" + t.String()
 	}
 	if len(found.Variants) > 1 {
 		text += "\nNothing was changed. A service is assumed to keep its speed with more requests in flight.\n"

@@ -22,7 +22,7 @@ type runRerun struct {
 	Step              string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
 	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
 	InFlight          *workqueue.Adaptive `help:"Requests in flight from now on, 1 to 10000, or auto." placeholder:"N|auto"`
-	Endpoint          string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
+	Endpoint          string              `help:"Where requests go from now on; requests in flight stay." placeholder:"NAME"`
 	Canary            int                 `within:"0," help:"Run a spread sample of N items first, and hold back the rest." placeholder:"N"`
 	CanaryAutoApprove bool                `help:"Release the rest if no more of the sample fails than the run's --max-failed allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
@@ -85,7 +85,7 @@ func addReruns(sum, one *client.Rerun) client.Rerun {
 
 type runReset struct {
 	runArg
-	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
+	Step string `help:"Step whose results to discard; optional if there is only one." placeholder:"NAME"`
 	All  bool   `xor:"which" help:"Of all items."`
 	chosen
 	failedAt

@@ -19,7 +19,7 @@ type runReport struct {
 	runArg
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	Before  string   `help:"With --against: compare what waits before this step, for its approver." placeholder:"STEP"`
-	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; may stand more than once." placeholder:"CHANGE"`
+	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; repeatable." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
 
@@ -298,13 +298,13 @@ func errorText(found *client.ErrorGroups, room int) string {
 		return g.Code != workqueue.CodeInvalid && len(g.Resets) == 0
 	})
 	if again >= 0 {
-		say("run a group again with:  tranche run rerun %[1]v --group %[2]v\n"+
-			"run all of them again:    tranche run rerun %[1]v --failed\n", run, found.Groups[again].ID)
+		say("run a group again:       tranche run rerun %[1]v --group %[2]v\n"+
+			"run all of them again:   tranche run rerun %[1]v --failed\n", run, found.Groups[again].ID)
 	}
-	say("correct their data:       tranche run export %[1]v --state failed --flat --include payload "+
+	say("correct their data:      tranche run export %[1]v --state failed --flat --include payload "+
 		"--format xlsx -o failed.xlsx\n"+
-		"  and give it back:       tranche run correct %[1]v --items failed.xlsx\n"+
-		"accept a group:           tranche run accept %[1]v --group %[2]v --reason TEXT\n", run, found.Groups[0].ID)
+		"  and give it back:      tranche run correct %[1]v --items failed.xlsx\n"+
+		"accept a group:          tranche run accept %[1]v --group %[2]v --reason TEXT\n", run, found.Groups[0].ID)
 	return text.String()
 }
 
@@ -315,7 +315,7 @@ func groupText(g *client.ErrorGroup, room int) string {
 	}
 	more := g.Count + g.Also - int64(len(g.Examples))
 	lines = append(lines, cli.If(more > 0, "    and %v more", more),
-		cli.If(g.Also > 0, "    %v of them are counted with a step before that failed them, too", g.Also))
+		cli.If(g.Also > 0, "    %v of them also failed at an earlier step, and are counted there", g.Also))
 	if room > 0 {
 		for i := range lines {
 			lines[i] = cli.Short(lines[i], max(room, 40))

@@ -10,7 +10,7 @@ type Commands struct {
 	List     runList     `cmd:"" help:"List runs, newest first."`
 	Show     runShow     `cmd:"" help:"Show everything about a run."`
 	Watch    runWatch    `cmd:"" help:"Follow a run until it ends."`
-	Forecast runForecast `cmd:"" help:"Say when a run will end, and when if something were changed; nothing is."`
+	Forecast runForecast `cmd:"" help:"Forecast a run's end, also with supposed changes; changes nothing."`
 	Explain  runExplain  `cmd:"" help:"Explain why a run, or an item of it, is not done: what it waits on, and what comes next."`
 	Report   runReport   `cmd:"" help:"Report on a run: counts, times, requests, digests; or compare it with another."`
 	Groups   runGroups   `cmd:"" help:"Count items by the value of a field of their payloads."`
@@ -24,15 +24,15 @@ type Commands struct {
 	Rerun    runRerun    `cmd:"" help:"Rerun items."`
 	Reset    runReset    `cmd:"" help:"Discard a step's results and recompute them; what depends on them follows."`
 	Correct  runCorrect  `cmd:"" help:"Correct the data of items, read as the plan says unless flags say otherwise, and rerun them."`
-	Accept   runAccept   `cmd:"" help:"Accept failures, with a reason: they stay failed, and the health is quiet about them."`
+	Accept   runAccept   `cmd:"" help:"Accept failures, with a reason: they stay failed, and health ignores them."`
 	Set      runSet      `cmd:"" help:"Change settings of a run while it runs."`
 	Pause    runPause    `cmd:"" help:"Pause a run, or all runs: nothing more is sent until it is resumed."`
 	Resume   runResume   `cmd:"" help:"Resume a paused run, or all of them; or one that was cancelled."`
 	Approve  runApprove  `cmd:"" help:"Release items held by a canary, or a step that waits for approval."`
 	Cancel   runCancel   `cmd:"" help:"Cancel a run, or all runs, permanently; what is recorded stays."`
-	Delete   runDelete   `cmd:"" help:"Delete a finished run, with all that there is of it but the audit log."`
+	Delete   runDelete   `cmd:"" help:"Delete a finished run, with all its data except the audit log."`
 }
 
 type runArg struct {
-	Ref string `json:"-" arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Ref string `json:"-" arg:"" name:"run" help:"ID, part of an ID, name, or last."`
 }

@@ -18,7 +18,7 @@ import (
 )
 
 type runList struct {
-	State    []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
+	State    []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; repeatable." placeholder:"STATE"`
 	Result   string    `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
 	Before   string    `help:"Only runs older than this one, by its whole id." placeholder:"ID"`
 	Limit    int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
@@ -342,6 +342,9 @@ func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes})
 	switch {
 	case err != nil || r.By != "" || r.Lanes:
+		if err == nil && len(found.Groups) == 1 && found.Groups[0].Value == nil && found.Others == nil {
+			term.Warn([]string{fmt.Sprintf("no item has field %q; without --by, its error lists the fields", r.By)})
+		}
 		return cli.Print(term, groupsText)(found, err)
 	case len(found.Fields) == 0:
 		return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")

@@ -27,7 +27,7 @@ import (
 type planFlags struct {
 	Plan     string     `json:"-" arg:"" optional:"" help:"A plan file in YAML, or a saved plan: NAME or NAME@VERSION."`
 	Endpoint string     `json:"endpoint,omitempty" help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
-	Param    parameters `json:"params,omitempty" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
+	Param    parameters `json:"params,omitempty" help:"A parameter of the run; repeatable." placeholder:"K=V"`
 	Name     string     `json:"name,omitempty" help:"A name to find the run by." placeholder:"TEXT"`
 }
 
@@ -55,8 +55,8 @@ func (p *parameters) Decode(line *kong.DecodeContext) error {
 type runStart struct {
 	planFlags
 	cli.KeyFlags
-	IdempotencyKey string `json:"idempotency_key,omitempty" help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
-	OnDuplicate    string `json:"on_duplicate,omitempty" enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
+	IdempotencyKey string `json:"idempotency_key,omitempty" help:"Repeating a start with this key returns the same run; different content is refused." placeholder:"K"`
+	OnDuplicate    string `json:"on_duplicate,omitempty" enum:"error,skip,allow" default:"error" help:"For duplicate keys: error, skip or allow." placeholder:"WHAT"`
 	Schema         string `json:"-" help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
 	DryRun         bool   `json:"-" help:"Start nothing; read and check everything, and say what would be started."`
 	waitFlags      `json:"-"`
@@ -179,7 +179,7 @@ func planRefText(name string, version int) string {
 type runSettings struct {
 	gather.Overrides
 
-	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
+	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; repeatable. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
 }
 
 func (r *runSettings) overrides() (gather.Overrides, error) {
@@ -216,7 +216,7 @@ func SayHelp(app *kong.Application) error {
 			if len(doc) > 0 {
 				flag.Help = string(unicode.ToUpper(doc[0])) + string(doc[1:])
 				if flag.IsSlice() {
-					flag.Help += "; may stand more than once"
+					flag.Help += "; repeatable"
 				}
 				flag.Help += "."
 			}
@@ -229,8 +229,8 @@ func dryRunText(found *client.DryRun) string {
 	if found.Existing != nil {
 		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key", *found.Existing)
 	}
-	text := cli.Text("would start: plan %v, %v of %v, keys from %v\n", planRefText(found.Plan, found.PlanVersion),
-		itemCount(found.Items), cli.Plural(found.Bytes, "byte"), found.Key) +
+	text := cli.Text("would start: plan %v, %v of %v%v\n", planRefText(found.Plan, found.PlanVersion),
+		itemCount(found.Items), cli.Plural(found.Bytes, "byte"), cli.If(found.Key != "", ", keys from %v", found.Key)) +
 		cli.If(found.Skipped > 0, "%v would be skipped\n", cli.Plural(found.Skipped, "duplicate")) +
 		cli.If(found.Held > 0, "%v would wait for the canary\n", itemCount(found.Held))
 	steps := cli.List[client.DryRunStep]{
@@ -259,8 +259,8 @@ func sizeText(n int, auto bool) string {
 
 type runOpen struct {
 	planFlags
-	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
-	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
+	IdempotencyKey string        `help:"Repeating an open with this key returns the same run." placeholder:"K"`
+	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"For duplicate keys: error, skip or allow." placeholder:"WHAT"`
 	SealWithin     time.Duration `default:"24h" within:"1s," help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
 	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, in addition to reporting it: report (nothing, until it is idle for 7 days), seal or cancel." placeholder:"WHAT"`
 	runSettings
@@ -364,13 +364,13 @@ type itemFlags struct {
 	Items   string `json:"-" aliases:"file" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Parquet string `json:"-" help:"A Parquet file." placeholder:"FILE"`
 	SQL     string `json:"sql,omitempty" name:"sql" help:"A query whose rows are the items; with --source." placeholder:"QUERY"`
-	Source  string `json:"sql_source,omitempty" help:"Where to ask the query: a source of serve --connections." placeholder:"NAME"`
+	Source  string `json:"sql_source,omitempty" help:"Source to query, from serve --connections." placeholder:"NAME"`
 	Stream  string `json:"stream,omitempty" help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
 	Subject string `json:"stream_subject,omitempty" help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
 	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
 
 	From    string   `json:"from_run,omitempty" help:"Carry an earlier run on, with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
-	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; may stand more than once. Default: all these." placeholder:"STATE"`
+	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; repeatable. Default: all these." placeholder:"STATE"`
 	Correct string   `json:"-" help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
 
 	later bool // there are no items yet

@@ -270,7 +270,7 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		for _, warning := range run.Warnings {
 			term.Note("%s", warning)
 		}
-		term.Note("it waits for an operator, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
+		term.Note("it waits for an operator; --on-hold wait keeps watching; %s%s", goOn, id)
 		return cli.Exit(cli.ExitHeld)
 	case errors.Is(why, errMaxWait):
 		what := "the run has not ended within"
@@ -291,7 +291,7 @@ type runRequests struct {
 }
 
 type slicesPage struct {
-	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; repeatable." placeholder:"STATE"`
 	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
 	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
@@ -330,7 +330,7 @@ type itemsPage struct {
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
 	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`
-	State []string `enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	State []string `enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" help:"Only those in this state; repeatable." placeholder:"STATE"`
 	After *int64   `help:"Only those behind this ordinal." placeholder:"N"`
 	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
