@@ -266,7 +266,7 @@ func (s *Step) checkApproval(field string) error {
 	case !s.Barrier:
 		return fieldError(field, "it goes with barrier: approve only")
 	case s.Approval != ApproveAnyone && s.Approval != ApproveOther:
-		return fieldError(field, "invalid %.40q; want %s, or %s: a person without a part in the run", s.Approval, ApproveAnyone,
+		return fieldError(field, "invalid %.40q; want %s, or %s: one without a part in the run", s.Approval, ApproveAnyone,
 			ApproveOther)
 	}
 	return nil

@@ -47,7 +47,8 @@ func database(t testing.TB) *pgxpool.Pool {
 // ledger is what stands in it, each account once for each time.
 func ledger(t *testing.T, db *pgxpool.Pool) (entries, accounts int) {
 	t.Helper()
-	testenv.NoError(t, db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT account) FROM asked`).Scan(&entries, &accounts))
+	testenv.NoError(t, db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT account) FROM asked`).
+		Scan(&entries, &accounts))
 	return entries, accounts
 }
 

@@ -123,8 +123,8 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/history", nil)
 }
 
-// What an occurrence starts is a run of its own: with the parameters of its due time, the items of its file, and a key by
-// which the next leader finds it again.
+// What an occurrence starts is a run of its own: with the parameters of its due time, the items of its file, and a key
+// by which the next leader finds it again.
 func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

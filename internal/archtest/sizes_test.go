@@ -32,8 +32,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 110, // those with files that are not tests
 	files:    650, // without tests and generated code, as are lines
-	lines:    146300,
-	tests:    84300, // lines of them
+	lines:    146376,
+	tests:    80425, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

@@ -84,7 +84,8 @@ const newestRequests = `
 SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8,
     w.cause = 'ready' OR coalesce(w.created_at < o.closed AND coalesce(w.ended_at, o.closed) >= o.closed, false),
     w.ended_at IS NULL,
-    coalesce(coalesce(w.ended_at, tranche_now()) >= o.opened AND coalesce(w.ended_at < o.closed, o.closed IS NULL), false),
+    coalesce(coalesce(w.ended_at, tranche_now()) >= o.opened AND coalesce(w.ended_at < o.closed, o.closed IS NULL),
+        false),
     extract(epoch FROM least(greatest(w.created_at, CASE WHEN w.cause <> 'ready' THEN
         coalesce(w.sent_at, w.not_before) END), w.ended_at) - tranche_now())::float8,
     coalesce(extract(epoch FROM w.ended_at - tranche_now()), 0)::float8, coalesce(w.took, -1), coalesce(w.service, '')

@@ -206,7 +206,8 @@ func TestForecastOfARun(t *testing.T) {
 	b.Refused(422, "2001-01-31T06:00:00Z has passed", http.MethodPost, api.Prefix+"/runs/last/settings",
 		strings.NewReader(`{"done_by":"2001-01-31T06:00:00Z"}`), "Content-Type", "application/json")
 	testenv.Must(b.Pool.Exec(t.Context(), `INSERT INTO step_profile (plan, step, endpoint, at, cost)
-		SELECT plan, 'echo', 'echo', tranche_now(), '{"Requests":9,"Chunk":3,"Slot":900,"Stays":[2700,2700]}' FROM batchrun`))(t)
+		SELECT plan, 'echo', 'echo', tranche_now(), '{"Requests":9,"Chunk":3,"Slot":900,"Stays":[2700,2700]}'
+		FROM batchrun`))(t)
 	soon := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
 	b.Want("/runs?endpoint=echo&dry_run=true&done_by="+soon, apitest.Three, 200, " after its done_by")
 	b.Refused(422, "no step", http.MethodGet, at+"?change=other.chunk%3D9", nil)

@@ -113,7 +113,8 @@ func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []strin
 		return nil // unknown is not worth a warning
 	}
 	_, function := workqueue.TargetKind(st.Endpoint)
-	return []string{fmt.Sprintf("no node has local function %s of step %s; start the program that has it", function, st.Name)}
+	return []string{fmt.Sprintf("no node has local function %s of step %s; start the program that has it",
+		function, st.Name)}
 }
 
 func heldWarning(run *inspect.RunView) string {

@@ -87,7 +87,5 @@ func TestAProfileTellsRetriesFromRerun(t *testing.T) {
 	n := &forecast.Network{Steps: []forecast.Step{{}}}
 	profile(n, map[string]int{"send": 0}, []client.StepReport{{Name: "send", Requests: 22, Asked: 220, Retried: 20,
 		Done: 100, P50Seconds: 1}})
-	if again := n.Steps[0].Cost.Again; again != 0.1 {
-		t.Errorf("%v of the items are retried; want 0.1", again)
-	}
+	testenv.Same(t, n.Steps[0].Cost.Again, 0.1, "of the items are retried")
 }

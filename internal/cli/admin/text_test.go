@@ -34,9 +34,7 @@ func TestAuditChange(t *testing.T) {
 		e := client.AuditEntry{
 			Actor: "ann", Before: json.RawMessage(c.before), After: json.RawMessage(c.after), Detail: json.RawMessage(c.detail),
 		}
-		if got := auditChange(&e); got != c.want {
-			t.Errorf("%s → %s (%s): got %q; want %q", c.before, c.after, c.detail, got, c.want)
-		}
+		testenv.Same(t, auditChange(&e), c.want, "%s → %s (%s)", c.before, c.after, c.detail)
 	}
 }
 
@@ -107,8 +105,7 @@ func TestLimitsOfEndpointsAreRead(t *testing.T) {
 // parsed is a command with its arguments, as the program reads them.
 func parsed[Command any](t *testing.T, args ...string) (command Command, err error) {
 	t.Helper()
-	line, err := kong.New(&command, cli.Limits())
-	testenv.NoError(t, err)
+	line := testenv.Must(kong.New(&command, cli.Limits()))(t)
 	_, err = line.Parse(args)
 	return command, err
 }
@@ -281,9 +278,7 @@ func TestWhyOfOccurrences(t *testing.T) {
 		"late: paused": {State: "started", StartAt: at, BeganAt: &at, LateAction: "paused"},
 	} {
 		occurrence.DueAt = due
-		if got := whyOccurrence(&occurrence, due.Add(time.Hour)); got != want {
-			t.Errorf("%s: %q; want %q", occurrence.State, got, want)
-		}
+		testenv.Same(t, whyOccurrence(&occurrence, due.Add(time.Hour)), want, "%s", occurrence.State)
 	}
 }
 

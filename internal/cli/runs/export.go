@@ -53,10 +53,8 @@ func (r *runExport) Validate() error {
 		r.Format, unknown = formatOf(r.Out)
 	}
 	switch {
-	case r.Dir == "" && r.Resume:
-		return errors.New("--resume goes with --dir")
-	case r.Dir == "" && r.Keys != "":
-		return errors.New("--keys goes with --dir")
+	case r.Dir == "" && (r.Resume || r.Keys != ""):
+		return errors.New("--resume and --keys go with --dir")
 	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
 		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
 	case r.Dir != "" && (len(r.State)+len(r.Include)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):

@@ -238,9 +238,7 @@ func TestAShareIsTheSamePercentageEverywhere(t *testing.T) {
 		0: "0%", 1e-7: "0.01%", 3.0 / 20_000: "0.02%", 0.0049: "0.49%", 0.0146: "1.5%", 0.07: "7%", 0.125: "13%",
 		0.29: "29%", 0.5: "50%", 0.946: "94.6%", 0.9949: "99.49%", 0.9999999: "99.99%", 1: "100%",
 	} {
-		if got := percent(share); got != want {
-			t.Errorf("%v is %s; want %s", share, got, want)
-		}
+		testenv.Same(t, percent(share), want, "%v is", share)
 	}
 }
 
@@ -327,9 +325,8 @@ func TestTheBarStays(t *testing.T) {
 	p.lines = 0
 	p.draw([]string{"one", "two", "three"})
 	p.draw([]string{"ONE", "TWO", "THREE"})
-	if got := out.String(); got != "\r\x1b[Kone\n\x1b[Ktwo\n\x1b[Kthree\x1b[2A\r\x1b[KONE\n\x1b[KTWO\n\x1b[KTHREE" {
-		t.Errorf("bars over those before: %q", got)
-	}
+	testenv.Same(t, out.String(), "\r\x1b[Kone\n\x1b[Ktwo\n\x1b[Kthree\x1b[2A\r\x1b[KONE\n\x1b[KTWO\n\x1b[KTHREE",
+		"bars over those before")
 }
 
 // To add a flag of run start that the API has, a field is added to its flags, and nothing else.

@@ -118,7 +118,9 @@ func (s *stack) listen(b *bills) {
 	s.Helper()
 	nc := testenv.Conn(s.T, s.NS)
 	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()}))(s)
-	err := endpoints.HandleList(svc, "statement", func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
+	err := endpoints.HandleList(svc, "statement", func(
+		ctx context.Context, chunk *endpoints.Chunk[bill, statement],
+	) error {
 		if b.gate != nil {
 			select {
 			case <-b.gate:
