@@ -162,7 +162,7 @@ func TestForecastsAreClose(t *testing.T) { //nolint:tparallel // scenes ends whe
 // Runs are done by their time, as gently as that allows; and those that cannot be are told of soon, and no others.
 func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes ends when all of them have
 	t.Parallel()
-	all := scenes()
+	all := scenes()[:7]
 	for i, by := range []float64{100, 90, 100, 75, 100, 110, 100} { // most of them take a third of that
 		all[i].by, all[i].gentle = by, true
 	}
@@ -179,6 +179,7 @@ func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes end
 		scene{name: "too small a budget", steps: []workqueue.StepSpec{asks("a")}, items: 4000, budget: 3, by: 70, late: true,
 			takes: slow})
 	rows := make([]string, len(all))
+	var wrong atomic.Int32
 	t.Run("scenes", func(t *testing.T) {
 		for i := range all {
 			t.Run(all[i].name, func(t *testing.T) {
@@ -199,10 +200,14 @@ func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes end
 				t.Log(rows[i])
 				if took <= 1.03*s.by == s.late || falsely || s.late && !(said < 60) {
 					t.Logf("not as it should be: falsely said to be late: %t", falsely)
+					wrong.Add(1)
 				}
 			})
 		}
 	})
+	if n := wrong.Load(); n > 1 {
+		t.Errorf("%d scenes were not as they should be; one at most may be by chance", n)
+	}
 	t.Logf("| scene | to be done in | took | by | in flight | said to be late after | fix |\n%s", strings.Join(rows, "\n"))
 }
 

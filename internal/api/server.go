@@ -172,7 +172,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	if err := s.newComponents(&node); err != nil {
 		return nil, err
 	}
-	s.handler = s.routes(schemas())
+	s.handler = s.routes()
 	return s, nil
 }
 
@@ -227,12 +227,7 @@ func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.
 	})
 }
 
-// schemas are those of all types of the API, alike for all servers of a process: they take most of the time of New.
-//
-//nolint:gochecknoglobals // nothing changes them
-var schemas = sync.OnceValue(func() huma.Registry { return Document().Components.Schemas })
-
-func (s *Server) routes(types huma.Registry) http.Handler {
+func (s *Server) routes() http.Handler {
 	mux := kernel.NewRouteMux()
 	settings := huma.DefaultConfig("Tranche", APIVersion)
 	settings.CreateHooks = nil // no $schema members in answers
@@ -240,8 +235,8 @@ func (s *Server) routes(types huma.Registry) http.Handler {
 	settings.Transformers = append(settings.Transformers, kernel.BoundProblems)
 	settings.RejectUnknownQueryParameters = true
 	settings.Servers = []*huma.Server{{URL: Prefix}}
-	settings.Components.Schemas = types
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
+	aliases(v1.OpenAPI().Components.Schemas)
 	for _, room := range s.rooms {
 		room.Register(v1)
 	}
@@ -342,16 +337,15 @@ func Document() *huma.OpenAPI {
 	if err := s.newComponents(&node); err != nil {
 		panic(err) // a bug in this package
 	}
-	s.routes(aliased(huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)))
+	s.routes()
 	return s.document
 }
 
-// aliased registers types documented as others, because in JSON they accept more than text.
-func aliased(registry huma.Registry) huma.Registry {
+// aliases registers types documented as others, because in JSON they accept more than text.
+func aliases(registry huma.Registry) {
 	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[runs.Sizing]())
 	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
 	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
-	return registry
 }
 
 type spanText struct{}
