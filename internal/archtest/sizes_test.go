@@ -33,7 +33,7 @@ var totals = struct{ packages, files, lines, tests int }{
 	packages: 110, // those with files that are not tests
 	files:    650, // without tests and generated code, as are lines
 	lines:    146376,
-	tests:    80425, // lines of them
+	tests:    80430, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
