@@ -17,7 +17,7 @@ import (
 // steps. nil keeps the plan's value. Names are those of plans, here and in JSON.
 type Overrides struct {
 	Priority          *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
-	DoneBy            *string `json:"done_by,omitempty" doc:"when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none" example:"06:00 Europe/Berlin" placeholder:"TIME"`
+	DoneBy            *string `json:"done_by,omitempty" doc:"its deadline, which its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none" example:"06:00 Europe/Berlin" placeholder:"TIME"`
 	Gentle            *bool   `json:"gentle,omitempty" doc:"with done_by: only as many requests in flight as it needs" example:"true" negatable:""`
 	MaxFailed         *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
 	FailFast          *string `json:"fail_fast,omitempty" doc:"pause when N of a step's first M outcomes fail permanently with one code (200/400); or off" example:"50/100" placeholder:"N/M|off"`

@@ -62,7 +62,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "set", "it", "--chunk", "1", "--max-failed", "2"), 0, "→ 1", "stays paused", "max failed",
 		"step echo", "applies to new requests")
 	if r := b.tranche("run", "set", "it", "--priority", "1"); r.code != 0 || strings.Contains(r.out, "step") {
-		t.Errorf("a setting of the run is told as one of a step: %s%s", r.out, r.err)
+		t.Errorf("a setting of the run is shown as one of a step: %s%s", r.out, r.err)
 	}
 	b.want(b.tranche("run", "set", "it", "--step", "nope", "--chunk", "1"), 7, `has no step "nope"; it has echo`)
 	b.want(b.tranche("run", "set", "it", "--chunk", "1"), 0, "nothing was changed")

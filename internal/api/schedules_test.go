@@ -123,7 +123,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/history", nil)
 }
 
-// What an occurrence starts is a run of its own: with the parameters of its due time, the items of its file, and a key
+// An occurrence starts one run, with the parameters of its due time, the items of its file, and a key
 // by which the next leader finds it again.
 func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	t.Parallel()

@@ -2652,7 +2652,7 @@ type OpenSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy its deadline, which its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	//
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
@@ -3689,7 +3689,7 @@ type RunSettings struct {
 	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy its deadline, which its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	//
 	// Examples: 06:00 Europe/Berlin
 	DoneBy *string `json:"done_by,omitempty"`
@@ -3888,7 +3888,7 @@ type RunSummary struct {
 	// Forecast when it will end; absent when it has
 	Forecast *Forecast `json:"forecast,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows from that
+	// DoneBy its deadline, which its pace follows
 	DoneBy *time.Time `json:"done_by,omitempty"`
 
 	// Gentle only as many requests in flight as done_by needs
@@ -4198,7 +4198,7 @@ type Started struct {
 	// Key the column or field that the keys came from
 	Key string `json:"key,omitempty"`
 
-	// DoneBy when it is to have ended
+	// DoneBy its deadline
 	DoneBy   *time.Time `json:"done_by,omitempty"`
 	Warnings []string   `json:"warnings"`
 }
@@ -4918,7 +4918,7 @@ type StartRunParams struct {
 	// Priority runs with a greater number go first
 	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
 
-	// DoneBy when it is to have ended; its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
+	// DoneBy its deadline, which its pace follows: 06:00 Europe/Berlin, a time like 2026-01-31T06:00:00Z, or none
 	DoneBy string `form:"done_by,omitempty" json:"done_by,omitempty"`
 
 	// Gentle with done_by: only as many requests in flight as it needs
@@ -6896,4 +6896,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6e08ed8fde7ac06d2a82dc908b1e0194, is ed9651de4f5119a7f6e093787d5a7df74776b0001a047fd48e1babdcc1fb3bfb.
+// Of aeaea7774cc1e9c319789f329d7a8196, is cf7c58f3f7741fd367dbbf1db3a880f15bfbf1d4e7dbdb54ee00f9311071416b.

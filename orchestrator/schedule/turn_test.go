@@ -195,7 +195,7 @@ func TestDeletionEndsAStart(t *testing.T) {
 	testenv.Same(t, w.runs(), 0, "runs")
 }
 
-// TestAQueueIsBounded has more occurrences come at once than a queue takes.
+// TestAQueueIsBounded has more occurrences come due together than a queue takes.
 func TestAQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")

@@ -27,7 +27,7 @@ type RunChange struct {
 	Settings  StepChange
 	Priority  *int
 	MaxFailed *string    // see [workqueue.FailedLimit]
-	DoneBy    *time.Time // when it is to have ended; the zero time: whenever
+	DoneBy    *time.Time // its deadline; the zero time: none
 	Gentle    *bool
 	Reason    string
 	Actor     string

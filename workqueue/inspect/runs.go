@@ -41,7 +41,7 @@ type RunSummary struct {
 
 	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it will end; absent when it has"`
 
-	DoneBy *time.Time      `json:"done_by,omitempty" doc:"when it is to have ended; its pace follows from that"`
+	DoneBy *time.Time      `json:"done_by,omitempty" doc:"its deadline, which its pace follows"`
 	Gentle bool            `json:"gentle,omitempty" doc:"only as many requests in flight as done_by needs"`
 	AtRisk *control.AtRisk `json:"at_risk,omitempty" doc:"why it will not have ended by then; absent: it will, or unknown"`
 

@@ -46,7 +46,7 @@ type LoadRequest struct {
 	IdempotencyKey    string              // empty: none
 	Session           workqueue.SessionID // the loading node; if it dies, the partial run is deleted
 	PlanVersion       int                 // of a saved plan; 0: the plan came with the run
-	DoneBy            *time.Time          // when it is to have ended; nil: no time
+	DoneBy            *time.Time          // its deadline; nil: none
 	Gentle            bool                // no more of it is in flight than that needs
 	MaxFailed         string              // failed items that hold the run: "", "500" or "1%"
 	Canary            int                 // size of the sample tried before all other items; 0: none

@@ -55,7 +55,7 @@ type Started struct {
 	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`
 	Existing    bool            `json:"existing"`
 	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
-	DoneBy      *time.Time      `json:"done_by,omitempty" doc:"when it is to have ended"`
+	DoneBy      *time.Time      `json:"done_by,omitempty" doc:"its deadline"`
 	Warnings    []string        `json:"warnings"`
 }
 

@@ -266,7 +266,7 @@ type runSet struct {
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
 	MaxFailed *string `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
-	DoneBy    *string `help:"When it is to have ended, and its pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
+	DoneBy    *string `help:"Deadline, which the pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
 	Gentle    *bool   `negatable:"" help:"With --done-by: only as many requests in flight as it needs."`
 	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
 	workqueue.StepOverrides
