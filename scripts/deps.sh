@@ -8,7 +8,7 @@
 #   python    Python 3, for the service in examples/python and its test
 #   pgbouncer PgBouncer, for the tests of internal/systest; it need not run
 #   prometheus Prometheus and promtool, for the tests of internal/systest; it need not run
-#   ship      podman with runc, amtool, systemd-analyze and man, for the tests of internal/systest/ship
+#   ship      podman with runc, amtool, systemd-analyze, man, nginx and HAProxy, for the tests of make soak
 #   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
 #
 # What is there already is left alone. Without apt-get it says what to install, and fails.
@@ -50,6 +50,7 @@ have() {
         pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
         prometheus) command -v prometheus >/dev/null && command -v promtool >/dev/null ;;
         ship) command -v podman >/dev/null && command -v runc >/dev/null && command -v amtool >/dev/null &&
+            [[ -x /usr/sbin/nginx && -x /usr/sbin/haproxy ]] &&
             command -v systemd-analyze >/dev/null && command -v man >/dev/null ;;
         *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, python, chromium, pgbouncer, prometheus or ship" >&2 && exit 2 ;;
     esac
@@ -132,8 +133,8 @@ Both programs must be in PATH.
 END
     fi
     if [[ " $* " == *" ship "* ]]; then
-        echo "Install podman with runc, Alertmanager's amtool, systemd-analyze and man:" >&2
-        echo "  Debian, Ubuntu   sudo apt-get install podman runc prometheus-alertmanager systemd man-db" >&2
+        echo "Install podman with runc, Alertmanager's amtool, systemd-analyze, man, nginx and HAProxy:" >&2
+        echo "  Debian, Ubuntu   sudo apt-get install podman runc prometheus-alertmanager systemd man-db nginx haproxy" >&2
     fi
     if [[ " $* " == *" make "* ]]; then
         echo "Install GNU make." >&2
@@ -174,7 +175,7 @@ for want in "${missing[@]}"; do
         python) packages+=(python3) ;;
         pgbouncer) packages+=(pgbouncer) ;;
         prometheus) packages+=(prometheus) ;;
-        ship) packages+=(podman runc prometheus-alertmanager systemd man-db) ;;
+        ship) packages+=(podman runc prometheus-alertmanager systemd man-db nginx haproxy) ;;
         # A Node.js from elsewhere may bring npm along and conflict with Debian's.
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac
