@@ -53,9 +53,14 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	if out := must(t, binary, "", "doctor", "--database", asApp); !strings.Contains(out, "hold") {
 		t.Errorf("doctor: %s", out)
 	}
+	next, asNext := testenv.Role(t, database, "") // takes its place: docs/operate/upgrade.md
+	must(t, binary, "", "migrate", "--database", asOwner, "--grant", next)
+	after := up(t, binary, asNext, ns.URL(), nil)
 	if n.end(t); strings.Contains(n.said.String(), "permission denied") {
 		t.Errorf("it lacked a right: %s", n.said.String())
 	}
+	change(t, admin, "DROP OWNED BY "+app+"; ALTER ROLE "+app+" NOLOGIN")
+	wantRun(t, binary, after, 3, "199")
 }
 
 func change(t *testing.T, pool *pgxpool.Pool, sql string) {

@@ -144,7 +144,7 @@ max_payload: 1MB
 
 // Conf returns the server's configuration. Users have the given public keys by name or, without any, the passwords in
 // the server's environment variables, see [Variable].
-func (s *System) Conf(public map[string]string) string {
+func (s *System) Conf(public map[string][]string) string {
 	var b strings.Builder
 	b.WriteString(header + "accounts {\n")
 	for i, a := range s.Accounts {
@@ -157,7 +157,7 @@ func (s *System) Conf(public map[string]string) string {
 	return b.String()
 }
 
-func (a *Account) conf(b *strings.Builder, public map[string]string) {
+func (a *Account) conf(b *strings.Builder, public map[string][]string) {
 	fmt.Fprintf(b, "  %q: {\n", a.Name)
 	if a.JetStream {
 		b.WriteString("    jetstream: enabled\n")
@@ -165,7 +165,11 @@ func (a *Account) conf(b *strings.Builder, public map[string]string) {
 	if a.MaxConnections > 0 {
 		fmt.Fprintf(b, "    limits: { max_connections: %d, max_subscriptions: %d }\n", a.MaxConnections, a.MaxSubscriptions)
 	}
-	fmt.Fprintf(b, "    users: [ { %s%s } ]\n", a.User.identity(public), a.User.permissions())
+	var users []string
+	for _, identity := range a.User.identities(public) {
+		users = append(users, fmt.Sprintf("{ %s%s }", identity, a.User.permissions()))
+	}
+	fmt.Fprintf(b, "    users: [ %s ]\n", strings.Join(users, ", "))
 	section(b, "exports: [", "]", a.Exports, (*Export).conf)
 	section(b, "imports: [", "]", a.Imports, Import.conf)
 	section(b, "mappings: {", "}", a.Mappings, func(m Mapping) string { return fmt.Sprintf("%q: %q", m.From, m.To) })
@@ -183,11 +187,14 @@ func section[T any](b *strings.Builder, begin, end string, list []T, line func(T
 	b.WriteString("    " + end + "\n")
 }
 
-func (u User) identity(public map[string]string) string {
+func (u User) identities(public map[string][]string) (all []string) {
 	if public == nil {
-		return fmt.Sprintf("user: %s, password: $%s", u.Name, Variable(u.Name))
+		return []string{fmt.Sprintf("user: %s, password: $%s", u.Name, Variable(u.Name))}
 	}
-	return "nkey: " + public[u.Name]
+	for _, key := range public[u.Name] {
+		all = append(all, "nkey: "+key)
+	}
+	return all
 }
 
 // permissions make the server report denied subjects to the client. The account is what actually protects them.

@@ -331,6 +331,29 @@ func TestKeysStay(t *testing.T) {
 	}
 }
 
+// A key is replaced without a moment when no one may connect: the old one is good as long as its file stays.
+func TestAKeyIsReplaced(t *testing.T) {
+	t.Parallel()
+	s, dir := system(t, "accounts=accounts"), t.TempDir()
+	files := testenv.Must(s.WriteNkeys(dir))(t)
+	server := testenv.NATSByConfig(t, read(t, files[0]))
+	key, old := filepath.Join(dir, "accounts.nk"), filepath.Join(dir, "accounts.old.nk")
+	testenv.NoError(t, os.Rename(key, old))
+	first := credentials(t, old)
+	for _, replaced := range []bool{false, true} {
+		if replaced {
+			testenv.NoError(t, os.Remove(old))
+		}
+		testenv.Must(s.WriteNkeys(dir))(t)
+		server.Reload(t, read(t, files[0]))
+		testenv.Dial(t, server.URL(), credentials(t, key))
+		nc, err := nats.Connect(server.URL(), first)
+		if nc.Close(); (err != nil) != replaced {
+			t.Errorf("without its file %t, the old key: %v", replaced, err)
+		}
+	}
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	return string(testenv.Must(os.ReadFile(file))(t))

@@ -240,23 +240,31 @@ func write(file string, content []byte) error {
 const ConfName = "server.conf"
 
 // WriteNkeys writes the server's file and a file NAME.nk with a seed per user into a directory. It returns the files,
-// the server's first.
+// the server's first. Users may still connect with the key in NAME.old.nk, if there is one.
 func (s *System) WriteNkeys(dir string) ([]string, error) {
 	keys, err := KeysIn(dir)
 	if err != nil {
 		return nil, err
 	}
-	public := map[string]string{}
+	public := map[string][]string{}
 	files := []string{filepath.Join(dir, ConfName)}
 	for _, a := range s.Accounts {
-		pair, err := keys.pair(a.User.Name, nkeys.PrefixByteUser)
-		if err != nil {
-			return nil, err
+		name := a.User.Name
+		for _, of := range []string{name, name + ".old"} {
+			if _, err := os.Stat(filepath.Join(dir, of+seedEnding)); of != name && errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			pair, err := keys.pair(of, nkeys.PrefixByteUser)
+			if err != nil {
+				return nil, err
+			}
+			key, err := pair.PublicKey()
+			if err != nil {
+				return nil, fmt.Errorf("key of %s: %w", of, err)
+			}
+			public[name] = append(public[name], key)
 		}
-		if public[a.User.Name], err = pair.PublicKey(); err != nil {
-			return nil, fmt.Errorf("key of %s: %w", a.User.Name, err)
-		}
-		files = append(files, filepath.Join(dir, a.User.Name+seedEnding))
+		files = append(files, filepath.Join(dir, name+seedEnding))
 	}
 	return files, write(files[0], []byte(s.Conf(public)))
 }
