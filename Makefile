@@ -14,16 +14,17 @@ TIMEOUT     ?= 20m
 TEST_P      ?= 2
 # Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
 # that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
-# shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
+# shares; for internal/api, whose server internal/api/runs tests, too; and for examples, whose goroutines are the SDK's.
+# The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
-TEST_CACHES := /internal/(backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
+TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
 TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)
 # Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
 MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
-# Slow by nature, and run by make proof: whole processes and commands, clusters, other databases, services with each flaw
-# there is, a browser, the demo. What measures frames or pace runs alone.
+# Slow by nature, and run by make proof: whole processes and commands, clusters, other databases, NATS servers of every
+# kind under attack, services with each flaw there is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
-PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
+PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/orchestrator/streams$$|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages of make proof at once: they wait for processes more than they calculate.
 PROOF_P     ?= 3
@@ -34,7 +35,7 @@ SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(a_gate_that|a_lis
 SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
 SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
+TEST_LONG   := /orchestrator(/(dispatch|sweep))?$$|/workqueue$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
 # among chooses packages of $$all, except leaves some out; tested runs packages, and what fails again.
