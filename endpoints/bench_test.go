@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 const benchChunk = 500
@@ -52,10 +53,7 @@ func benchServe(b *testing.B, slots int, begin func(*serve.Job) serve.Work) {
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		request, err := wire.ParseRequest(h, body, wire.Limits{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		request := testenv.Must(wire.ParseRequest(h, body, wire.Limits{}))(b)
 		j := &serve.Job{Host: e.Host, Origin: serve.Queued{}, Endpoint: e.Name, Request: request, Timeout: DefaultTimeout,
 			Log: e.Log, Started: time.Now()}
 		e.Prepare(ctx, &j.Answers, request.Meta, wire.Trace{})

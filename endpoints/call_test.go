@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,9 +224,7 @@ func TestCallThatIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(b.ctx)
 		calls.Go(func() {
 			_, err := Call[number, square](ctx, b.nc, "slow", "k", number{1}, opts...)
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("%v", err)
-			}
+			testenv.Is(t, err, context.Canceled, "a call that is cancelled")
 		})
 		await(t, "handler", begun)
 		cancel()
@@ -386,9 +383,8 @@ func TestCallRefusesWhatCannotBe(t *testing.T) {
 	}
 	nc := b.connect()
 	nc.Close()
-	if _, err := Call[int, int](b.ctx, nc, "a", "k", 1); !errors.Is(err, nats.ErrConnectionClosed) {
-		t.Errorf("%v", err)
-	}
+	_, err := Call[int, int](b.ctx, nc, "a", "k", 1)
+	testenv.Is(t, err, nats.ErrConnectionClosed, "a call on a closed connection")
 }
 
 func FuzzAnswerBox(f *testing.F) {
@@ -417,9 +413,7 @@ func FuzzAnswerBox(f *testing.F) {
 			t.Fatalf("completed %d times, taken %v", completed, taken)
 		}
 		box.giveUp(errors.Join(ended, jetstream.ErrNoStreamResponse))
-		if len(taken) != 4 {
-			t.Fatalf("taken %v", taken)
-		}
+		testenv.Same(t, len(taken), 4, "taken")
 	})
 }
 
@@ -496,9 +490,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 	defer mu.Unlock()
 	want := []string{"stage 0: 30 items, 6 answered, 24 go on", "stage 1: 23 items, 4 answered, 19 go on",
 		"stage 2: 19 items, 19 answered, 0 go on"}
-	if !slices.Equal(seen, want) {
-		t.Errorf("wrappers saw %q", seen)
-	}
+	testenv.SameList(t, seen, want, "wrappers saw")
 }
 
 func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
@@ -546,8 +538,6 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	b.nothingLeft()
 	b.ask("flow", numbers(100))
 	for _, w := range b.collect(1) {
-		if w.failure != nil {
-			t.Errorf("with room again: %v", w.failure)
-		}
+		testenv.Same(t, w.failure, nil, "with room again")
 	}
 }

@@ -36,13 +36,10 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 	}
 	close(end)
 	for range serve.LeastDirect {
-		if err := await(t, "answer", failures); err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, await(t, "answer", failures))
 	}
-	if _, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct()); err != nil {
-		t.Errorf("after the rush: %v", err)
-	}
+	_, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct())
+	testenv.Same(t, err, nil, "after the rush")
 }
 
 func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
@@ -76,9 +73,7 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 		fails(t, await(t, "refusal", refused), wire.CodeShutdown, true)
 	}
 	close(end)
-	if err := await(t, "answer", answered); err != nil {
-		t.Errorf("what was begun: %v", err)
-	}
+	testenv.Same(t, await(t, "answer", answered), nil, "what was begun")
 	check(t, await(t, "end", stopped))
 	var nobody *NoListenersError
 	if _, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct()); !errors.As(err, &nobody) {

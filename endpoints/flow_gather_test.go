@@ -94,9 +94,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 			t.Fatalf("seed %d: %+v", seed, w)
 		}
 		for i := range 11 {
-			if want := fmt.Sprintf(`{"square":%d}`, 1001*i); string(w.slots[i].Data) != want {
-				t.Errorf("seed %d: slot %d is %s, want %s", seed, i, w.slots[i].Data, want)
-			}
+			testenv.Same(t, string(w.slots[i].Data), fmt.Sprintf(`{"square":%d}`, 1001*i), "seed %d: slot %d", seed, i)
 		}
 		if e := w.slots[11].Err; e == nil || e.Code != wire.CodeUnanswered || !e.Retry {
 			t.Errorf("seed %d: slot 11: %v", seed, e)
@@ -137,9 +135,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	b.publish(stale)
 	eventually(t, "the reply is stale", func() bool { return flow.Stale.Load() == 1 })
 	b.publish(good)
-	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
-		t.Errorf("slot 0: %+v", w.slots[0])
-	}
+	testenv.Same(t, string(b.collect(1)[meta.Slice].slots[0].Data), `{"square":1000}`, "slot 0")
 	eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
 }
 
@@ -166,9 +162,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	})
 	check(t, stop())
 	stop = b.Run(instance("one"))
-	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
-		t.Errorf("with both versions: %+v", w)
-	}
+	testenv.Same(t, string(b.collect(1)[meta.Slice].slots[0].Data), `{"square":1000}`, "with both versions")
 	check(t, stop())
 
 	meta = suspend()
@@ -242,9 +236,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 	serveFlow(b, "flow", twoStages(true))
 	replace := func(from, to string) func(nats.Header, []byte) []byte {
 		return func(_ nats.Header, body []byte) []byte {
-			if !strings.Contains(string(body), from) {
-				t.Errorf("there is no %s in %s", from, body)
-			}
+			testenv.Has(t, string(body), from, "the body")
 			return []byte(strings.Replace(string(body), from, to, 1))
 		}
 	}
@@ -311,9 +303,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 	for w == nil {
 		w = b.collect(1)[meta.Slice]
 	}
-	if string(w.slots[0].Data) != `{"square":1001}` {
-		t.Errorf("a sound chunk: %+v", w)
-	}
+	testenv.Same(t, string(w.slots[0].Data), `{"square":1001}`, "a sound chunk: %+v", w)
 }
 
 // TestRepliesOfEveryWrongKind has the callee of a flow answer in ways that it should not. The flow's own asker has an

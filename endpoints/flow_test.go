@@ -328,9 +328,7 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 		payload{22, `{"n":400000}`})
 	w := b.reply("flow", items)
 	for i := range 20 {
-		if string(w.slots[i].Data) != "40000" {
-			t.Errorf("slot %d is %s %v", i, w.slots[i].Data, w.slots[i].Err)
-		}
+		testenv.Same(t, string(w.slots[i].Data), "40000", "slot %d: %v", i, w.slots[i].Err)
 	}
 	if e := w.slots[20].Err; e == nil || e.Code != wire.CodeQueryTooLarge || e.Retry {
 		t.Errorf("slot 20: %v", e)

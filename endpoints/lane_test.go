@@ -159,9 +159,8 @@ func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 	for n := range 5 {
 		knowsLane(b, b.nc, "root")
 		knowsLane(b, svc.host.NC, "leaf") // whom the flow asks
-		if got, err := Call[number, square](b.ctx, b.nc, "root", "k", number{n}); err != nil || got.Square != n*n {
-			t.Errorf("called with %d: %+v, %v", n, got, err)
-		}
+		testenv.Same(t, testenv.Must(Call[number, square](b.ctx, b.nc, "root", "k", number{n}))(t).Square, n*n,
+			"called with %d", n)
 	}
 	if n := done.Load(); n > chunks*3/4 && !among() {
 		t.Errorf("%d of %d chunks were done before five calls were answered", n, chunks)
@@ -205,10 +204,8 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
 	b.Run(svc)
-	got, err := Call[number, square](b.ctx, b.nc, "square", "k", number{3})
-	if err != nil || got.Square != 9 {
-		t.Errorf("got %+v, %v", got, err)
-	}
+	got := testenv.Must(Call[number, square](b.ctx, b.nc, "square", "k", number{3}))(t)
+	testenv.Same(t, got.Square, 9, "called: %+v", got)
 	if stream.HasLane(b.ctx, b.nc, "square") || svc.Stats()[0].Lane {
 		t.Error("it says that it has a lane")
 	}
@@ -256,9 +253,8 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 		return err != nil
 	})
 	g.let()
-	if got, err := Call[number, square](b.ctx, b.nc, "square", "k", number{3}); err != nil || got.Square != 9 {
-		t.Errorf("a call after that: %+v, %v", got, err)
-	}
+	testenv.Same(t, testenv.Must(Call[number, square](b.ctx, b.nc, "square", "k", number{3}))(t).Square, 9,
+		"a call after that")
 	if n := g.calls.Load(); n > 5 { // the chunk, two that were fetched and one ahead, and the last
 		t.Errorf("%d requests were worked on, of %d that no one waited for", n, callers)
 	}

@@ -91,9 +91,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 				t.Errorf("it took %s to tell", took)
 			}
 			server.Reload(t, guarded(publish, subscribe))
-			if w := b.collect(1)[meta.Slice]; len(w.slots) != 3 {
-				t.Errorf("got %d slots", len(w.slots))
-			}
+			testenv.Same(t, len(b.collect(1)[meta.Slice].slots), 3, "slots")
 			eventually(t, "nothing is denied any more", func() bool {
 				present := svc.host.Outbox.Perms.Denied()
 				// An acknowledgement is not answered: it is denied until it has not been for a while.
@@ -143,15 +141,11 @@ func TestPermissionsKeepTheHandlerOfTheUser(t *testing.T) {
 	heard := make(chan error, 10)
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { heard <- err })
 	p := stream.PermissionsOf(nc)
-	if stream.PermissionsOf(nc) != p {
-		t.Error("the connection has two")
-	}
+	testenv.Same(t, stream.PermissionsOf(nc), p, "the permissions of the connection")
 	check(t, nc.Publish("tranche.work.x", nil))
 	check(t, nc.Publish("private", nil))
 	for range 2 {
-		if err := await(t, "error of the connection", heard); !errors.Is(err, nats.ErrPermissionViolation) {
-			t.Errorf("heard %v", err)
-		}
+		testenv.Is(t, await(t, "error of the connection", heard), nats.ErrPermissionViolation, "heard")
 	}
 	if got := p.Denied(); len(got) != 1 || got[0].Subject != "tranche.work.x" {
 		t.Errorf("denied are %v", got)

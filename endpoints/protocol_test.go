@@ -58,9 +58,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 
 	testenv.Must(wire.ParseReply(reply.Subject, reply.Header, reply.Data, wire.Limits{}))(t)
 	for _, want := range []string{frame(request.Msg(), "_INBOX.n"), frame(reply, "_INBOX.s")} {
-		if !strings.Contains(string(page), want) {
-			t.Errorf("docs/protocol.md does not have:\n%s", want)
-		}
+		testenv.Has(t, string(page), want, "docs/protocol.md")
 	}
 }
 
@@ -139,9 +137,7 @@ func TestSchemaOfTypes(t *testing.T) {
 		check(t, json.Unmarshal([]byte(c.in), &want))
 		a, _ := json.Marshal(got)
 		b, _ := json.Marshal(want)
-		if string(a) != string(b) {
-			t.Errorf("%s: %s\nwant %s", c.name, a, b)
-		}
+		testenv.Same(t, string(a), string(b), "%s", c.name)
 	}
 }
 

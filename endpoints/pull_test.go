@@ -154,9 +154,7 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	eventually(t, "it counts as open", open)
 	end()
 	asked := time.Now()
-	if w := b.reply("square", numbers(3)); w.answered != 3 {
-		t.Errorf("answered %d", w.answered)
-	}
+	testenv.Same(t, b.reply("square", numbers(3)).answered, 3, "answered")
 	if took := time.Since(asked); took < patience {
 		t.Errorf("the pull was not lost: an answer came after %s", took)
 	}
@@ -186,8 +184,6 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	}
 	config.MaxRequestBatch = 0
 	testenv.Must(b.js.UpdateConsumer(b.ctx, wire.StreamWork, config))(t)
-	if w := b.reply("square", numbers(2)); w.answered != 2 {
-		t.Errorf("answered %d", w.answered)
-	}
+	testenv.Same(t, b.reply("square", numbers(2)).answered, 2, "answered")
 	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening })
 }

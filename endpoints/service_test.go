@@ -227,9 +227,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 	b.streams()
 	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening && l.Reason == "" })
 	b.reply("square", numbers(100))
-	if err := svc.Ready(); err != nil {
-		t.Errorf("while it listens: %v", err)
-	}
+	testenv.Same(t, svc.Ready(), nil, "while it listens")
 	l := b.listed("the chunk is counted", func(l wire.Listener) bool { return l.Processed == 100 })
 	if l.Rate <= 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Concurrency != 3 || l.Stages != 0 || l.Errors != 0 {
 		t.Errorf("after a chunk: %+v", l)

@@ -134,9 +134,7 @@ func TestConsumerOfAServiceIsKept(t *testing.T) {
 	if c := info.Config; c.MaxWaiting != 7 || c.AckWait != stream.AckWait || c.MaxDeliver != wire.MaxDeliver {
 		t.Errorf("config %+v", c)
 	}
-	if got := stream.SettingsOf(info); got.Concurrency != 3 {
-		t.Errorf("settings %+v", got)
-	}
+	testenv.Same(t, stream.SettingsOf(info).Concurrency, 3, "settings")
 }
 
 func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
@@ -173,9 +171,7 @@ func TestEachReasonForAWaitIsLogged(t *testing.T) {
 	b.start()
 	eventually(t, "the node is connected", b.nc.IsConnected)
 	b.streams()
-	if w := b.reply("square", numbers(2)); w.answered != 2 {
-		t.Errorf("answered %d", w.answered)
-	}
+	testenv.Same(t, b.reply("square", numbers(2)).answered, 2, "answered")
 }
 
 // A service that is refused says how it gets in, in its log and in what its readiness probe is told.

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // A node answers a request that no one can deal with in the place of its service.
@@ -17,12 +18,8 @@ func TestFailureMsg(t *testing.T) {
 	request.Add(17, "k", nil)
 	request.Add(18, "k", nil)
 	asked := request.Msg()
-	if n := wire.CountItems(asked.Header, asked.Data, wire.Limits{}); n != 2 {
-		t.Errorf("%d items; want 2", n)
-	}
-	if n := wire.CountItems(asked.Header, []byte("{"), wire.Limits{}); n != 0 {
-		t.Errorf("%d items in a broken body", n)
-	}
+	testenv.Same(t, wire.CountItems(asked.Header, asked.Data, wire.Limits{}), 2, "items")
+	testenv.Same(t, wire.CountItems(asked.Header, []byte("{"), wire.Limits{}), 0, "items in a broken body")
 	to, err := wire.ParseReturn("tranche.stage.statement.1.0.accounts")
 	if err != nil {
 		t.Fatal(err)
@@ -34,9 +31,7 @@ func TestFailureMsg(t *testing.T) {
 		id == asked.Header.Get(wire.HeaderMsgID) {
 		t.Errorf("the message id is %q", id)
 	}
-	if msg.Subject != to.String() {
-		t.Errorf("the subject is %s", msg.Subject)
-	}
+	testenv.Same(t, msg.Subject, to.String(), "the subject")
 	reply, err := wire.ParseReply(wire.ReplySubject("accounts"), msg.Header, msg.Data, wire.Limits{})
 	if err != nil || reply.Slice != meta.Slice || reply.Run != meta.Run || reply.Attempt != 2 || reply.Answered != 0 ||
 		reply.Failure == nil || reply.Failure.Code != wire.CodeDeliveries || !reply.Failure.Retry {

@@ -49,9 +49,7 @@ func TestWrappersNest(t *testing.T) {
 	for range cap(calls) {
 		order = append(order, await(t, "call", calls))
 	}
-	if want := "1 2 3 4 4 ends 3 ends 2 ends 1 ends"; strings.Join(order, " ") != want {
-		t.Errorf("called in order %v, want %s", order, want)
-	}
+	testenv.Same(t, strings.Join(order, " "), "1 2 3 4 4 ends 3 ends 2 ends 1 ends", "called in order")
 }
 
 func TestWrapperSeesTheWork(t *testing.T) {
@@ -90,9 +88,7 @@ func TestWrapperSeesTheWork(t *testing.T) {
 		t.Errorf("the work is %s/%d of %v, its item %+v", seen.Endpoint(), seen.Stage(), seen.Meta(), before[0])
 	}
 	header := seen.Header()
-	if header.Get(wire.HeaderRun) != seen.Meta().Run.String() {
-		t.Errorf("the headers are %v", header)
-	}
+	testenv.Same(t, header.Get(wire.HeaderRun), seen.Meta().Run.String(), "the run's header")
 	header[wire.HeaderRun][0] = "changed"
 	if seen.Header().Get(wire.HeaderRun) == "changed" {
 		t.Error("the headers are not a copy")
@@ -477,7 +473,5 @@ func TestTraceOf(t *testing.T) {
 		parent, _ := ctx.Value(key{}).(string)
 		return wire.Trace{Parent: parent}
 	})
-	if got := TraceOf(context.WithValue(late, key{}, someParent)); got.Parent != someParent {
-		t.Errorf("got %+v of a later span", got)
-	}
+	testenv.Same(t, TraceOf(context.WithValue(late, key{}, someParent)).Parent, someParent, "the parent of a later span")
 }

@@ -37,9 +37,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	for range 2 {
 		testenv.NoError(t, migrations.Grant(t.Context(), url, role))
 	}
-	if err := migrations.Ready(t.Context(), asRole); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, migrations.Ready(t.Context(), asRole))
 	rows := map[string]string{}
 	var table, rights string
 	found := testenv.Must(admin.Query(t.Context(), `SELECT tablename::text, coalesce(string_agg(p, ' ' ORDER BY p)
@@ -64,9 +62,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 		}
 		testenv.Same(t, is, want, "%s", table)
 	}
-	if partitions != 2*workqueue.Partitions {
-		t.Errorf("there are %d partitions; want %d of each of two tables", partitions, workqueue.Partitions)
-	}
+	testenv.Same(t, partitions, 2*workqueue.Partitions, "partitions of two tables")
 	for _, view := range []string{"audit_deletable", "run_item"} {
 		var may bool
 		err := admin.QueryRow(t.Context(), `SELECT has_table_privilege($1, $2, 'SELECT')
@@ -176,9 +172,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 		"lacks the constraint work_block_disjoint of work_block", "lacks the column leader.epoch bigint not null",
 		"has the column leader.epoch numeric not null", "lacks the index work_block_ready of work_block",
 		"lacks the function database_timeline "} {
-		if !strings.Contains(all, want) {
-			t.Errorf("no %q in\n%s", want, all)
-		}
+		testenv.Has(t, all, want, "the rights")
 	}
 	// A process that ended between the migrations and their record has left that of the version before.
 	exec(`DELETE FROM schema_object WHERE object LIKE 'version %' OR object LIKE '%work_slice%'`)
@@ -187,9 +181,8 @@ func TestDriftOfTheSchema(t *testing.T) {
 	}
 	testenv.Must(migrations.Up(t.Context(), url, nil))(t)
 	exec(`ALTER TABLE work_slice ADD COLUMN note text`)
-	if all := drift(); !slices.Equal(all, []string{"has the column work_slice.note text, which no migration made"}) {
-		t.Errorf("after it was recorded anew: %q", all)
-	}
+	testenv.SameList(t, drift(), []string{"has the column work_slice.note text, which no migration made"},
+		"after it was recorded anew")
 	exec(`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99, true)`)
 	if all := drift(); len(all) != 1 || !strings.Contains(all[0], "newer than this program: it has migration 00099") {
 		t.Errorf("a newer schema: %q", all)

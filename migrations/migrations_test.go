@@ -42,13 +42,9 @@ func TestUpAppliesWhatIsPendingOnce(t *testing.T) {
 	if err != nil || !slices.Equal(applied, before) {
 		t.Fatalf("applied %v, %v; want %v", applied, err, before)
 	}
-	if left := pending(t, url); len(left) != 0 {
-		t.Errorf("pending after: %v", left)
-	}
-	again, err := migrations.Up(t.Context(), url, nil)
-	if err != nil || len(again) != 0 {
-		t.Errorf("the second time applied %v, %v", again, err)
-	}
+	testenv.Same(t, len(pending(t, url)), 0, "pending after")
+	again := testenv.Must(migrations.Up(t.Context(), url, nil))(t)
+	testenv.Same(t, len(again), 0, "the second time applied")
 }
 
 func TestUpByManyAtOnce(t *testing.T) {
@@ -126,9 +122,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 				})
 			})
 			testenv.NoError(t, tx.Commit(t.Context()))
-			if err := <-up; err != nil {
-				t.Error(err)
-			}
+			testenv.NoError(t, <-up)
 		})
 	}
 }
@@ -143,10 +137,8 @@ func TestUpNeedsNoRightsWhenThereIsNothingToDo(t *testing.T) {
 	if strings.Contains(url, "?") {
 		separator = "&"
 	}
-	applied, err := migrations.Up(t.Context(), url+separator+"role="+role, nil)
-	if err != nil || len(applied) != 0 {
-		t.Errorf("applied %v, %v", applied, err)
-	}
+	applied := testenv.Must(migrations.Up(t.Context(), url+separator+"role="+role, nil))(t)
+	testenv.Same(t, len(applied), 0, "applied")
 }
 
 func TestUpNamesWhatIsWrong(t *testing.T) {
@@ -206,9 +198,7 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 		t.Errorf("%d tables, views and functions are left, %v", left, err)
 	}
 	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`))(t)
-	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != len(files) {
-		t.Errorf("applied %v, %v", applied, err)
-	}
+	testenv.Same(t, len(testenv.Must(migrations.Up(t.Context(), url, nil))(t)), len(files), "applied")
 }
 
 // uncommented names what the schema has and says nothing of.
@@ -239,9 +229,7 @@ func TestEverythingSaysWhatItIs(t *testing.T) {
 	}
 	testenv.Must(conn.Exec(t.Context(), `COMMENT ON TABLE leader IS NULL; COMMENT ON COLUMN work_block.ready IS NULL;
 		COMMENT ON VIEW run_item IS NULL; COMMENT ON FUNCTION audit_guard() IS NULL`))(t)
-	if found := list(); len(found) != 4 {
-		t.Errorf("of four comments that were taken away it misses %v", found)
-	}
+	testenv.Same(t, len(list()), 4, "of four comments that were taken away it misses")
 }
 
 var (

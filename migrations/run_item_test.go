@@ -42,9 +42,8 @@ func newItemRun(t *testing.T, items, canary int) *itemRun {
 	r.store = database.New(r.pool)
 	var err error
 	node := session.NodeInfo{Host: "host-of-the-node"}
-	if r.session, err = session.New(r.store).StartSession(t.Context(), node, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	r.session, err = session.New(r.store).StartSession(t.Context(), node, time.Hour)
+	testenv.NoError(t, err)
 	req := start.LoadRequest{Plan: "test", Session: r.session, Canary: canary}
 	for i, name := range r.steps {
 		step := workqueue.StepSpec{
@@ -152,9 +151,7 @@ func (r *itemRun) compare(from, to workqueue.Ordinal, states map[string]int) {
 		}
 		for i := range want {
 			states[got[i].State]++
-			if g, w := inWords(&got[i]), inWords(&want[i]); g != w {
-				r.Errorf("step %s: %s; want %s", step, g, w)
-			}
+			testenv.Same(r, inWords(&got[i]), inWords(&want[i]), "step %s", step)
 		}
 	}
 }

@@ -144,9 +144,8 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				b.succeed(t, l)
 				b.Want(t, run, 1, items, 0)
 				b.WantRight(t, run, items*len(steps))
-				if n := b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`); n != 1 {
-					t.Errorf("completion was told %d times", n)
-				}
+				testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`), 1,
+					"times the completion was told")
 				b.Check(t)
 				again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`)
 				extra := l.Extra(items * len(steps))
@@ -214,16 +213,13 @@ func (b *bundle) wantToldOnce(t *testing.T, told *nats.Subscription, times int) 
 		t.Errorf("it was told %d times, %v; want %d", n, err, times)
 	}
 	for range n {
-		if msg, err := told.NextMsg(nodetest.Stuck); err != nil || msg.Header.Get(nats.MsgIdHdr) != id {
-			t.Errorf("it was told as %+v, %v; want id %s", msg, err, id)
-		}
+		testenv.Same(t, testenv.Must(told.NextMsg(nodetest.Stuck))(t).Header.Get(nats.MsgIdHdr), id,
+			"the id that it was told under")
 	}
 	stream := testenv.Must(b.JS(t).Stream(t.Context(), wire.StreamEvent))(t)
 	completed := wire.EventSubject("run.completed")
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(completed))
-	if err != nil || info.State.Subjects[completed] != 1 {
-		t.Errorf("JetStream has %+v, %v; want one", info, err)
-	}
+	info := testenv.Must(stream.Info(t.Context(), jetstream.WithSubjectFilter(completed)))(t)
+	testenv.Same(t, info.State.Subjects[completed], 1, "JetStream has %+v", info)
 }
 
 // One node crashes when it has kept pieces of results and recorded none of them, another when it has recorded some and

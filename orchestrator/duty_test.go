@@ -31,9 +31,8 @@ func TestTheStoreKeepsTheLease(t *testing.T) {
 	var nodes [2]workqueue.SessionID
 	for i := range nodes {
 		var err error
-		if nodes[i], err = store.StartSession(t.Context(), session.NodeInfo{Host: "h", PID: 1}, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		nodes[i], err = store.StartSession(t.Context(), session.NodeInfo{Host: "h", PID: 1}, time.Hour)
+		testenv.NoError(t, err)
 	}
 	lead := func(i int, epoch int64, want session.HeldError) {
 		t.Helper()
@@ -77,8 +76,7 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 		return b.Number(t, `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_result)
 			+ (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM deleted_run WHERE purged_at IS NULL)`) == 3
 	})
-	if _, err := inspect.New(b.Store).Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("the run: %v", err)
-	}
+	_, err := inspect.New(b.Store).Resolve(t.Context(), run.String())
+	testenv.Is(t, err, workqueue.ErrNotFound, "the run")
 	b.Check(t)
 }

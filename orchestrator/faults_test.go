@@ -126,9 +126,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			if tc.database != nil {
 				nodetest.Until(t, "the node has a new session", func() bool { return cut.Session() != session })
 			}
-			if err := cut.Stop(); err != nil {
-				t.Errorf("stop: %v", err)
-			}
+			testenv.Same(t, cut.Stop(), nil, "stop")
 			b.WantSound(t, l, run, nodetest.Size)
 		})
 	}
@@ -184,7 +182,5 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	}
 	testenv.Same(t, b.Number(t, `SELECT count(*) FROM node_session WHERE ended_at IS NULL`), 0, "sessions are open")
 	again := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
-	if err := again.Run(ctx); !errors.Is(err, orchestrator.ErrConnectionClosed) {
-		t.Errorf("one on a closed connection ended with %v; want ErrConnectionClosed", err)
-	}
+	testenv.Is(t, again.Run(ctx), orchestrator.ErrConnectionClosed, "one on a closed connection ended with")
 }

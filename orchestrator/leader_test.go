@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -190,9 +190,7 @@ func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 		n, stop := l.join(0,
 			LeaderTask{"slow", func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
 				slow.Add(1)
-				if within.Add(1) != 1 {
-					l.Error("it runs twice at a time")
-				}
+				testenv.Same(l, within.Add(1), 1, "it runs twice at a time")
 				defer within.Add(-1)
 				select {
 				case <-time.After(10 * ttl):
@@ -257,8 +255,6 @@ func TestLeaderTasksAreChecked(t *testing.T) {
 		{{Name: taskSweep, Run: noop}},
 	} {
 		err := checkLeaderTasks(append([]LeaderTask{{taskSweep, noop}}, tasks...))
-		if err == nil || !strings.Contains(err.Error(), "Config.LeaderTasks") {
-			t.Errorf("%+v: %v", tasks, err)
-		}
+		testenv.Says(t, err, "Config.LeaderTasks", "%+v", tasks)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
@@ -225,8 +226,6 @@ func TestTheNextPieceIsAsLargeAsTheLastOneAllows(t *testing.T) {
 		{firstSpan, time.Second, firstSpan / 2},
 		{mostSpan, time.Millisecond, mostSpan},
 	} {
-		if got := nextSpan(tc.span, tc.took); got != tc.want {
-			t.Errorf("after %d in %s come %d; want %d", tc.span, tc.took, got, tc.want)
-		}
+		testenv.Same(t, nextSpan(tc.span, tc.took), tc.want, "after %d in %s come", tc.span, tc.took)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -34,9 +35,7 @@ func TestFreshEvents(t *testing.T) {
 	for _, e := range f.take() {
 		taken = append(taken, e.ID)
 	}
-	if !slices.Equal(taken, []uuid.UUID{kept, refused}) {
-		t.Errorf("%v are published; want %v and %v, and not what was read from the outbox", taken, kept, refused)
-	}
+	testenv.SameList(t, taken, []uuid.UUID{kept, refused}, "published, and not what was read from the outbox")
 	f.end(kept, true)
 	f.end(refused, false)
 	if !f.passes(kept) || f.passes(refused) {
@@ -55,9 +54,7 @@ func TestFreshEvents(t *testing.T) {
 	for range maxFresh + 1 {
 		f.add(freshEvent{Event: workqueue.Event{ID: uuid.New()}})
 	}
-	if n := len(f.take()); n != maxFresh {
-		t.Errorf("%d are kept; want %d", n, maxFresh)
-	}
+	testenv.Same(t, len(f.take()), maxFresh, "are kept")
 }
 
 // What happened to a run is told on a subject of runs, all else on one of its own, and the event of a tracker as it
@@ -86,13 +83,9 @@ func TestAlarms(t *testing.T) {
 	t.Parallel()
 	var a alarms
 	now := time.Unix(1000, 0)
-	if a.next(now) != 0 {
-		t.Error("there is one from the beginning")
-	}
+	testenv.Same(t, a.next(now), 0, "there is one from the beginning")
 	a.set(now, []time.Duration{2 * time.Second, time.Second, time.Second + time.Millisecond, time.Hour})
-	if len(a.at) != 2 {
-		t.Errorf("%d are kept; want 2: two are about the same, one is too far away", len(a.at))
-	}
+	testenv.Same(t, len(a.at), 2, "times kept: two are about the same, one is too far away")
 	for _, want := range []time.Duration{time.Second, 2 * time.Second} {
 		wait := a.next(now)
 		if due := now.Add(wait).Sub(time.Unix(1000, 0)); due < want || due > want+alarmTick {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 	startstore "github.com/tranchehq/tranche/workqueue/start"
@@ -72,9 +73,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	b.Expire(first)
 	b.Expire(second)
 	err := session.New(b.Store).Heartbeat(t.Context(), first, time.Hour, nil)
-	if !errors.Is(err, workqueue.ErrSessionLost) {
-		t.Errorf("the heartbeat of a session that is over: %v; want ErrSessionLost", err)
-	}
+	testenv.Is(t, err, workqueue.ErrSessionLost, "the heartbeat of a session that is over")
 	release := b.HoldRows(`SELECT 1 FROM batchrun WHERE name = 'stays asleep' FOR UPDATE`)
 	var cleared []workqueue.RunID
 	var clearErr error
@@ -95,9 +94,8 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 		t.Errorf("cleared %v, %v; want the other run than %s", cleared, clearErr, loaded.Run)
 	}
 	close(asleep)
-	if _, err := stays.wait(); !errors.Is(err, workqueue.ErrSessionLost) {
-		t.Errorf("the load that slept on: %v; want ErrSessionLost", err)
-	}
+	_, err = stays.wait()
+	testenv.Is(t, err, workqueue.ErrSessionLost, "the load that slept on")
 	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 1 || b.rowsOf("wakes up") != items {
 		t.Errorf("%d runs are left, and %d items of %d", n, b.rowsOf("wakes up"), items)
 	}
@@ -138,9 +136,8 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	})
 	wantStateError("is being taken back")
 	release()
-	if _, err := failing.wait(); !errors.Is(err, broken) {
-		t.Errorf("the load ended with %v", err)
-	}
+	_, err := failing.wait()
+	testenv.Is(t, err, broken, "the load ended with")
 	b.WantNothing()
 	loaded, err := b.TryLoad(req, few(4))
 	if err != nil || loaded.Existing {

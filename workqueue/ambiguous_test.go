@@ -203,9 +203,8 @@ func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
 				t.Fatalf("loaded %+v, %v; want the run", loaded, err)
 			}
 			b.WantState(loaded.Run, "running", 1)
-			if n := b.Number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, loaded.Run); n != tc.items {
-				t.Errorf("the run has %d items of %d", n, tc.items)
-			}
+			testenv.Same(t, b.Number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, loaded.Run), tc.items,
+				"items of the run")
 			b.Check()
 			again, err := b.TryLoad(req, tc.source(tc.items))
 			if err != nil || !again.Existing || again.Run != loaded.Run {
@@ -249,9 +248,7 @@ func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 				t.Fatalf("loaded %+v; want an error", loaded)
 			}
 			uncleared, unsure := errors.AsType[*workqueue.CleanupPendingError](err)
-			if unsure != tc.unsure {
-				t.Errorf("%v; want an CleanupPendingError: %v", err, tc.unsure)
-			}
+			testenv.Same(t, unsure, tc.unsure, "%v is a CleanupPendingError", err)
 			b.WantNothing()
 			if unsure {
 				if sealed, err := start.New(b.Store).ClearLoad(t.Context(), uncleared.Run); sealed || err != nil {

@@ -85,9 +85,8 @@ func TestNoServerCostsNoAttemptWhileTheBreakerIsForcedClosed(t *testing.T) {
 		return a
 	}, 12)
 	b.WantTally(run, storetest.Tally{Live: 8, Done: 2, Failed: 2})
-	if n := b.Number(`SELECT max(failures) FROM work_slice WHERE run_id = $1 AND state = 'scheduled'`, run); n != 0 {
-		t.Errorf("an item lost %d attempts", n)
-	}
+	testenv.Same(t, b.Number(`SELECT max(failures) FROM work_slice WHERE run_id = $1 AND state = 'scheduled'`, run), 0,
+		"attempts that an item lost")
 	b.drive(run, storetest.Whole, 5)
 	b.WantTally(run, storetest.Tally{Done: 10, Failed: 2})
 	b.Check()
@@ -173,9 +172,7 @@ func TestThrottlingEnds(t *testing.T) {
 	run := b.Load(req, 4)
 	d := b.drive(run, func(s workqueue.Slice) settle.Answer { return storetest.Faulty(s, tooMuch) }, 100)
 	b.WantTally(run, storetest.Tally{Failed: 4})
-	if d.slices != 51 {
-		t.Errorf("it took %d issues; want 49 that did not count and 2 attempts", d.slices)
-	}
+	testenv.Same(t, d.slices, 51, "issues that it took")
 	if state, _ := b.Breaker(); state != "closed" {
 		t.Errorf("the breaker is %s", state)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -96,9 +97,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		}
 	}
 	b.Stretch("endpoint_pace", "probe_at", since, time.Second)
-	if claimed := b.Claim(run, storetest.Plenty); len(claimed) != 0 {
-		t.Errorf("%d slices were claimed for an endpoint that is down", len(claimed))
-	}
+	testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "slices were claimed for an endpoint that is down")
 	b.hurry(run)
 	for failed := 1; failed <= 2; failed++ {
 		probe := b.One(run)
@@ -114,9 +113,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if _, probes := b.Breaker(); !change.Probed || change.Changed || probes != failed {
 			t.Errorf("after probe %d failed: %+v, %d probes", failed, change, probes)
 		}
-		if claimed := b.Claim(run, storetest.Plenty); len(claimed) != 0 {
-			t.Errorf("another probe at once: %+v", claimed)
-		}
+		testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "another probe at once")
 		b.hurry(run)
 	}
 	change := b.Look(b.Record(storetest.Whole(b.One(run))).Look)
@@ -130,9 +127,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	b.WantTally(run, storetest.Tally{Done: 80})
 	n := b.Number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`,
 		storetest.Endpoint)
-	if n != 2 {
-		t.Errorf("%d changes were noted; want one for each", n)
-	}
+	testenv.Same(t, n, 2, "changes were noted")
 	b.Check()
 }
 
@@ -222,12 +217,8 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 				return
 			}
 			b.WantTally(run, storetest.Tally{Failed: tc.items})
-			if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n != 0 {
-				t.Errorf("the breaker changed %d times", n)
-			}
-			if claimed := b.Claim(good, storetest.Plenty); len(claimed) != 39 {
-				t.Errorf("%d requests of the other run may go; want all", len(claimed))
-			}
+			testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`), 0, "changes of the breaker")
+			testenv.Same(t, len(b.Claim(good, storetest.Plenty)), 39, "requests of the other run may go")
 			b.Check()
 		})
 	}
@@ -255,9 +246,7 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	}
 	good := b.Load(storetest.Chunked(20), 100)
 	b.hurry(run)
-	if claimed := b.Claim(run, 1); len(claimed) != 0 {
-		t.Errorf("an item that failed before goes before a good one: %+v", claimed)
-	}
+	testenv.Same(t, len(b.Claim(run, 1)), 0, "an item that failed before goes before a good one")
 	change := b.Look(b.Record(storetest.Whole(b.One(good))).Look)
 	if !change.Changed || change.Open {
 		t.Errorf("after the good item was done: %+v", change)
@@ -338,12 +327,9 @@ func TestTooBigChunksAreCutSmaller(t *testing.T) {
 	b.WantTally(run, storetest.Tally{Done: 8000})
 	sizes := b.Number(`SELECT chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap_until > tranche_now()`,
 		storetest.Endpoint)
-	if sizes != 100 {
-		t.Errorf("chunks are held to %d items; want 100, the largest piece that worked", sizes)
-	}
-	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`); n != 1 {
-		t.Errorf("%d changes were noted", n)
-	}
+	testenv.Same(t, sizes, 100, "the items that chunks are held to")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`), 1,
+		"changes were noted")
 	found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindTooBig] < 3 || found.Culprits != 0 || len(found.Roots) != 3 {
 		t.Errorf("%+v, %v", found, err)

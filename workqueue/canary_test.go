@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -21,9 +22,8 @@ func (b *bench) withCanary(n int, auto bool, maxFailed string) workqueue.RunID {
 
 func (b *bench) wantCanary(run workqueue.RunID, want control.CanaryVerdict) {
 	b.Helper()
-	if got, err := control.New(b.Store).CheckCanary(b.Context(), run); err != nil || got != want {
-		b.Errorf("the verdict on the sample is %q, %v; want %q: %s", got, err, want, b.Dump(run))
-	}
+	testenv.Same(b, testenv.Must(control.New(b.Store).CheckCanary(b.Context(), run))(b), want,
+		"the verdict on the sample: %s", b.Dump(run))
 }
 
 func (b *bench) held(run workqueue.RunID) int {
@@ -35,9 +35,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(9000, false, "")
-	if n := b.held(run); n != 8990 {
-		t.Errorf("%d items are held back; want 8990", n)
-	}
+	testenv.Same(t, b.held(run), 8990, "items are held back")
 	b.Check()
 	_, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
 	b.WantRefused(err, "still running its canary")
@@ -158,9 +156,7 @@ func TestCanarySampleIsSpread(t *testing.T) {
 		req.Canary, req.MaxFailed = c.canary, "10%"
 		run := b.Load(req, c.items)
 		claimed := b.Claim(run, storetest.Plenty)
-		if n := b.Disjoint(claimed); n != c.sample {
-			t.Errorf("a canary of %d of %d has %d items; want %d", c.canary, c.items, n, c.sample)
-		}
+		testenv.Same(t, b.Disjoint(claimed), c.sample, "items of a canary of %d of %d", c.canary, c.items)
 		seen, places := map[int]bool{}, map[int]bool{}
 		for _, s := range claimed {
 			for _, o := range storetest.Ordinals(s) {
@@ -174,9 +170,8 @@ func TestCanarySampleIsSpread(t *testing.T) {
 		if c.sample >= 100 && c.stride >= 100 && len(places) < c.sample/3 {
 			t.Errorf("the sample takes %d places of a stretch of %d: what repeats goes unseen", len(places), c.stride)
 		}
-		if n := b.Number(`SELECT sum(bit_count(held)) FROM work_block WHERE run_id = $1`, run); n != c.items-c.sample {
-			t.Errorf("%d items are held back; want %d", n, c.items-c.sample)
-		}
+		testenv.Same(t, b.Number(`SELECT sum(bit_count(held)) FROM work_block WHERE run_id = $1`, run), c.items-c.sample,
+			"items are held back")
 		if n := b.Number(`SELECT count(*) FROM batchrun WHERE id = $1 AND canary_state = 'sampling' AND failed_limit = $2`,
 			run, c.items/10); n != 1 {
 			t.Error("the run does not say that it is sampling, or how many may fail")

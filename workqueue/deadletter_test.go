@@ -64,9 +64,8 @@ func TestBuryOnce(t *testing.T) {
 		}
 	}
 	for _, ref := range []string{"", "abc", "nope", "ffffffff", "a\x00b", "\xff"} {
-		if _, err := deadletter.New(b.Store).DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
-			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
-		}
+		_, err := deadletter.New(b.Store).DeadLetter(t.Context(), ref)
+		testenv.Is(t, err, workqueue.ErrNotFound, "%q", ref)
 	}
 	b.bury(letter("n", "accounts"))
 	_, err := deadletter.New(b.Store).DeadLetter(t.Context(), id.String()[:4])
@@ -141,12 +140,8 @@ func TestReissuedLettersAreNotRequeued(t *testing.T) {
 	if len(out.Refused) != 1 || !strings.Contains(out.Refused[0].Reason, "tranche run rerun "+run.String()) {
 		t.Errorf("refused %+v; want the remedy", out.Refused)
 	}
-	if out := b.requeue(deadletter.DeadSelection{All: true}, 0); out.RefusedTotal != 0 {
-		t.Errorf("it counts among those that wait: %+v", out)
-	}
-	if n, err := deadletter.New(b.Store).Drop(t.Context(), refs(id), "ann"); err != nil || n != 1 {
-		t.Errorf("dropped %d, %v", n, err)
-	}
+	testenv.Same(t, b.requeue(deadletter.DeadSelection{All: true}, 0).RefusedTotal, 0, "it counts among those that wait")
+	testenv.Same(t, testenv.Must(deadletter.New(b.Store).Drop(t.Context(), refs(id), "ann"))(t), 1, "dropped")
 }
 
 // Two operators requeue all there is while a third drops it: each letter goes one way.
@@ -206,7 +201,5 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 		testenv.NoError(t, deadletter.New(b.Store).LettersSent(t.Context(), ids))
 		read = append(read, ids...)
 	}
-	if len(slices.Compact(read)) != 4 {
-		t.Errorf("%d letters were read; want 4", len(read))
-	}
+	testenv.Same(t, len(slices.Compact(read)), 4, "%d letters were read", len(read))
 }

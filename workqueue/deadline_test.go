@@ -61,9 +61,7 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 		t.Errorf("it has a cap of %d, and is at risk: %+v", view.Steps[0].Cap, view.AtRisk)
 	}
 	look := inspect.New(b.Store)
-	if text := testenv.Must(look.Lateness(t.Context(), run))(t); !strings.Contains(text, " after its done_by") {
-		t.Errorf("at once it says %q", text)
-	}
+	testenv.Has(t, testenv.Must(look.Lateness(t.Context(), run))(t), " after its done_by", "at once it")
 	fix := view.AtRisk.Fix
 	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(2 * time.Minute))})
 	if risk := testenv.Must(look.Run(t.Context(), run))(t).AtRisk; risk == nil || risk.Late == view.AtRisk.Late ||
@@ -71,26 +69,21 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 		t.Errorf("with a minute more it is at risk: %+v; before %+v", risk, view.AtRisk)
 	}
 	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(5 * time.Hour)), Gentle: new(false)})
-	if risk := testenv.Must(look.Run(t.Context(), run))(t).AtRisk; risk != nil {
-		t.Errorf("with five hours it is at risk until someone looks: %+v", risk)
-	}
+	testenv.Same(t, testenv.Must(look.Run(t.Context(), run))(t).AtRisk, nil,
+		"with five hours it is at risk until someone looks")
 	for range 2 {
 		view = b.pace(lease, run)
 	}
 	if view.AtRisk != nil || view.Steps[0].Cap != 0 {
 		t.Errorf("it has a cap of %d, and is at risk: %+v", view.Steps[0].Cap, view.AtRisk)
 	}
-	if events := b.Events(run); !slices.Equal(events, []string{"started", "deadline_at_risk", "deadline_at_risk"}) {
-		t.Errorf("its events are %q", events)
-	}
+	testenv.SameList(t, b.Events(run), []string{"started", "deadline_at_risk", "deadline_at_risk"}, "its events")
 	if actions := b.Actions(run); !slices.Equal(actions, []string{"start by test", "pace by tranche", "set by ann",
 		"pace by tranche", "set by ann", "set by ann"}) {
 		t.Errorf("the audit log says %q", actions)
 	}
 	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})
-	if due := testenv.Must(inspect.New(b.Store).Deadlines(t.Context()))(t); due != nil {
-		t.Error("it is still to be done by a time")
-	}
+	testenv.Same(t, testenv.Must(inspect.New(b.Store).Deadlines(t.Context()))(t), nil, "it is still to be done by a time")
 	for _, c := range []control.RunChange{{Gentle: new(true)}, {DoneBy: new(time.Now().Add(-time.Minute))}} {
 		c.Run = run
 		if _, err := control.New(b.Store).SetRun(t.Context(), c); err == nil {
@@ -122,9 +115,7 @@ func TestATimeIsTakenAway(t *testing.T) {
 		t.Errorf("the re-run is to be done by %v, gently: %t", view.DoneBy, view.Gentle)
 	}
 	req.DoneBy = new(time.Now().Add(-time.Minute))
-	if again := b.Load(req, 20); again != run {
-		t.Error("the same start is another run")
-	}
+	testenv.Same(t, b.Load(req, 20), run, "the same start is another run")
 	req.IdempotencyKey = ""
 	var refused *workqueue.SettingError
 	if _, err := b.TryLoad(req, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), " has passed; ") {
@@ -167,8 +158,7 @@ func TestSharesOfABudget(t *testing.T) {
 		b.Claim(second, 1)
 	}
 	for run, want := range map[workqueue.RunID]int{first: 6, second: 3} {
-		if got := b.Number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'claimed'`, run); got != want {
-			t.Errorf("run %s has %d in flight, want %d", run, got, want)
-		}
+		testenv.Same(t, b.Number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'claimed'`, run), want,
+			"slices of run %s in flight", run)
 	}
 }

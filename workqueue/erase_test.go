@@ -147,9 +147,8 @@ func (b *bench) everything() string {
 					text = plain
 				}
 				if !isBytes {
-					if text, err = json.Marshal(value); err != nil {
-						b.Fatal(err)
-					}
+					text, err = json.Marshal(value)
+					testenv.NoError(b, err)
 				}
 				fmt.Fprintf(&all, " %s=%s", rows.FieldDescriptions()[i].Name, bytes.ReplaceAll(text, []byte("\n"), []byte(" ")))
 			}
@@ -271,9 +270,7 @@ func TestErase(t *testing.T) {
 	}
 	all := b.everything()
 	for _, kept := range []string{"AHV-Zoë&756/12", "other", "called because of " + did.Marker, "article 17"} {
-		if !strings.Contains(all, kept) {
-			t.Errorf("%s is gone, too", kept)
-		}
+		testenv.Has(t, all, kept, "what is left")
 	}
 	for _, run := range []workqueue.RunID{run, other} {
 		b.WantTally(run, storetest.Tally{Done: 3, Failed: 1})
@@ -281,9 +278,8 @@ func TestErase(t *testing.T) {
 			AND error_code = 'BAD'`, run); n != 1 {
 			t.Errorf("%d items have the marker", n)
 		}
-		if n := b.Number(`SELECT payload_bytes FROM work_block WHERE run_id = $1`, run); n != 3*2+len(`{"erased":true}`) {
-			t.Errorf("the block has %d bytes of payloads", n)
-		}
+		testenv.Same(t, b.Number(`SELECT payload_bytes FROM work_block WHERE run_id = $1`, run), 3*2+len(`{"erased":true}`),
+			"bytes of payloads of the block")
 	}
 	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'erase' AND detail ->> 'hash' LIKE
 		substr(detail ->> 'marker', 8) || '%' AND length(detail ->> 'salt') = 32`); n < 4 {
@@ -318,9 +314,7 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	}
 	b.Exec(`UPDATE batchrun SET state = 'running', items = 2 WHERE id = $1`, run)
 	b.Record(storetest.Whole(b.One(run)))
-	if did := b.erase(erasure.Request{}); len(did.Runs) != 2 {
-		t.Errorf("erased %+v; want runs %s and %s", did, done, run)
-	}
+	testenv.Same(t, len(b.erase(erasure.Request{}).Runs), 2, "runs erased, of %s and %s", done, run)
 	b.Record(storetest.Whole(b.One(run)))
 	b.WantState(run, "completed", 1)
 	b.Check()
@@ -437,9 +431,7 @@ func TestErasureKnowsAllColumns(t *testing.T) {
 	testenv.NoError(t, err)
 	lists := append(slices.Collect(maps.Values(exemptColumns())), rowColumns)
 	for _, of := range erasure.Searched() {
-		if (of.How == erasure.Kept) != (of.Why != "") {
-			t.Errorf("%s %.60s: the reason is %q", of.How, of.Names, of.Why)
-		}
+		testenv.Same(t, (of.How == erasure.Kept), (of.Why != ""), "%s %.60s: the reason is %q", of.How, of.Names, of.Why)
 		lists = append(lists, of.Names)
 	}
 	known := map[string]bool{}
@@ -481,12 +473,10 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 	if left := b.traces(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	if req.FromErased, err = start.New(b.Store).Erasures(t.Context(), from); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1")); err != nil {
-		t.Errorf("started again: %v", err)
-	}
+	req.FromErased, err = start.New(b.Store).Erasures(t.Context(), from)
+	testenv.NoError(t, err)
+	_, err = start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1"))
+	testenv.Same(t, err, nil, "started again")
 }
 
 // What came in while the rest was erased is told of.
@@ -530,9 +520,8 @@ func TestEraseParametersAndNames(t *testing.T) {
 	if len(did.Kept) != 1 || !strings.HasPrefix(did.Kept[0], "batchrun.idempotency_key, rows: 1: ") {
 		t.Errorf("is kept: %q", did.Kept)
 	}
-	if n := b.Number(`SELECT count(*) FROM batchrun WHERE params ->> 'of' = 'about ' || $1`, did.Marker); n != 1 {
-		t.Error("the parameter was not erased")
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE params ->> 'of' = 'about ' || $1`, did.Marker), 1,
+		"the parameter was not erased")
 }
 
 // The key of an item is erased from texts in each form that has no other sign of an escape, and from no other word.

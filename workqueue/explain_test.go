@@ -81,9 +81,7 @@ func (b *bench) wantTold(run workqueue.RunID, want ...told) *health.Explanation 
 	if want == nil {
 		want = []told{}
 	}
-	if got := tell(e.Groups); !slices.Equal(got, want) {
-		b.Errorf("told %+v\nwant %+v\n%s", got, want, e.Summary)
-	}
+	testenv.SameList(b, tell(e.Groups), want, "told, %s", e.Summary)
 	b.Log(e.Summary)
 	return e
 }
@@ -468,9 +466,7 @@ func TestExplain(t *testing.T) {
 			b := setup(t)
 			run := c.make(b)
 			e := b.wantTold(run, c.want...)
-			if text := everything(e); !strings.Contains(text, c.says) {
-				t.Errorf("%q does not stand in: %s", c.says, text)
-			}
+			testenv.Has(t, everything(e), c.says, "the explanation")
 			if e.Failed == 0 && strings.Contains(everything(e), "tranche run errors") {
 				t.Errorf("nothing has failed, and it tells how to see why: %s", everything(e))
 			}
@@ -520,9 +516,7 @@ func (b *bench) sameByKey(run workqueue.RunID, e *health.Explanation) {
 	for _, g := range tell(e.Groups) {
 		n := g.items
 		g.items = 0
-		if sums[g] != n {
-			b.Errorf("%d items are %+v together and %d one by one", n, g, sums[g])
-		}
+		testenv.Same(b, sums[g], n, "items that are %+v one by one", g)
 	}
 }
 
@@ -576,13 +570,11 @@ func TestExplainARunThatLoads(t *testing.T) {
 func TestExplainWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := health.New(b.Store).Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown run: %v; want ErrNotFound", err)
-	}
+	_, err := health.New(b.Store).Explain(t.Context(), workqueue.NewRunID())
+	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown run")
 	run := b.Load(storetest.Request(), 1)
-	if _, err := health.New(b.Store).ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown key: %v; want ErrNotFound", err)
-	}
+	_, err := health.New(b.Store).ExplainKey(t.Context(), run, "nobody")
+	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown key")
 	e, err := health.New(b.Store).ExplainEndpoint(t.Context(), "nobody")
 	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {
 		t.Errorf("an unknown endpoint: %+v, %v", e, err)

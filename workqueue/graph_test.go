@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -52,9 +51,7 @@ func TestFourEyes(t *testing.T) {
 			t.Errorf("%s approves: %v", actor, err)
 		}
 	}
-	if _, err := b.approveSend(run, "bob"); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(b.approveSend(run, "bob"))(t)
 }
 
 // The schema itself lets no step begin that no one has approved, and the doctor sees what was asked for before.
@@ -67,9 +64,7 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	b.checkBarriers(run)
 	_, err := b.Pool.Exec(t.Context(), `UPDATE run_step SET barrier_passed = true, gate_since = NULL
 		WHERE run_id = $1 AND step = 1`, run)
-	if err == nil || !strings.Contains(err.Error(), "run_step_approved") {
-		t.Errorf("passed by hand: %v", err)
-	}
+	testenv.Says(t, err, "run_step_approved", "passed by hand")
 	testenv.Must(b.approveSend(run, "ann"))(t)
 	b.ClaimStep(run, 1, 1)
 	b.Check()

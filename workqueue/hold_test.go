@@ -33,9 +33,8 @@ func (b *bench) threshold(run workqueue.RunID, maxFailed string) {
 // checkThreshold fails the test unless the check ends as wanted.
 func (b *bench) checkThreshold(run workqueue.RunID, want bool) {
 	b.Helper()
-	if held, err := control.New(b.Store).CheckThreshold(b.Context(), run); err != nil || held != want {
-		b.Errorf("the threshold held the run: %v, %v; want %v", held, err, want)
-	}
+	testenv.Same(b, testenv.Must(control.New(b.Store).CheckThreshold(b.Context(), run))(b), want,
+		"the threshold held the run")
 }
 
 // wantHold compares a run's hold: "" or "kind by whom: why".
@@ -120,9 +119,8 @@ func TestThreshold(t *testing.T) {
 	b.Record(storetest.Faulty(b.One(run), bad))
 	b.checkThreshold(run, true)
 	none := ""
-	if _, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), &none); err != nil {
-		t.Errorf("resume without a threshold: %v", err)
-	}
+	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), &none)
+	testenv.Same(t, err, nil, "resume without a threshold")
 	b.checkThreshold(run, false)
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
@@ -190,9 +188,8 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 	} {
 		run := c.made()
 		state, generation := b.State(run)
-		if _, err := b.resumeCancelled(run); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%v; want %q", err, c.says)
-		}
+		_, err := b.resumeCancelled(run)
+		testenv.Says(t, err, c.says, "the error")
 		b.WantState(run, state, generation)
 	}
 }
@@ -223,12 +220,8 @@ func TestFailFastHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 	b.wantHold(run, "fail_fast by tranche: 12 of the first 16 outcomes of step only failed with bad_payload, "+
 		"which would not pass (fail_fast 10/20)")
 	testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "slices of a held run were claimed")
-	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) {
-		t.Errorf("audited: %q", got)
-	}
-	if got := b.Events(run); !slices.Equal(got, []string{"started", "paused"}) {
-		t.Errorf("events: %q", got)
-	}
+	testenv.SameList(t, b.Actions(run), []string{"start by test", "pause by tranche"}, "audited")
+	testenv.SameList(t, b.Events(run), []string{"started", "paused"}, "events")
 	b.Record(storetest.Faulty(late, badPayload)) // what was out comes in anyway
 	b.resume(run)
 	b.Record(storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
@@ -291,9 +284,8 @@ func TestFailFastLetsOthersGo(t *testing.T) {
 	b.Record(storetest.Faulty(b.One(run), badPayload))
 	b.WantState(run, "completed", 1)
 	b.wantHold(run, "")
-	if run := b.Load(failFast(4, 10, 20), 9); b.failFastSteps(run) != 0 {
-		t.Error("a run has a fail-fast limit that has not that many items")
-	}
+	testenv.Same(t, b.failFastSteps(b.Load(failFast(4, 10, 20), 9)), 0,
+		"a run has a fail-fast limit that has not that many items")
 	b.Check()
 }
 
@@ -317,9 +309,7 @@ func TestFailFastWaitsForItsTurn(t *testing.T) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
 	for _, want := range []bool{true, false} {
-		if held, err := control.New(b.Store).CheckFailFast(t.Context(), run); err != nil || held != want {
-			t.Errorf("held: %v, %v; want %v", held, err, want)
-		}
+		testenv.Same(t, testenv.Must(control.New(b.Store).CheckFailFast(t.Context(), run))(t), want, "held")
 	}
 	b.wantHold(run, "fail_fast by tranche: 10 of the first 10 outcomes of step only failed with bad_payload, "+
 		"which would not pass (fail_fast 10/20)")
@@ -400,9 +390,7 @@ func TestFailFastIsExactAmongRecorders(t *testing.T) {
 func TestParseFailFast(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"": "200/400", "off": "off", "5/10": "5/10", "10000/10000": "10000/10000"} {
-		if got, err := workqueue.ParseFailFast(text); err != nil || got.String() != want {
-			t.Errorf("%q is %v, %v; want %s", text, got, err, want)
-		}
+		testenv.Same(t, testenv.Must(workqueue.ParseFailFast(text))(t).String(), want, "%q", text)
 	}
 	for _, text := range []string{"no", "0/10", "10", "11/10", "5/10001", "-1/4", "1/2/3", "5 / 10", "200%"} {
 		if got, err := workqueue.ParseFailFast(text); err == nil {

@@ -47,9 +47,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 				Second: workqueue.Ordinal(tc.second), FirstLine: tc.first + 2, SecondLine: tc.second + 2}
 			testenv.Same(t, *dup, want, "error")
 			text := fmt.Sprintf("line %d: key %q is on line %d", want.SecondLine, want.Key, want.FirstLine)
-			if !strings.Contains(err.Error(), text) {
-				t.Errorf("the error says %q; want %q in it", err, text)
-			}
+			testenv.Says(t, err, text, "the error")
 			b.WantNothing()
 		})
 	}
@@ -73,9 +71,7 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 			}
 			distinct := b.Number(`SELECT count(DISTINCT item_key) FROM work_queue WHERE run_id = $1 AND ordinal < $2`,
 				loaded.Run, tc.base)
-			if distinct != tc.base {
-				t.Errorf("skip kept %d different keys of %d", distinct, tc.base)
-			}
+			testenv.Same(t, distinct, tc.base, "different keys that skip kept")
 			req.OnDuplicate = start.DuplicateAllow
 			loaded, err = b.TryLoad(req, storetest.Keys(all...))
 			if err != nil || loaded.Items != int64(len(all)) || loaded.Skipped != 0 {
@@ -104,9 +100,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 				}
 				return nil
 			})
-			if !errors.Is(err, broken) {
-				t.Errorf("error %v; want the source's own", err)
-			}
+			testenv.Is(t, err, broken, "error")
 			b.WantNothing()
 
 			ctx, cancel := context.WithCancel(t.Context())
@@ -299,9 +293,7 @@ func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
 		RETURN NULL; END $$`)
 	b.Exec(`CREATE TRIGGER takes_long AFTER DELETE ON work_queue REFERENCING OLD TABLE AS gone
 		FOR EACH STATEMENT EXECUTE FUNCTION takes_long()`)
-	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), b.Lead()); err != nil || len(cleared) != 1 {
-		t.Errorf("cleared %v, %v; want one run", cleared, err)
-	}
+	testenv.Same(t, len(testenv.Must(start.New(b.Store).ClearAbandonedLoads(t.Context(), b.Lead()))(t)), 1, "cleared")
 	b.WantNothing()
 }
 
@@ -319,9 +311,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 	}
 	testenv.Same(t, b.rowsOf("free"), 0, "items are left of the other")
 	b.Exec(`DROP TRIGGER refuse ON batchrun`)
-	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), b.Lead()); err != nil || len(cleared) != 1 {
-		t.Errorf("then cleared %v, %v; want one run", cleared, err)
-	}
+	testenv.Same(t, len(testenv.Must(start.New(b.Store).ClearAbandonedLoads(t.Context(), b.Lead()))(t)), 1, "then cleared")
 	b.WantNothing()
 }
 
@@ -344,9 +334,7 @@ func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	b.WantState(loaded.Run, "completed", 1)
 	b.WantCounts(loaded.Run, 0, storetest.Several)
 	b.WantCompletions(loaded.Run, 1)
-	if len(loaded.Completions) != 1 {
-		t.Errorf("completions %+v", loaded.Completions)
-	}
+	testenv.Same(t, len(loaded.Completions), 1, "completions")
 	b.Check()
 }
 

@@ -64,9 +64,7 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 			Stay: 2 * time.Second},
 	}
 	for _, got := range e.Ended {
-		if got != want[got.Code] {
-			t.Errorf("%+v; want %+v", got, want[got.Code])
-		}
+		testenv.Same(t, got, want[got.Code], "%s", got.Code)
 		delete(want, got.Code)
 	}
 	if len(want) > 0 {
@@ -82,18 +80,14 @@ func TestObserveLeavesFixedPacesAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Send(b.Claim(b.Load(storetest.Request(), 20), 2)...)
-	if o := b.observe(); len(o.Endpoints) != 0 {
-		t.Errorf("%+v", o)
-	}
+	testenv.Same(t, len(b.observe().Endpoints), 0, "endpoints")
 	run := b.auto(8)
 	b.Send(b.Claim(run, 1)...)
 	if o := b.observe(); len(o.Endpoints) != 1 || o.Endpoints[0].Live != 1 || o.Endpoints[0].Others != 2 {
 		t.Errorf("%+v", o)
 	}
 	b.Exec(`UPDATE batchrun SET hold = 'operator', held_at = tranche_now() WHERE id = $1`, run)
-	if o := b.observe(); len(o.Endpoints) != 0 {
-		t.Errorf("a held run counts: %+v", o)
-	}
+	testenv.Same(t, len(b.observe().Endpoints), 0, "a held run counts")
 }
 
 func TestAPaceIsSavedWithItsChanges(t *testing.T) {
@@ -112,9 +106,7 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1`, storetest.Endpoint), 2,
 		"changes")
 	b.Exec(`INSERT INTO endpoint_change (endpoint, what, reason) SELECT 'other', 'rate', '' FROM generate_series(1, 510)`)
-	if n, err := pacestore.New(b.Store).PruneChanges(t.Context(), lease); err != nil || n != 10 {
-		t.Errorf("%d changes were forgotten, %v", n, err)
-	}
+	testenv.Same(t, testenv.Must(pacestore.New(b.Store).PruneChanges(t.Context(), lease))(t), 10, "changes were forgotten")
 	stale := workqueue.Lease{Session: lease.Session, Epoch: lease.Epoch - 1}
 	if err := pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil); err == nil {
 		t.Error("someone who leads no more has saved a pace")

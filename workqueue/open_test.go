@@ -29,9 +29,7 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 	if added := b.Add(run, all[:8000]); added.First != 0 || added.Items != 8000 || added.Total != 8000 {
 		t.Errorf("the first add: %+v", added)
 	}
-	if got := b.Claim(run, 1); len(got) != 0 {
-		t.Errorf("%d items were claimed of a block that is not full", got[0].Mask.Count())
-	}
+	testenv.Same(t, len(b.Claim(run, 1)), 0, "slices were claimed of a block that is not full")
 	if added := b.Add(run, all[8000:]); added.First != 8000 || added.Total != 17_000 {
 		t.Errorf("the second add: %+v", added)
 	}
@@ -40,9 +38,8 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 	b.WantTally(run, storetest.Tally{Done: 16_384})
 	b.WantState(run, "running", 1)
 	b.Check()
-	if n := b.Number(`SELECT count(failed_limit) FROM batchrun WHERE id = $1`, run); n != 0 {
-		t.Error("a part of the items limits the run before it is known how many there are")
-	}
+	testenv.Same(t, b.Number(`SELECT count(failed_limit) FROM batchrun WHERE id = $1`, run), 0,
+		"a part of the items limits the run before it is known how many there are")
 	if sealed := b.Seal(run); sealed.Items != 17_000 || sealed.Already || sealed.Completed {
 		t.Errorf("the seal: %+v", sealed)
 	}
@@ -68,9 +65,8 @@ func TestOpeningIsIdempotent(t *testing.T) {
 		t.Errorf("opened again: %+v, %v", two, err)
 	}
 	load := req.LoadRequest
-	if _, err := b.TryLoad(load, storetest.Keys("a")); err == nil || !strings.Contains(err.Error(), "was opened") {
-		t.Errorf("a load with the key of an open run: %v", err)
-	}
+	_, err = b.TryLoad(load, storetest.Keys("a"))
+	testenv.Says(t, err, "was opened", "a load with the key of an open run")
 }
 
 func TestAddsAndDuplicates(t *testing.T) {
@@ -98,9 +94,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT skipped FROM batchrun WHERE id = $1`, lax), 2, "duplicates are counted")
 	free := b.OpenRun(func(r *start.OpenRequest) { r.OnDuplicate = start.DuplicateAllow })
 	b.Add(free, []string{"a", "a"})
-	if added := b.Add(free, []string{"a"}); added.Total != 3 {
-		t.Errorf("duplicates that are allowed: %+v", added)
-	}
+	testenv.Same(t, b.Add(free, []string{"a"}).Total, 3, "duplicates that are allowed")
 	b.Check()
 }
 
@@ -152,9 +146,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 	if _, ok := errors.AsType[*start.AddTooLargeError](err); !ok {
 		t.Errorf("an add without an end: %v", err)
 	}
-	if added := b.Add(run, storetest.Names(3)); added.Total != 3 {
-		t.Errorf("afterwards: %+v", added)
-	}
+	testenv.Same(t, b.Add(run, storetest.Names(3)).Total, 3, "afterwards")
 	b.Check()
 }
 
@@ -199,9 +191,7 @@ func TestOverdueRuns(t *testing.T) {
 	}
 	b.OpenRun(nil) // in time
 	lease := b.Lead()
-	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
-		t.Errorf("before the time: %v, %v", due, err)
-	}
+	testenv.Same(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 0, "before the time")
 	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now() WHERE id = ANY($1)`, mapKeys(late))
 	due, err := start.New(b.Store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 3 {
@@ -240,9 +230,8 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 		t.Fatal(due, err)
 	}
 	b.Exec(`UPDATE batchrun SET overdue_at = overdue_at - interval '8 days' WHERE id <> $1`, fresh)
-	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
-		t.Errorf("%+v, %v; all were opened just now", due, err)
-	}
+	testenv.Same(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 0,
+		"all were opened just now")
 	testenv.Rewrite(t, b.Pool, `UPDATE audit_log SET at = at - interval '8 days'`)
 	b.Add(added, storetest.Names(1))
 	b.Record(storetest.Whole(b.One(worked)))
@@ -302,9 +291,7 @@ func TestOpenRunRaces(t *testing.T) {
 			b.awaitEnd(run)
 			stop()
 			work.Wait()
-			if n := b.Number(`SELECT items FROM batchrun WHERE id = $1`, run); n != added {
-				t.Errorf("the run has %d items, and %d were added", n, added)
-			}
+			testenv.Same(t, b.Number(`SELECT items FROM batchrun WHERE id = $1`, run), added, "items of the run")
 			if n := b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind IN ('completed', 'cancelled')`,
 				run); n != 1 {
 				t.Errorf("the run ended %d times", n)

@@ -63,9 +63,8 @@ func TestStoreThroughAPooler(t *testing.T) {
 	claimed := b.Claim(run, 2)
 	b.Send(claimed...)
 	b.Pass(claimed[0].ID)
-	if n, err := settle.New(store).Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
-		t.Errorf("expired %d, %v; want 1", n, err)
-	}
+	testenv.Same(t, testenv.Must(settle.New(store).Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}))(t), 1,
+		"expired")
 	refused := workqueue.SlotError{Code: "refused", Message: "no"}
 	b.Record(storetest.Faulty(claimed[1], refused))
 	b.Finish(run)
@@ -109,10 +108,8 @@ func TestStoreGoesByItsOwnSettings(t *testing.T) {
 				if want := "off, read committed"; within != want || outside != want || later != want {
 					t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
 				}
-				if err := testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual); err != nil ||
-					usual != "on, "+isolation {
-					t.Errorf("the database has %s, %v; the test shows nothing", usual, err)
-				}
+				testenv.NoError(t, testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual))
+				testenv.Same(t, usual, "on, "+isolation, "the database has; the test shows nothing")
 				b.Finish(b.Load(storetest.Request(), 20))
 			})
 		}
@@ -155,9 +152,7 @@ func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
 		_, slow := errors.AsType[*pgconn.ConnectError](err)
 		return !slow
 	})
-	if err != nil {
-		t.Errorf("it was not given up: %v", err)
-	}
+	testenv.Same(t, err, nil, "it was not given up")
 	if standby.Connections() == 0 {
 		t.Error("no connection leads to the standby")
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,9 +60,7 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	}
 	broken := storetest.Answer(claimed[2])
 	broken.Failure = &workqueue.SlotError{Code: "bad"} // halved at once
-	if due := b.Record(broken).Due; len(due) != 0 {
-		t.Errorf("halves are due in %v; want at once", due)
-	}
+	testenv.Same(t, len(b.Record(broken).Due), 0, "halves are due in")
 }
 
 // What commits is counted once, by endpoint: outcomes by replies, and what failed since its time was over.
@@ -102,9 +99,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 	if total.Done != 4 || total.Answered != 1 || total.Expired != 1 || total.Refused != 1 || total.Lost != 0 {
 		t.Errorf("counted %+v", total)
 	}
-	if failed := b.Tally(run).Failed; int64(failed) != total.Failed {
-		t.Errorf("%d items have failed, and %d were counted", failed, total.Failed)
-	}
+	testenv.Same(t, int64(b.Tally(run).Failed), total.Failed, "items that have failed")
 }
 
 // exhausted is the answer of a node, or of a service, that gave a slice up after too many deliveries.
@@ -138,9 +133,7 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	again := func(want bool, why string) workqueue.Slice {
 		t.Helper()
 		s := b.One(run)
-		if s.Suspect != want {
-			t.Errorf("after %s the slice is %+v; want suspect %v", why, s, want)
-		}
+		testenv.Same(t, s.Suspect, want, "after %s the slice is suspect", why)
 		return s
 	}
 	b.Pass(pieces[0].ID)
@@ -299,7 +292,5 @@ func (b *bench) wantWays(want ...string) {
 	b.Helper()
 	var got []string
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT array_agg(way ORDER BY way) FROM way`).Scan(&got))
-	if !slices.Equal(got, want) {
-		b.Errorf("rows came by %q; want %q", got, want)
-	}
+	testenv.SameList(b, got, want, "rows came by")
 }

@@ -71,9 +71,8 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 		}
 	})
 	b.Until("the sweep waits for the slice", func() bool { return b.Waiters() == 1 })
-	if again, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); err != nil || again != lease {
-		t.Errorf("prolonged to %+v, %v; its own work is in the way", again, err)
-	}
+	testenv.Same(t, testenv.Must(session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL))(t), lease,
+		"prolonged to")
 	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL)
 	if err != nil || next.Epoch != lease.Epoch+1 {
@@ -82,9 +81,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	release()
 	wg.Wait()
 	b.WantTally(run, storetest.Tally{Live: 4})
-	if n, err := settle.New(b.Store).Expire(t.Context(), next, ids(s)); err != nil || n != 1 {
-		t.Errorf("the new leader expired %d, %v", n, err)
-	}
+	testenv.Same(t, testenv.Must(settle.New(b.Store).Expire(t.Context(), next, ids(s)))(t), 1, "the new leader expired")
 	b.Check()
 }
 
@@ -95,9 +92,8 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	b := setup(t)
 	lease := b.Lead()
 	release := b.HoldRows(`SELECT 1 FROM leader WHERE epoch = $1 FOR KEY SHARE`, lease.Epoch) // as the last look does
-	if again, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); err != nil || again != lease {
-		t.Errorf("prolonged to %+v, %v", again, err)
-	}
+	testenv.Same(t, testenv.Must(session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL))(t), lease,
+		"prolonged to")
 	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -252,9 +248,8 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 		b.Check()
 	}
 	b.WantTally(run, storetest.Tally{Failed: 1})
-	if n := b.Number(`SELECT count(*) FROM work_result WHERE error_code = 'deadline'`); n != 1 {
-		t.Error("it did not fail by its deadline")
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM work_result WHERE error_code = 'deadline'`), 1,
+		"it did not fail by its deadline")
 }
 
 func TestLostRepliesAreCountedInTheEnd(t *testing.T) {

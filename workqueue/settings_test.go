@@ -184,9 +184,8 @@ func TestStreamSettings(t *testing.T) {
 	}
 	stale := lease
 	stale.Epoch--
-	if err := session.New(b.Store).StreamsApplied(t.Context(), stale, &now); !errors.Is(err, workqueue.ErrNotLeader) {
-		t.Errorf("without the lease: %v", err)
-	}
+	testenv.Is(t, session.New(b.Store).StreamsApplied(t.Context(), stale, &now), workqueue.ErrNotLeader,
+		"without the lease")
 }
 
 func TestAdaptive(t *testing.T) {
@@ -195,9 +194,8 @@ func TestAdaptive(t *testing.T) {
 		`500`: {Value: 500}, `"500"`: {Value: 500}, `"auto"`: {Auto: true}, `-1`: {Value: -1},
 	} {
 		var got workqueue.Adaptive
-		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
-			t.Errorf("%s: got %+v, %v", text, got, err)
-		}
+		testenv.NoError(t, json.Unmarshal([]byte(text), &got))
+		testenv.Same(t, got, want, "%s", text)
 		back, err := json.Marshal(got)
 		var again workqueue.Adaptive
 		if err != nil || json.Unmarshal(back, &again) != nil || again != want {
@@ -217,12 +215,10 @@ func TestBytes(t *testing.T) {
 		"0": 0, "1000": 1000, "512KiB": 512 << 10, "512 KiB": 512 << 10, "2MiB": 2 << 20, "1GiB": 1 << 30,
 	} {
 		var got, again workqueue.Bytes
-		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
-			t.Errorf("%s: got %d, %v", text, got, err)
-		}
-		if err := again.UnmarshalText([]byte(got.String())); err != nil || again != want {
-			t.Errorf("%s comes back from %s as %d, %v", text, got, again, err)
-		}
+		testenv.NoError(t, got.UnmarshalText([]byte(text)))
+		testenv.Same(t, got, want, "%s", text)
+		testenv.NoError(t, again.UnmarshalText([]byte(got.String())))
+		testenv.Same(t, again, want, "%s comes back from %s", text, got)
 	}
 	for _, text := range []string{"", "KiB", "-1", "1KB", "1kib", "1.5MiB", "99999999999GiB", "1 K", "0x1", "1  KiB"} {
 		if err := new(workqueue.Bytes).UnmarshalText([]byte(text)); err == nil {
@@ -245,9 +241,8 @@ func TestDoneByIsByTheClockOfItsZone(t *testing.T) {
 		{"2026-01-31T06:00:00+01:00", "2026-03-28T12:00:00Z", "2026-01-31T05:00:00Z"},
 	} {
 		from := testenv.Must(time.Parse(time.RFC3339, c.from))(t)
-		if at, err := workqueue.DoneBy(c.text, from); err != nil || at.UTC().Format(time.RFC3339) != c.want {
-			t.Errorf("%s after %s is %s, %v; want %s", c.text, c.from, at.UTC(), err, c.want)
-		}
+		testenv.Same(t, testenv.Must(workqueue.DoneBy(c.text, from))(t).UTC().Format(time.RFC3339), c.want, "%s after %s",
+			c.text, c.from)
 	}
 	for _, text := range []string{"06:00", "6:00 UTC", "06:00 ", "06:00 Local", "06:00 Nowhere/City", "noon UTC"} {
 		if got, err := workqueue.ParseDoneBy(text); err == nil {
@@ -262,13 +257,9 @@ func TestParseMaxFailed(t *testing.T) {
 		"": "", "none": "", "0": "0", "500": "500", "1%": "1%", "0%": "0%", "100%": "100%", "0.50%": "0.5%",
 		"100.000%": "100%", "12.345%": "12.345%", "0.0001%": "0.0001%",
 	} {
-		got, err := workqueue.ParseMaxFailed(text)
-		if err != nil || got != want {
-			t.Errorf("%q: got %q, %v", text, got, err)
-		}
-		if again, err := workqueue.ParseMaxFailed(got); err != nil || again != got {
-			t.Errorf("%q is not canonical: %q, %v", got, again, err)
-		}
+		got := testenv.Must(workqueue.ParseMaxFailed(text))(t)
+		testenv.Same(t, got, want, "%q", text)
+		testenv.Same(t, testenv.Must(workqueue.ParseMaxFailed(got))(t), got, "%q as it is written", got)
 	}
 	for _, text := range []string{
 		"-1", "01", "1.5", "%", "101%", "100.1%", "1.%", ".5%", "-1%", "1e1%", "0.12345%", "1 %", "1%%", "9999999999", "٣%",
@@ -315,15 +306,12 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	b := setup(t)
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
-	if gone, err := start.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil || gone.Version != 2 {
-		t.Errorf("deleted %+v, %v", gone, err)
-	}
+	testenv.Same(t, testenv.Must(start.New(b.Store).DeletePlan(t.Context(), "p", "bob"))(t).Version, 2, "deleted")
 	if got := b.apply(planOf("p", "two")); got.Version != 3 || got.Unchanged || got.Previous != 0 {
 		t.Errorf("the same after the deletion: %+v", got)
 	}
-	if _, err := inspect.New(b.Store).Plan(t.Context(), "p", 2); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("a version from before the deletion: %v", err)
-	}
+	_, err := inspect.New(b.Store).Plan(t.Context(), "p", 2)
+	testenv.Is(t, err, workqueue.ErrNotFound, "a version from before the deletion")
 }
 
 func TestPlansAreListed(t *testing.T) {
@@ -361,9 +349,7 @@ func TestPlansAreListed(t *testing.T) {
 	list(inspect.PlanFilter{Name: "a", Limit: 1}, true, "a@2 1/1")
 	list(inspect.PlanFilter{Name: "a", Before: 2}, false, "a@1 2/2")
 	_, _, err := inspect.New(b.Store).Plans(t.Context(), inspect.PlanFilter{Name: "gone"})
-	if !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("the versions of a deleted plan: %v", err)
-	}
+	testenv.Is(t, err, workqueue.ErrNotFound, "the versions of a deleted plan")
 }
 
 // However many put plans on record at once, each version is there once, and the numbers have no gaps.
@@ -393,7 +379,5 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := b.Number(`SELECT count(*) FROM plan WHERE name = 'q'`); n != 1 {
-		t.Errorf("the same plan has %d versions", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM plan WHERE name = 'q'`), 1, "versions of the same plan")
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // isSQL tells a statement by how it begins.
@@ -155,10 +157,7 @@ func TestEveryStatementIsPrepared(t *testing.T) {
 	defer conn.Release()
 	source := readSource(t)
 	statements := source.statements()
-	if source.made != 5 {
-		t.Errorf("%d statements are put together when they are used; want those of settings and of erasure only, 5",
-			source.made)
-	}
+	testenv.Same(t, source.made, 5, "statements are put together when they are used")
 	for name, sql := range statements {
 		text := strings.TrimSpace(sql)
 		switch {
@@ -170,9 +169,7 @@ func TestEveryStatementIsPrepared(t *testing.T) {
 		default:
 			_, err = conn.Conn().PgConn().Prepare(t.Context(), "", sql, nil)
 		}
-		if err != nil {
-			t.Errorf("%s: %v\n%s", name, err, sql)
-		}
+		testenv.Same(t, err, nil, "%s\n%s", name, sql)
 	}
 	if len(statements) < 60 {
 		t.Errorf("only %d statements were found: the search no longer knows how they look", len(statements))

@@ -37,9 +37,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 		"plan": req.Plan, "version": 4.0, "items": 20.0, "chunk": "7", "max_failed": "1%", "priority": 3.0,
 		"no_retry_codes": "BAD, WORSE", "endpoint": storetest.Endpoint, "canary": nil, "rate": nil,
 	} {
-		if fmt.Sprint(after[name]) != fmt.Sprint(want) {
-			t.Errorf("%s is %v; want %v", name, after[name], want)
-		}
+		testenv.Same(t, fmt.Sprint(after[name]), fmt.Sprint(want), "%s", name)
 	}
 	if flight := fmt.Sprint(after["in_flight"]); !strings.HasPrefix(flight, "auto") {
 		t.Errorf("in flight is %s; want auto", flight)
@@ -175,17 +173,14 @@ func TestRunsAreForetold(t *testing.T) {
 	if f := view(run); !strings.Contains(f.WaitsFor, "to answer again") || f.Then == nil || f.P50 != nil {
 		t.Errorf("of an endpoint that is down it says %+v", f)
 	}
-	if f := view(b.OpenRun(nil)); !strings.Contains(f.WhyNot, "until it is sealed") {
-		t.Errorf("of an open run it says %+v", f)
-	}
+	testenv.Has(t, view(b.OpenRun(nil)).WhyNot, "until it is sealed", "of an open run it")
 	b.Exec(`ALTER TABLE endpoint_setting RENAME COLUMN request_rate TO gone`) // so that it cannot be read
 	failing, told := inspect.New(database.New(b.Pool)), 0
 	failing.OnForecastError(func(error) { told++ })
 	for range 3 {
 		for _, r := range testenv.Must(failing.Runs(t.Context(), inspect.RunFilter{}))(t) {
-			if !strings.Contains(r.Forecast.WhyNot, "could not be read") {
-				t.Errorf("of a run that cannot be forecast the list says %+v", r.Forecast)
-			}
+			testenv.Has(t, r.Forecast.WhyNot, "could not be read", "of a run that cannot be forecast the list says %+v",
+				r.Forecast)
 		}
 	}
 	if f := testenv.Must(failing.ForecastRun(t.Context(), run))(t).Forecast; told > 2 ||

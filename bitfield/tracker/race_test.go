@@ -81,9 +81,8 @@ type outcome struct{ first, second bool }
 func (b *bench) race(first, second call, back bool) (got outcome, err error) {
 	b.Helper()
 	tx := b.begin()
-	if got.first, err = first(b.Context(), tx); err != nil {
-		b.Fatal(err)
-	}
+	got.first, err = first(b.Context(), tx)
+	testenv.NoError(b, err)
 	end := tx.Commit
 	if back {
 		end = tx.Rollback
@@ -347,9 +346,8 @@ func TestSealRacesTheLastAck(t *testing.T) {
 		if i == 1 {
 			first, second = second, first
 		}
-		if got, err := b.race(first, second, false); err != nil || got != (outcome{second: true}) {
-			t.Errorf("%+v, %v; the one who came second was to complete it", got, err)
-		}
+		testenv.Same(t, testenv.Must(b.race(first, second, false))(t), (outcome{second: true}),
+			"the one who came second was to complete it")
 	}
 	testenv.Same(t, b.count(`SELECT count(DISTINCT run_id) + 1000 * count(*) FROM run_event`), 1001*(races+2),
 		"trackers with one event")

@@ -79,9 +79,7 @@ func TestReapByLastActivity(t *testing.T) {
 			continue
 		}
 		got := b.get(id)
-		if (got.State == tracker.StateExpired) != (tc.expired || got.ExpiredAt != nil) {
-			t.Errorf("%s: %+v", name, got)
-		}
+		testenv.Same(t, (got.State == tracker.StateExpired), (tc.expired || got.ExpiredAt != nil), "%s: %+v", name, got)
 		if !tc.expired {
 			continue
 		}
@@ -97,9 +95,7 @@ func TestReapByLastActivity(t *testing.T) {
 func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 	b.Helper()
 	before := b.get(id)
-	if acked := b.ack(all(id)); acked[0] != (tracker.Acked{Newly: int(before.Pending)}) {
-		b.Errorf("%s: a late ack did %+v", name, acked)
-	}
+	testenv.Same(b, b.ack(all(id))[0], (tracker.Acked{Newly: int(before.Pending)}), "%s: a late ack did", name)
 	_, add := b.add(id, 1, "")
 	_, seal := b.trySeal(id)
 	for op, err := range map[string]error{"add": add, "seal": seal} {
@@ -120,9 +116,7 @@ func TestReapWaitsForNobody(t *testing.T) {
 	b.age(id, 2*day)
 	tx := b.begin()
 	testenv.Must(tracker.SealTracker(t.Context(), tx, id))(t)
-	if got := b.reap(10); got.Looked != 0 {
-		t.Errorf("it looked at what is held: %+v", got)
-	}
+	testenv.Same(t, b.reap(10).Looked, 0, "it looked at what is held")
 	testenv.NoError(t, tx.Commit(t.Context()))
 	if got := b.reap(10); len(got.Expired) != 0 || b.get(id).State != tracker.StateSealed {
 		t.Errorf("it expired what was sealed just now: %+v", got)
@@ -178,9 +172,7 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 	for i := range 20 {
 		b.ack(items(id, some(0, i)))
 	}
-	if version() != before {
-		t.Error("acks wrote a row that was written just now")
-	}
+	testenv.Same(t, version(), before, "acks wrote a row that was written just now")
 	b.age(id, 80*time.Minute)
 	before = version()
 	b.ack(items(id, some(0, 50)))
@@ -231,9 +223,7 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		for i := range got {
 			urls = append(urls, got[i].URL)
 		}
-		if fmt.Sprint(urls) != fmt.Sprint(want) {
-			t.Errorf("%s: %v; want %v", what, urls, want)
-		}
+		testenv.Same(t, fmt.Sprint(urls), fmt.Sprint(want), "%s", what)
 	}
 	all := room(10, 10)
 	same("all", all, "https://one/1", "https://one:8443/4", "http://two#5", "https://one/2", "https://two/6",
@@ -271,9 +261,7 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 		t.Errorf("with none kept: %v", got)
 	}
 	got, due := room(5, 2)
-	if fmt.Sprint(got) != "[one one two]" {
-		t.Errorf("with two kept of five: %v", got)
-	}
+	testenv.Same(t, fmt.Sprint(got), "[one one two]", "with two kept of five")
 	due = slices.DeleteFunc(due, func(w tracker.Webhook) bool { return w.Host == "two" })
 	if got, _ := room(4, 2, due...); fmt.Sprint(got) != "[two]" {
 		t.Errorf("with two of one in progress, and as many kept: %v", got)
@@ -296,8 +284,7 @@ func TestHostsOfWebhooks(t *testing.T) {
 		id := b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: url, Secret: "s"}})
 		var got string
 		const sql = `SELECT webhook_host FROM tracker_service WHERE batch_id = $1`
-		if err := b.pool.QueryRow(t.Context(), sql, id).Scan(&got); err != nil || got != host {
-			t.Errorf("%s: %q, %v; want %q", url, got, err, host)
-		}
+		testenv.NoError(t, b.pool.QueryRow(t.Context(), sql, id).Scan(&got))
+		testenv.Same(t, got, host, "%s", url)
 	}
 }

@@ -38,9 +38,7 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 	}
 	got := b.ack(items(id, some(0, 0, 8191)), failed("E_GONE", id, some(0, 0, 5), some(1, 99)),
 		tracker.ItemsAck{Batch: id, Whole: []tracker.Span{{First: 2, Last: 3}}, Code: "E_ALL"})
-	if want := []tracker.Acked{{Newly: 2}, {Newly: 2}, {Newly: 2 * 8192}}; !slices.Equal(got, want) {
-		t.Errorf("acked %+v, want %+v", got, want)
-	}
+	testenv.SameList(t, got, []tracker.Acked{{Newly: 2}, {Newly: 2}, {Newly: 2 * 8192}}, "acked")
 	info := b.get(id)
 	codes := []tracker.CodeCount{{Code: "E_ALL", Items: 2 * 8192}, {Code: "E_GONE", Items: 2}}
 	if info.State != tracker.StateSealed || info.Items != 8292+3*8192 || info.Done != 2 || info.Failed != 2*8192+2 ||
@@ -52,9 +50,7 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 		t.Errorf("groups %+v, %v", states, err)
 	}
 	ended := tracker.Acked{Newly: int(info.Pending), Completed: true}
-	if got := b.ack(all(id), all(id)); !slices.Equal(got, []tracker.Acked{ended, {}}) {
-		t.Errorf("the last ack: %+v", got)
-	}
+	testenv.SameList(t, b.ack(all(id), all(id)), []tracker.Acked{ended, {}}, "the last ack")
 	info = b.get(id)
 	if info.State != tracker.StateCompleted || info.Pending != 0 || info.CompletedAt == nil || info.Key != "2026-11" ||
 		info.CreatedBy != "ann" || info.Keep != tracker.DefaultKeep {
@@ -66,9 +62,7 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 	if got := b.events(id); !reflect.DeepEqual(got, want) {
 		t.Errorf("events %+v, want %+v", got, want)
 	}
-	if err := b.tryDelete(id); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, b.tryDelete(id))
 	b.gone(id)
 	again := b.openAs(tracker.OpenRequest{Owner: "billing", Key: "2026-11"})
 	for b.purge(2) > 0 {
@@ -142,9 +136,7 @@ func TestBatchesOfRunsAreOutOfReach(t *testing.T) {
 	b.inTurn(sealing(run))
 	b.gone(run)
 	_, err := b.tryOpen(tracker.OpenRequest{ID: run, Owner: "thief"})
-	if !errors.Is(err, tracker.ErrExists) {
-		t.Errorf("opening it: %v", err)
-	}
+	testenv.Is(t, err, tracker.ErrExists, "opening it")
 	if row := b.row(run); row.Items != 10 || row.OpenGroups != 1 || row.State != tracker.StateSealed {
 		t.Errorf("it is left as %+v", row)
 	}
@@ -168,9 +160,7 @@ func TestOpenAgain(t *testing.T) {
 		"the same with its id":  func(r *tracker.OpenRequest) { r.ID = id },
 		"with the default said": func(r *tracker.OpenRequest) { r.Keep = tracker.DefaultKeep },
 	} {
-		if got, err := open(change); err != nil || got != (tracker.Opened{ID: id, Existing: true}) {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
+		testenv.Same(t, testenv.Must(open(change))(t), (tracker.Opened{ID: id, Existing: true}), "%s", name)
 	}
 	for field, change := range map[string]func(r *tracker.OpenRequest){
 		"id":             func(r *tracker.OpenRequest) { r.ID = uuid.New() },
@@ -248,12 +238,8 @@ func TestWhatNoTrackerCanDo(t *testing.T) {
 	if err := add(1, ""); !errors.As(err, &state) || state.State != tracker.StateSealed {
 		t.Errorf("add after the seal: %v", err)
 	}
-	if got := b.ack(); len(got) != 0 {
-		t.Errorf("an ack of nothing did %+v", got)
-	}
-	if got := b.ack(all(b.open())); got[0] != (tracker.Acked{}) {
-		t.Errorf("an ack of all of nothing did %+v", got)
-	}
+	testenv.Same(t, len(b.ack()), 0, "an ack of nothing did")
+	testenv.Same(t, b.ack(all(b.open()))[0], (tracker.Acked{}), "an ack of all of nothing did")
 }
 
 func TestList(t *testing.T) {
@@ -286,9 +272,7 @@ func TestList(t *testing.T) {
 		"both":      {tracker.Filter{Limit: 10, State: tracker.StateOpen, Owner: "even"}, []uuid.UUID{want[3], want[5]}},
 		"of no one": {tracker.Filter{Limit: 10, Owner: "x"}, nil},
 	} {
-		if got := ids(tc.f); !slices.Equal(got, tc.want) {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
+		testenv.SameList(t, ids(tc.f), tc.want, "%s", name)
 	}
 	if _, err := tracker.List(t.Context(), b.pool, tracker.Filter{State: "odd"}); err == nil {
 		t.Error("a state that there is not was listed")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -186,9 +185,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	export := []string{"run", "export", "it", "--state", "failed", "--flat", "--include", "payload", "--format"}
 	csv := b.tranche(append(export, "csv")...)
 	for _, part := range []string{"tranche.key,id,name,n,note,tags,vip,tranche.state", "'=1+1", "''+49 30"} {
-		if !strings.Contains(csv.out, part) {
-			t.Errorf("no %s in %s", part, csv.out)
-		}
+		testenv.Has(t, csv.out, part, "the file")
 	}
 	if r := b.tranche(append(export, "xlsx", "-o", file)...); r.code != 0 {
 		t.Fatal(r)
@@ -289,10 +286,8 @@ func testAGateOnTheCommandLine(t *testing.T, b *bench) {
 		b.want(b.tranche("run", "approve", name, "--step", "send"), cli.ExitRefused, "approved by another user")
 		b.want(b.tranche("run", "approve", name), cli.ExitRefused, "--step send")
 		cl := testenv.Must(client.New(b.url, client.WithActor("another")))(t)
-		done, err := cl.ApproveRun(t.Context(), name, client.ApproveSettings{Step: "send"})
-		if err != nil || done.Items != 2 {
-			t.Errorf("approved: %+v, %v", done, err)
-		}
+		done := testenv.Must(cl.ApproveRun(t.Context(), name, client.ApproveSettings{Step: "send"}))(t)
+		testenv.Same(t, done.Items, 2, "approved: %+v", done)
 		b.want(b.tranche("run", "watch", name), cli.ExitFailed, "2 of 3 items done")
 	}
 	b.want(b.tranche("run", "approve", "2026", "--step", "send", "--all"), cli.ExitUsage, "")
@@ -369,9 +364,7 @@ func testReportsByHand(t *testing.T, b *bench) {
 		"failed NO_SUCH → done", "list of items: different", "--list")
 	listed := b.tranche("run", "report", "second", "--against", "first", "--list", "newly_fixed", "--list", "only_here")
 	b.want(listed, 0, `\x1b[31m2`+"\tnewly_fixed\tfailed NO_SUCH\tdone\n", "4\tonly_here\t-\tdone\n")
-	if n := strings.Count(listed.out, "\n"); n != 3 {
-		t.Errorf("listed %d keys; want 3:\n%s", n, listed.out)
-	}
+	testenv.Same(t, strings.Count(listed.out, "\n"), 3, "keys listed:\n%s", listed.out)
 	b.want(b.tranche("run", "rerun", "first", "--group", group, "--wait"), 0, "2 items again", "3 of 3 items done")
 	b.want(b.tranche("run", "report", "first", "--no-digests"), 0, "GENERATION", "\n2 ")
 
@@ -731,9 +724,7 @@ func testARequeuedLetterIsServed(t *testing.T, b *bench) {
 			return false
 		}
 	})
-	if got != 7 {
-		t.Errorf("the service got %s", strconv.Itoa(got))
-	}
+	testenv.Same(t, got, 7, "what the service got")
 }
 
 func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {

@@ -99,9 +99,7 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 	}
 	testenv.Same(t, ask(api, "/metrics", pod), http.StatusUnauthorized,
 		"metrics of the API without a token are answered")
-	if _, err := s.End(t); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(s.End(t))(t)
 }
 
 // The chart takes every setting of serve but those that it makes itself, and no other.
@@ -133,7 +131,6 @@ func TestTheChartKnowsTheSettings(t *testing.T) {
 	}
 	slices.Sort(known)
 	slices.Sort(settings)
-	if known = slices.Compact(known); !slices.Equal(known, settings) {
-		t.Errorf("the chart knows\n%s\nand serve\n%s", known, settings)
-	}
+	known = slices.Compact(known)
+	testenv.SameList(t, known, settings, "the chart's settings")
 }

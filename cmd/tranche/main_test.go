@@ -71,9 +71,7 @@ func (b *bench) serve() map[string]string {
 	b.Helper()
 	s := launch(b.T, true, "--database", b.database, "--nats", b.nats, "--shutdown-timeout", "1m")
 	b.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			b.Errorf("serve ended with %v: %s", err, s.log.String())
-		}
+		testenv.Same(b, s.stop(), nil, "serve ended: %s", s.log.String())
 	})
 	return s.where
 }
@@ -170,13 +168,9 @@ func tryProgram(t *testing.T, env []string, stdin string, args ...string) (resul
 // want checks the exit code and that the output, both streams together, has all the texts.
 func (b *bench) want(r result, code int, texts ...string) {
 	b.Helper()
-	if r.code != code {
-		b.Errorf("exit code %d; want %d\n%s%s", r.code, code, r.out, r.err)
-	}
+	testenv.Same(b, r.code, code, "exit code\n%s%s", r.out, r.err)
 	for _, text := range texts {
-		if !strings.Contains(r.out+r.err, text) {
-			b.Errorf("no %q in\n%s%s", text, r.out, r.err)
-		}
+		testenv.Has(b, r.out+r.err, text, "the output")
 	}
 	if strings.ContainsRune(r.out+r.err, '\x1b') && !strings.Contains(r.out, "\"\"hello") {
 		b.Errorf("an escape sequence came through:\n%q", r.out+r.err)
@@ -438,9 +432,7 @@ func TestWatchEndsAlone(t *testing.T) {
 	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != cli.ExitInterrupted {
 		t.Errorf("the watch ended with %v; want exit code 130", err)
 	}
-	if text := said.String(); !strings.Contains(text, "it goes on on the server; go on with: tranche run watch ") {
-		t.Errorf("the watch said %q", text)
-	}
+	testenv.Has(t, said.String(), "it goes on on the server; go on with: tranche run watch ", "the watch said")
 	b.echo(nil)
 	b.want(b.tranche("run", "watch", "last"), 0, "2,000 of 2,000 items done")
 	b.want(b.tranche("doctor"), 0, "hold")

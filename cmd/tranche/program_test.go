@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // An empty word, or one that is no text, is a mistake in the command line, whatever the server would make of it. There
@@ -103,9 +105,7 @@ func TestConfigSample(t *testing.T) {
 	placeholder := regexp.MustCompile(`^[A-Z=;.]+$`)
 	var file strings.Builder
 	for _, setting := range named {
-		if !strings.Contains(help.out, "--"+setting[1]) {
-			t.Errorf("serve has no flag for %s", setting[1])
-		}
+		testenv.Has(t, help.out, "--"+setting[1], "serve has no flag for %s", setting[1])
 		if !placeholder.MatchString(setting[2]) && setting[2] != "true" {
 			file.WriteString(setting[1] + ": " + setting[2] + "\n")
 		}
@@ -114,9 +114,7 @@ func TestConfigSample(t *testing.T) {
 		t.Errorf("the sample has %d settings, serve some %d flags", len(named), flags)
 	}
 	path := filepath.Join(t.TempDir(), "tranche.yaml")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte(file.String()), 0o600))
 	b.want(runProgram(t, nil, "", "serve", "--config", path, "--poll-interval", "1ms"), 2, "must be 50ms to 30s")
 	b.want(runProgram(t, nil, "", "serve", "--heartbeat", "2s"), 2, "a third of --session-ttl (5s)")
 }
@@ -141,10 +139,7 @@ func TestFilesOfSettingsCanBeSourced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../docs/operate/deploy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testenv.Must(os.ReadFile("../../docs/operate/deploy.md"))(t)
 	setting := regexp.MustCompile(`(?m)^#?((?:TRANCHE|NATS)_[A-Z_]+)=(.+)$`)
 	found := setting.FindAllSubmatch(append(sample, page...), -1)
 	if len(found) < 15 {
@@ -153,12 +148,9 @@ func TestFilesOfSettingsCanBeSourced(t *testing.T) {
 	for _, is := range found {
 		name, value := string(is[1]), strings.Trim(string(is[2]), "'") // as systemd reads it
 		file := filepath.Join(t.TempDir(), "tranche.env")
-		if err := os.WriteFile(file, []byte(name+"="+string(is[2])+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", "set -a; . "+file+`; printf %s "$`+name+`"`).CombinedOutput()
-		if err != nil || string(out) != value {
-			t.Errorf("a shell makes of %s %q (%v)", is[0], out, err)
-		}
+		testenv.NoError(t, os.WriteFile(file, []byte(name+"="+string(is[2])+"\n"), 0o600))
+		out := testenv.Must(exec.CommandContext(t.Context(), "sh", "-c",
+			"set -a; . "+file+`; printf %s "$`+name+`"`).CombinedOutput())(t)
+		testenv.Same(t, string(out), value, "a shell makes of %s", is[0])
 	}
 }

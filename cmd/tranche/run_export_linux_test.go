@@ -78,9 +78,7 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 		}
 		sum += len(got)
 	}
-	if all, err := os.ReadDir(dir); err != nil || len(all) != items+1 {
-		t.Errorf("there are %d files, %v; want %d and the index", len(all), err, items)
-	}
+	testenv.Same(t, len(testenv.Must(os.ReadDir(dir))(t)), items+1, "files, with the index")
 	t.Logf("%d MB in files; the command took %d MiB at most", sum/1e6, used>>20)
 	if used == 0 || used > bound || sum < bound {
 		t.Errorf("the command took %d MiB for %d; want at most %d", used>>20, sum>>20, bound>>20)

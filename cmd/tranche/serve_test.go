@@ -133,9 +133,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 		t.Errorf("the stop took %s, %v; want %s: %s", took, err, grace, s.log.String())
 	}
 	testenv.Same(t, number(`SELECT count(*) FROM batchrun`), 0, "runs are half loaded")
-	if n := number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL`); n != 0 {
-		t.Error("the session was not ended")
-	}
+	testenv.Same(t, number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL`), 0, "the session was not ended")
 }
 
 // A PostgreSQL that has gone silent does not hold a stop up beyond its grace. What is left is said.
@@ -197,9 +195,8 @@ func TestSettingsOfStreams(t *testing.T) {
 		stream := testenv.Must(js.Stream(t.Context(), name))(t)
 		testenv.Same(t, stream.CachedInfo().Config.MaxBytes, want, "bytes of room in stream %s", name)
 	}
-	if _, err := s.End(t); err != nil {
-		t.Errorf("serve ended with %v: %s", err, s.log.String())
-	}
+	_, err := s.End(t)
+	testenv.Same(t, err, nil, "serve ended: %s", s.log.String())
 }
 
 // A demo whose reader goes away stops its servers and leaves no data of theirs.
@@ -251,9 +248,7 @@ func TestServeReadsConnections(t *testing.T) {
 			t.Error("there are no fetchers")
 		}
 		for _, undo := range p.undo {
-			if err := undo(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testenv.NoError(t, undo(t.Context()))
 		}
 	}
 }
@@ -269,9 +264,8 @@ func TestServeWaitsForPostgreSQL(t *testing.T) {
 	})
 	cluster.Start(t)
 	s.ready(t)
-	if _, err := s.End(t); err != nil {
-		t.Errorf("serve ended with %v: %s", err, s.log.String())
-	}
+	_, err := s.End(t)
+	testenv.Same(t, err, nil, "serve ended: %s", s.log.String())
 }
 
 // One that is never there ends the start, and a signal the wait.
@@ -314,9 +308,8 @@ func TestServeSendsSpans(t *testing.T) {
 		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent))
 		return sent == 1
 	})
-	if _, err := s.End(t); err != nil {
-		t.Errorf("serve ended with %v: %s", err, s.log.String())
-	}
+	_, err := s.End(t)
+	testenv.Same(t, err, nil, "serve ended: %s", s.log.String())
 	if batches.Load() == 0 {
 		t.Errorf("no spans came: %s", s.log.String())
 	}
@@ -411,9 +404,7 @@ func TestServeNamesAStandbyThatIsGone(t *testing.T) {
 	})
 	set("")
 	says("/readyz", "ready\n", func() string { _, text := readyz(t, b.url); return text })
-	if _, err := s.End(t); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(s.End(t))(t)
 }
 
 // natsOf runs a server by a configuration of the test's, on a free port.
@@ -480,9 +471,7 @@ func ends(t *testing.T, args []string, says ...string) {
 	}
 	last := text[strings.LastIndex(strings.TrimRight(text, "\n"), "\n")+1:]
 	for _, want := range says {
-		if !strings.Contains(last, want) {
-			t.Errorf("it does not say %q: %s", want, text)
-		}
+		testenv.Has(t, last, want, "the last line")
 	}
 	if strings.Contains(last, "wrong") {
 		t.Errorf("it says the password: %s", text)
@@ -506,9 +495,7 @@ func TestTheNextFirstStart(t *testing.T) {
 	s := launch(t, true, "--database", database, "--nats", url, "--stream-replicas", "1", "--work-max-bytes", "7MiB")
 	b := &bench{T: t, url: s.where["api"]}
 	b.want(b.tranche("streams"), 0, "replicas 1", "requests 7MiB")
-	if _, err := s.End(t); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(s.End(t))(t)
 }
 
 func TestNATSConfig(t *testing.T) {
@@ -591,9 +578,7 @@ func TestServeIgnoresHangUp(t *testing.T) {
 	s := launch(t, true, "--database", testenv.Database(t), "--nats", testenv.NATS(t).URL(), "--log-level", "info")
 	testenv.NoError(t, s.Process.Signal(syscall.SIGHUP))
 	eventually(t, "it says so", func() bool { return strings.Contains(s.log.String(), "SIGHUP is ignored") })
-	if _, err := s.End(t); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(s.End(t))(t)
 }
 
 func answers(ctx context.Context, where string) bool {
@@ -689,9 +674,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	if _, err := os.Stat(nowhere); err == nil {
 		t.Error("the mistyped directory was made")
 	}
-	if _, err := s.End(t); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(s.End(t))(t)
 	if strings.Contains(s.log.String(), secret[3:]) || strings.Contains(s.log.String(), vic.Secret[3:]) {
 		t.Error("a secret is in the log")
 	}

@@ -56,9 +56,7 @@ func TestServicesInOtherLanguages(t *testing.T) {
 	other, said := b.program("node", program)
 	t.Cleanup(func() {
 		_ = other.Process.Signal(syscall.SIGTERM) // it may have ended
-		if err := other.Wait(); err != nil {
-			t.Errorf("the service ended with %v: %s", err, said.String())
-		}
+		testenv.Same(t, other.Wait(), nil, "the service ended: %s", said.String())
 	})
 	// They make their consumer before a run does.
 	eventually(t, "the service is listed", func() bool {
@@ -219,9 +217,7 @@ func checkRecord(t *testing.T, file string) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		var said struct{ Check, Subject string }
-		if err := json.Unmarshal([]byte(line), &said); err != nil {
-			t.Errorf("%s: %v", line, err)
-		}
+		testenv.Same(t, json.Unmarshal([]byte(line), &said), nil, "%s", line)
 		for _, start := range []string{"$JS.API.CONSUMER.MSG.NEXT.", "tranche.work.", "tranche.reply.", "$JS.ACK."} {
 			seen[start] = seen[start] || said.Check == "list" && strings.HasPrefix(said.Subject, start)
 		}

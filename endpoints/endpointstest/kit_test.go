@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 )
 
@@ -52,18 +52,14 @@ func TestSend(t *testing.T) {
 	reply := kit.Send("books", endpointstest.Param("year", "2026"),
 		endpointstest.Item("A", account{Balance: 120}), endpointstest.Item("B", account{Balance: -3}),
 		endpointstest.ItemAt(7, "C", account{}), endpointstest.Item("D", "no account"))
-	if got := endpointstest.Result[statement](t, reply, "A"); got != (statement{Closing: 120, Year: "2026"}) {
-		t.Errorf("A is %+v", got)
-	}
+	testenv.Same(t, endpointstest.Result[statement](t, reply, "A"), (statement{Closing: 120, Year: "2026"}), "A")
 	if err := reply.Err("B"); err == nil || err.Code != "overdrawn" || err.Retry {
 		t.Errorf("B has error %v", err)
 	}
 	if err := reply.Err("D"); err == nil || err.Code != wire.CodeBadPayload {
 		t.Errorf("D has error %v", err)
 	}
-	if got := reply.LeftOut(); !slices.Equal(got, []string{"C"}) {
-		t.Errorf("left out: %q", got)
-	}
+	testenv.SameList(t, reply.LeftOut(), []string{"C"}, "left out")
 	if slot, ok := reply.Slot("D"); !ok || slot.Ordinal != 8 || reply.Failure != nil || reply.Messages != 1 {
 		t.Errorf("got %+v", reply)
 	}
@@ -89,9 +85,7 @@ func TestRedeliverAndReissue(t *testing.T) {
 		reply       *endpointstest.Reply
 		key, result string
 	}{{first, "A", "1/1/1"}, {again, "A", "2/1/1"}, {again, "B", "2/1/2"}, {next, "B", "3/2/2"}} {
-		if got := endpointstest.Result[string](t, want.reply, want.key); got != want.result {
-			t.Errorf("%s is %s, want %s", want.key, got, want.result)
-		}
+		testenv.Same(t, endpointstest.Result[string](t, want.reply, want.key), want.result, "%s", want.key)
 	}
 	if again.Request.Slice != first.Request.Slice || next.Request.Slice == first.Request.Slice || len(next.Slots) != 1 {
 		t.Errorf("the slices are %v, %v, %v", first.Request.Slice, again.Request.Slice, next.Request.Slice)
@@ -135,12 +129,8 @@ func TestStub(t *testing.T) {
 	})
 	reply := kit.Send("accounts", endpointstest.Item("A", 1), endpointstest.Item("B", 2), endpointstest.Item("C", 3),
 		endpointstest.Item("D", 4), endpointstest.Item("E", 5))
-	if got := endpointstest.Result[account](t, reply, "A"); got.Balance != 5 {
-		t.Errorf("A is %+v", got)
-	}
-	if got := endpointstest.Result[wire.Binary](t, reply, "D"); string(got.Data) != "png" {
-		t.Errorf("D is %+v", got)
-	}
+	testenv.Same(t, endpointstest.Result[account](t, reply, "A").Balance, 5, "A")
+	testenv.Same(t, string(endpointstest.Result[wire.Binary](t, reply, "D").Data), "png", "D")
 	for key, code := range map[string]string{"B": "busy", "C": "gone", "E": "db_down"} {
 		if err := reply.Err(key); err == nil || err.Code != code || err.Retry != (key != "C") {
 			t.Errorf("%s has error %v", key, err)

@@ -5,6 +5,8 @@ import (
 	"net"
 	"slices"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // TestTapPassesWholeMessages cuts what a client writes at every byte.
@@ -33,9 +35,7 @@ func TestTapPassesWholeMessages(t *testing.T) {
 				t.Fatalf("cut at %d: wrote %d of %d: %v", cut, n, len(part), err)
 			}
 		}
-		if got := <-passed; got != written {
-			t.Errorf("cut at %d: %q passed", cut, got)
-		}
+		testenv.Same(t, <-passed, written, "cut at %d: passed", cut)
 		if !slices.Equal(conn.subs, []string{"17"}) || len(i.held) != 0 {
 			t.Errorf("cut at %d: subscriptions %q, %d held", cut, conn.subs, len(i.held))
 		}
@@ -65,8 +65,6 @@ func TestNextOp(t *testing.T) {
 		if size == 0 {
 			got = "incomplete"
 		}
-		if got != want {
-			t.Errorf("%q is read as %s, want %s", text, got, want)
-		}
+		testenv.Same(t, got, want, "%q", text)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // verdict is a test of which only the verdict counts.
@@ -114,9 +115,7 @@ func TestVerdicts(t *testing.T) {
 			t.Parallel()
 			got := of(t, c.f)
 			for _, want := range c.want {
-				if !strings.Contains(got, want) {
-					t.Errorf("the test ends with %q, and should say %q", got, want)
-				}
+				testenv.Has(t, got, want, "the test ends with")
 			}
 		})
 	}
@@ -134,15 +133,12 @@ func TestResultVerdicts(t *testing.T) {
 		"text": "does not fit *int", "error": "closed: since May", "binary": "read it as endpoints.Binary",
 		"missing": "it was left out", "unheard": "it was left out",
 	} {
-		if got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, key) }); !strings.Contains(got, want) {
-			t.Errorf("%s: the test ends with %q, and should say %q", key, got, want)
-		}
+		testenv.Has(t, of(t, func(v *verdict) { endpointstest.Result[int](v, reply, key) }), want, "%s: the test ends with",
+			key)
 	}
 	reply.Failure = &wire.SlotError{Code: "db_down", Message: "no connection"}
 	got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, "missing") })
-	if !strings.Contains(got, "db_down") {
-		t.Errorf("the test ends with %q", got)
-	}
+	testenv.Has(t, got, "db_down", "the test ends with")
 }
 
 func TestDeadLetter(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
@@ -36,9 +37,7 @@ func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
 	}
 	same(t, first, b.kit.Redeliver(first.Request))
 	same(t, first, b.kit.Reissue(first.Request))
-	if n := b.written(); n != 5 {
-		t.Errorf("%d effects of 5 items", n)
-	}
+	testenv.Same(t, b.written(), 5, "effects of 5 items")
 }
 
 func TestOtherItemsAreNotConfused(t *testing.T) {
@@ -66,13 +65,10 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 		"run":        b.kit.Send("book", items(2)...),
 		"endpoint":   b.kit.Send("other", with(func(*wire.Meta) {})...),
 	} {
-		if n += 2; len(reply.Slots) != 2 {
-			t.Errorf("another %s: %+v", what, reply)
-		}
+		n += 2
+		testenv.Same(t, len(reply.Slots), 2, "another %s: %+v", what, reply)
 	}
-	if got := b.written(); got != n {
-		t.Errorf("%d effects, want %d", got, n)
-	}
+	testenv.Same(t, b.written(), n, "effects")
 }
 
 func TestConcurrentDeliveries(t *testing.T) {
@@ -186,9 +182,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 			return len(b.kit.Reissue(reply.Request).Slots) == 3
 		})
 	}
-	if n := b.written(); n != 3*len(ends) {
-		t.Errorf("%d effects", n)
-	}
+	testenv.Same(t, b.written(), 3*len(ends), "effects")
 }
 
 // slowClaims has each claim take a while, so that chunks claim at the same time.
@@ -224,9 +218,7 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 			t.Errorf("%d left out, failure %v", len(reply.LeftOut()), reply.Failure)
 		}
 	}
-	if n := b.written(); n != size+1 {
-		t.Errorf("%d effects of %d items", n, size+1)
-	}
+	testenv.Same(t, b.written(), size+1, "effects of all items")
 }
 
 func TestBiggestChunk(t *testing.T) {
@@ -237,9 +229,7 @@ func TestBiggestChunk(t *testing.T) {
 			return err
 		}
 		c.Flush() // which must not let answers out before the commit
-		if b.written() != 0 {
-			t.Error("the effects are visible before the commit")
-		}
+		testenv.Same(t, b.written(), 0, "the effects are visible before the commit")
 		return nil
 	}, endpoints.FlushBytes(1000))
 	parts := make([]endpointstest.Part, 8192)
@@ -251,9 +241,7 @@ func TestBiggestChunk(t *testing.T) {
 		t.Fatalf("%d slots, failure %v", len(first.Slots), first.Failure)
 	}
 	same(t, first, b.kit.Redeliver(first.Request))
-	if n := b.written(); n != 8192 {
-		t.Errorf("%d effects", n)
-	}
+	testenv.Same(t, b.written(), 8192, "effects")
 }
 
 func TestHandleEachIsRefused(t *testing.T) {
@@ -284,9 +272,7 @@ func TestOnlyTheInboxEndsTheTransaction(t *testing.T) {
 		}
 		return book(ctx, c)
 	})
-	if reply := b.kit.Send("book", items(1)...); len(reply.Slots) != 1 {
-		t.Errorf("got %+v", reply)
-	}
+	testenv.Same(t, len(b.kit.Send("book", items(1)...).Slots), 1, "slots")
 }
 
 func TestTxOutsideOfAnInbox(t *testing.T) {

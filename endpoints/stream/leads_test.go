@@ -1,11 +1,12 @@
 package stream
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What a server says of a stream counts as an answer when it leads it, and has lately heard of most of the others.
@@ -29,9 +30,7 @@ func TestLeads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := Leads(tc.cluster)
-			if !errors.Is(err, tc.want) {
-				t.Errorf("error %v, want %v", err, tc.want)
-			}
+			testenv.Is(t, err, tc.want, "error")
 			if err != nil && !Unanswered(err) {
 				t.Errorf("%v counts as an answer", err)
 			}

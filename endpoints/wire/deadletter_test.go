@@ -43,9 +43,7 @@ func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
 	meta, request := singleRequest(t)
 	before := maps.Clone(request.Header)
 	msg := NewDeadLetter("square", request.Header, request.Data, testDetails(), 1<<20)
-	if msg.Header.Get(HeaderTTL) != "" {
-		t.Error("the stream of dead letters refuses a time to live")
-	}
+	testenv.Same(t, msg.Header.Get(HeaderTTL), "", "the stream of dead letters refuses a time to live")
 	letter := testenv.Must(ParseDeadLetter(msg.Subject, msg.Header, msg.Data))(t)
 	if letter.Endpoint != "square" || letter.Cause != CodePanic || letter.Message != "the handler panicked: boom" ||
 		letter.Service != "tester@1.2.3 abc" || letter.Deliveries != 3 || !letter.At.Equal(died) || letter.Omitted != 0 {
@@ -62,9 +60,7 @@ func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
 	if err != nil || again.Meta != meta || len(letter.Header["X-Other"]) != 2 || letter.Header.Get(HeaderMsgID) != "" {
 		t.Errorf("as it would be sent again: %v, %+v, %v", err, again, letter.Header)
 	}
-	if len(request.Header) != len(before) {
-		t.Error("the request was changed")
-	}
+	testenv.Same(t, len(request.Header), len(before), "the request was changed")
 }
 
 func TestDeadLetterFitsItsMessage(t *testing.T) {
@@ -166,9 +162,7 @@ func TestListenersOfOtherKindsAreRead(t *testing.T) {
 			t.Errorf("%s is read as %+v, want %+v", data, found, want)
 		}
 	}
-	if found := listenersIn(answer(`{"processed":"many"}`)); len(found) != 0 {
-		t.Errorf("rubbish is read as %+v", found)
-	}
+	testenv.Same(t, len(listenersIn(answer(`{"processed":"many"}`))), 0, "rubbish")
 }
 
 func FuzzListeners(f *testing.F) {

@@ -23,10 +23,8 @@ func TestReturnIsReadAsItIsWritten(t *testing.T) {
 		{Asker: "a-b_C", Callee: "x", Stage: 63, Request: 8191},
 		{Asker: "web", Callee: "accounts", Call: "Zk3"},
 	} {
-		got, err := ParseReturn(r.String())
-		if err != nil || got != r {
-			t.Errorf("%q is read as %+v, %v", r.String(), got, err)
-		}
+		got := testenv.Must(ParseReturn(r.String()))(t)
+		testenv.Same(t, got, r, "%q", r.String())
 	}
 }
 
@@ -75,13 +73,9 @@ func TestStack(t *testing.T) {
 	if s != "statement:1,accounts:2:debit" || s.Depth() != 2 {
 		t.Errorf("got %q of depth %d", s, s.Depth())
 	}
-	if got, err := ParseStack(string(s)); err != nil || got != s {
-		t.Errorf("%q is read as %q, %v", s, got, err)
-	}
+	testenv.Same(t, testenv.Must(ParseStack(string(s)))(t), s, "%q", s)
 	deep := strings.TrimSuffix(strings.Repeat("a:1,", MaxStack), ",")
-	if got, err := ParseStack(deep); err != nil || got.Depth() != MaxStack {
-		t.Errorf("a stack of %d: %v", MaxStack, err)
-	}
+	testenv.Same(t, testenv.Must(ParseStack(deep))(t).Depth(), MaxStack, "the depth of the deepest stack")
 	for _, bad := range []string{
 		deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20), "a:1:", "a:1:b:c",
 		"a:1:b.c", "a::b",
@@ -171,9 +165,7 @@ func FuzzParseTrace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, parent, state string) {
 		got := ParseTrace(parent, state)
 		if got.IsZero() {
-			if got.State != "" {
-				t.Errorf("a state without a parent: %+v", got)
-			}
+			testenv.Same(t, got.State, "", "a state without a parent: %+v", got)
 			return
 		}
 		h := nats.Header{}
@@ -238,9 +230,7 @@ func TestPartsCountForTheSizeOfARequest(t *testing.T) {
 	if size := len(msg.Data) + HeaderSize(msg.Header); size > limit-400 || size < limit-headerReserve-80 {
 		t.Errorf("the message takes %d bytes of %d", size, limit)
 	}
-	if r, err := ParseRequest(msg.Header, msg.Data, Limits{}); err != nil || len(r.Items) != b.Len() {
-		t.Errorf("%v", err)
-	}
+	testenv.Same(t, len(testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t).Items), b.Len(), "items")
 }
 
 func TestRequestRefusesOddParamsAndParts(t *testing.T) {

@@ -229,9 +229,7 @@ func TestSlotsAliasTheBody(t *testing.T) {
 		}
 	}
 	at := bytes.Index(body, reply.Slots[0].Data)
-	if &body[at] != &reply.Slots[0].Data[0] {
-		t.Error("the slots were copied")
-	}
+	testenv.Same(t, &body[at], &reply.Slots[0].Data[0], "the slots were copied")
 }
 
 func TestMalformedErrorTellsTheByte(t *testing.T) {
@@ -268,9 +266,7 @@ func TestCompressedBodies(t *testing.T) {
 	bomb := Compress(make([]byte, 100<<20))
 	for _, frames := range []int{1, 2, 1000} { // of which nothing may be left over
 		several := bytes.Repeat(Compress([]byte("0123456789")), frames)
-		if out, err := decompress(several, 10*frames); err != nil || len(out) != 10*frames {
-			t.Errorf("%d frames: %d bytes, %v", frames, len(out), err)
-		}
+		testenv.Same(t, len(testenv.Must(decompress(several, 10*frames))(t)), 10*frames, "%d frames: bytes", frames)
 		if _, err := decompress(several, 10*frames-1); !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
 			t.Errorf("%d frames in a byte less: %v", frames, err)
 		}
@@ -497,9 +493,7 @@ func TestRequestBuilderRoundTrip(t *testing.T) {
 			t.Errorf("item %d: %+v", i, got)
 		}
 	}
-	if string(r.Items[len(keys)].Payload) != "null" {
-		t.Error("an empty payload is not null")
-	}
+	testenv.Same(t, string(r.Items[len(keys)].Payload), "null", "an empty payload is not null")
 }
 
 func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
@@ -509,9 +503,8 @@ func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 	b.SetParams([]byte(`{"year": "2026", "é\"": ""}`))
 	b.Add(1, "k", []byte("2"))
 	msg := b.Msg()
-	if want := `{"params":{"year": "2026", "é\"": ""},"items":[{"i":1,"k":"k","d":2}]}`; string(msg.Data) != want {
-		t.Errorf("got %s, want %s", msg.Data, want)
-	}
+	testenv.Same(t, string(msg.Data), `{"params":{"year": "2026", "é\"": ""},"items":[{"i":1,"k":"k","d":2}]}`,
+		"the body")
 	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if want := map[string]string{"year": "2026", `é"`: ""}; !reflect.DeepEqual(r.Params, want) || len(r.Items) != 1 {
 		t.Errorf("%+v", r)
@@ -538,9 +531,7 @@ func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 	if size := len(msg.Data) + HeaderSize(msg.Header); size > limit-400 || size < limit-headerReserve-60 {
 		t.Errorf("the message takes %d bytes of %d", size, limit)
 	}
-	if r, err := ParseRequest(msg.Header, msg.Data, Limits{}); err != nil || len(r.Items) != b.Len() {
-		t.Errorf("%v", err)
-	}
+	testenv.Same(t, len(testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t).Items), b.Len(), "items")
 	b.Reset("y", Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1}, limit)
 	if b.Len() != 0 || b.Msg().Subject != "tranche.work.y" {
 		t.Error("Reset left something")
@@ -550,9 +541,7 @@ func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 func TestHeaderSizeIsWhatNATSCounts(t *testing.T) {
 	t.Parallel()
 	msg := &nats.Msg{Subject: "s", Header: newMeta().Request()}
-	if got, want := HeaderSize(msg.Header), msg.Size()-len(msg.Subject); got != want {
-		t.Errorf("%d bytes, NATS says %d", got, want)
-	}
+	testenv.Same(t, HeaderSize(msg.Header), msg.Size()-len(msg.Subject), "bytes of the headers")
 }
 
 func TestValidateName(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func serve(svc *endpoints.Service) error {
@@ -33,9 +34,7 @@ func checkStatements(t *testing.T, reply *endpointstest.Reply) {
 	for key, want := range map[string]Statement{
 		"CUST-1": {Name: "Kari", Balance: 100, Currency: "EUR"}, "CUST-2": {Name: "Ola", Balance: 100, Currency: "USD"},
 	} {
-		if got := endpointstest.Result[Statement](t, reply, key); got != want {
-			t.Errorf("%s: got %+v, want %+v", key, got, want)
-		}
+		testenv.Same(t, endpointstest.Result[Statement](t, reply, key), want, "%s", key)
 	}
 	for key, code := range map[string]string{
 		"CUST-3": "no_account", "CUST-4": "unknown_account", "CUST-5": "unknown_currency",
@@ -70,7 +69,5 @@ func TestTheServicesRunTogether(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, <-ended)
 }

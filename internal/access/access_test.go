@@ -64,9 +64,7 @@ func TestSlots(t *testing.T) {
 	if _, err := slots.Take("ann"); err == nil || all(err) {
 		t.Errorf("ann's third got %v", err)
 	}
-	if _, err := slots.Take("eve"); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(slots.Take("eve"))(t)
 	if _, err := slots.Take("eve"); !all(err) {
 		t.Errorf("one too many got %v", err)
 	}
@@ -122,9 +120,7 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 		for tries := 0; errors.Is(err, access.ErrUnchecked) && watch.Longest() > time.Second && tries < 20; tries++ {
 			watch, err = testenv.NewWatch(t), revoked(t, store, gate, fmt.Sprint(name, tries))
 		}
-		if !errors.Is(err, access.ErrRevoked) {
-			t.Errorf("the request of %s ended with %v", name, err)
-		}
+		testenv.Is(t, err, access.ErrRevoked, "the request of %s ended with", name)
 	}
 }
 

@@ -228,9 +228,8 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 			}
 		}
 		guess()
-		if _, err := second.Token(t.Context(), here, secret); err != nil {
-			t.Errorf("a good token, for the first time: %v", err)
-		}
+		_, err := second.Token(t.Context(), here, secret)
+		testenv.Same(t, err, nil, "a good token, for the first time")
 		for what, logIn := range map[string]func() (string, access.Principal, error){
 			"by a token": func() (string, access.Principal, error) { return first.LogIn(t.Context(), here, secret) },
 			"by a provider": func() (string, access.Principal, error) {
@@ -243,9 +242,8 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 			if _, err := first.Session(t.Context(), here, cookie); err != nil || store.asked > before {
 				t.Errorf("after a login %s: %v after %d look-ups", what, err, store.asked-before)
 			}
-			if _, err := second.Session(t.Context(), here, cookie); err != nil {
-				t.Errorf("after a login %s, at another node: %v", what, err)
-			}
+			_, err = second.Session(t.Context(), here, cookie)
+			testenv.Same(t, err, nil, "after a login %s, at another node", what)
 		}
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // the failures are written
 		synctest.Wait()

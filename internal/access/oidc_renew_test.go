@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -89,9 +90,8 @@ func newRenewing(t *testing.T, answers map[string]http.HandlerFunc) *renewing {
 	r := &renewing{url: provider.URL}
 	r.oidc = newOIDC(t, provider.URL, "a secret")
 	var err error
-	if r.Renewer, err = access.NewRenewer(r.oidc, &r.store, nil); err != nil {
-		t.Fatal(err)
-	}
+	r.Renewer, err = access.NewRenewer(r.oidc, &r.store, nil)
+	testenv.NoError(t, err)
 	return r
 }
 

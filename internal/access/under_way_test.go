@@ -69,9 +69,7 @@ func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
 				ctx := admit(t, ago, answer)
 				<-ctx.Done()
 				took := time.Since(begun)
-				if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) {
-					t.Errorf("%s, admitted after %s: it ended with %v", name, ago, err)
-				}
+				testenv.Is(t, access.Recheck(ctx), access.ErrUnchecked, "%s, admitted after %s: it ended with", name, ago)
 				if took > access.RevocationTime || took < access.RevocationTime-time.Second {
 					t.Errorf("%s, admitted after %s: it ended %s after it was found good", name, ago, took)
 				}
@@ -88,9 +86,7 @@ func TestALateRequestGoesOn(t *testing.T) {
 			ctx := admit(t, ago, func(context.Context) error { return nil })
 			time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's own time
 			synctest.Wait()
-			if err := access.Recheck(ctx); err != nil {
-				t.Errorf("admitted after %s: it ended with %v", ago, err)
-			}
+			testenv.Same(t, access.Recheck(ctx), nil, "admitted after %s: it ended with", ago)
 		})
 	}
 }

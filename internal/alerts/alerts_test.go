@@ -52,9 +52,7 @@ func TestAConditionIsToldOnce(t *testing.T) {
 		"2 running runs have work", "Since 20", "Waiting on: the service's: e.", "`tranche endpoints show e`",
 		"https://tranche.bank.example/endpoint?name=e",
 	} {
-		if !strings.Contains(told[0].Text, part) {
-			t.Errorf("the text lacks %q:\n%s", part, told[0].Text)
-		}
+		testenv.Has(t, told[0].Text, part, "the text")
 	}
 }
 
@@ -134,9 +132,7 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 		all = append(all, c)
 		b.says(all...)
 		b.turn(d, lease)
-		if host.count() != want {
-			t.Fatalf("with %s it was told %d times, want %d", c.Subject, host.count(), want)
-		}
+		testenv.Same(t, host.count(), want, "with %s it was told", c.Subject)
 	}
 	round(condition("a", store.Warning), 1)
 	round(condition("b", store.Warning), 1)
@@ -214,9 +210,8 @@ func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	testenv.NoError(t, b.sessions.Resign(t.Context(), old))
 	zombie, now := b.task(), b.lease()
 	b.says(condition("e", store.Critical))
-	if _, err := zombie.Look(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
-		t.Errorf("a node that does not lead looks: %v", err)
-	}
+	_, err := zombie.Look(t.Context(), old)
+	testenv.Is(t, err, workqueue.ErrNotLeader, "a node that does not lead looks")
 	leader, twin := b.task(), b.task()
 	b.look(leader, now)
 	b.look(twin, now)
@@ -265,9 +260,7 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	// What the rule does not speak of any more is not over.
 	b.apply("r", "when: {health: critical}\n"+host.rule())
 	b.turn(d, lease)
-	if host.count() != 2 {
-		t.Errorf("it was told %+v", host.told(t)[2:])
-	}
+	testenv.Same(t, host.count(), 2, "it was told %+v", host.told(t)[2:])
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	if done, err := b.store.Set(t.Context(), "r", workqueue.DocumentDeleted, "ann"); err != nil || done.Waiting != 1 {
@@ -291,9 +284,7 @@ func TestQuietHours(t *testing.T) {
 		clock.now, _ = time.Parse(time.RFC3339, now)
 		b.says(conditions...)
 		b.turn(d, lease)
-		if host.count() != want {
-			t.Fatalf("at %s it was told %d times, want %d", now, host.count(), want)
-		}
+		testenv.Same(t, host.count(), want, "at %s it was told", now)
 	}
 	warning, passing := condition("w", store.Warning), condition("p", store.Warning)
 	at("2031-01-05T20:59:00Z", 0)
@@ -374,9 +365,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.report.Blind = false
 	b.mu.Unlock()
 	b.turn(d, lease)
-	if host.count() != 2 {
-		t.Error("its end was not told")
-	}
+	testenv.Same(t, host.count(), 2, "its end was not told")
 }
 
 // Of a message that is given up only what it told is told again: not what others of its group told. What was told
@@ -420,9 +409,7 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 		slices.Sort(got[9:11])
 		slices.Sort(want[4:8])
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("it was told %q, want %q", got, want)
-	}
+	testenv.SameList(t, got, want, "it was told")
 }
 
 // A change of a rule takes no end away: neither one that waits to be told, nor one that comes at the same time.
@@ -503,9 +490,7 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 	if got := b.messages("paused"); len(got) != 1 || got[0].State != alert.MessageWaiting {
 		t.Errorf("%+v", got)
 	}
-	if got := b.messages("deleted"); len(got) != 0 {
-		t.Errorf("%+v", got)
-	}
+	testenv.Same(t, len(b.messages("deleted")), 0, "messages of a deleted rule")
 }
 
 // While someone holds a rule, others are told.

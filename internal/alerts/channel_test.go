@@ -44,9 +44,7 @@ func TestAChannelIsOneRow(t *testing.T) {
 		t.Fatalf("on record it is %s, read as %+v, %v", doc, kept, err)
 	}
 	receivers := testenv.Must(NewReceivers(Config{Transport: http.DefaultTransport}))(t)
-	if err := receivers.Check(&kept.To); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, receivers.Check(&kept.To))
 	out := receivers.tell(t.Context(), &kept.To, &Message{Title: "hello"})
 	if to, _ := kept.To.channel.(*pigeon); !out.Delivered || to.carried != "hello" {
 		t.Errorf("%+v, carried %q", out, to.carried)

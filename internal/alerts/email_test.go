@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net"
 	"net/http/httptest"
@@ -154,9 +153,7 @@ func TestMail(t *testing.T) {
 	b.look(d, lease)
 	server.does("hang")
 	b.send(impatient, lease)
-	if got := b.alert("r"); !strings.Contains(got.Error, "did not answer before its timeout") {
-		t.Errorf("its trouble is %q", got.Error)
-	}
+	testenv.Has(t, b.alert("r").Error, "did not answer before its timeout", "its trouble")
 	for _, c := range []struct{ behave, want string }{
 		{"refuse", "no connection, no encryption, or no login"}, {"busy", "does not take the message\n"},
 		{"no", "no one of that name"},
@@ -183,9 +180,7 @@ func TestMail(t *testing.T) {
 		"Message-ID: <" + got[0].ID.String() + "@bank.example>", "Subject: [critical] No service listens on endpoint e",
 		"Auto-Submitted: auto-generated", "Waiting on", "https://tranche.bank.example/endpoint",
 	} {
-		if !strings.Contains(letters[0], part) {
-			t.Errorf("the letter lacks %q:\n%s", part, letters[0])
-		}
+		testenv.Has(t, letters[0], part, "the letter")
 	}
 }
 
@@ -240,9 +235,7 @@ func TestMailIsCutOff(t *testing.T) {
 	cancel()
 	select {
 	case err := <-sent:
-		if !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		testenv.Is(t, err, context.Canceled, "the error")
 	case <-time.After(soon):
 		t.Fatal("it goes on")
 	}

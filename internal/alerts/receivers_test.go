@@ -73,9 +73,7 @@ func TestReceiversThatHang(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	release <- struct{}{}
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, <-sent)
 }
 
 func waitUntil(t *testing.T, what string, so func() bool) {
@@ -100,9 +98,7 @@ func TestChats(t *testing.T) {
 	lease := b.lease()
 	b.says(condition("<!channel>", store.Critical))
 	b.turn(d, lease)
-	if got := b.alert("slack"); !strings.Contains(got.Error, "answers 500") {
-		t.Errorf("its trouble is %q", got.Error)
-	}
+	testenv.Has(t, b.alert("slack").Error, "answers 500", "its trouble")
 	b.keepsNoSecrets()
 	b.exec(`UPDATE alert SET next_at = tranche_now()`)
 	b.send(d, lease)
@@ -115,17 +111,13 @@ func TestChats(t *testing.T) {
 		`[critical] No service listens on endpoint \u0026lt;!channel\u0026gt;`,
 		"Waiting on",
 	} {
-		if !strings.Contains(text, part) {
-			t.Errorf("Slack is told %s; want %s", text, part)
-		}
+		testenv.Has(t, text, part, "Slack is told")
 	}
 	if !bytes.Equal(slack.bodies[0], slack.bodies[1]) || slack.got[0].URL.Path != chatPath {
 		t.Error("two attempts differ, or go elsewhere")
 	}
 	for _, part := range []string{`"type":"AdaptiveCard"`, `"type":"message"`, `"Action.OpenUrl"`} {
-		if !strings.Contains(string(teams.bodies[0]), part) {
-			t.Errorf("Teams is told %s; want %s", teams.bodies[0], part)
-		}
+		testenv.Has(t, string(teams.bodies[0]), part, "Teams is told")
 	}
 }
 
@@ -263,9 +255,7 @@ func TestPrograms(t *testing.T) {
 		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=No service listens on endpoint e\n",
 		`"title":"No service listens on endpoint e"`, `"text":"`,
 	} {
-		if !strings.Contains(string(text), part) {
-			t.Errorf("the program has %s; want %q", text, part)
-		}
+		testenv.Has(t, string(text), part, "the program has")
 	}
 	if strings.Contains(string(text), "postgres://") {
 		t.Errorf("the program has the server's environment: %s", text)
@@ -276,8 +266,6 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"page", "left"} {
-		if got := b.messages(name); got[0].State != alert.MessageDelivered {
-			t.Errorf("%s: %+v", name, got)
-		}
+		testenv.Same(t, b.messages(name)[0].State, alert.MessageDelivered, "%s", name)
 	}
 }

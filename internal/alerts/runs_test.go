@@ -39,9 +39,7 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s", m.Severity, m.Title))
 	}
 	want := []string{"warning Completed, 3 items failed: run one", "info Completed: run late", "info Completed: run one"}
-	if !slices.Equal(got, want) {
-		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	testenv.SameList(t, got, want, "it was told")
 }
 
 // A rule tells what is about its plans and endpoints, and of a run in one place only.
@@ -78,9 +76,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 		"endpoint: Paused, too many items failed: run other", "plan: Canary waits for approval: run canary",
 		"plan: Not sealed before its deadline: run late", "plan: Paused by ann: run mine",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	testenv.SameList(t, got, want, "it was told")
 }
 
 // What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
@@ -109,9 +105,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{"Completed, 3 items failed: run failed", "Not sealed before its deadline: run mine", "held", "late"}
-	if !slices.Equal(got, want) {
-		t.Errorf("it was told %q, want %q", got, want)
-	}
+	testenv.SameList(t, got, want, "it was told")
 }
 
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.

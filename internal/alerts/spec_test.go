@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestWhatIsWrongWithARule(t *testing.T) {
@@ -55,12 +56,7 @@ func TestQuietAt(t *testing.T) {
 		{night, "2026-07-01T05:00:00Z", false}, {night, "2026-01-01T05:59:59Z", true},
 		{noon, "2026-01-01T12:00:00Z", true}, {noon, "2026-01-01T13:30:00Z", false}, {nil, "2026-01-01T13:00:00Z", false},
 	} {
-		at, err := time.Parse(time.RFC3339, c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := c.quiet.At(at); got != c.want {
-			t.Errorf("%+v at %s: %t", c.quiet, c.at, got)
-		}
+		at := testenv.Must(time.Parse(time.RFC3339, c.at))(t)
+		testenv.Same(t, c.quiet.At(at), c.want, "%+v at %s", c.quiet, c.at)
 	}
 }

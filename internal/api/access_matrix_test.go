@@ -238,9 +238,7 @@ func knock(b *apitest.Bench, route kernel.Route, name string, kind credential) i
 	}
 	answer := b.Send(method, path, "", headers...)
 	in := answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden
-	if in != role.Allows(route.Role) {
-		b.Errorf("%s with %s: %d; want it let in: %v", route.Pattern, name, answer.StatusCode, !in)
-	}
+	testenv.Same(b, in, role.Allows(route.Role), "%s with %s: %d; let in", route.Pattern, name, answer.StatusCode)
 	challenge := answer.Header.Get("WWW-Authenticate")
 	if answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(challenge, "Bearer") {
 		b.Errorf("%s with %s: 401 without a challenge", route.Pattern, name)

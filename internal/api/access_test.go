@@ -120,23 +120,16 @@ func TestLoginsAreThrottled(t *testing.T) {
 	if a := try("192.0.2.1", secret); a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
 		t.Errorf("the fourth login of an address: %d, %v; want 429", a.StatusCode, a.Header)
 	}
-	if a := try("192.0.2.2", secret); a.StatusCode != http.StatusOK {
-		t.Errorf("the login from another address: %d", a.StatusCode)
-	}
-	if a := try("[2001:db8::1]:80", secret); a.StatusCode != http.StatusOK {
-		t.Errorf("the login from a third address: %d", a.StatusCode)
-	}
-	if a := try("2001:db8::2", secret); a.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("the sixth login in all: %d; want 429", a.StatusCode)
-	}
+	testenv.Same(t, try("192.0.2.2", secret).StatusCode, http.StatusOK, "the login from another address")
+	testenv.Same(t, try("[2001:db8::1]:80", secret).StatusCode, http.StatusOK, "the login from a third address")
+	testenv.Same(t, try("2001:db8::2", secret).StatusCode, http.StatusTooManyRequests, "the sixth login in all")
 	// Whoever connects without a proxy is not believed.
 	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{proxies}},
 		access.Config{Throttle: limits})
 	for i := range 4 {
 		code := try(fmt.Sprintf("192.0.2.%d", i), access.NewSecret()).StatusCode
-		if (code == http.StatusTooManyRequests) != (i == 3) {
-			t.Errorf("login %d with another word on where it comes from: %d", i, code)
-		}
+		testenv.Same(t, (code == http.StatusTooManyRequests), (i == 3),
+			"login %d with another word on where it comes from: %d", i, code)
 	}
 }
 
@@ -252,13 +245,11 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		t.Fatal("the upload goes on")
 	}
 	var p apitest.Problem
-	if err := json.Unmarshal(a.text, &p); err != nil || a.code != http.StatusUnauthorized {
-		t.Errorf("the upload was answered %d %s, %v", a.code, a.text, a.err)
-	}
+	testenv.NoError(t, json.Unmarshal(a.text, &p))
+	testenv.Same(t, a.code, http.StatusUnauthorized, "the upload was answered %s, %v", a.text, a.err)
 	var runs int
-	if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&runs); err != nil || runs != 0 {
-		t.Errorf("%d runs are left, %v", runs, err)
-	}
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&runs))
+	testenv.Same(t, runs, 0, "runs are left")
 }
 
 // PROOF: who may do what, 15 and 18.
@@ -278,9 +269,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	ask := func(secret string) *apitest.Head {
 		return b.Send(http.MethodGet, api.Prefix+"/tokens", "", with(secret)...)
 	}
-	if a := ask(good); a.StatusCode != http.StatusForbidden {
-		t.Errorf("a viewer gets %d; want 403", a.StatusCode)
-	}
+	testenv.Same(t, ask(good).StatusCode, http.StatusForbidden, "a viewer gets")
 	refused := map[int]int{}
 	for range 200 {
 		refused[ask(access.NewSecret()).StatusCode]++
@@ -291,9 +280,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	if a := ask(access.NewSecret()); a.Header.Get("Retry-After") == "" {
 		t.Errorf("one more got %d, %v", a.StatusCode, a.Header)
 	}
-	if a := ask(good); a.StatusCode != http.StatusForbidden {
-		t.Errorf("after that a viewer gets %d; want 403", a.StatusCode)
-	}
+	testenv.Same(t, ask(good).StatusCode, http.StatusForbidden, "after that a viewer gets")
 	_ = ask(gone) // refused as well
 	b.Until("the audit log tells of it", `SELECT count(*) BETWEEN 1 AND 3 AND bool_and(actor = 'anonymous' AND
 		subject = '127.0.0.1' AND detail->>'by' = 'token') FROM audit_log WHERE action = 'login_failed'`)
@@ -371,9 +358,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	if answer := b.Answered(b.Stalled("/runs", from("192.0.2.1"), "")); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a start by no one is answered %d", answer.StatusCode) // and the rest of it is not waited for
 	}
-	if answer := ask("/", "192.0.2.2"); answer.StatusCode != http.StatusNotFound {
-		t.Errorf("from another address: %d", answer.StatusCode)
-	}
+	testenv.Same(t, ask("/", "192.0.2.2").StatusCode, http.StatusNotFound, "from another address")
 	for _, probe := range []string{"/healthz", "/readyz"} {
 		// In /readyz PostgreSQL has little time to answer.
 		if answer := ask(probe, "192.0.2.1"); answer.StatusCode != http.StatusOK &&
@@ -382,13 +367,9 @@ func TestStrangersAreBounded(t *testing.T) {
 		}
 	}
 	token := "Bearer " + b.Token("ann", access.Viewer, 0).Secret
-	if answer := ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", token); answer.StatusCode != http.StatusOK {
-		t.Errorf("with a token: %d", answer.StatusCode)
-	}
+	testenv.Same(t, ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", token).StatusCode, http.StatusOK, "with a token")
 	for _, conn := range stalled {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, conn.Close())
 	}
 	for ask("/", "192.0.2.1").StatusCode != http.StatusNotFound { // this server has no pages
 		select {

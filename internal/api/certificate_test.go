@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // NewCertificate makes a certificate for 127.0.0.1, in files of a directory.
@@ -27,21 +29,13 @@ func NewCertificate(t *testing.T, dir string, serial int64) (cert, key string) {
 	about := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "a test"},
 		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
 		BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, pair.Public(), pair)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(pair)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := testenv.Must(x509.CreateCertificate(rand.Reader, about, about, pair.Public(), pair))(t)
+	secret := testenv.Must(x509.MarshalPKCS8PrivateKey(pair))(t)
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	for name, block := range map[string]*pem.Block{
 		cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret},
 	} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(name, pem.EncodeToMemory(block), 0o600))
 	}
 	return cert, key
 }
@@ -52,9 +46,7 @@ func TestARenewedCertificateIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	c := &certificate{log: zap.NewNop()}
 	c.certFile, c.keyFile = NewCertificate(t, dir, 1)
-	if err := c.load(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.load())
 	current := func() int64 {
 		t.Helper()
 		pair, err := c.current(nil)
@@ -65,21 +57,11 @@ func TestARenewedCertificateIsTaken(t *testing.T) {
 	}
 	NewCertificate(t, dir, 2)
 	later := time.Now().Add(time.Second)
-	if err := os.Chtimes(c.certFile, later, later); err != nil {
-		t.Fatal(err)
-	}
-	if n := current(); n != 1 {
-		t.Errorf("the files were read again at once: certificate %d", n)
-	}
+	testenv.NoError(t, os.Chtimes(c.certFile, later, later))
+	testenv.Same(t, current(), 1, "the files were read again at once: certificate")
 	c.looked = time.Now().Add(-2 * certificateLook)
-	if n := current(); n != 2 {
-		t.Errorf("after the renewal the certificate is %d; want 2", n)
-	}
-	if err := os.WriteFile(c.certFile, []byte("half a certificate"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Same(t, current(), 2, "after the renewal the certificate")
+	testenv.NoError(t, os.WriteFile(c.certFile, []byte("half a certificate"), 0o600))
 	c.looked = time.Now().Add(-2 * certificateLook)
-	if n := current(); n != 2 {
-		t.Errorf("with a broken file the certificate is %d; want 2", n)
-	}
+	testenv.Same(t, current(), 2, "with a broken file the certificate")
 }

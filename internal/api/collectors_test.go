@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -90,9 +91,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 		t.Errorf("%+v, %+v", requeued, dropped)
 	}
 	b.Post("/collectors/notify/drop", `{"ids":["c1"],"waiting":true}`, &dropped)
-	if dropped.Dropped != 1 {
-		t.Errorf("dropped %+v", dropped)
-	}
+	testenv.Same(t, dropped.Dropped, 1, "dropped %+v", dropped)
 	var view collector.CollectorView
 	b.Read("/collectors/notify", &view)
 	if view.Parked != 1 || view.Waiting+view.Backoff != 1 {
@@ -156,7 +155,5 @@ func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
 	}
 	var view collector.CollectorView
 	b.Read("/collectors/notify", &view)
-	if view.Waiting != 0 {
-		t.Errorf("something was added: %+v", view)
-	}
+	testenv.Same(t, view.Waiting, 0, "something was added: %+v", view)
 }

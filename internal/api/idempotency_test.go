@@ -25,9 +25,8 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", apitest.Three)
-	if again := b.Sent(201, true, `"items":3`, "k1", "/runs?name=n&endpoint=echo", apitest.Three); again != first {
-		t.Errorf("got %s; want %s", again, first)
-	}
+	testenv.Same(t, b.Sent(201, true, `"items":3`, "k1", "/runs?name=n&endpoint=echo", apitest.Three), first,
+		"the answer to the second start")
 	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", apitest.Three+"4,d\n")
 	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", apitest.Three[:len(apitest.Three)-1])
 	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=m", apitest.Three)
@@ -39,9 +38,8 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	b.Sent(200, true, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", apitest.Three)
 	cancel := b.Sent(200, false, `"cancel"`, "k4", "/runs/last/cancel", `{"reason":"x"}`,
 		"Content-Type", "application/json")
-	if b.Sent(200, true, "", "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json") != cancel {
-		t.Error("the answer to a cancel is another the second time")
-	}
+	testenv.Same(t, b.Sent(200, true, "", "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json"),
+		cancel, "the answer to a cancel is another the second time")
 	part := func(boundary string) (string, string) {
 		body := strings.ReplaceAll("--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}"+
 			"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"; filename=\"f\"\r\n\r\nid\n1\n\r\n--x--\r\n",
@@ -140,13 +138,9 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 		!errors.Is(err, workqueue.ErrClaimLost) {
 		t.Errorf("the zombie's plan: %v, and %d rows", err, n)
 	}
-	if _, err := start.New(b.Store).ApplyPlan(session.WithClaim(ctx, heir), plan, "ann"); err != nil {
-		t.Error(err)
-	}
-	if err := session.New(b.Store).DropRequest(ctx, heir); err != nil ||
-		b.Number(`SELECT count(*) FROM api_request`) != 1 {
-		t.Errorf("what was carried out was forgotten: %v", err)
-	}
+	testenv.Must(start.New(b.Store).ApplyPlan(session.WithClaim(ctx, heir), plan, "ann"))(t)
+	testenv.NoError(t, session.New(b.Store).DropRequest(ctx, heir))
+	testenv.Same(t, b.Number(`SELECT count(*) FROM api_request`), 1, "what was carried out was forgotten")
 	lease := testenv.Must(session.New(b.Store).Lead(ctx, b.Engine.ID, time.Minute))(t)
 	if n, err := session.New(b.Store).SweepRequests(ctx, lease); n != 0 || err != nil {
 		t.Errorf("a new request was swept: %d, %v", n, err)

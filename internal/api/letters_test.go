@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -61,21 +62,17 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	}
 	b.Refused(409, "it is requeued", http.MethodPost, api.Prefix+"/dead-letters/drop",
 		strings.NewReader(`{"ids":["`+ids[0].String()+`"]}`), "Content-Type", "application/json")
-	if got := apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 2 {
-		t.Errorf("dropped %d of mail; want 2", got.Dropped)
-	}
-	if got := apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 0 {
-		t.Errorf("dropped %d of mail again", got.Dropped)
-	}
+	testenv.Same(t, apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`).Dropped, 2,
+		"dropped of mail")
+	testenv.Same(t, apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`).Dropped, 0,
+		"dropped of mail again")
 	looping := b.AddLetter("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
 	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
 	if out.Requeued != 2 || out.RefusedTotal != 1 || out.Refused[0].ID != looping {
 		t.Errorf("requeued all: %+v", out)
 	}
 	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+looping.String()+`"],"force":true}`)
-	if out.Requeued != 1 {
-		t.Errorf("forced: %+v", out)
-	}
+	testenv.Same(t, out.Requeued, 1, "forced: %+v", out)
 	var actors string
 	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(did, ', ' ORDER BY did) FROM (
 		SELECT DISTINCT actor || ' ' || action AS did FROM audit_log WHERE action LIKE 'dead_letter%') d`).Scan(&actors)
@@ -87,10 +84,7 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 func TestBodiesAreShown(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	packer, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	packer := testenv.Must(zstd.NewWriter(nil))(t)
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
 	show := func(letter deadletter.DeadLetter, query string) kernel.Content {
 		t.Helper()
@@ -176,9 +170,7 @@ func TestQuarantineIsShown(t *testing.T) {
 		"1 messages about it", "tranche quarantine list --run " + run.String(), "1 of its dead letters wait",
 		"1 requests of it were given up", "tranche dlq list",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the run does not warn of %q: %s", want, text)
-		}
+		testenv.Has(t, text, want, "what the run warns of")
 	}
 }
 

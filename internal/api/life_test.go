@@ -143,9 +143,7 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	b.Store = database.New(silent)
 	b.Over(apitest.NodeOf(b.Engine), nowhere, api.Config{})
 	p := b.Refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
-	if !strings.Contains(p.Detail, "NATS is not connected") {
-		t.Errorf("only one of two is named: %s", p.Detail)
-	}
+	testenv.Has(t, p.Detail, "NATS is not connected", "only one of two is named")
 	b.Refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last/export", nil)
 }
 
@@ -172,9 +170,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	warnings := func() string { return strings.Join(apitest.Read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
 	with(b.Engine, full, 0)
 	b.Refused(503, "disk is full (could not extend file)", http.MethodGet, "/readyz", nil)
-	if text := warnings(); !strings.Contains(text, "disk is full") {
-		t.Errorf("the run warns of %s", text)
-	}
+	testenv.Has(t, warnings(), "disk is full", "the run warns")
 	if run := apitest.Read[runs.RunDocument](b, "/runs/it"); run.Rate == 0 || run.Forecast.P50 != nil ||
 		!strings.Contains(run.Forecast.WhyNot, "disk is full") {
 		t.Errorf("%v items a second, %+v; want no time while something stands in its way", run.Rate, run.Forecast)
@@ -337,10 +333,8 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		status, err := bufio.NewReader(conn).ReadString('\n')
-		if err != nil || !strings.Contains(status, " 413 ") {
-			t.Errorf("%s: %q, %v", path, status, err)
-		}
+		status := testenv.Must(bufio.NewReader(conn).ReadString('\n'))(t)
+		testenv.Has(t, status, " 413 ", "%s", path)
 	}
 }
 

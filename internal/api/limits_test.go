@@ -197,9 +197,7 @@ func TestBulkyBodiesThatAreWrong(t *testing.T) {
 	b := apitest.Setup(t)
 	for size, want := range map[int]int{8<<20 + 1: http.StatusRequestEntityTooLarge, 100: http.StatusUnprocessableEntity} {
 		code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
-		if code != want {
-			t.Errorf("%d bytes: %d %s; want %d", size, code, text, want)
-		}
+		testenv.Same(t, code, want, "%d bytes: %s", size, text)
 	}
 }
 
@@ -260,9 +258,7 @@ func TestOneUserHasHalfOfTheDisk(t *testing.T) {
 		answer.Header.Get("Retry-After") == "" {
 		t.Errorf("more than there is room for: %d, %v", answer.StatusCode, answer.Header)
 	}
-	if answer := b.Send(http.MethodPost, path, rows(15), as...); answer.StatusCode != http.StatusOK {
-		t.Errorf("less than half is answered %d", answer.StatusCode)
-	}
+	testenv.Same(t, b.Send(http.MethodPost, path, rows(15), as...).StatusCode, http.StatusOK, "less than half is answered")
 }
 
 // PROOF: who may do what, 19.
@@ -280,9 +276,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, <-served)
 	})
 	const more = 5
 	dial := func() net.Conn {
@@ -320,7 +314,6 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 			t.Errorf("connection %d: %v", i, err)
 		}
 	}
-	if _, err := events.ReadString('\n'); err != nil {
-		t.Errorf("the stream was interrupted: %v", err)
-	}
+	_, err = events.ReadString('\n')
+	testenv.Same(t, err, nil, "the stream was interrupted")
 }

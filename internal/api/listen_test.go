@@ -90,7 +90,5 @@ func TestServeByTLS(t *testing.T) {
 		transport.CloseIdleConnections()
 	}
 	stop()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, <-stopped)
 }

@@ -61,9 +61,7 @@ func TestTabsLogInAtOnce(t *testing.T) {
 		if i == 0 {
 			want = http.StatusUnauthorized
 		}
-		if answer := end(back); answer.StatusCode != want {
-			t.Errorf("login %d ends with %d; want %d", i, answer.StatusCode, want)
-		}
+		testenv.Same(t, end(back).StatusCode, want, "login %d ends with", i)
 	}
 }
 
@@ -222,17 +220,13 @@ func TestAProviderThatIsAway(t *testing.T) {
 		return b.Send(http.MethodGet, kernel.OIDCLogin, "").StatusCode == http.StatusSeeOther
 	})
 	back, cookie := b.Begin(p, "/")
-	if answer := b.Send(http.MethodGet, back, "", cookie...); answer.StatusCode != http.StatusSeeOther {
-		t.Errorf("the login is answered %d", answer.StatusCode)
-	}
+	testenv.Same(t, b.Send(http.MethodGet, back, "", cookie...).StatusCode, http.StatusSeeOther, "the login is answered")
 }
 
 func TestSettingsOfAProvider(t *testing.T) {
 	t.Parallel()
 	good := access.OIDCConfig{Issuer: "https://id.example", ClientID: "x", DefaultRole: access.Viewer}
-	if _, err := access.NewOIDC(good); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(access.NewOIDC(good))(t)
 	for want, change := range map[string]func(*access.OIDCConfig){
 		"--oidc-issuer":    func(c *access.OIDCConfig) { c.Issuer = "http://id.example" },
 		"--oidc-client-id": func(c *access.OIDCConfig) { c.ClientID = "" },
@@ -293,9 +287,7 @@ func TestWaysBackAreThrottled(t *testing.T) {
 	back, cookie := b.Begin(p, "/")
 	for i := range 4 {
 		answer := b.Send(http.MethodGet, strings.Replace(back, "code=", "code=x", 1), "", cookie...)
-		if want := []int{401, 401, 401, 429}[i]; answer.StatusCode != want {
-			t.Errorf("way back %d is answered %d; want %d", i, answer.StatusCode, want)
-		}
+		testenv.Same(t, answer.StatusCode, []int{401, 401, 401, 429}[i], "way back %d is answered", i)
 	}
 }
 

@@ -148,9 +148,7 @@ func TestWhatIsSaidWhileNATSIsAmiss(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if !strings.Contains(string(page), "\n| "+name+" |") {
-				t.Errorf("docs/failures.md has no row %q", name)
-			}
+			testenv.Has(t, string(page), "\n| "+name+" |", "docs/failures.md has no row %q", name)
 			ns := testenv.NATSByConfig(t, cmp.Or(c.begin, natsConfig("p", "64G", "")))
 			nc := testenv.Dial(t, ns.URL(), append(endpoints.Options(), nats.UserInfo("u", "p"))...)
 			trouble := &startup.Troubles{}

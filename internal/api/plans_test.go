@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -33,9 +34,7 @@ func TestABadPlanIsNotPutOnRecord(t *testing.T) {
 	post(413, "", strings.Repeat("#", 2<<20))
 	post(400, "", "")
 	post(422, "UTF-8", "name: \xff")
-	if n := b.Number(`SELECT count(*) FROM plan`); n != 0 {
-		t.Errorf("%d plans are on record", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM plan`), 0, "plans are on record")
 }
 
 // A run keeps the version that it started with, and what is laid over it.
@@ -77,14 +76,11 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 			t.Errorf("got  %s, %v\nwant %s", got, err, want)
 		}
 	}
-	if _, err := start.New(b.Store).DeletePlan(t.Context(), "year-end", "bob"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(start.New(b.Store).DeletePlan(t.Context(), "year-end", "bob"))(t)
 	var document runs.RunDocument
 	b.Read("/runs/"+second.Run.String(), &document)
-	if spec := strings.ReplaceAll(string(document.Spec), " ", ""); !strings.Contains(spec, `"in_flight":9`) {
-		t.Errorf("the spec of the run: %s", document.Spec)
-	}
+	testenv.Has(t, strings.ReplaceAll(string(document.Spec), " ", ""), `"in_flight":9`, "the spec of the run: %s",
+		document.Spec)
 }
 
 func TestMistakesInSettingsAreNamed(t *testing.T) {
@@ -114,9 +110,7 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 		strings.NewReader(apitest.Three))
 	b.Refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2",
 		strings.NewReader(apitest.Three))
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Errorf("mistakes left %d runs", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left by mistakes")
 }
 
 // A start that is repeated gives the run that is there, whatever has become of its plan, and of this program.

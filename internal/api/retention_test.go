@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -39,9 +40,7 @@ func TestRetention(t *testing.T) {
 		`{}`: "keep_all", `{"keep_all":false}`: "keep_all", `{"age":"","max_count":0,"max_bytes":0}`: "keep_all",
 		`{"age":null}`: "age", `{"keep_all":true,"max_count":5}`: "max_count 5",
 	} {
-		if text := b.JSON(http.MethodPut, "/retention/runs", body, 422, nil); !strings.Contains(text, says) {
-			t.Errorf("%s: %s; want %q in it", body, text, says)
-		}
+		testenv.Has(t, b.JSON(http.MethodPut, "/retention/runs", body, 422, nil), says, "%s", body)
 	}
 	b.JSON(http.MethodGet, "/retention", "", 200, &list)
 	if k := list.Kinds[0]; k.Age != "1h0m0s" || k.MaxBytes != 1<<30 {
@@ -54,19 +53,14 @@ func TestRetention(t *testing.T) {
 		t.Errorf("%+v", k)
 	}
 	text := b.JSON(http.MethodPut, "/retention/cats", `{"keep_all":true}`, 404, nil)
-	if !strings.Contains(text, "quarantine") {
-		t.Errorf("a kind that there is none of: %s", text)
-	}
+	testenv.Has(t, text, "quarantine", "a kind that there is none")
 	var due api.RetentionDue
 	b.JSON(http.MethodPost, "/retention/run", `{"dry_run":true}`, 200, &due)
 	if due.Kinds[0].Count != 1 || !due.DryRun || due.Kinds[2].Count != 0 {
 		t.Errorf("%+v", due)
 	}
 
-	lease, err := session.New(b.Store).Lead(t.Context(), b.Engine.ID, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Engine.ID, time.Minute))(t)
 	if deleted, err := retention.New(b.Store).DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil ||
 		!deleted {
 		t.Fatal(deleted, err)

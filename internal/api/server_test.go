@@ -50,9 +50,7 @@ func TestStartByMultipart(t *testing.T) {
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\nid\n1\n2\n"
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs", strings.NewReader(cut),
 		"Content-Type", "multipart/form-data; boundary=x")
-	if code != http.StatusUnprocessableEntity {
-		t.Errorf("items that break off: %d %s", code, text)
-	}
+	testenv.Same(t, code, http.StatusUnprocessableEntity, "items that break off: %s", text)
 	runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
 	if err != nil || len(runs) != 1 || runs[0].Plan != "year-end" {
 		t.Errorf("there should be the one good run: %+v, %v", runs, err)
@@ -81,9 +79,8 @@ func TestMistakesAreNamed(t *testing.T) {
 	b.Refused(422, "", http.MethodPost, runs+"?endpoint=echo&on_duplicate=maybe", strings.NewReader(apitest.Three))
 	b.Refused(404, "tranche run list", http.MethodGet, runs+"/nope", nil)
 	b.Refused(404, "openapi", http.MethodGet, "/nowhere", nil)
-	if got, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{}); err != nil || len(got) != 0 {
-		t.Errorf("a mistake left a run: %+v, %v", got, err)
-	}
+	testenv.Same(t, len(testenv.Must(inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{}))(t)), 0,
+		"a mistake left a run")
 
 	one := b.Start("name=twin")
 	two := b.Start("name=twin")

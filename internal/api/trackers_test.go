@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,9 +47,7 @@ func TestTrackers(t *testing.T) {
 	b.Tracked(http.MethodPost, "/ack", `{"ids":["`+opened.ID+`:1:0"],"code":"LOST"}`, http.StatusOK, nil)
 	var missing trackerclient.MissingPage
 	b.Tracked(http.MethodGet, at+"/missing", "", http.StatusOK, &missing)
-	if !slices.Equal(missing.Ranges, []string{"1:1-7"}) {
-		t.Errorf("missing: %+v", missing)
-	}
+	testenv.SameList(t, missing.Ranges, []string{"1:1-7"}, "missing: %+v", missing)
 	var groups trackerclient.GroupPage
 	b.Tracked(http.MethodGet, at+"/groups?limit=1&after=0", "", http.StatusOK, &groups)
 	if len(groups.Groups) != 1 || groups.Groups[0] != (trackerclient.GroupView{Group: 1, Size: 8, Pending: 7, Failed: 1}) {
@@ -121,9 +118,7 @@ func TestTrackerProblems(t *testing.T) {
 	b.Tracked(http.MethodPost, at+"/seal", "", http.StatusOK, nil)
 	b.Tracked(http.MethodPost, at+"/groups", `{"items":1}`, http.StatusConflict, nil)
 	_, text := b.Ask(http.MethodGet, api.Prefix+"/trackers"+at+"/missing?after=x", nil)
-	if !strings.Contains(string(text), `"location":"query.after"`) {
-		t.Errorf("a place that is none is told as %s", text)
-	}
+	testenv.Has(t, string(text), `"location":"query.after"`, "a place that is none is told as")
 	for _, path := range []string{"/x", at + "/missing?after=x", "?after=x", "?state=tired", at + "/groups?limit=0"} {
 		b.Tracked(http.MethodGet, path, "", http.StatusUnprocessableEntity, nil)
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -9,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // PROOF: who may do what, 8.
@@ -27,13 +28,9 @@ func TestInert(t *testing.T) {
 		"del\x7f":           `del\x7f`,
 		"real \ufffd stays": "real \ufffd stays",
 	} {
-		if got := EscapeControl(in); got != want {
-			t.Errorf("inert(%q) = %q; want %q", in, got, want)
-		}
+		testenv.Same(t, EscapeControl(in), want, "inert(%q)", in)
 	}
-	if got := InertText("one\ntwo\x07"); got != "one\ntwo\\x07" {
-		t.Errorf("inertText kept or lost a line: %q", got)
-	}
+	testenv.Same(t, InertText("one\ntwo\x07"), "one\ntwo\\x07", "inertText kept or lost a line")
 }
 
 func TestInertWriterKeepsCutCharacters(t *testing.T) {
@@ -46,9 +43,7 @@ func TestInertWriterKeepsCutCharacters(t *testing.T) {
 			t.Fatalf("wrote %d, %v", n, err)
 		}
 	}
-	if want := `ä漢😀\x1b[2J\u202e` + "\tx\n"; out.String() != want {
-		t.Errorf("got %q; want %q", out.String(), want)
-	}
+	testenv.Same(t, out.String(), `ä漢😀\x1b[2J\u202e`+"\tx\n", "the output")
 }
 
 // A terminal has a table within its columns: text gives way, numbers do not. Elsewhere nothing is cut.
@@ -56,9 +51,7 @@ func TestTableFits(t *testing.T) {
 	t.Parallel()
 	table := NewTable("NAME|N>|LAST", 0)
 	table.Row("ä", "1,000", "")
-	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
-		t.Errorf("got %q; want %q", got, want)
-	}
+	testenv.Same(t, table.String(), "NAME      N  LAST\nä     1,000\n", "the table")
 	table = NewTable("NAME|N>|MESSAGE|AT", 0)
 	long, name := strings.Repeat("m", 300), strings.Repeat("n", 30)
 	table.Row(name, "1,000,000,000", long, "12:00:00 UTC")
@@ -66,9 +59,8 @@ func TestTableFits(t *testing.T) {
 		t.Errorf("it is cut where there is room: %q", got)
 	}
 	for _, room := range []int{40, 60, 80, 120} {
-		if table.room = room; !strings.Contains(table.String(), "1,000,000,000") {
-			t.Errorf("the number is cut in a line of %d: %q", room, table)
-		}
+		table.room = room
+		testenv.Has(t, table.String(), "1,000,000,000", "the number is cut in a line of %d: %q", room, table)
 		for line := range strings.Lines(table.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > room {
 				t.Errorf("%d characters in a line of %d: %q", n, room, line)
@@ -76,9 +68,7 @@ func TestTableFits(t *testing.T) {
 		}
 	}
 	table.room = 80
-	if got := table.String(); !strings.Contains(got, "12:00:00 UTC") {
-		t.Errorf("what is short is cut: %q", got)
-	}
+	testenv.Has(t, table.String(), "12:00:00 UTC", "what is short is cut")
 }
 
 // Every command that lists goes by this: cells are safe to print, numbers stand to the right, a narrow terminal goes
@@ -95,9 +85,7 @@ func TestList(t *testing.T) {
 	list := List[thing]{Columns: "KEY|N>|RUN|TEXT?", Empty: "nothing", Next: int64(8),
 		Row: func(v *thing) []any { return []any{v.key, v.n, v.run, v.text} }}
 	const want = "KEY            N  RUN  TEXT\na\\x1b[31m  1,000  -    long\nb              7       short\n"
-	if got := list.Text(all, 0); got != want {
-		t.Errorf("got %q; want %q", got, want)
-	}
+	testenv.Same(t, list.Text(all, 0), want, "the list")
 	if got := list.Text(all, 80); strings.Contains(got, "TEXT") || strings.Contains(got, "long") {
 		t.Errorf("a narrow terminal has %q", got)
 	}
@@ -116,17 +104,13 @@ func TestList(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := list.Print(term, nil, nil); err != nil || out.String() != "nothing\n" {
-		t.Errorf("an empty list is %q, %v", out.String(), err)
-	}
-	if err := list.Print(term, all, io.ErrUnexpectedEOF); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("the error is lost: %v", err)
-	}
+	testenv.NoError(t, list.Print(term, nil, nil))
+	testenv.Same(t, out.String(), "nothing\n", "an empty list")
+	testenv.Is(t, list.Print(term, all, io.ErrUnexpectedEOF), io.ErrUnexpectedEOF, "the error is lost")
 	out.Reset()
 	term.JSON, term.Answer = true, []byte(`{"x":1}`)
-	if err := list.Print(term, all, nil); err != nil || out.String() != "{\n  \"x\": 1\n}\n" {
-		t.Errorf("as JSON it is %q, %v", out.String(), err)
-	}
+	testenv.NoError(t, list.Print(term, all, nil))
+	testenv.Same(t, out.String(), "{\n  \"x\": 1\n}\n", "as JSON it")
 }
 
 // What a list shows of a key is found again.
@@ -151,24 +135,18 @@ func TestNumbersAreWritten(t *testing.T) {
 		0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000", -1234567: "-1,234,567",
 		math.MaxInt64: "9,223,372,036,854,775,807", math.MinInt64: "-9,223,372,036,854,775,808",
 	} {
-		if got := Count(n); got != want {
-			t.Errorf("count(%d) = %s; want %s", n, got, want)
-		}
+		testenv.Same(t, Count(n), want, "count(%d)", n)
 	}
 	for n, want := range map[float64]string{
 		0: "0.0", 0.001: "0.001", 0.5: "0.5", 1234.5: "1,234", 1e308: "1,000,000,000,000,000,000",
 	} {
-		if got := Pace(n); got != want {
-			t.Errorf("pace(%v) = %s; want %s", n, got, want)
-		}
+		testenv.Same(t, Pace(n), want, "pace(%v)", n)
 	}
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 800 * time.Millisecond: "0.8s", 12 * time.Second: "12s", 185 * time.Second: "3m05s",
 		130 * time.Minute: "2h10m",
 	} {
-		if got := Span(d); got != want {
-			t.Errorf("span(%s) = %q; want %q", d, got, want)
-		}
+		testenv.Same(t, Span(d), want, "span(%s)", d)
 	}
 }
 
@@ -194,8 +172,7 @@ func TestReadKeys(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer", "a\n\xff\n": "line 2 is not UTF-8",
 	} {
-		if _, err := ReadKeys("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.10q: %v; want %q", text, err, want)
-		}
+		_, err := ReadKeys("-", strings.NewReader(text))
+		testenv.Says(t, err, want, "%.10q", text)
 	}
 }

@@ -87,9 +87,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %+v, want %d", u, h, want)
 		}
 	}
-	if c, err := parse(t, "# nothing\n"); err != nil || len(c.Sources) != 0 {
-		t.Errorf("an empty file: %+v, %v", c, err)
-	}
+	testenv.Same(t, len(testenv.Must(parse(t, "# nothing\n"))(t).Sources), 0, "an empty file")
 }
 
 // PROOF: who may do what, 16.
@@ -134,15 +132,9 @@ func TestShortSecretsAreWords(t *testing.T) {
 	} {
 		testenv.Same(t, hide(test[0], "bank", "[x]"), test[1], "%s", test[0])
 	}
-	if got := hide("xxlong-secretxx", "long-secret", "[x]"); got != "xx[x]xx" {
-		t.Error(got)
-	}
-	if got := hide("a-?-b ?-", "-?", "[x]"); got != "a[x]-b ?-" {
-		t.Error(got)
-	}
-	if got := hide("text", "", "[x]"); got != "text" {
-		t.Error(got)
-	}
+	testenv.Same(t, hide("xxlong-secretxx", "long-secret", "[x]"), "xx[x]xx", "in the middle")
+	testenv.Same(t, hide("a-?-b ?-", "-?", "[x]"), "a[x]-b ?-", "twice")
+	testenv.Same(t, hide("text", "", "[x]"), "text", "without a secret")
 }
 
 // A secret in a file can be changed while it is in use, and the old one is still kept out of errors.

@@ -3,6 +3,7 @@ package health
 import (
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
@@ -36,8 +37,6 @@ func TestADiskIsJudgedByWhatIsNeeded(t *testing.T) {
 		if all := f.room(); len(all) > 0 {
 			got = all[0].Severity
 		}
-		if got != tc.want {
-			t.Errorf("%s: %q; want %q", name, got, tc.want)
-		}
+		testenv.Same(t, got, tc.want, "%s", name)
 	}
 }

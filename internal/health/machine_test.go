@@ -136,13 +136,9 @@ func TestADiskWithLittleRoom(t *testing.T) {
 		testenv.NoError(t, err)
 		return n
 	}
-	if kept() != 1 {
-		t.Error("a server forgot what another one said")
-	}
+	testenv.Same(t, kept(), 1, "a server forgot what another one said")
 	w.goesFrom(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1}), store.Disk, "here")
-	if kept() != 0 {
-		t.Error("what is over is kept")
-	}
+	testenv.Same(t, kept(), 0, "what is over is kept")
 }
 
 func TestConnectionsAreNearlyUsedUp(t *testing.T) {

@@ -122,10 +122,8 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 		t.Errorf("%d marks and %d rows in the audit log; want 1, as those whose time is up go, and 3", marks, audited)
 	}
 	for _, want := range []bool{true, false} {
-		found, err := store.New(w.store).DropMarks(t.Context(), store.ConditionKey{Kind: "breaker_open"}, "ann")
-		if err != nil || found != want {
-			t.Errorf("taken back: %t, %v; want %t", found, err, want)
-		}
+		found := testenv.Must(store.New(w.store).DropMarks(t.Context(), store.ConditionKey{Kind: "breaker_open"}, "ann"))(t)
+		testenv.Same(t, found, want, "taken back")
 	}
 	w.stands(store.BreakerOpen, "bills", "")
 }
@@ -218,9 +216,7 @@ func TestAgainWaitsForANewLook(t *testing.T) {
 	seldom := testenv.Must(health.New(health.Config{Store: w.store, NC: w.nc, Host: "here", Every: time.Hour}))(t)
 	t.Cleanup(seldom.Wait)
 	first := w.report(seldom)
-	if again, err := seldom.Report(t.Context()); err != nil || again != first {
-		t.Errorf("it looked again by itself, or %v", err)
-	}
+	testenv.Same(t, testenv.Must(seldom.Report(t.Context()))(t), first, "it looked again by itself")
 	if again := w.report(seldom); again == first {
 		t.Error("it did not look again")
 	}

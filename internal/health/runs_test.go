@@ -69,9 +69,7 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now() - interval '15 days'
 		FROM generate_series(1, 5)`)
 	c := w.appears(store.FailedItems, "older runs", store.Warning)
-	if c.Title != "240 items failed in 80 earlier runs" {
-		t.Error(c.Title)
-	}
+	testenv.Same(t, c.Title, "240 items failed in 80 earlier runs", "the title")
 	if r := w.report(w.watch); r.Counts.Warning != 21 || !slices.Contains(r.Cut, store.FailedItems) {
 		t.Errorf("%+v, cut: %q", r.Counts, r.Cut)
 	}

@@ -205,9 +205,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Error("one node is silent, and what another said a moment ago is forgotten")
 	}
 	testenv.Must(b.add(strings.ReplaceAll(one, `"a"`, `"b"`)))(t)
-	if why := refused(); why != nil {
-		t.Errorf("told after an add that was taken: %+v", why)
-	}
+	testenv.Same(t, refused(), nil, "told after an add that was taken")
 }
 
 // A dry run says what an add would, and shows what would be stored.
@@ -263,9 +261,7 @@ func TestReadTakesLinesAndLists(t *testing.T) {
 			t.Errorf("%s: the second is %+v", text, op)
 		}
 	}
-	if ops, err := ingest.Read(strings.NewReader(`{"ops":[]}`)); err != nil || len(ops) != 0 {
-		t.Errorf("an empty list is read as %v, %v", ops, err)
-	}
+	testenv.Same(t, len(testenv.Must(ingest.Read(strings.NewReader(`{"ops":[]}`)))(t)), 0, "an empty list")
 }
 
 func TestReadSaysWhatIsWrong(t *testing.T) {
@@ -302,9 +298,7 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 	}
 	broken := errors.New("the line is cut")
 	_, err := ingest.Read(io.MultiReader(strings.NewReader(good+`{"payl`), iotest.ErrReader(broken)))
-	if !errors.Is(err, broken) {
-		t.Errorf("a reader that fails gives %v", err)
-	}
+	testenv.Is(t, err, broken, "a reader that fails")
 }
 
 // Lines are counted also where values have lines of their own.

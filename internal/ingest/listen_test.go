@@ -23,9 +23,7 @@ func (b *bench) listen() *nats.Conn {
 	server := testenv.NATS(b.T)
 	listener := testenv.Must(b.it.Listen(testenv.Conn(b.T, server)))(b)
 	b.Cleanup(func() {
-		if err := listener.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
+		testenv.NoError(b, listener.Close(context.Background()))
 	})
 	return testenv.Conn(b.T, server)
 }
@@ -47,9 +45,7 @@ func TestProducersOverNATS(t *testing.T) {
 		})
 	}
 	adding.Wait()
-	if keys := b.keys("c"); keys["k"] != 50 {
-		t.Errorf("stored: %v", keys)
-	}
+	testenv.Same(t, b.keys("c")["k"], 50, "stored")
 	// More than a message holds, without ids.
 	many := make([]wire.Operation, 300)
 	for i := range many {
@@ -59,12 +55,8 @@ func TestProducersOverNATS(t *testing.T) {
 	if done, err := p.Add(t.Context(), many...); err != nil || done.Added+done.Duplicates != len(many) {
 		t.Errorf("several messages: %+v, %v", done, err)
 	}
-	if done, err := p.Add(t.Context()); err != nil || done.Added != 0 {
-		t.Errorf("nothing: %+v, %v", done, err)
-	}
-	if keys := b.keys("c"); keys["big"] != len(many) {
-		t.Errorf("stored: %v", keys)
-	}
+	testenv.Same(t, testenv.Must(p.Add(t.Context()))(t).Added, 0, "nothing")
+	testenv.Same(t, b.keys("c")["big"], len(many), "stored")
 }
 
 func TestProducersAreToldWhatIsWrong(t *testing.T) {
@@ -101,19 +93,15 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 		`{"ops":[{}]}`:            `operation 1 (line 1): payload: it is missing`,
 		`{"key":"k","payload":1}`: `{"added":1,"duplicates":0}`,
 	} {
-		answer, err := nc.Request(wire.CollectSubject("c"), []byte(body), limit)
-		if err != nil || !strings.Contains(string(answer.Data), want) {
-			t.Errorf("%q is answered %v, %v; want …%s…", body, answer, err, want)
-		}
+		answer := testenv.Must(nc.Request(wire.CollectSubject("c"), []byte(body), limit))(t)
+		testenv.Has(t, string(answer.Data), want, "%q", body)
 	}
 	// One that is not a request is not added, and harms no one.
 	testenv.NoError(t, nc.Publish(wire.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)))
 	wrong := nats.NewMsg(wire.CollectSubject("c"))
 	wrong.Header.Set(wire.HeaderVersion, "2")
-	answer, err := nc.RequestMsg(wrong, limit)
-	if err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
-		t.Errorf("another version is answered %v, %v", answer, err)
-	}
+	answer := testenv.Must(nc.RequestMsg(wrong, limit))(t)
+	testenv.Has(t, string(answer.Data), "speaks 1", "another version is answered %v", answer)
 	if keys := b.keys("c"); keys["lost"] != 0 || keys["k"] != 2 {
 		t.Errorf("stored: %v", keys)
 	}
@@ -156,7 +144,5 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is unavailable") {
 		t.Errorf("got %v", err)
 	}
-	if err := node.Unsubscribe(); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, node.Unsubscribe())
 }

@@ -121,12 +121,8 @@ func TestAddsShareCommits(t *testing.T) {
 		t.Errorf("%d added, %d duplicates", added.Load(), duplicates.Load())
 	}
 	testenv.Same(t, b.adder.commits.Load(), 2, "transactions")
-	if keys := b.keys("c"); keys["k"] != 1+others/2 {
-		t.Errorf("stored: %v", keys)
-	}
-	if err := b.it.Wait(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testenv.Same(t, b.keys("c")["k"], 1+others/2, "stored")
+	testenv.NoError(t, b.it.Wait(t.Context()))
 }
 
 // When PostgreSQL does not like what one add brought, the others of its commit go on.
@@ -159,9 +155,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 	testenv.Until(t, limit, "it comes about", func() bool { return ingest.Waiting(b.it, "c") == 4 })
 	close(gate)
 	adding.Wait()
-	if keys := b.keys("c"); keys["k"] != 4 {
-		t.Errorf("stored: %v", keys)
-	}
+	testenv.Same(t, b.keys("c")["k"], 4, "stored")
 	testenv.Same(t, b.adder.commits.Load(), 1+1+4, "transactions")
 }
 
@@ -214,9 +208,7 @@ func TestAddSaysWhatIsWrong(t *testing.T) {
 	}
 	_, err := b.it.Add(t.Context(), "o", []collectorstore.Op{{Key: "mine", Payload: []byte(`{"n":"x"}`)}})
 	testenv.Says(t, err, "the collector makes it of the payload's n; leave it out", "a key where there is an order_by")
-	if keys := b.keys("c"); len(keys) != 0 {
-		t.Errorf("something was stored: %v", keys)
-	}
+	testenv.Same(t, len(b.keys("c")), 0, "something was stored")
 }
 
 // Who leaves does not break off what others share, and gives room back in the end.
@@ -233,17 +225,13 @@ func TestLeavingEarly(t *testing.T) {
 	}()
 	<-begun
 	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("who leaves is told %v", err)
-	}
+	testenv.Is(t, <-left, context.Canceled, "who leaves is told")
 	if n := ingest.Held(b.it); n == 0 {
 		t.Error("the operation is held, and no room was taken for it")
 	}
 	close(gate)
 	testenv.Until(t, limit, "it comes about", func() bool { return ingest.Held(b.it) == 0 })
-	if keys := b.keys("c"); keys["k"] != 1 {
-		t.Errorf("stored: %v", keys)
-	}
+	testenv.Same(t, b.keys("c")["k"], 1, "stored")
 }
 
 func TestRoomIsBounded(t *testing.T) {

@@ -144,9 +144,8 @@ func TestCloseWaitsForWhatWasTaken(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- b.it.Close(t.Context()) }()
 	b.let <- struct{}{}
-	if err := <-closed; err != nil || b.ended.Load() != 1 {
-		t.Errorf("it is closed: %v; %d requests have ended", err, b.ended.Load())
-	}
+	testenv.NoError(t, <-closed)
+	testenv.Same(t, b.ended.Load(), 1, "requests have ended once it is closed")
 	b.hear(answer, "done")
 }
 
@@ -169,9 +168,7 @@ func TestCloseWithoutServer(t *testing.T) {
 	b := answer(t, 10, 1000)
 	testenv.NoError(t, b.server.Stop(t.Context()))
 	begin := time.Now()
-	if err := b.it.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, b.it.Close(t.Context()))
 	if took := time.Since(begin); took > limit {
 		t.Errorf("it took %s", took)
 	}

@@ -128,10 +128,8 @@ func damaged(in []byte, at int) []byte {
 func TestWithinTheLimitOfDecompression(t *testing.T) {
 	t.Parallel()
 	plain := noise(1000)
-	rows, err := readAll(bytes.NewReader(gzipped(t, plain)), intake.Config{MaxDecompressed: int64(len(plain))})
-	if err != nil || len(rows) != 1000 {
-		t.Errorf("got %d rows and %v", len(rows), err)
-	}
+	rows := testenv.Must(readAll(bytes.NewReader(gzipped(t, plain)), intake.Config{MaxDecompressed: int64(len(plain))}))(t)
+	testenv.Same(t, len(rows), 1000, "rows")
 }
 
 func TestReadErrorInsideCompression(t *testing.T) {
@@ -170,13 +168,11 @@ func TestABombIsGivenUp(t *testing.T) {
 				whole.Line == 0 || whole.Line > 20<<20 {
 				t.Errorf("got %v; want an end at the ratio", err)
 			}
-			if _, err := readAll(bytes.NewReader(pack(head)), intake.Config{MaxRatio: 1}); err != nil {
-				t.Errorf("a small one: %v", err)
-			}
+			_, err = readAll(bytes.NewReader(pack(head)), intake.Config{MaxRatio: 1})
+			testenv.Same(t, err, nil, "a small one")
 			packs := len(good) / len(pack(good))
-			if _, err := readAll(bytes.NewReader(pack(good)), intake.Config{MaxRatio: 2 * packs}); err != nil {
-				t.Errorf("rows that pack %d times: %v", packs, err)
-			}
+			_, err = readAll(bytes.NewReader(pack(good)), intake.Config{MaxRatio: 2 * packs})
+			testenv.Same(t, err, nil, "rows that pack %d times", packs)
 		})
 	}
 }

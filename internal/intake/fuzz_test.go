@@ -126,9 +126,8 @@ func comparePayload(t *testing.T, payload string, names, values []string) {
 			t.Fatalf("payload %s: got %q (%v), want %q", payload, token, err, w)
 		}
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		t.Fatalf("payload %s goes on", payload)
-	}
+	_, err := dec.Token()
+	testenv.Is(t, err, io.EOF, "payload %s goes on", payload)
 }
 
 // oracleNDJSON judges one line with encoding/json. The key is that of the field "id".

@@ -1,7 +1,6 @@
 package intake_test
 
 import (
-	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -96,9 +95,7 @@ func TestRowsOfAnExport(t *testing.T) {
 			if err != nil || string(item.Payload) != c.want {
 				t.Fatalf("%s, %v; want %s", item.Payload, err, c.want)
 			}
-			if err := r.Next(&item); !errors.Is(err, io.EOF) {
-				t.Error(err)
-			}
+			testenv.Is(t, r.Next(&item), io.EOF, "after the last")
 		})
 	}
 }
@@ -108,9 +105,7 @@ func TestWorkbooksThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"PK\x03\x04", "PK\x03\x04" + strings.Repeat("x", 1000)} {
 		_, err := intake.Open(strings.NewReader(in), intake.Config{Spool: &intake.Spool{}, Export: &intake.Export{}})
-		if err == nil || !strings.Contains(err.Error(), "save the sheet as CSV") {
-			t.Error(err)
-		}
+		testenv.Says(t, err, "save the sheet as CSV", "a sheet")
 	}
 }
 

@@ -323,9 +323,8 @@ func TestKeyAndFormat(t *testing.T) {
 		if r.Format() != test.format || r.Key() != test.before {
 			t.Errorf("%q: opened as %s with key %q", test.in, r.Format(), r.Key())
 		}
-		if err := r.Next(new(row.Item)); err != nil || r.Key() != test.after {
-			t.Errorf("%q: key %q after the first row, error %v", test.in, r.Key(), err)
-		}
+		testenv.NoError(t, r.Next(new(row.Item)))
+		testenv.Same(t, r.Key(), test.after, "%q: the key after the first row", test.in)
 	}
 }
 
@@ -338,12 +337,9 @@ func TestDepth(t *testing.T) {
 		nested := func(n int) string {
 			return `{"id":1,"d":` + strings.Repeat(open, n) + "1" + strings.Repeat(end, n) + "}\n"
 		}
-		if _, err := readAll(strings.NewReader(nested(intake.DefaultMaxDepth-1)), intake.Config{}); err != nil {
-			t.Errorf("%s: %v", open, err)
-		}
-		if _, err := readAll(strings.NewReader(nested(intake.DefaultMaxDepth)), intake.Config{}); err == nil ||
-			!strings.Contains(err.Error(), "line 1") {
-			t.Errorf("%s one deeper: %v", open, err)
-		}
+		_, err := readAll(strings.NewReader(nested(intake.DefaultMaxDepth-1)), intake.Config{})
+		testenv.Same(t, err, nil, "%s", open)
+		_, err = readAll(strings.NewReader(nested(intake.DefaultMaxDepth)), intake.Config{})
+		testenv.Says(t, err, "line 1", "%s one deeper", open)
 	}
 }

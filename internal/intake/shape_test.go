@@ -92,9 +92,7 @@ func TestShapes(t *testing.T) {
 	} {
 		got, _, err := linesOf(test.in, test.cfg)
 		if want, bad := strings.CutPrefix(test.want, "! "); bad {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
-			}
+			testenv.Says(t, err, want, "%s: got %q", name, got)
 			continue
 		}
 		if err != nil || got != test.want {
@@ -125,9 +123,7 @@ func TestEncodings(t *testing.T) {
 	} {
 		got, r, err := linesOf(test.in, intake.Config{Encoding: test.encoding})
 		if want, bad := strings.CutPrefix(test.want, "! "); bad {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
-			}
+			testenv.Says(t, err, want, "%s: got %q", name, got)
 			continue
 		}
 		if err != nil || got != test.want || !strings.Contains(strings.Join(r.Notes(), ""), test.note) {
@@ -156,15 +152,11 @@ func TestSort(t *testing.T) {
 			`{"id":"b","n":"1700000000000000002"}`, true, "c b a"},
 		{`{"id":"b","\u006e":0}` + "\n" + `{"id":"a","n":1}`, false, "b a"},
 	} {
-		got, err := keysOf(test.in, intake.Config{Sort: "n", Desc: test.desc, Spool: &intake.Spool{}})
-		if err != nil || got != test.want {
-			t.Errorf("%q, desc %t: got %s, %v; want %s", test.in, test.desc, got, err, test.want)
-		}
+		got := testenv.Must(keysOf(test.in, intake.Config{Sort: "n", Desc: test.desc, Spool: &intake.Spool{}}))(t)
+		testenv.Same(t, got, test.want, "%q, desc %t", test.in, test.desc)
 	}
-	if _, err := keysOf(mixed, intake.Config{Sort: "m", Spool: &intake.Spool{}}); err == nil ||
-		!strings.Contains(err.Error(), `no item has a field "m"`) {
-		t.Errorf("an unknown field: %v", err)
-	}
+	_, err := keysOf(mixed, intake.Config{Sort: "m", Spool: &intake.Spool{}})
+	testenv.Says(t, err, `no item has a field "m"`, "an unknown field")
 }
 
 // keysOf are the keys of an input in the order in which they are read.
@@ -237,9 +229,7 @@ func TestSortInAFile(t *testing.T) {
 		last, lastID = n, id
 	}
 	testenv.Same(t, seen, rows, "rows of %d", rows)
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, r.Close())
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}

@@ -34,12 +34,8 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 		!strings.Contains(err.Error(), "NDJSON") {
 		t.Errorf("the second got %v", err)
 	}
-	if small, err := inputs.Keep(strings.NewReader("id\n1\n")); err != nil || small.Size != 5 {
-		t.Errorf("one that is kept in memory: %v", err)
-	}
-	if err := first.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.Same(t, testenv.Must(inputs.Keep(strings.NewReader("id\n1\n")))(t).Size, 5, "one that is kept in memory")
+	testenv.NoError(t, first.Close())
 	again, err := inputs.Keep(bytes.NewReader(input))
 	if err != nil {
 		t.Fatalf("when the first is done: %v", err)
@@ -47,9 +43,7 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 	if read, err := io.ReadAll(again.Reader()); err != nil || !bytes.Equal(read, input) {
 		t.Errorf("%d bytes were kept of %d, %v", len(read), len(input), err)
 	}
-	if err := again.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, again.Close())
 }
 
 // PROOF: who may do what, 19.
@@ -81,9 +75,7 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	free -= 4 * mib
 	_, err = keep("cy", 2*mib)
 	refused("more than there is room for", err, 8*mib, "")
-	if err := errors.Join(first.Close(), second.Close()); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, errors.Join(first.Close(), second.Close()))
 	free = 4 * mib // others have written meanwhile
 	_, err = keep("", 3*mib)
 	refused("more than half of what is free", err, 2*mib, "")
@@ -91,9 +83,7 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatalf("half of what is free, of no one: %v", err)
 	}
-	if err := third.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, third.Close())
 }
 
 // failing is a sender that goes away.

@@ -88,9 +88,7 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 			}
 		}
 	}
-	if err := nc.FlushTimeout(time.Minute); err != nil {
-		t.Errorf("the connection: %v", err)
-	}
+	testenv.Same(t, nc.FlushTimeout(time.Minute), nil, "the connection")
 }
 
 // publish has a JetStream of its own: what others publish is not to hold it up.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -73,9 +74,7 @@ func TestASlowWatcherGetsChangesPutTogether(t *testing.T) {
 			deltas++
 		}
 	}
-	if deltas != 1 {
-		t.Errorf("the slow one got %d deltas: %v", deltas, slow.events[before:])
-	}
+	testenv.Same(t, deltas, 1, "deltas of the slow one: %v", slow.events[before:])
 	slow.wantTruth()
 }
 
@@ -128,28 +127,18 @@ func TestWatchesThatCannotBe(t *testing.T) {
 		}
 		return err
 	}
-	if err := watch("third"); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("an unknown step: %v", err)
-	}
-	if err := watch("first", "second"); err != nil {
-		t.Errorf("two steps: %v", err)
-	}
-	if err := watch("", "first", "second"); !errors.Is(err, live.ErrTooMuch) {
-		t.Errorf("more than may be remembered: %v", err)
-	}
+	testenv.Is(t, watch("third"), workqueue.ErrNotFound, "an unknown step")
+	testenv.Same(t, watch("first", "second"), nil, "two steps")
+	testenv.Is(t, watch("", "first", "second"), live.ErrTooMuch, "more than may be remembered")
 	w.source.away.Store(true)
 	other := w.load(10, 10, "only")
 	var out *live.OutageError
-	if err := watchNothing(w, other); err != nil {
-		t.Errorf("without planes a stream may begin in an outage: %v", err)
-	}
+	testenv.Same(t, watchNothing(w, other), nil, "without planes a stream may begin in an outage")
 	if _, err := w.hubs.Watch(t.Context(), other, []string{""}, ""); !errors.As(err, &out) {
 		t.Errorf("while the database is unavailable: %v", err)
 	}
 	w.hubs.Close()
-	if err := watch(); !errors.Is(err, live.ErrClosed) {
-		t.Errorf("after the end: %v", err)
-	}
+	testenv.Is(t, watch(), live.ErrClosed, "after the end")
 }
 
 func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
@@ -171,10 +160,7 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 	if _, err := topics.Watch([]string{"weather"}); err == nil {
 		t.Error("a topic that is not there can be watched")
 	}
-	watcher, err := topics.Watch([]string{"runs", "runs"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watcher := testenv.Must(topics.Watch([]string{"runs", "runs"}))(t)
 	next := func(name, data string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -192,9 +178,8 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 	text <- "2"
 	next(live.EventDatabase, "")
 	topics.Close()
-	if _, err := watcher.Next(t.Context()); !errors.Is(err, live.ErrClosed) {
-		t.Errorf("after the end: %v", err)
-	}
+	_, err := watcher.Next(t.Context())
+	testenv.Is(t, err, live.ErrClosed, "after the end")
 	watcher.Close()
 	if looks < 4 {
 		t.Errorf("%d looks", looks)

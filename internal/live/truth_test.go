@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -186,18 +187,14 @@ func TestWhatCameAndWentIsSetRight(t *testing.T) {
 	p := w.page(run, "")
 	defer p.close()
 	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Actor: "test"}
-	if _, err := redo.New(w.store).Rerun(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(redo.New(w.store).Rerun(t.Context(), again))(t)
 	p.fetch()
 	if p.states[7] != inspect.ItemReady {
 		t.Fatalf("the planes show %d; want ready: nothing is tried", p.states[7])
 	}
 	w.answer(w.claim(run, 0, 1)[0], fail)
 	p.wantTruth()
-	if p.states[7] != inspect.ItemFailed {
-		t.Errorf("item 7 is %d; want failed", p.states[7])
-	}
+	testenv.Same(t, p.states[7], inspect.ItemFailed, "item 7")
 }
 
 func TestAServerThatRestartsIsToldApart(t *testing.T) {

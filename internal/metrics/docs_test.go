@@ -37,9 +37,8 @@ func TestTheTableOfMetricsIsTrue(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", m.Name, typ, strings.Join(m.Labels, ", "), m.Help)
 	}
-	if !strings.Contains(read(t, "docs", "metrics.md"), "|---|---|---|---|\n"+want.String()) {
-		t.Errorf("the table of docs/metrics.md must be:\n%s", want.String())
-	}
+	testenv.Has(t, read(t, "docs", "metrics.md"), "|---|---|---|---|\n"+want.String(),
+		"the table of docs/metrics.md must be:\n%s", want.String())
 }
 
 // Names are as Prometheus's people advise: base units, counters end in _total.
@@ -106,9 +105,7 @@ func TestAlertsAreWhole(t *testing.T) {
 				!slices.Contains([]string{"warning", "critical"}, r.Labels["severity"]) {
 				t.Errorf("%s: labels %v, annotations %v", r.Alert, r.Labels, r.Annotations)
 			}
-			if !strings.Contains(tests, "name: "+r.Alert+"\n") {
-				t.Errorf("%s has no test in rules_test.yml", r.Alert)
-			}
+			testenv.Has(t, tests, "name: "+r.Alert+"\n", "%s has no test in rules_test.yml", r.Alert)
 			if !strings.Contains(runbook, "\n### "+r.Alert+"\n") ||
 				!strings.HasSuffix(r.Annotations["runbook_url"], "/docs/operate/runbook.md#"+strings.ToLower(r.Alert)) {
 				t.Errorf("%s has no heading in docs/operate/runbook.md, or does not lead there: %s", r.Alert,

@@ -317,9 +317,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	testenv.Same(t, sum(all, "tranche_items_finished_total"), endpoints, "items were finished")
 	ready, out := sum(all, "tranche_endpoint_items_ready"), sum(all, "tranche_endpoint_items_in_flight")
 	testenv.Same(t, ready+out, 10*(runs+1), "items ready and out")
-	if got := sum(all, "tranche_dead_letters_total", "endpoint", metrics.Other); got != endpoints {
-		t.Error("endpoints that only messages name have series of their own")
-	}
+	testenv.Same(t, sum(all, "tranche_dead_letters_total", "endpoint", metrics.Other), endpoints,
+		"endpoints that only messages name have series of their own")
 }
 
 // cloneRuns makes runs like one, of as many endpoints, and lets the others go.

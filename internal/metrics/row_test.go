@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // fakes is a table as a collector.
@@ -20,22 +22,15 @@ func TestAMetricIsOneRow(t *testing.T) {
 		func(n *nodeSays, put func(float64, ...string)) { put(6+yes(n.leads), "a", "b") }})
 	told := fakes{gauges(&c, rows)}
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(told); err != nil {
-		t.Fatal(err)
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, registry.Register(told))
+	families := testenv.Must(registry.Gather())(t)
 	sum := 0.0
 	for _, f := range families {
 		if f.GetName() == "tranche_fake" {
 			sum += f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	if sum != 7 {
-		t.Errorf("it is told as %v; want 7", sum)
-	}
+	testenv.Same(t, sum, 7, "it is told as")
 	if !slices.ContainsFunc(c.all, func(m Metric) bool { return m.Name == "tranche_fake" && len(m.Labels) == 2 }) {
 		t.Errorf("it is not in the catalog: %v", c.all)
 	}

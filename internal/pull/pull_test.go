@@ -142,9 +142,7 @@ func TestLateMessagesAreTakenAndCounted(t *testing.T) {
 	}
 	p.send(inbox, 3)
 	p.eventually("three came late", func() bool { taken, late := p.state(); return taken == 4 && late.messages == 1 })
-	if p.listening() != 1 {
-		t.Error("it does not listen any more, and one is still to come")
-	}
+	testenv.Same(t, p.listening(), 1, "it does not listen any more, and one is still to come")
 	p.send(inbox, 1)
 	p.eventually("all is there", func() bool { taken, late := p.state(); return taken == 5 && late == amount{} })
 	p.eventually("it is closed", func() bool { return p.listening() == 0 })

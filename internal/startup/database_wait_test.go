@@ -2,7 +2,6 @@ package startup
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -14,6 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // scripted is a PostgreSQL that answers each connection with the next SQLSTATE; hangUp closes it without one. When
@@ -31,10 +32,7 @@ const hangUp = "hang up"
 
 func script(t *testing.T, stubborn bool, codes ...string) *scripted {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testenv.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	s := &scripted{Listener: l, stubborn: stubborn, codes: codes}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -96,10 +94,7 @@ func (s *scripted) answer(conn net.Conn) {
 func (s *scripted) wait(t *testing.T, patience time.Duration) (logged []observer.LoggedEntry, err error) {
 	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
-	config, err := pgx.ParseConfig("postgres://u:p@" + s.Addr().String() + "/x?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(pgx.ParseConfig("postgres://u:p@" + s.Addr().String() + "/x?sslmode=disable"))(t)
 	wait := DatabaseWait{At: "here", Timeout: patience, Knocking: time.Hour, Log: zap.New(core)}
 	err = wait.Until(t.Context(), func(ctx context.Context) error { return wait.Knock(ctx, config) })
 	return logs.All(), err
@@ -161,9 +156,7 @@ func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 			t.Fatalf("the second host was not asked: %v", err)
 		}
 	}
-	if config.ConnectTimeout != time.Hour {
-		t.Error("the settings of others were changed")
-	}
+	testenv.Same(t, config.ConnectTimeout, time.Hour, "the settings of others were changed")
 }
 
 // Whatever a try does, a stop ends the wait.
@@ -174,7 +167,5 @@ func TestAStopEndsTheWait(t *testing.T) {
 		stop()
 		return &net.DNSError{Name: "db"}
 	})
-	if !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testenv.Is(t, err, context.Canceled, "the wait")
 }

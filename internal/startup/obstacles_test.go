@@ -62,15 +62,11 @@ func TestObstaclesOfTLS(t *testing.T) {
 	if o := refused(t, trusting, "nats"); !strings.Contains(o.end, "not trusted") || !strings.Contains(o.end, "NATS_CA") {
 		t.Errorf("an authority that is not known: %+v", o)
 	}
-	if o := refused(t, nil, "tls"); !strings.Contains(o.end, "offers no TLS") {
-		t.Errorf("a server without TLS: %+v", o)
-	}
+	testenv.Has(t, refused(t, nil, "tls").end, "offers no TLS", "a server without TLS")
 	strict := trusting.Clone()
 	strict.ClientAuth, strict.ClientCAs = tls.RequireAndVerifyClientCert, pool
 	o := refused(t, strict, "nats", nats.Secure(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}))
-	if !strings.Contains(o.end, "NATS_CERT") {
-		t.Errorf("a server that wants a certificate: %+v", o)
-	}
+	testenv.Has(t, o.end, "NATS_CERT", "a server that wants a certificate: %+v", o)
 }
 
 // A name that is not known is named and waited for: it may be that of a server to come.
@@ -94,12 +90,9 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 		testenv.NoError(t, w.Waits("set up the streams", nats.ErrTimeout))
 	}
 	want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second}
-	if fmt.Sprint(said) != fmt.Sprint(want) {
-		t.Errorf("said at %v, want %v", said, want)
-	}
-	if err := w.Waits("set up the streams", nats.ErrNoResponders); err != nil || len(said) != 5 {
-		t.Errorf("something else: %v, %v", err, said)
-	}
+	testenv.Same(t, fmt.Sprint(said), fmt.Sprint(want), "said at")
+	testenv.NoError(t, w.Waits("set up the streams", nats.ErrNoResponders))
+	testenv.Same(t, len(said), 5, "something else")
 	now = now.Add(refusedTimeout)
 	if err := w.Waits("set up the streams", nats.ErrNoResponders); err == nil {
 		t.Error("what does not fix itself is waited for")
@@ -142,9 +135,8 @@ func TestAStateIsALine(t *testing.T) {
 		log.With(zap.String("schedule", name)).Warn("it did not begin")
 		log.Warn("it is held", zap.Stringer("run", bytes.NewBufferString(name)))
 	}
-	if n := logs.FilterMessage("it did not begin").Len() + logs.FilterMessage("it is held").Len(); n != 4 {
-		t.Errorf("warnings about two schedules and two runs are %d lines", n)
-	}
+	testenv.Same(t, logs.FilterMessage("it did not begin").Len()+logs.FilterMessage("it is held").Len(), 4,
+		"lines of warnings about two schedules and two runs")
 	testenv.Same(t, logs.FilterMessage("one of many").Len(), 1800, "lines that are no warnings")
 	testenv.Same(t, logs.FilterField(zap.String("node", "0190")).FilterMessage("one of many").Len(), 1699+1,
 		"lines name the node")

@@ -95,9 +95,7 @@ func startPostgres(t *testing.T, ca *authority) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		if err := pg.Stop(ctx); err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, pg.Stop(ctx))
 	})
 	return "postgres://app:secret@" + net.JoinHostPort(at, local.Query().Get("port")) + "/tls"
 }

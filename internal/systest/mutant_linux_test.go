@@ -105,9 +105,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			if err == nil {
 				t.Fatalf("%s does not see the mutant:\n%.4000s", tc.test, out)
 			}
-			if !strings.Contains(string(out), tc.says) {
-				t.Errorf("%s failed, but does not say %q:\n%.4000s", tc.test, tc.says, out)
-			}
+			testenv.Has(t, string(out), tc.says, "%s fails with", tc.test)
 		})
 	}
 }

@@ -64,15 +64,11 @@ func TestNodeSleepsForThreeLeases(t *testing.T) {
 	w.until("the sleeper counts its loss", func() bool {
 		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
 	})
-	if n := w.number(`SELECT count(*) FROM work_result`); n != parts {
-		w.Errorf("%d parts were written by a zombie", n-parts)
-	}
+	testenv.Same(w, w.number(`SELECT count(*) FROM work_result`), parts, "parts, with those written by a zombie")
 	w.wantSound(run)
 	w.signal(sleeper, syscall.SIGTERM)
 	w.await(sleeper)
-	if sleeper.err != nil {
-		w.Errorf("the sleeper ended with %v", sleeper.err)
-	}
+	testenv.Same(w, sleeper.err, nil, "the sleeper ended with")
 }
 
 // A service dies in the middle of a chunk: JetStream hands its request to another, and only that chunk runs again.
@@ -178,9 +174,7 @@ func TestTheLeaderIsKilledToldToEndAndStopped(t *testing.T) {
 	w.until("the sleeper counts its loss", func() bool {
 		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
 	})
-	if now := w.leader(); now != epoch {
-		t.Errorf("epoch %d began after %d: the sleeper led again", now, epoch)
-	}
+	testenv.Same(t, w.leader(), epoch, "the epoch: the sleeper led again")
 	// Nodes say so with their heartbeat: the new leader's first may be yet to come, the sleeper's has come.
 	w.until("just the new leader says that it leads", func() bool {
 		return w.number(`SELECT count(*) FROM node_session WHERE stats ? 'leader_tasks' AND expires_at > tranche_now()
@@ -265,9 +259,7 @@ func (o *office) wantEnd(run workqueue.RunID, items, bad int) {
 		seen := o.ledger.Times(uuid.UUID(run), generation)
 		testenv.Same(o, len(seen), want, "items were executed in generation %d", generation)
 		for ordinal, n := range seen {
-			if n != 1 {
-				o.Errorf("item %d was executed %d times in generation %d", ordinal, n, generation)
-			}
+			testenv.Same(o, n, 1, "executions of item %d in generation %d", ordinal, generation)
 		}
 	}
 	nodetest.WantInvariants(o.T, o.store)
@@ -293,11 +285,7 @@ func (o *office) stall() (free func()) {
 
 func (o *office) unstall(conn *pgxpool.Conn) {
 	o.Helper()
-	if _, err := conn.Exec(context.Background(), freeStall); err != nil {
-		o.Error(err)
-	}
+	testenv.Must(conn.Exec(context.Background(), freeStall))(o)
 	conn.Release()
-	if _, err := o.pool.Exec(context.Background(), unstallAction); err != nil {
-		o.Error(err)
-	}
+	testenv.Must(o.pool.Exec(context.Background(), unstallAction))(o)
 }

@@ -50,9 +50,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	outlast(t, binary, n, admin)
 	expire(t, binary, n, admin)
 	refuse(t, asApp, asOwner)
-	if out := must(t, binary, "", "doctor", "--database", asApp); !strings.Contains(out, "hold") {
-		t.Errorf("doctor: %s", out)
-	}
+	testenv.Has(t, must(t, binary, "", "doctor", "--database", asApp), "hold", "doctor")
 	next, asNext := testenv.Role(t, database, "") // takes its place: docs/operate/upgrade.md
 	must(t, binary, "", "migrate", "--database", asOwner, "--grant", next)
 	after := up(t, binary, asNext, ns.URL(), nil)
@@ -236,18 +234,15 @@ func TestASchemaNewerThanTheProgram(t *testing.T) {
 		testenv.Must(conn.Exec(t.Context(), sql))(t)
 	}
 	n := up(t, binary, database, ns.URL(), nil)
-	if said := n.said.String(); !strings.Contains(said, "the schema is newer than this program") {
-		t.Errorf("it does not say that the schema is newer:\n%s", said)
-	}
+	testenv.Has(t, n.said.String(), "the schema is newer than this program", "it does not say that the schema is newer")
 	if r, err := run(binary, "", "migrate", "--database", database); err != nil || r.code != 0 ||
 		!strings.Contains(r.err, "the schema is newer than this program: it has migration 99999") {
 		t.Errorf("migrate: %v, %+v", err, r)
 	}
 	serveAccounts(t, testenv.Conn(t, ns), "")
 	wantRun(t, binary, n, 0, "200")
-	if said := must(t, binary, "", "doctor", "--database", database); !strings.Contains(said, "the schema is newer") {
-		t.Errorf("doctor does not say that the schema is newer:\n%s", said)
-	}
+	testenv.Has(t, must(t, binary, "", "doctor", "--database", database), "the schema is newer",
+		"doctor does not say that the schema is newer")
 	n.end(t)
 	var kept bool
 	err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM tranche_migration WHERE version_id = 99999)

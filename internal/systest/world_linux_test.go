@@ -194,9 +194,8 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	right := w.number(`SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
 	testenv.Same(w, right, w.items, "results of %d are right", w.items)
-	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
-		w.Errorf("completion was told %d times", n)
-	}
+	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
+		"times the completion was told")
 	nodetest.WantInvariants(w.T, w.store)
 	executed := map[int]int{}
 	var slices []workqueue.SliceID

@@ -12,6 +12,7 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
 )
 
@@ -39,18 +40,11 @@ func TestMetricsArePushed(t *testing.T) {
 	native := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took_seconds", NativeHistogramBucketFactor: 1.1})
 	native.Observe(1)
 	registry.MustRegister(native)
-	pushing, err := tracing.Push(t.Context(), tracing.Config{Endpoint: receiver.URL}, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pushing := testenv.Must(tracing.Push(t.Context(), tracing.Config{Endpoint: receiver.URL}, registry))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := pushing.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-names; got != "took_seconds" {
-		t.Errorf("%s was sent", got)
-	}
+	testenv.NoError(t, pushing.Stop(ctx))
+	testenv.Same(t, <-names, "took_seconds", "was sent")
 	if _, err := tracing.Push(t.Context(), tracing.Config{Endpoint: "here"}, registry); err == nil {
 		t.Error("an endpoint that is no URL is taken")
 	}

@@ -190,9 +190,7 @@ func TestOneTraceFromNodeToNode(t *testing.T) {
 			t.Errorf("the parent of %s is not remote", child)
 		}
 	}
-	if n := len(w.seen.Ended()); n != 7 {
-		t.Errorf("%d spans:\n%s", n, describe(w.seen.Ended()))
-	}
+	testenv.Same(t, len(w.seen.Ended()), 7, "spans:\n%s", describe(w.seen.Ended()))
 	slice := value(root, oteltrace.KeySlice)
 	for _, name := range []string{"publish statement", "statement", "accounts", "statement stage 1", "record statement"} {
 		testenv.Same(t, value(spans[name], oteltrace.KeyRun), run.String(), "%s: run", name)
@@ -219,9 +217,8 @@ func TestTraceGoesThroughServicesThatDoNotTrace(t *testing.T) {
 	})
 	w.run(t, "bare")
 	spans := w.ended(t, "publish bare", "record bare")
-	if got := spans["record bare"].Parent().SpanID(); got != spans["publish bare"].SpanContext().SpanID() {
-		t.Errorf("got %s", describe(w.seen.Ended()))
-	}
+	testenv.Same(t, spans["record bare"].Parent().SpanID(), spans["publish bare"].SpanContext().SpanID(),
+		"the parent of what was recorded bare: %s", describe(w.seen.Ended()))
 }
 
 func TestNodeWithoutTracerBeginsNoTrace(t *testing.T) {
@@ -255,9 +252,7 @@ func TestFailuresAreSeen(t *testing.T) {
 			})
 		})
 		w.run(t, name)
-		if got := w.ended(t, name)[name].Status(); got.Code.String() != "Error" {
-			t.Errorf("%s: %v", name, got)
-		}
+		testenv.Same(t, w.ended(t, name)[name].Status().Code.String(), "Error", "%s", name)
 	}
 	w.serve(t, "slots", wrap, func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "slots", func(context.Context, query) (string, error) {

@@ -136,9 +136,7 @@ func TestSpansReachAnOTLPReceiver(t *testing.T) {
 		t.Errorf("the spans do not hang together: %v %v", publish, record)
 	}
 	testenv.Same(t, about(publish.GetAttributes())["tranche.run"], run.String(), "the run")
-	if record.GetStatus().GetCode() != otlp.Status_STATUS_CODE_ERROR {
-		t.Errorf("status %v", record.GetStatus())
-	}
+	testenv.Same(t, record.GetStatus().GetCode(), otlp.Status_STATUS_CODE_ERROR, "status %v", record.GetStatus())
 	if carried.IsZero() || !strings.HasSuffix(carried.Parent, "-01") {
 		t.Errorf("the request carries %+v", carried)
 	}
@@ -155,9 +153,8 @@ func TestPathIsKept(t *testing.T) {
 	tr := start(t, tracing.Config{Endpoint: r.URL + "/otlp/spans", Ratio: 1})
 	use(tr)
 	stop(t, tr)
-	if path, _, _ := r.first(); path != "/otlp/spans" {
-		t.Errorf("path %s", path)
-	}
+	path, _, _ := r.first()
+	testenv.Same(t, path, "/otlp/spans", "path")
 }
 
 func TestRatioZeroExportsNothingAndStillCarriesATrace(t *testing.T) {
@@ -193,9 +190,7 @@ func TestFailingReceiverIsToldOnce(t *testing.T) {
 	tr := start(t, tracing.Config{Endpoint: r.URL, Ratio: 1, Log: zap.New(core)})
 	use(tr)
 	stop(t, tr)
-	if got := logged.FilterMessageSnippet("could not be exported").Len(); got != 1 {
-		t.Errorf("told %d times: %v", got, logged.All())
-	}
+	testenv.Same(t, logged.FilterMessageSnippet("could not be exported").Len(), 1, "times told: %v", logged.All())
 }
 
 func TestConfigIsChecked(t *testing.T) {

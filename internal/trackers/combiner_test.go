@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
@@ -73,18 +74,14 @@ func TestAcksThatComeTogether(t *testing.T) {
 		t.Fatalf("%d callers were wrong; the test wants %d", wrong.Load(), callers/10)
 	}
 	// What the wrong ones named is their neighbours' too: everything is acknowledged.
-	if newly.Load() != 2*items {
-		t.Errorf("%d items were newly acknowledged; there are %d", newly.Load(), 2*items)
-	}
+	testenv.Same(t, newly.Load(), 2*items, "items were newly acknowledged")
 	for _, id := range batches {
 		n, _ := completed.Load(id.String())
 		if n == nil || n.(*atomic.Int64).Load() != 1 { //nolint:forcetypeassert // as above
 			t.Errorf("batch %s: not exactly one caller was told of its end: %v", id, n)
 		}
 	}
-	if n := b.count(`SELECT count(*) FROM run_event WHERE kind = 'tracker.completed'`); n != 2 {
-		t.Errorf("there are %d events", n)
-	}
+	testenv.Same(t, b.count(`SELECT count(*) FROM run_event WHERE kind = 'tracker.completed'`), 2, "events")
 	if commits := b.commits.Load(); commits >= callers {
 		t.Errorf("%d callers needed %d transactions: they shared none", callers, commits)
 	} else {
@@ -135,9 +132,7 @@ func TestMistakes(t *testing.T) {
 	for i := range many {
 		many[i] = uuid.NewString() + ":0:0"
 	}
-	if err := add(id, 7, "k"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, add(id, 7, "k"))
 	good := id.String() + ":0:1 "
 	for _, c := range []struct {
 		name, place string

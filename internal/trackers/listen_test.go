@@ -79,12 +79,8 @@ func TestOverNATS(t *testing.T) {
 	if err != nil || bulk.Newly != 8192 {
 		t.Fatal(bulk, err)
 	}
-	if page, err := client.Missing(ctx, batch.ID, "", 10); err != nil || !slices.Equal(page.Ranges, []string{"1:0-39"}) {
-		t.Error(page, err)
-	}
-	if failed, err := client.Fail(ctx, "REFUSED", ids[8192], ids[8193]); err != nil || failed.Newly != 2 {
-		t.Error(failed, err)
-	}
+	testenv.SameList(t, testenv.Must(client.Missing(ctx, batch.ID, "", 10))(t).Ranges, []string{"1:0-39"}, "missing")
+	testenv.Same(t, testenv.Must(client.Fail(ctx, "REFUSED", ids[8192], ids[8193]))(t).Newly, 2, "newly failed")
 	told := ackEach(t, client, ids[8194:])
 	testenv.Same(t, told, 1, "callers were told of the end")
 	view, err := client.Get(ctx, batch.ID, 5)
@@ -96,9 +92,7 @@ func TestOverNATS(t *testing.T) {
 		len(page.Batches) != 1 || page.Batches[0].ID != batch.ID {
 		t.Error(page, err)
 	}
-	if _, err := client.Delete(ctx, batch.ID); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(client.Delete(ctx, batch.ID))(t)
 	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != trackerclient.CodeNoBatch {
 		t.Error(err)
 	}
@@ -209,15 +203,11 @@ func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 			expired_at = expired_at - interval '9 days'`)
 		b.exec(`UPDATE tracker_batch SET active_at = active_at - interval '9 days'`)
 		before := b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`)
-		if _, err := reap(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
-			t.Errorf("by one who leads no longer: %v", err)
-		}
-		if n := b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`); n != before {
-			t.Error("one who leads no longer ended it")
-		}
-		if _, err := reap(t.Context(), lease); err != nil {
-			t.Error(err)
-		}
+		_, err := reap(t.Context(), old)
+		testenv.Is(t, err, workqueue.ErrNotLeader, "by one who leads no longer")
+		testenv.Same(t, b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`), before,
+			"one who leads no longer ended it")
+		testenv.Must(reap(t.Context(), lease))(t)
 		live := b.count(`SELECT count(*) FROM tracker_service WHERE expired_at IS NULL`)
 		ended := b.count(`SELECT count(*) FROM tracker_service WHERE batch_id = $1 AND expired_at IS NOT NULL`, id)
 		if groups := b.count(`SELECT count(*) FROM tracker_group`); live != want.live || ended != want.ended ||
@@ -257,7 +247,5 @@ func TestCallsWaitForLargeOnes(t *testing.T) {
 		return len(attempts) == 2
 	})
 	testenv.NoError(t, holder.Rollback(ctx))
-	if err := <-sealed; err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, <-sealed)
 }

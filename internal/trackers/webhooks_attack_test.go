@@ -3,7 +3,6 @@ package trackers_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -250,9 +249,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	default:
 	}
 	stop()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the task ended with %v", err)
-	}
+	testenv.Is(t, <-done, context.Canceled, "the task ended with")
 	left := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`)
 	testenv.Same(t, left, most+4, "hung and are as they were")
 	close(hung.goOn)
@@ -284,7 +281,5 @@ func TestAPanicOfAnAttemptIsAnErrorOfTheTask(t *testing.T) {
 	if got := b.webhook(id, trackers.All); got.State != "due" || got.Attempts != 0 {
 		t.Errorf("after the panic: %+v", got)
 	}
-	if got := b.runHooks(b.webhooks(conns), lease, id, delivered); got.Attempts != 1 {
-		t.Errorf("later: %+v", got)
-	}
+	testenv.Same(t, b.runHooks(b.webhooks(conns), lease, id, delivered).Attempts, 1, "later")
 }

@@ -196,9 +196,8 @@ func checkEvent(t *testing.T, b *bench, body, id string) {
 		d.Done != 2 || d.Failed != 1 || d.Codes["REFUSED"] != 1 {
 		t.Errorf("the webhook says %s", body)
 	}
-	if n := b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2::jsonb->'data'`, id, body); n != 1 {
-		t.Error("the event that is published is another one")
-	}
+	testenv.Same(t, b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2::jsonb->'data'`, id, body), 1,
+		"the event that is published is another one")
 }
 
 // Where the operator's file does not allow it nothing is sent: refused when the batch is opened, and when it is sent.

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
@@ -27,20 +28,14 @@ const short = 100 * time.Millisecond
 func dial(t *testing.T, at string, timeout time.Duration, options ...client.Option) *client.Client {
 	t.Helper()
 	options = append(options, client.WithActor("me"), client.WithTimeout(timeout))
-	cl, err := client.New(at, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cl := testenv.Must(client.New(at, options...))(t)
 	return cl
 }
 
 // silent takes connections and says nothing.
 func silent(t *testing.T) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testenv.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -135,10 +130,7 @@ func TestWhatFlowsMayPause(t *testing.T) {
 		if err != nil || started.Items != 2 {
 			t.Errorf("a slow upload: %+v, %v", started, err)
 		}
-		stream, err := cl.ExportRun(t.Context(), "last", client.ExportRunParams{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := testenv.Must(cl.ExportRun(t.Context(), "last", client.ExportRunParams{}))(t)
 		text, err := io.ReadAll(stream)
 		if err = errors.Join(err, stream.Close()); err != nil || string(text) != "{}\n{}\n" {
 			t.Errorf("a slow stream: %q, %v", text, err)
@@ -163,9 +155,8 @@ func TestADocumentThatStops(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(short, cancel)
-	if _, err := dial(t, server.URL, 0).ListRuns(ctx, client.ListRunsParams{Limit: 1}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v; want the caller's own end", err)
-	}
+	_, err = dial(t, server.URL, 0).ListRuns(ctx, client.ListRunsParams{Limit: 1})
+	testenv.Is(t, err, context.Canceled, "a call that is cancelled")
 }
 
 func TestWrongAddresses(t *testing.T) {
@@ -197,10 +188,8 @@ func TestNamesInPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		".": "%2E", "..": "%2E%2E", "...": "...", "a/b": "a%2Fb", "a//b": "a%2F%2Fb", "?x#y": "%3Fx%23y", "%2E": "%252E",
 	} {
-		_, err := cl.GetItem(t.Context(), "last", name, client.GetItemParams{})
-		if err != nil || asked != "/api/"+client.APIVersion+"/runs/last/items/"+want {
-			t.Errorf("key %q: asked for %s, %v; want %s", name, asked, err, want)
-		}
+		_ := testenv.Must(cl.GetItem(t.Context(), "last", name, client.GetItemParams{}))(t)
+		testenv.Same(t, asked, "/api/"+client.APIVersion+"/runs/last/items/"+want, "key %q: asked for", name)
 		if _, err := cl.GetPlan(t.Context(), name); err != nil || asked != "/api/"+client.APIVersion+"/plans/"+want {
 			t.Errorf("plan %q: asked for %s, %v; want %s", name, asked, err, want)
 		}
@@ -235,9 +224,7 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 	t.Cleanup(secure.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
-	if err := os.WriteFile(ca, certificate, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(ca, certificate, 0o600))
 	const nowhere = "http://127.0.0.1:1"
 	for name, c := range map[string]struct {
 		at      string

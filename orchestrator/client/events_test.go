@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -18,10 +19,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *client.Client {
 	t.Helper()
 	server := httptest.NewServer(handle)
 	t.Cleanup(server.Close)
-	cl, err := client.New(server.URL, client.WithToken("tr_secret"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cl := testenv.Must(client.New(server.URL, client.WithToken("tr_secret")))(t)
 	t.Cleanup(cl.Close)
 	return cl
 }
@@ -51,15 +49,11 @@ func TestEventsGoOn(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %s", event.Name, event.ID, event.Data))
 		}
 	}
-	if want := []string{"run 7-1 {\"a\":\n1}", "message 7-2 2", "end 7-2 {}"}; !slices.Equal(got, want) {
-		t.Errorf("got %q; want %q", got, want)
-	}
+	testenv.SameList(t, got, []string{"run 7-1 {\"a\":\n1}", "message 7-2 2", "end 7-2 {}"}, "the events")
 	if no, ok := errors.AsType[*client.ProblemError](last); !ok || no.Status != http.StatusForbidden {
 		t.Errorf("it ended with %v; want the 403", last)
 	}
-	if want := []string{"", "7-2", "7-2", "7-2"}; !slices.Equal(asked, want) {
-		t.Errorf("it asked from %q; want %q", asked, want)
-	}
+	testenv.SameList(t, asked, []string{"", "7-2", "7-2", "7-2"}, "it asked from")
 }
 
 func TestEventsOfNobodyEndAtOnce(t *testing.T) {
@@ -72,9 +66,7 @@ func TestEventsOfNobodyEndAtOnce(t *testing.T) {
 			t.Errorf("got %v; want an UnreachableError", err)
 		}
 	}
-	if seen != 1 {
-		t.Errorf("%d errors; want one", seen)
-	}
+	testenv.Same(t, seen, 1, "errors")
 }
 
 func TestPagesAreReadToTheEnd(t *testing.T) {
@@ -102,14 +94,10 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 		t.Errorf("%q in %d pages", ids, pages.Load())
 	}
 	for _, err := range cl.AllRuns(t.Context(), client.ListRunsParams{}) {
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, err)
 		break
 	}
-	if pages.Load() != 3 {
-		t.Errorf("who has enough after one entry had %d pages read; want one", pages.Load()-2)
-	}
+	testenv.Same(t, pages.Load(), 3, "pages read by who has enough after one entry")
 	cl = serve(t, func(w http.ResponseWriter, r *http.Request) { // 0 is an ordinal to go on after
 		_, _ = io.WriteString(w, map[string]string{"": `{"items":[{"key":"a"}],"next":0}`,
 			"0": `{"items":[{"key":"b"}]}`}[r.URL.Query().Get("after")])
@@ -119,9 +107,7 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !slices.Equal(ids[3:], []string{"a", "b"}) {
-		t.Errorf("items %q", ids[3:])
-	}
+	testenv.SameList(t, ids[3:], []string{"a", "b"}, "items")
 }
 
 // A token goes to its server only, and what is the same is not read again.
@@ -132,9 +118,7 @@ func TestWhatGoesWithARequest(t *testing.T) {
 	}))
 	t.Cleanup(elsewhere.Close)
 	cl := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer tr_secret" {
-			t.Errorf("authorization is %q", r.Header.Get("Authorization"))
-		}
+		testenv.Same(t, r.Header.Get("Authorization"), "Bearer tr_secret", "authorization")
 		switch {
 		case r.Header.Get("If-None-Match") == `"1"`:
 			w.WriteHeader(http.StatusNotModified)
@@ -148,9 +132,8 @@ func TestWhatGoesWithARequest(t *testing.T) {
 	if _, err := cl.GetRun(t.Context(), "last"); err == nil {
 		t.Error("a redirect is no error")
 	}
-	if _, err := cl.GetRun(t.Context(), "last", client.IfNoneMatch(`"1"`)); !errors.Is(err, client.ErrNotModified) {
-		t.Errorf("got %v; want ErrNotModified", err)
-	}
+	_, err := cl.GetRun(t.Context(), "last", client.IfNoneMatch(`"1"`))
+	testenv.Is(t, err, client.ErrNotModified, "asked again")
 	var raw []byte
 	var header http.Header
 	done, err := cl.PauseRun(t.Context(), "last", client.ControlSettings{}, client.IdempotencyKey("k"), client.Raw(&raw),

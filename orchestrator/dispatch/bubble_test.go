@@ -153,9 +153,7 @@ func TestRatesAndLocksAreWaitedFor(t *testing.T) {
 		<-time.After(n * apart)
 		synctest.Wait()
 		for i, at := range *handed {
-			if want := time.Duration(i) * apart; at != want {
-				t.Errorf("slice %d was handed out after %s; want %s", i, at, want)
-			}
+			testenv.Same(t, at, time.Duration(i)*apart, "slice %d was handed out after", i)
 		}
 		if len(*handed) != n || locked < int(n*apart/busyWait) {
 			t.Errorf("%d of %d slices were handed out, and the locked step was asked %d times", len(*handed), n, locked)
@@ -182,9 +180,7 @@ func TestIdleNodesLook(t *testing.T) {
 			t.Errorf("it looked %d times in %s", n, 100*poll)
 		}
 		d.node.Wake()
-		if n := looks(time.Nanosecond); n != 1 {
-			t.Errorf("woken it looked %d times", n)
-		}
+		testenv.Same(t, looks(time.Nanosecond), 1, "looks when woken")
 		w.mu.Lock()
 		w.due = time.Now().Add(31 * time.Millisecond)
 		w.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -19,9 +20,7 @@ func TestRestingSteps(t *testing.T) {
 	r.rest(ref(2), 100*time.Millisecond)
 	r.rest(ref(3), time.Hour)
 	now := time.Now()
-	if all := r.all(now); len(all) != 2 {
-		t.Errorf("%v rest", all)
-	}
+	testenv.Same(t, len(r.all(now)), 2, "steps rest")
 	if wait := r.next(now); wait <= 0 || wait > 100*time.Millisecond {
 		t.Errorf("the first may go on in %s", wait)
 	}
@@ -70,24 +69,14 @@ func TestElsewhere(t *testing.T) {
 		e.seen(now.Add(after), map[string]dispatch.StepRef{"busy": ref(busy), "stuck": ref(stuck)}, nil)
 		return e.late(now.Add(after))
 	}
-	if late := at(0, 1, 2); late != nil {
-		t.Errorf("%v are late at once", late)
-	}
-	if wait := e.next(now); wait != elsewhereWait {
-		t.Errorf("it looks again after %s", wait)
-	}
+	testenv.Same(t, at(0, 1, 2), nil, "are late at once")
+	testenv.Same(t, e.next(now), elsewhereWait, "it looks again after")
 	for i, after := range []time.Duration{elsewhereWait, 2 * elsewhereWait} {
-		if late := at(after, 10+i, 2); !slices.Equal(late, []string{"stuck"}) {
-			t.Errorf("after %s %v are late", after, late)
-		}
+		testenv.SameList(t, at(after, 10+i, 2), []string{"stuck"}, "late after %s", after)
 	}
-	if late := at(3*elsewhereWait, 20, 3); late != nil {
-		t.Errorf("%v are late although another step is the first", late)
-	}
+	testenv.Same(t, at(3*elsewhereWait, 20, 3), nil, "are late although another step is the first")
 	late := slices.Sorted(slices.Values(at(elsewhereBusy*elsewhereWait, 21, 4)))
-	if !slices.Equal(late, []string{"busy", "stuck"}) {
-		t.Errorf("%v are late at endpoints that have had work all the time", late)
-	}
+	testenv.SameList(t, late, []string{"busy", "stuck"}, "are late at endpoints that have had work all the time")
 	if e.seen(now, nil, map[string]bool{"busy": true}); len(e) != 1 {
 		t.Errorf("%v is remembered when one endpoint was left out", e)
 	}

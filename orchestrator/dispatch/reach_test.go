@@ -46,9 +46,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	}
 	toNATS.Heal()
 	b.Want(t, loaded.Run, 1, large, 0)
-	if err := stalled.Stop(); err != nil {
-		t.Errorf("stop: %v", err)
-	}
+	testenv.Same(t, stalled.Stop(), nil, "stop")
 }
 
 // largeItems are items with a payload of so many bytes each.

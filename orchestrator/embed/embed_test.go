@@ -110,9 +110,7 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, <-ran)
 		node.Close()
 	}
 }

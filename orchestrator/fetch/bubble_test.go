@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/orchestrator/dispatch"
 	"github.com/tranchehq/tranche/workqueue"
@@ -182,9 +183,7 @@ func TestCallsThatDoNotComeBack(t *testing.T) {
 		w.take(1, nil)
 		<-time.After(quickChunk + 1)
 		w.Tend(w.Context())
-		if err := <-ended; !errors.Is(err, errTaken) {
-			t.Errorf("the call of a slice that was taken back ended with %v", err)
-		}
+		testenv.Is(t, <-ended, errTaken, "the call of a slice that was taken back ended with")
 	})
 }
 
@@ -206,9 +205,7 @@ func TestResultsAreKept(t *testing.T) {
 			w.recorded, w.errs = nil, tc.errs
 			w.take(1, nil)
 			<-time.After(tc.took)
-			if got := w.outcome(); got != tc.slots {
-				t.Errorf("%v: %q is recorded; want %q", tc.errs, got, tc.slots)
-			}
+			testenv.Same(t, w.outcome(), tc.slots, "%v: recorded", tc.errs)
 		}
 		w.recorded, w.held = nil, make(chan struct{})
 		w.take(1, nil) // its commit waits
@@ -277,9 +274,7 @@ func TestHandsAreFew(t *testing.T) {
 	}), func(w *world) {
 		goOn = make(chan struct{})
 		room := func() int { return w.Room(workqueue.KindLocal, "local:f") }
-		if n := room(); n != 4 {
-			t.Errorf("there is room for %d", n)
-		}
+		testenv.Same(t, room(), 4, "there is room for")
 		w.take(7, nil)
 		if n := w.node.Stats.Fetches.Load(); n != 4 || room() != 0 || w.AtWork() != 4 {
 			t.Errorf("%d are worked on, with room for %d more", n, room())
@@ -293,9 +288,7 @@ func TestHandsAreFew(t *testing.T) {
 		w.take(6, nil)
 		<-time.After(queueTimeout + 1)
 		w.Tend(w.Context())
-		if !slices.Equal(w.given, slices.Repeat([]string{errWaited.Error()}, 2)) {
-			t.Errorf("given back for %q", w.given)
-		}
+		testenv.SameList(t, w.given, slices.Repeat([]string{errWaited.Error()}, 2), "given back for")
 		close(goOn)
 		synctest.Wait()
 		w.cfg.Locals = map[string]fetch.Fetcher{"g": nil}

@@ -133,9 +133,7 @@ func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 		k.away = false
 		is(mine, true, 2, false)
 		is(others, false, 2, false)
-		if k.kept[mine] != time.Duration(w.claimed.Spec.Timeout) {
-			t.Errorf("kept are %v", k.kept)
-		}
+		testenv.Same(t, k.kept[mine], time.Duration(w.claimed.Spec.Timeout), "kept are %v", k.kept)
 		<-time.After(5 * time.Second)
 		k.own = nil // the session is over
 		is(mine, false, 3, false)

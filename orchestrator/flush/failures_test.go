@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -22,7 +23,5 @@ func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
 	b.gather(t, "broken", func(s *collector.CollectorSpec) { s.MinSize, s.MaxAttempts = 1, 3 })
 	b.addOps(t, "broken", 0, 1, 1)
 	b.Await(t, "it is parked", `SELECT count(*) = 1 FROM collector_op WHERE parked_at IS NOT NULL AND attempts = 3`)
-	if n := calls.Load(); n != 3 {
-		t.Errorf("%d calls for 3 attempts", n)
-	}
+	testenv.Same(t, calls.Load(), 3, "calls for 3 attempts")
 }

@@ -44,10 +44,8 @@ func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
 		ops[i] = collectorstore.Op{ID: fmt.Sprint("op", at), Key: fmt.Sprint("k", at%keys),
 			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, at%keys, at/keys)}
 	}
-	out, err := b.Node.Collectors().AddOps(t.Context(), collector, 0, [][]collectorstore.Op{ops})
-	if err != nil || out[0].Added != n {
-		t.Fatalf("added %+v, %v", out, err)
-	}
+	out := testenv.Must(b.Node.Collectors().AddOps(t.Context(), collector, 0, [][]collectorstore.Op{ops}))(t)
+	testenv.Same(t, out[0].Added, n, "added %+v", out)
 }
 
 const noOps = `SELECT NOT EXISTS (SELECT FROM collector_op) AND NOT EXISTS (SELECT FROM collector_key)`
@@ -100,9 +98,7 @@ func (l *ledgerOfKeys) check(t *testing.T, done int) {
 
 func opOf(t *testing.T, item *endpoints.Item[nodetest.Account, nodetest.Statement]) (key, number int) {
 	t.Helper()
-	if _, err := fmt.Sscanf(item.In.ID, "%d %d", &key, &number); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(fmt.Sscanf(item.In.ID, "%d %d", &key, &number))(t)
 	return key, number
 }
 
@@ -340,9 +336,7 @@ func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
 		if _, moved := errors.AsType[*collectorstore.MovedError](err); moved {
 			continue
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, err)
 		return
 	}
 }

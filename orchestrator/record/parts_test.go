@@ -70,14 +70,10 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 	exported := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run,
 		States: []workqueue.Outcome{workqueue.OutcomeDone}}))(t)
 	err := exported.Each(t.Context(), func(item *export.Item) error {
-		if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
-			t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
-		}
+		testenv.Same(t, string(item.Result), fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))), "item %d has", item.Ordinal)
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, err)
 	b.Check(t)
 }
 

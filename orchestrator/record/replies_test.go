@@ -42,9 +42,7 @@ func TestRepliesTenTimesInAnyOrder(t *testing.T) {
 	b.Want(t, f.Run, 1, 1000, 0)
 	b.WantRight(t, f.Run, 1000)
 	b.WantDrained(t)
-	if n := len(b.Reasons(t)); n != 0 {
-		t.Errorf("quarantined: %v", b.Reasons(t))
-	}
+	testenv.Same(t, len(b.Reasons(t)), 0, "quarantined: %v", b.Reasons(t))
 	b.Check(t)
 }
 

@@ -170,9 +170,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"{file: a, format: xlsx}":                   "items.format: want one of csv, ndjson, parquet",
 	} {
 		_, err := schedule.Parse("s", []byte("every: 5m\nendpoint: e\nitems: "+items+"\n"))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("items %s: %v; want …%s…", items, err, want)
-		}
+		testenv.Says(t, err, want, "items %s", items)
 	}
 	at := parse(t, "every: 5m\n").Wrong("plan", "there is none")
 	if at == nil || !strings.HasPrefix(at.Error(), "schedule s:1:7: plan: there is none\n") {

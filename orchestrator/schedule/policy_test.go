@@ -107,9 +107,7 @@ func TestJitter(t *testing.T) {
 		t.Errorf("of two schedules %d of %d due times have the same jitter", same, n)
 	}
 	known := s.Planned(begin).Sub(begin)
-	if want := 535_491 * time.Millisecond; known != want {
-		t.Errorf("the jitter of %s is %s and was %s: nodes of two versions would not agree", begin, known, want)
-	}
+	testenv.Same(t, known, 535_491*time.Millisecond, "the jitter of %s, on which nodes of two versions agree", begin)
 	narrow := parse(t, "every: 5m\njitter: 3h\nnot_before: '22:00'\ndone_by: '23:00'\n")
 	for _, due := range narrow.NextN(begin, 300) {
 		if at := narrow.Planned(due); at.Hour() != 22 {

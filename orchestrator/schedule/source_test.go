@@ -64,9 +64,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	defer func() { must(files.Close()) }()
 	for _, path := range []string{"daily/a.csv", "./daily/../daily/a.csv", "link.csv"} {
 		from, err := files.Open(path)
-		if got := read(t, from, err); got != "id\n1\n" {
-			t.Errorf("%s is %q", path, got)
-		}
+		testenv.Same(t, read(t, from, err), "id\n1\n", "%s", path)
 	}
 	for path, want := range map[string]string{
 		"../secret": "no path below", "/etc/passwd": "no path below", "daily/../../secret": "no path below", "": "no path",
@@ -139,9 +137,7 @@ func TestItemsFromURLs(t *testing.T) {
 	server := sources(t)
 	from, _ := web(t, connections.Network{Prefix: netip.MustParsePrefix("127.0.0.0/8")})
 	body, err := from.Open(t.Context(), server.URL+"/good")
-	if got := read(t, body, err); got != "id\n1\n" {
-		t.Errorf("got %q", got)
-	}
+	testenv.Same(t, read(t, body, err), "id\n1\n", "the items")
 	for path, want := range map[string]string{
 		"/away": "sends elsewhere (302)", "/html": "a web page", "/closed": "answers 403", "/huge": "more than 4 GiB",
 		"/endless": "does not say where its answer ends",

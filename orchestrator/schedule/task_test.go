@@ -40,9 +40,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	w.set("10:00:00")
 	l.settle()
 	w.want("s", "09:00 started/running, 10:00 skipped")
-	if f := w.last("s"); !strings.Contains(f.Reason, "was in progress") {
-		t.Errorf("the reason is %q", f.Reason)
-	}
+	testenv.Has(t, w.last("s").Reason, "was in progress", "the reason")
 }
 
 // TestNoClockButTheDatabases has the database's clock an hour behind that of the node, and then an hour before it: what
@@ -101,9 +99,8 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 	if f := w.last("s"); w.runs() != 1 || *f.Run != run || f.Attempts != 2 || w.starts.Load() != 2 {
 		t.Errorf("%d runs, %d starts, %+v", w.runs(), w.starts.Load(), f)
 	}
-	if _, err := first.task.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
-		t.Errorf("the first leader still works: %v", err)
-	}
+	_, err := first.task.Run(t.Context(), first.lease)
+	testenv.Is(t, err, workqueue.ErrNotLeader, "the first leader still works")
 }
 
 func TestDowntime(t *testing.T) {
@@ -253,9 +250,7 @@ func TestWindowAndLate(t *testing.T) {
 	w.want("report", "21:00 started/running")
 	w.want("cancel", "21:00 started/cancelled")
 	for policy, want := range map[string]string{"report": "reported", "pause": "paused", "cancel": "cancelled"} {
-		if f := w.last(policy); f.LateAction != want {
-			t.Errorf("%s: late_action is %q", policy, f.LateAction)
-		}
+		testenv.Same(t, w.last(policy).LateAction, want, "%s: late_action", policy)
 	}
 	held := w.number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL`)
 	events := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`)
@@ -304,9 +299,7 @@ func TestStartsThatFail(t *testing.T) {
 	w.set("09:05:00")
 	l.settle()
 	w.want("deadline", "09:00 missed")
-	if f := w.last("deadline"); !strings.Contains(f.Reason, "the file is not there yet") {
-		t.Errorf("it was missed as %+v", f)
-	}
+	testenv.Has(t, w.last("deadline").Reason, "the file is not there yet", "it was missed as")
 	if w.runs() != 0 || w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed'`) != 3 {
 		t.Errorf("%d runs", w.runs())
 	}
@@ -327,9 +320,7 @@ func TestOneScheduleThatCannotBeRead(t *testing.T) {
 	w.set("09:00:00")
 	for range 3 {
 		_, err := l.task.Run(t.Context(), l.lease)
-		if err == nil || !strings.Contains(err.Error(), "schedule a cannot be read by this version of tranche") {
-			t.Errorf("it says %v", err)
-		}
+		testenv.Says(t, err, "schedule a cannot be read by this version of tranche", "it")
 		l.task.Wait()
 	}
 	w.want("a", "")
@@ -351,9 +342,7 @@ func TestExamplesAreSchedules(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if name := strings.TrimSuffix(filepath.Base(file), ".yaml"); spec.Name != name {
-			t.Errorf("%s is schedule %s", file, spec.Name)
-		}
+		testenv.Same(t, spec.Name, strings.TrimSuffix(filepath.Base(file), ".yaml"), "%s is schedule", file)
 		if due, ok := spec.Next(now); !ok || len(spec.Warnings(now)) > 0 {
 			t.Errorf("%s is due %s, %v, with %v", file, due, ok, spec.Warnings(now))
 		}

@@ -64,22 +64,16 @@ func TestTurnsAreTold(t *testing.T) {
 	w.exec(`UPDATE schedule_occurrence SET reason = $1, attempts = 1 WHERE schedule = 'g'`, failed)
 	w.stop("09:00:05")
 	l.look()
-	if f := w.last("g"); f.Reason != failed {
-		t.Errorf("it is written at each look: %+v", f)
-	}
+	testenv.Same(t, w.last("g").Reason, failed, "it is written at each look")
 	for _, now := range []string{"09:00:10", "09:00:20"} {
 		w.stop(now)
 		l.look()
-		if f := w.last("g"); f.Reason != turn+"2 others are before it; before that: "+failed {
-			t.Errorf("at %s it waits as %+v", now, f)
-		}
+		testenv.Same(t, w.last("g").Reason, turn+"2 others are before it; before that: "+failed, "at %s it waits as", now)
 	}
 	w.stop("09:01:01")
 	l.look()
 	w.want("f", "09:00 missed")
-	if f := w.last("f"); !strings.Contains(f.Reason, "start_deadline was over; "+turn) {
-		t.Errorf("it was missed as %+v", f)
-	}
+	testenv.Has(t, w.last("f").Reason, "start_deadline was over; "+turn, "it was missed as")
 	w.comes("e", "09:00 started/running")
 	w.comes("g", "09:00 started/running")
 	w.want("a", "09:00 starting")
@@ -112,9 +106,8 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 	for minute, want := range []int{4, 8, 12, 16, 16, 16} {
 		w.stop(fmt.Sprintf("09:%02d:%02d", minute, minute))
 		l.look()
-		if n := w.number(`SELECT count(*) FROM schedule_occurrence WHERE state = 'starting'`); n != want {
-			t.Errorf("after %d minutes %d runs are being loaded; want %d", minute, n, want)
-		}
+		testenv.Same(t, w.number(`SELECT count(*) FROM schedule_occurrence WHERE state = 'starting'`), want,
+			"runs being loaded after %d minutes", minute)
 	}
 	if f := w.last("s16"); !strings.HasPrefix(f.Reason, "its turn has not come: 16 runs of schedules are being loaded (") {
 		t.Errorf("it waits as %+v", f)
@@ -137,16 +130,13 @@ func TestNotesAreFenced(t *testing.T) {
 	}
 	testenv.NoError(t, errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")))
 	second := w.lead()
-	if err := note(l.lease, "one", "three"); !errors.Is(err, workqueue.ErrNotLeader) {
-		t.Errorf("the leader that was writes: %v", err)
-	}
+	testenv.Is(t, note(l.lease, "one", "three"), workqueue.ErrNotLeader, "the leader that was writes")
 	if got := w.last("s"); got.Reason != "one" || !got.StartAt.Equal(f.StartAt) || got.State != f.State {
 		t.Errorf("it is %+v; it was %+v", got, f)
 	}
 	w.exec(`UPDATE schedule_occurrence SET state = 'skipped', ended_at = tranche_now()`)
-	if err := note(second.lease, "one", "four"); err != nil || w.last("s").Reason != "one" {
-		t.Errorf("one that was skipped: %+v, %v", w.last("s"), err)
-	}
+	testenv.NoError(t, note(second.lease, "one", "four"))
+	testenv.Same(t, w.last("s").Reason, "one", "one that was skipped: %+v", w.last("s"))
 }
 
 // TestStartOfADeadLeaderIsOutOfTime leaves starts that a leader had begun for half an hour, until their windows and
@@ -324,9 +314,8 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 			if w.runs() != 2 || cancels != 1 || items != 3 {
 				t.Errorf("%d runs, %d cancels, %d items of the new run", w.runs(), cancels, items)
 			}
-			if _, err := first.task.Run(t.Context(), first.lease); !errors.Is(err, workqueue.ErrNotLeader) {
-				t.Errorf("the leader that died still works: %v", err)
-			}
+			_, err := first.task.Run(t.Context(), first.lease)
+			testenv.Is(t, err, workqueue.ErrNotLeader, "the leader that died still works")
 		})
 	}
 }
@@ -365,9 +354,7 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	w.set("2031-05-06T09:00:01Z")
 	l.settle()
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/running, 11:00 queued, 09:00 queued")
-	if w.runs() != runs+1 {
-		t.Errorf("%d runs more; want 1", w.runs()-runs)
-	}
+	testenv.Same(t, w.runs(), runs+1, "%d runs more", w.runs()-runs)
 	if f := w.last("cancel"); f.DoneBy.Sub(f.StartAt) > 3*time.Hour {
 		t.Errorf("the last occurrence is %+v", f)
 	}

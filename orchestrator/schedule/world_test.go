@@ -217,9 +217,7 @@ func (w *world) occurrences(name string) string {
 
 func (w *world) want(name, occurrences string) {
 	w.Helper()
-	if got := w.occurrences(name); got != occurrences {
-		w.Fatalf("%s: %s; want %s", name, got, occurrences)
-	}
+	testenv.Same(w, w.occurrences(name), occurrences, "%s", name)
 }
 
 // last is the newest occurrence.

@@ -79,10 +79,8 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 			close(l.Gate)
 			b.WantSound(t, l, run, nodetest.Size)
 			testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
-			info, err := js.Stream(t.Context(), wire.StreamWork)
-			if err != nil || info.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
-				t.Errorf("the work stream is %v, %v", info, err)
-			}
+			info := testenv.Must(js.Stream(t.Context(), wire.StreamWork))(t)
+			testenv.Same(t, info.CachedInfo().Config.Retention, jetstream.WorkQueuePolicy, "the work stream is %v", info)
 		})
 	}
 }

@@ -183,9 +183,8 @@ func forgedRequest(endpoint string) (nats.Header, []byte) {
 func takeOver(a *attacker) {
 	var err error
 	a.request = nil
-	if a.heard, err = a.nc.SubscribeSync(a.nc.NewInbox()); err != nil {
-		a.t.Fatal(err)
-	}
+	a.heard, err = a.nc.SubscribeSync(a.nc.NewInbox())
+	testenv.NoError(a.t, err)
 	a.utter("$JS.API.CONSUMER.DELETE.TRANCHE_WORK.statement", nil, nil)
 	a.utter("$JS.API.CONSUMER.CREATE.TRANCHE_WORK.statement.tranche.work.statement", nil, fmt.Appendf(nil,
 		`{"stream_name":"TRANCHE_WORK","config":{"durable_name":"statement","filter_subject":"tranche.work.statement",`+

@@ -59,9 +59,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 				replaced = errors.Is(err, jetstream.ErrStreamNotFound)
 				return err == nil || replaced
 			})
-			if replaced != tc.replaced {
-				t.Errorf("it is replaced: %t, %v; want %t", replaced, err, tc.replaced)
-			}
+			testenv.Same(t, replaced, tc.replaced, "it is replaced, %v", err)
 		})
 	}
 }

@@ -181,9 +181,7 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 		order := func(a, b workqueue.SliceID) int { return slices.Compare(a[:], b[:]) }
 		slices.SortFunc(want, order)
 		slices.SortFunc(store.lost, order)
-		if !slices.Equal(store.lost, want) {
-			t.Errorf("%d requests were reissued: %v; want %v", len(store.lost), store.lost, want)
-		}
+		testenv.SameList(t, store.lost, want, "%d requests were reissued", len(store.lost))
 	})
 }
 

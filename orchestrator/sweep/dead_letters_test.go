@@ -97,9 +97,7 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 		h.Get(wire.HeaderDeadAt) != "" || h.Get(wire.HeaderMsgID) == slice.String() {
 		t.Errorf("the request has the headers %v", h)
 	}
-	if wire.CountItems(h, msg.Data(), wire.Limits{}) != 1 {
-		t.Errorf("the request is %s", msg.Data())
-	}
+	testenv.Same(t, wire.CountItems(h, msg.Data(), wire.Limits{}), 1, "the request is %s", msg.Data())
 	if n := b.lying(t, wire.StreamWork, wire.WorkSubject("accounts")); n != 1 { // it is not acknowledged
 		t.Errorf("%d requests were sent; want one", n)
 	}
@@ -185,7 +183,5 @@ func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
 		}
 	}
 	b.Buried(t, deadletter.MaxRequeues+3)
-	if n := runs.Load(); n != deadletter.MaxRequeues+3 {
-		t.Errorf("the handler ran %d times", n)
-	}
+	testenv.Same(t, runs.Load(), deadletter.MaxRequeues+3, "runs of the handler")
 }

@@ -148,9 +148,8 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 func nested(t *testing.T, meta wire.Meta, to string) *nats.Msg {
 	t.Helper()
 	var err error
-	if meta.ReplyTo, err = wire.ParseReturn(to); err != nil {
-		t.Fatal(err)
-	}
+	meta.ReplyTo, err = wire.ParseReturn(to)
+	testenv.NoError(t, err)
 	meta.Attempt, meta.Generation = 1, 1
 	builder := wire.NewRequestBuilder("accounts", meta, 1<<20)
 	builder.Add(0, "k", []byte(`{}`))
@@ -184,9 +183,7 @@ func TestExhaustedRequestOfAFlow(t *testing.T) {
 		msg.Header.Get(wire.HeaderFinal) != "0" || msg.Header.Get(wire.HeaderSlice) != meta.Slice.String() {
 		t.Errorf("the flow is told %v, %v", msg, err)
 	}
-	if n := b.lying(t, wire.StreamStage, "tranche.stage.statement.1.0.accounts"); n != 1 {
-		t.Errorf("the flow is told %d times", n)
-	}
+	testenv.Same(t, b.lying(t, wire.StreamStage, "tranche.stage.statement.1.0.accounts"), 1, "times the flow is told")
 }
 
 // A caller who waits is told, and the request waits for an operator.
@@ -197,14 +194,10 @@ func TestExhaustedRequestOfACaller(t *testing.T) {
 	answers := testenv.Must(b.NC.SubscribeSync(to))(t)
 	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle}, to))
 	b.exhaust(t, wire.StreamWork, "accounts")
-	msg, err := answers.NextMsg(nodetest.Stuck)
-	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries {
-		t.Errorf("the caller is told %v, %v", msg, err)
-	}
+	msg := testenv.Must(answers.NextMsg(nodetest.Stuck))(t)
+	testenv.Same(t, msg.Header.Get(wire.HeaderErrorCode), wire.CodeDeliveries, "the caller is told %v", msg)
 	b.drained(t, wire.StreamWork)
-	if letter := b.Buried(t, 1)[0]; letter.State != deadletter.LetterWaiting {
-		t.Errorf("the letter is %s", letter.State)
-	}
+	testenv.Same(t, b.Buried(t, 1)[0].State, deadletter.LetterWaiting, "the letter")
 }
 
 // A reply that kills the flow it is for gives the whole chunk back to the node that asked for it.
@@ -316,9 +309,7 @@ func TestAdvisoriesThatAreNotTrue(t *testing.T) {
 	// The node sees to advisories in the order in which they come: the last one is true, and tells that it is done.
 	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
 	b.exhaust(t, wire.StreamWork, "accounts")
-	if letter := b.Buried(t, 1)[0]; letter.Endpoint != "accounts" {
-		t.Errorf("a live request of %s is buried", letter.Endpoint)
-	}
+	testenv.Same(t, b.Buried(t, 1)[0].Endpoint, "accounts", "the endpoint of a live request that is buried")
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 10)

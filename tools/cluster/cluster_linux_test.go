@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -37,9 +36,7 @@ func TestMakeCluster(t *testing.T) {
 		"completed: 20,000 of 20,000 items done, 0 failed", "ok  results of interest          20,000 =          20,000",
 		"ok  results of letter            20,000 =          20,000", "all invariants hold:",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("it does not say %q", want)
-		}
+		testenv.Has(t, text, want, "what it says")
 	}
 	if table := text[strings.LastIndex(text, "What it cost"):]; strings.Count(table, " s\n") != 8 ||
 		!strings.Contains(table, "items lost                                                               0\n") {
@@ -80,9 +77,8 @@ func testBrokenOff(t *testing.T) {
 // wantNothingLeft looks for processes that have to do with the directory, and for the servers' data.
 func wantNothingLeft(t *testing.T, dir string) {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(dir, "servers")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the servers' data is still there: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "servers"))
+	testenv.Is(t, err, os.ErrNotExist, "the servers' data is still there")
 	processes := testenv.Must(filepath.Glob("/proc/[0-9]*"))(t)
 	for _, process := range processes {
 		for _, file := range []string{"cmdline", "environ"} {
@@ -144,9 +140,7 @@ func TestAFaultAfterTheRunIsAnError(t *testing.T) {
 	c := &cluster{progress: progress{all: 10}}
 	c.progress.saw(10)
 	err := c.underWay(t.Context(), "a fault", nil)
-	if !errors.Is(err, errOver) {
-		t.Errorf("got %v", err)
-	}
+	testenv.Is(t, err, errOver, "the error")
 }
 
 // The longest time without an outcome is what a fault costs, the one that it fell into included.

@@ -77,12 +77,8 @@ func expect(t *testing.T, report *Report, failed, leftOut []string) {
 	slices.Sort(leftOut)
 	slices.Sort(gotFailed)
 	slices.Sort(gotLeftOut)
-	if !slices.Equal(gotFailed, failed) {
-		t.Errorf("failed: %v; want %v%s\nthe service wrote: %s", gotFailed, failed, text.String(), report.Output)
-	}
-	if !slices.Equal(gotLeftOut, leftOut) {
-		t.Errorf("left out: %v; want %v", gotLeftOut, leftOut)
-	}
+	testenv.SameList(t, gotFailed, failed, "failed%s\nthe service wrote: %s", text.String(), report.Output)
+	testenv.SameList(t, gotLeftOut, leftOut, "left out")
 }
 
 func needing(what need) []string {

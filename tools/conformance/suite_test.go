@@ -94,9 +94,7 @@ func TestNodePackage(t *testing.T) {
 		}
 	}
 	for _, needed := range []string{"lib/index.js", "lib/index.d.ts", "lib/testing.d.ts", "README.md", "LICENSE"} {
-		if !strings.Contains(listed, "package/"+needed+"\n") {
-			t.Errorf("the package lacks %s:\n%s", needed, listed)
-		}
+		testenv.Has(t, listed, "package/"+needed+"\n", "the package lacks %s", needed)
 	}
 	project := testenv.NodeProject(t, root)
 	testenv.NoError(t, os.WriteFile(filepath.Join(project, "user.ts"), []byte(userProgram), 0o600))

@@ -67,9 +67,7 @@ func testProves(t *testing.T, program string) {
 		"ok  statements composed              50 =              50",
 		"ok  of them PDFs                    119 =             119", "Everything agrees", dir,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the demo does not say %q", want)
-		}
+		testenv.Has(t, text, want, "the demo")
 	}
 	if strings.Contains(text, "\x1b") || strings.Contains(text, "\r") {
 		t.Error("the demo writes for a terminal where there is none")
@@ -90,10 +88,9 @@ func expectPDFs(t *testing.T, dir string) {
 	testenv.Same(t, len(files), fifty, "PDFs were left")
 	for _, file := range files {
 		pdf := testenv.Must(os.ReadFile(file))(t)
-		printed, err := yearend.Read(pdf)
-		if err != nil || strconv.Itoa(int(printed.Account))+".pdf" != filepath.Base(file) {
-			t.Errorf("%s is the statement of account %d (%v)", file, printed.Account, err)
-		}
+		printed := testenv.Must(yearend.Read(pdf))(t)
+		testenv.Same(t, strconv.Itoa(int(printed.Account))+".pdf", filepath.Base(file), "%s is the statement of account %d",
+			file, printed.Account)
 	}
 }
 
@@ -147,18 +144,13 @@ func testStops(t *testing.T, program string) {
 func expectNothingLeft(t *testing.T, text, dir string) {
 	t.Helper()
 	pids := regexp.MustCompile(`(?m)^pid (\d+),`).FindAllStringSubmatch(text, -1)
-	if len(pids) != 6 {
-		t.Errorf("the demo names %d processes, want 6\n%s", len(pids), text)
-	}
+	testenv.Same(t, len(pids), 6, "processes that the demo names:\n%s", text)
 	for _, match := range pids {
 		pid := testenv.Must(strconv.Atoi(match[1]))(t)
-		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("process %d is still there (%v)", pid, err)
-		}
+		testenv.Is(t, syscall.Kill(pid, 0), syscall.ESRCH, "process %d", pid)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "servers")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the servers' data is still there (%v)", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "servers"))
+	testenv.Is(t, err, os.ErrNotExist, "the servers' data")
 }
 
 // A person at a terminal is left everything until a line is entered, and told how to break and fix an account.
@@ -187,9 +179,8 @@ func testLingers(t *testing.T, program string) {
 		}
 	}
 	testenv.NoError(t, <-ended)
-	if !strings.Contains(text.String(), "UPDATE customer SET branch = 991 WHERE account = ") {
-		t.Errorf("it is not said how to break an account:\n%s", text.String())
-	}
+	testenv.Has(t, text.String(), "UPDATE customer SET branch = 991 WHERE account = ",
+		"it is not said how to break an account")
 	expectNothingLeft(t, text.String(), dir)
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/examples/bank"
@@ -100,9 +99,7 @@ func expectVerdict(t *testing.T, err error, want []string) {
 		t.Fatalf("got %v, want differences %q", err, want)
 	}
 	for _, text := range want {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("the error does not say %q: %v", text, err)
-		}
+		testenv.Says(t, err, text, "the error")
 	}
 }
 
@@ -110,13 +107,11 @@ func TestProofNeedsAWholeFile(t *testing.T) {
 	t.Parallel()
 	books := smallBooks()
 	file := filepath.Join(t.TempDir(), statementsFile)
-	if _, err := prove(books, 0, file); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v for a file that is not there", err)
-	}
+	_, err := prove(books, 0, file)
+	testenv.Is(t, err, os.ErrNotExist, "a file that is not there")
 	testenv.NoError(t, os.WriteFile(file, []byte(`{"key":"1","state":"done","resu`), 0o600))
-	if _, err := prove(books, 0, file); err == nil || !strings.Contains(err.Error(), "line 1") {
-		t.Errorf("got %v for half a line, want an error that names line 1", err)
-	}
+	_, err := prove(books, 0, file)
+	testenv.Says(t, err, "line 1", "half a line")
 }
 
 func TestMain(m *testing.M) { testenv.Main(m) }

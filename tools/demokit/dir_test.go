@@ -20,9 +20,8 @@ func TestDirBelongsToOneStory(t *testing.T) {
 	}
 	testenv.NoError(t, os.MkdirAll(first.File(serversDir, "postgres"), 0o700))
 	testenv.NoError(t, first.Close())
-	if _, err := os.Stat(first.File(serversDir)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the servers' data outlives the story (%v)", err)
-	}
+	_, err := os.Stat(first.File(serversDir))
+	testenv.Is(t, err, os.ErrNotExist, "the servers' data after the story")
 }
 
 func TestDirIsUsedAgain(t *testing.T) {
@@ -32,11 +31,9 @@ func TestDirIsUsedAgain(t *testing.T) {
 	testenv.NoError(t, os.MkdirAll(filepath.Join(path, serversDir, "nats"), 0o700))
 	testenv.NoError(t, os.WriteFile(filepath.Join(path, "mine.txt"), nil, 0o600))
 	d := testenv.Must(OpenDir(path, "demo", time.Time{}))(t)
-	if _, err := os.Stat(d.File(serversDir)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the old servers' data is still there (%v)", err)
-	}
+	_, err := os.Stat(d.File(serversDir))
+	testenv.Is(t, err, os.ErrNotExist, "the old servers' data")
 	testenv.NoError(t, d.Close())
-	if _, err := os.Stat(d.File("mine.txt")); err != nil {
-		t.Errorf("the person's own file: %v", err)
-	}
+	_, err := os.Stat(d.File("mine.txt"))
+	testenv.Same(t, err, nil, "the person's own file")
 }

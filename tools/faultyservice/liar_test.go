@@ -80,16 +80,10 @@ func TestLiar(t *testing.T) {
 			n := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1 AND reason = $2`, run, tc.quarantined)
 			testenv.Same(t, w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1`, run)-n, 0,
 				"messages in quarantine for other reasons than %q", tc.quarantined)
-			if (n > 0) != (tc.quarantined != "") {
-				t.Errorf("%d messages are in quarantine for %q", n, tc.quarantined)
-			}
-			if extra := w.extra(run); (extra == 0) != tc.once {
-				t.Errorf("%d slices were made again", extra)
-			}
+			testenv.Same(t, (n > 0), (tc.quarantined != ""), "%d messages are in quarantine for %q", n, tc.quarantined)
+			testenv.Same(t, (w.extra(run) == 0), tc.once, "slices were made again")
 			n = w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code IN ('deadline', 'lost')`, run)
-			if (n > 0) != tc.deadline {
-				t.Errorf("%d slices passed their deadline, or had lost their reply", n)
-			}
+			testenv.Same(t, (n > 0), tc.deadline, "%d slices passed their deadline, or had lost their reply", n)
 		})
 	}
 }

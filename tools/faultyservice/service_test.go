@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -73,9 +74,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 				t.Errorf("%d extra slices; want at most %d", extra, bound)
 			}
 			n := w.number(`SELECT count(*) FROM work_result WHERE run_id = $1 AND error_code = $2`, run, tc.code)
-			if n != bad {
-				t.Errorf("%d items failed with code %s; want %d", n, tc.code, bad)
-			}
+			testenv.Same(t, n, bad, "items failed with code %s", tc.code)
 			for ordinal, times := range ledger.Times(uuid.UUID(run), 1) {
 				if most := tries + 10 + opened; times > most {
 					t.Errorf("item %d was executed %d times, and the breaker opened %d times", ordinal, times, opened)
@@ -107,9 +106,8 @@ func TestOutage(t *testing.T) {
 		}))
 	}
 	t.Cleanup(func() {
-		if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
-			t.Errorf("%d probes are of more than one item", n)
-		}
+		testenv.Same(t, w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`), 0,
+			"probes are of more than one item")
 		w.Check(w.T)
 	})
 	for way := range timeouts {
@@ -131,9 +129,8 @@ func TestOutage(t *testing.T) {
 			if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'bisect'`, run); n > 16 {
 				t.Errorf("%d chunks were halved because of an outage", n)
 			}
-			if s := w.text(`SELECT breaker FROM endpoint_pace WHERE endpoint = $1`, string(way)); s != "closed" {
-				t.Errorf("the breaker is %s in the end", s)
-			}
+			testenv.Same(t, w.text(`SELECT breaker FROM endpoint_pace WHERE endpoint = $1`, string(way)), "closed",
+				"the breaker in the end")
 		})
 	}
 }
@@ -252,7 +249,5 @@ func TestMemoryKiller(t *testing.T) {
 	fired := ledger.Fired(FaultMemory)
 	second := w.start(2000, plan())
 	w.wantSound(second, ledger, 2000, 0)
-	if n := ledger.Fired(FaultMemory) - fired; n != 0 {
-		t.Errorf("%d chunks of the next run were too big", n)
-	}
+	testenv.Same(t, ledger.Fired(FaultMemory)-fired, 0, "chunks of the next run were too big")
 }

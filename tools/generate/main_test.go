@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -17,20 +18,14 @@ const root = "../.."
 
 func read(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(os.ReadFile(filepath.Join(root, name)))(t)
 	return text
 }
 
 // What is kept is what the API makes of it now.
 func TestNothingIsStale(t *testing.T) {
 	t.Parallel()
-	text, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(document())(t)
 	if !bytes.Equal(text, read(t, documentFile)) {
 		t.Errorf("%s %v", documentFile, errStale)
 	}
@@ -40,9 +35,7 @@ func TestNothingIsStale(t *testing.T) {
 			t.Errorf("%s %v, %v", piece.page, errStale, err)
 		}
 	}
-	if err := fresh(filepath.Join(root, clientFile), root); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, fresh(filepath.Join(root, clientFile), root))
 }
 
 // A file that was changed by hand, or is of another document, is found.
@@ -55,12 +48,8 @@ func TestAStaleFileIsFound(t *testing.T) {
 		"of others": func(s string) string { return s[:len(s)-100] + "0" + s[len(s)-99:] },
 	} {
 		file := filepath.Join(t.TempDir(), "client.gen.go")
-		if err := os.WriteFile(file, []byte(change(string(good))), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := fresh(file, root); err == nil || !strings.Contains(err.Error(), "make generate") {
-			t.Errorf("%s: %v; want it to be found stale", name, err)
-		}
+		testenv.NoError(t, os.WriteFile(file, []byte(change(string(good))), 0o600))
+		testenv.Says(t, fresh(file, root), "make generate", "%s", name)
 	}
 }
 
@@ -70,16 +59,12 @@ func TestThePageHasEveryOperation(t *testing.T) {
 	var document struct {
 		Paths map[string]map[string]json.RawMessage `json:"paths"`
 	}
-	if err := json.Unmarshal(read(t, documentFile), &document); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(read(t, documentFile), &document))
 	page, count := string(read(t, pages()[0].page)), 0
 	for path, methods := range document.Paths {
 		for method := range methods {
 			count++
-			if op := "| `" + strings.ToUpper(method) + " " + path + "` |"; !strings.Contains(page, op) {
-				t.Errorf("%s has no row %s", pages()[0].page, op)
-			}
+			testenv.Has(t, page, "| `"+strings.ToUpper(method)+" "+path+"` |", "%s", pages()[0].page)
 		}
 	}
 	if all := operations(); len(all) != count || count < 50 {
@@ -100,9 +85,8 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 			t.Errorf("%s has no method; run: make generate", op.OperationID)
 		}
 	}
-	if client.DefaultURL != "http://"+api.DefaultListen {
-		t.Errorf("the client goes to %s, and the server listens on %s", client.DefaultURL, api.DefaultListen)
-	}
+	testenv.Same(t, client.DefaultURL, "http://"+api.DefaultListen, "the client goes to, and the server listens on %s",
+		api.DefaultListen)
 	if "/api/"+client.APIVersion != api.Prefix || client.APIVersion != api.APIVersion {
 		t.Errorf("the client speaks %s, and the server %s", client.APIVersion, api.Prefix)
 	}

@@ -4,15 +4,14 @@ import (
 	"go/ast"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // A default without a name would stand in no table.
 func TestDefaultsOfTimeHaveNames(t *testing.T) {
 	t.Parallel()
-	packages, err := sources(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	packages := testenv.Must(sources(root))(t)
 	named := 0
 	for pkg, files := range packages {
 		named += len(durationsOf(files))

@@ -64,9 +64,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	}
 	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() + interval '1 hour'`)
 	run := c.Load(storetest.Chunked(1), 4)
-	if slices := c.Claim(run, 4); len(slices) != 0 {
-		t.Errorf("a run claimed %d slices before the first probe is due", len(slices))
-	}
+	testenv.Same(t, len(c.Claim(run, 4)), 0, "slices that a run claimed before the first probe is due")
 	v, err := collector.New(c.Store).Collector(t.Context(), "c")
 	if err != nil || len(v.Why) != 2 || v.Why[1].Code != "breaker" || !strings.Contains(v.Why[1].Text, "is open since 2") {
 		t.Fatalf("why: %+v, %v", v.Why, err)
@@ -87,9 +85,8 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	c.Exec(`UPDATE collector SET backoff_until = tranche_now() + interval '1 hour'`)
 	c.none("the collector rests")
 	c.Exec(`UPDATE endpoint_pace SET breaker = 'closed', breaker_since = tranche_now(), probe_at = NULL`)
-	if flushes = c.claimAll(); len(flushes) != 6 {
-		t.Errorf("%d flushes after the outage", len(flushes))
-	}
+	flushes = c.claimAll()
+	testenv.Same(t, len(flushes), 6, "flushes after the outage")
 	testenv.Same(t, c.Number(`SELECT sum(attempts) FROM collector_op`), 0, "attempts were spent")
 }
 
@@ -338,9 +335,7 @@ func TestWhatTheServiceSaysIsAVerdict(t *testing.T) {
 				f.end.Replied, f.end.Refused = refuses, refuses
 				c.fail(f, retried("crash"))
 			}
-			if want := map[bool]int{true: 3, false: 7}[refuses]; tries != want {
-				t.Errorf("it was parked after %d tries, want %d", tries, want)
-			}
+			testenv.Same(t, tries, map[bool]int{true: 3, false: 7}[refuses], "tries before it was parked")
 		})
 	}
 }
@@ -381,10 +376,7 @@ func TestFlushesAreProlonged(t *testing.T) {
 	if err != nil || len(kept) != 1 || kept[0] != f.end.Flush.ID {
 		t.Fatalf("kept %v, %v", kept, err)
 	}
-	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), c.Lead()); err != nil || swept.Released != 0 {
-		t.Errorf("%+v, %v", swept, err)
-	}
-	if c.Number(`SELECT count(*) FROM collector_key WHERE flush_until >= $1`, until) != 1 {
-		t.Error("it is not kept for as long as a flush takes, and longer")
-	}
+	testenv.Same(t, testenv.Must(collector.New(c.Store).SweepCollectors(t.Context(), c.Lead()))(t).Released, 0, "released")
+	testenv.Same(t, c.Number(`SELECT count(*) FROM collector_key WHERE flush_until >= $1`, until), 1,
+		"it is not kept for as long as a flush takes, and longer")
 }

@@ -82,17 +82,13 @@ func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 		t.Errorf("added %+v; two have no id and are taken, one is known", known)
 	}
 	c.record(c.one1("other"), nil)
-	if again := c.add("other", "op3"); again.Duplicates != 1 {
-		t.Errorf("added %+v", again)
-	}
+	testenv.Same(t, c.add("other", "op3").Duplicates, 1, "added")
 	// Forgotten is what was done long ago; what is still there is not.
 	c.add("last", "x", "y")
 	c.Exec(`DELETE FROM collector_op WHERE op_id = 'y'`)
 	c.Exec(`UPDATE collector_seen SET at = at - interval '25 hours' WHERE op_id IN ('x', 'y')`)
 	lease := c.Lead()
-	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Forgotten != 2 {
-		t.Errorf("swept %+v, %v", swept, err)
-	}
+	testenv.Same(t, testenv.Must(collector.New(c.Store).SweepCollectors(t.Context(), lease))(t).Forgotten, 2, "swept")
 	if again := c.add("last", "x", "y"); again.Added != 1 || again.Duplicates != 1 {
 		t.Errorf("added %+v; y was forgotten and x is still there", again)
 	}
@@ -167,9 +163,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	c.none("it is paused")
-	if due, err := collector.New(c.Store).DueCollectors(ctx); err != nil || len(due) != 0 {
-		t.Errorf("due are %v, %v", due, err)
-	}
+	testenv.Same(t, len(testenv.Must(collector.New(c.Store).DueCollectors(ctx))(t)), 0, "due")
 	c.add("k", "c")
 	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil ||
 		out.Unchanged {
@@ -218,10 +212,8 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 		seconds float64
 		calls   int
 	}{{0, 1}, {0, 0}, {600, 0}, {150, 1}, {36_000, 1}, {750, 1}} {
-		if n := calls(step.seconds); n != step.calls {
-			t.Errorf("step %d: %d calls after %gs, want %d: one each 720s, and none are saved up", i, n, step.seconds,
-				step.calls)
-		}
+		testenv.Same(t, calls(step.seconds), step.calls, "step %d: calls after %gs; one each 720s, and none are saved up", i,
+			step.seconds)
 	}
 	spec.Rate = ""
 	c.apply(spec)
@@ -236,9 +228,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	testenv.Same(t, calls(0), 0, "more")
 	rate = 0
 	set(pacestore.EndpointChange{RequestRate: &rate, MaxInFlight: &budget})
-	if flushes := c.claimAll(); len(flushes) != 2 {
-		t.Errorf("%d flushes within a budget of 2", len(flushes))
-	}
+	testenv.Same(t, len(c.claimAll()), 2, "flushes within a budget of 2")
 }
 
 // However many keys others have in progress, a collector with few of its own finds room, and no place is given twice.
@@ -256,9 +246,8 @@ func TestFlushRoomIsKeptForOthers(t *testing.T) {
 		{128, 0, 0},
 		{128, 128, 0},
 	} {
-		if got := collector.FlushRoom(tc.all, tc.own); max(got, 0) != max(tc.want, 0) {
-			t.Errorf("room beside %d keys, %d of them its own: %d, want %d", tc.all, tc.own, got, tc.want)
-		}
+		testenv.Same(t, max(collector.FlushRoom(tc.all, tc.own), 0), max(tc.want, 0),
+			"room beside %d keys, %d of them its own", tc.all, tc.own)
 	}
 }
 
@@ -280,9 +269,7 @@ func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
 	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = oldest_at`)
 	c.record(c.one("x", "y"), nil)
 	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = oldest_at`)
-	if flushes := c.claimAll(); len(flushes) != 4 {
-		t.Errorf("%d flushes once one has come through, want those of all four keys", len(flushes))
-	}
+	testenv.Same(t, len(c.claimAll()), 4, "flushes once one has come through")
 }
 
 // A flush of an older key version is waited for also when its operations are dropped in progress.

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // applied is what RFC 7396 makes of a document by a patch, word for word.
@@ -59,13 +61,8 @@ func TestMergedPatchesDoWhatTheyDidOneByOne(t *testing.T) {
 		for i := range int64(patches) {
 			next := anyPatch(rnd, 3)
 			want = applied(want, next)
-			text, err := json.Marshal(next)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := f.take(&FlushOp{Seq: i, ID: "x", Payload: text}, "v"); err != nil {
-				t.Fatal(err)
-			}
+			text := testenv.Must(json.Marshal(next))(t)
+			testenv.NoError(t, f.take(&FlushOp{Seq: i, ID: "x", Payload: text}, "v"))
 		}
 		size := int64(0)
 		got := document
@@ -109,9 +106,7 @@ func TestMergedTexts(t *testing.T) {
 	} {
 		f := folding{how: FoldMerge, limit: 10, bytes: 1 << 20}
 		for i, text := range test.patches {
-			if err := f.take(&FlushOp{Seq: int64(i), Payload: []byte(text)}, "v"); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, f.take(&FlushOp{Seq: int64(i), Payload: []byte(text)}, "v"))
 		}
 		got := ""
 		for i, op := range f.end() {
@@ -120,8 +115,6 @@ func TestMergedTexts(t *testing.T) {
 			}
 			got += string(op.Payload)
 		}
-		if got != test.want {
-			t.Errorf("%v: got %s, want %s", test.patches, got, test.want)
-		}
+		testenv.Same(t, got, test.want, "%v", test.patches)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -39,9 +40,7 @@ func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {
 	c.recordAs(f)
 	c.wait()
 	f = c.one("A3") // of half as many, and not A1, which stands before B1
-	if len(f.end.Ops[0].Folded) != 2 {
-		t.Errorf("%d are folded into A3", len(f.end.Ops[0].Folded))
-	}
+	testenv.Same(t, len(f.end.Ops[0].Folded), 2, "are folded into A3")
 	c.record(f, nil)
 	c.update("B2")
 	f = c.one("C2", "B2")
@@ -87,8 +86,6 @@ func TestBoundsOfFolding(t *testing.T) {
 	}
 	c.addOps(many...)
 	f := c.one(many[collector.MaxFlushSize-1].ID)
-	if got := c.record(f, nil); got.Done != collector.MaxFlushSize {
-		t.Errorf("recorded %+v", got)
-	}
+	testenv.Same(t, c.record(f, nil).Done, collector.MaxFlushSize, "recorded")
 	c.one(many[collector.MaxFlushSize].ID)
 }

@@ -35,9 +35,7 @@ func (c *opsBench) wantWhy(when string, codes ...string) map[string]collector.Co
 			c.Errorf("%s, %s is not told", when, code)
 		}
 	}
-	if len(all) != len(codes) {
-		c.Errorf("%s, what keeps operations waiting is %v; want %v", when, all, codes)
-	}
+	testenv.Same(c, len(all), len(codes), "%s, what keeps operations waiting", when)
 	return all
 }
 
@@ -61,9 +59,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 		t.Fatalf("claimed %v; want one at a time", flushedIDs(flushes))
 	}
 	why = c.wantWhy("after three failures", "one_at_a_time", "flushing")["one_at_a_time"]
-	if !strings.Contains(why.Text, "the last 3 flushes came to nothing") {
-		t.Errorf("it is told as %q", why.Text)
-	}
+	testenv.Has(t, why.Text, "the last 3 flushes came to nothing", "it is told as")
 	c.Exec(`UPDATE collector SET failures = 0, in_flight = 1, spec = jsonb_set(spec::jsonb, '{in_flight}', '1')`)
 	c.wantWhy("when no more may be in progress", "in_flight", "flushing")
 }
@@ -82,9 +78,7 @@ func TestThatNoNodeHasRoomIsTold(t *testing.T) {
 	c.wantWhy("while there is a place", "flushing")
 	c.claimAs(c.Session, 1)
 	why := c.wantWhy("without a place", "nodes_busy", "flushing")["nodes_busy"]
-	if want := "which are 1; collector c has the most of them, 96"; !strings.Contains(why.Text, want) {
-		t.Errorf("it is told as %q; want …%s…", why.Text, want)
-	}
+	testenv.Has(t, why.Text, "which are 1; collector c has the most of them, 96", "it is told as")
 	testenv.Must(session.New(c.Store).StartSession(t.Context(), session.NodeInfo{Host: "idle"}, time.Hour))(t)
 	c.wantWhy("with another node", "flushing")
 }

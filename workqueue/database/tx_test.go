@@ -73,9 +73,8 @@ const (
 func wantNotes(t *testing.T, s *DB, want int) {
 	t.Helper()
 	var sum int
-	if err := s.Pool.QueryRow(t.Context(), sumNotes).Scan(&sum); err != nil || sum != want {
-		t.Errorf("the notes add up to %d, %v; want %d", sum, err, want)
-	}
+	testenv.NoError(t, s.Pool.QueryRow(t.Context(), sumNotes).Scan(&sum))
+	testenv.Same(t, sum, want, "the notes add up to")
 }
 
 // A transaction takes as many round trips as its user waits for answers, however it asks.
@@ -251,9 +250,7 @@ func TestTransactionThatIsCutOff(t *testing.T) {
 		} {
 			ctx, cut := context.WithCancel(t.Context())
 			err := s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return f(ctx, tx, cut) })
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("%s: %v", name, err)
-			}
+			testenv.Is(t, err, context.Canceled, "%s", name)
 			wantNotes(t, s, 0)
 		}
 		defer func() {

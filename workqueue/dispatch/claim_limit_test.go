@@ -96,9 +96,7 @@ func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
 		}
 	}
 	for _, run := range []workqueue.RunID{x, y, z} {
-		if n := b.live(run); n != 4 {
-			t.Errorf("a run has %d slices out; want a third of 12", n)
-		}
+		testenv.Same(t, b.live(run), 4, "slices of a run that are out")
 	}
 	b.Check()
 }
@@ -161,9 +159,7 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 		b.Record(storetest.Whole(s))
 		b.wantClaim(b.runnable()[0].Run, 1, dispatch.BoundEndpoint)
 	}
-	if n := b.live(urgent); n != 9 {
-		t.Errorf("the urgent run has %d slices out; want those that became free too", n)
-	}
+	testenv.Same(t, b.live(urgent), 9, "slices of the urgent run that are out")
 	b.Check()
 }
 
@@ -185,12 +181,10 @@ func TestClaimOfOwnKinds(t *testing.T) {
 	if find(dispatch.Search{}) != 0 || find(dispatch.Search{Locals: []string{"other"}}) != 0 {
 		t.Error("a node without the function finds the step")
 	}
-	if find(dispatch.Search{Locals: []string{"pdf"}, NoRoom: []string{local.Endpoint}}) != 0 {
-		t.Error("a node without room finds the step")
-	}
-	if find(dispatch.Search{Locals: []string{"pdf", "other"}}) != 1 {
-		t.Error("a node with the function does not find the step")
-	}
+	testenv.Same(t, find(dispatch.Search{Locals: []string{"pdf"}, NoRoom: []string{local.Endpoint}}), 0,
+		"a node without room finds the step")
+	testenv.Same(t, find(dispatch.Search{Locals: []string{"pdf", "other"}}), 1,
+		"a node with the function does not find the step")
 	claimed := b.ClaimStep(run, 1, 1)
 	w := claimed.Work
 	if w.Kind != workqueue.KindLocal || w.Name != "render" || !bytes.Contains(w.Config, []byte("scale")) ||
@@ -237,9 +231,7 @@ func TestCutBySizeOfParts(t *testing.T) {
 	if s := b.ClaimStep(run, 1, 1).Slices[0]; s.Mask.Count() != 3 { // 1 MiB by 256 KiB and an envelope
 		t.Errorf("a request with its parts has %d items; want 3", s.Mask.Count())
 	}
-	if s := b.ClaimStep(run, 2, 1).Slices[0]; s.Mask.Count() != 40 {
-		t.Errorf("a request without parts has %d items; want 40", s.Mask.Count())
-	}
+	testenv.Same(t, b.ClaimStep(run, 2, 1).Slices[0].Mask.Count(), 40, "items of a request without parts")
 }
 
 // A node of a version that knows single requests only would complete such runs with their first step.
@@ -260,9 +252,8 @@ func TestOldNodesAndSteps(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")
 	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'web1'`)
 	run := b.Load(req, 4)
-	if _, err := b.Pool.Exec(t.Context(), old); err == nil || !strings.Contains(err.Error(), "plans of several steps") {
-		t.Errorf("an old node came while the run was in progress: %v", err)
-	}
+	_, err = b.Pool.Exec(t.Context(), old)
+	testenv.Says(t, err, "plans of several steps", "an old node came while the run was in progress")
 	b.RecordStep(run, 0)
 	b.RecordStep(run, 1)
 	b.WantState(run, "completed", 1)
@@ -293,9 +284,7 @@ func (b *bench) wantProbe(run workqueue.RunID) workqueue.Slice {
 		WHERE probe_slice = $1 AND probe_at >= changed_at + interval '900 ms'`, probe.ID); n != 1 {
 		b.Error("the endpoint does not know the probe")
 	}
-	if steps := b.runnable(); len(steps) != 0 {
-		b.Errorf("beside the probe %+v", steps)
-	}
+	testenv.Same(b, len(b.runnable()), 0, "steps are runnable beside the probe")
 	b.Check()
 	return probe
 }
@@ -307,9 +296,7 @@ func TestProbeIsCutFromReadyItems(t *testing.T) {
 	run, other := b.Load(storetest.Chunked(10), 100), b.Load(storetest.Chunked(10), 100)
 	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
 		probe_at = tranche_now() + interval '1 hour'`)
-	if steps := b.runnable(); len(steps) != 0 {
-		t.Errorf("%+v although the endpoint is down", steps)
-	}
+	testenv.Same(t, len(b.runnable()), 0, "steps are runnable although the endpoint is down")
 	if claimed := b.ask(run); len(claimed.Slices) != 0 || claimed.Wait < 50*time.Minute {
 		t.Errorf("%d slices, wait %s", len(claimed.Slices), claimed.Wait)
 	}

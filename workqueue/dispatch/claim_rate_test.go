@@ -78,9 +78,7 @@ func TestRateOfAnEndpoint(t *testing.T) {
 		t.Errorf("at the start %d slices, %q", len(claimed.Slices), claimed.Bound)
 	}
 	testenv.Advance(b, b.Pool, -time.Hour) // nothing comes in before it has passed
-	if n := len(b.Claim(y, storetest.Plenty)); n != 0 {
-		t.Errorf("another run got %d slices although the endpoint's rate is spent", n)
-	}
+	testenv.Same(t, len(b.Claim(y, storetest.Plenty)), 0, "slices of another run although the endpoint's rate is spent")
 	testenv.Advance(b, b.Pool, 2*time.Hour)
 	if n := itemsOf(b.Claim(x, storetest.Plenty)); n < 40 || n > 50 {
 		t.Errorf("%d items of 80 beside another run; want half of them", n)
@@ -102,9 +100,7 @@ func TestLearnedRateHoldsForAutomaticSteps(t *testing.T) {
 		t.Errorf("an automatic step got %d slices of %d items, %q", len(claimed.Slices), itemsOf(claimed.Slices),
 			claimed.Bound)
 	}
-	if n := itemsOf(b.Claim(fixed, storetest.Plenty)); n != 400 {
-		t.Errorf("another got %d items", n)
-	}
+	testenv.Same(t, itemsOf(b.Claim(fixed, storetest.Plenty)), 400, "items of another")
 }
 
 // Claimers of several sessions that ask as soon as they are told to get what the rate says.

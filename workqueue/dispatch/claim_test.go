@@ -43,10 +43,8 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 		t.Fatalf("a slice was handed out before its time: %s", b.Dump(run))
 	}
 	b.Record(storetest.Whole(rest))
-	if found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil ||
-		len(found.Steps) != 0 {
-		t.Errorf("runnable %v, %v although nothing is due", found.Steps, err)
-	}
+	testenv.Same(t, len(testenv.Must(dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{}))(t).Steps), 0,
+		"steps are runnable although nothing is due")
 	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	retry := b.One(run)
 	if retry.Cause != workqueue.CauseRetry || retry.Attempt != 2 {
@@ -78,9 +76,7 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 	}()
 	b.Until("the claim waits for the lock", func() bool { return b.Waiters() == 1 })
 	release()
-	if n := <-got; n != 5 {
-		t.Errorf("the claim brought %d slices; want 5", n)
-	}
+	testenv.Same(t, <-got, 5, "slices that the claim brought")
 	b.Check()
 }
 
@@ -102,14 +98,10 @@ func TestSizeOfAutomaticChunks(t *testing.T) {
 	} {
 		run := b.Load(req, 8000)
 		b.Exec(`UPDATE endpoint_pace ` + c.set)
-		if n := itemsOf(b.Claim(run, 1)); n != c.want {
-			t.Errorf("%s: a chunk of %d items; want %d", c.set, n, c.want)
-		}
+		testenv.Same(t, itemsOf(b.Claim(run, 1)), c.want, "%s: items of a chunk", c.set)
 	}
 	req.Steps[0].ChunkBytes = 66 * 20 // twenty items of two bytes and their envelopes
-	if n := itemsOf(b.Claim(b.Load(req, 8000), 1)); n != 20 {
-		t.Errorf("a chunk of %d items; want as many as the bytes take", n)
-	}
+	testenv.Same(t, itemsOf(b.Claim(b.Load(req, 8000), 1)), 20, "items of a chunk")
 }
 
 // claimAll claims of everything that a look finds, in one transaction.
@@ -152,17 +144,13 @@ func TestClaimAllTakesAsOneByOne(t *testing.T) {
 	testenv.Same(t, len(taken(b.claimAll(t.Context(), b.Session, storetest.Plenty))), 10, "slices at first")
 	for len(taken(b.claimAll(t.Context(), b.Session, storetest.Plenty))) > 0 {
 	}
-	if n := b.live(small); n != 1 {
-		t.Errorf("the small run has %d slices out; want the one that it has", n)
-	}
+	testenv.Same(t, b.live(small), 1, "slices of the small run that are out")
 	for _, run := range runs {
 		if n := b.live(run); n < 3 || n > 4 {
 			t.Errorf("a run has %d slices out; want its share, 3 or 4", n)
 		}
 	}
-	if found := b.runnable(); len(found) != 0 {
-		t.Errorf("the endpoint is full, and yet %+v", found)
-	}
+	testenv.Same(t, len(b.runnable()), 0, "steps are runnable although the endpoint is full")
 	b.budget(0)
 	testenv.Same(t, len(taken(b.claimAll(t.Context(), b.Session, 7))), 7, "slices")
 	b.Check()
@@ -185,9 +173,7 @@ func TestLookGoesByEndpoints(t *testing.T) {
 	b.Exec(`UPDATE endpoint_pace SET in_flight = 3`)
 	for len(taken(b.claimAll(t.Context(), b.Session, storetest.Plenty))) > 0 {
 	}
-	if found := b.runnable(); len(found) != 0 {
-		t.Errorf("the endpoint takes no more of automatic steps, and yet %+v", found)
-	}
+	testenv.Same(t, len(b.runnable()), 0, "steps are runnable although the endpoint takes no more of automatic steps")
 	first := runs[9] // which has nothing out
 	b.Set(control.RunChange{Run: first, Settings: storetest.Chunking(0, 2)})
 	if found := b.runnable(); len(found) != 1 || found[0].Run != first {

@@ -5,27 +5,20 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What is compressed is read as far as services read, however much it claims to hold.
 func TestUnpackingIsBounded(t *testing.T) {
 	t.Parallel()
 	var packed bytes.Buffer
-	enc, err := zstd.NewWriter(&packed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	enc := testenv.Must(zstd.NewWriter(&packed))(t)
 	for range 4 {
-		if _, err := enc.Write(make([]byte, maxUnpacked)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(enc.Write(make([]byte, maxUnpacked)))(t)
 	}
-	if err := enc.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(unpacked(packed.Bytes())); n != maxUnpacked {
-		t.Errorf("%d bytes of %d were unpacked, at most %d should be", n, packed.Len(), maxUnpacked)
-	}
+	testenv.NoError(t, enc.Close())
+	testenv.Same(t, len(unpacked(packed.Bytes())), maxUnpacked, "bytes that were unpacked of %d", packed.Len())
 }
 
 // A form writes a space as a plus, which alone shows no escape.

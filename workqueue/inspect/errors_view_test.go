@@ -21,9 +21,7 @@ func (b *bench) errors(run workqueue.RunID) inspect.Errors {
 	for i := range found.Groups {
 		listed += found.Groups[i].Count
 	}
-	if listed != found.Items {
-		b.Errorf("the groups and the rest are %d items of %d", listed, found.Items)
-	}
+	testenv.Same(b, listed, found.Items, "items of the groups and the rest")
 	return found
 }
 
@@ -55,18 +53,15 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 	want := []inspect.ErrorExample{{Key: "C0", Message: "customer 0 is unknown"},
 		{Key: "C1", Message: "customer 1 is unknown"},
 		{Key: "C2", Message: "customer 2 is unknown"}}
-	if !slices.Equal(many.Examples, want) {
-		t.Errorf("the examples are %+v; want %+v", many.Examples, want)
-	}
+	testenv.SameList(t, many.Examples, want, "the examples")
 	if other := found.Groups[1]; other.Code != "MANY" || other.Count != 2 || len(other.Examples) != 2 {
 		t.Errorf("the second group is %+v", other)
 	}
 
 	b.Rerun(run, redo.Selection{Failed: true}) // what runs again is failed no more; see TestErrorsAreCountedAnew
 	b.Store = database.New(b.Pool)             // the other may give them for a while, if they took long to find
-	if found = b.errors(run); len(found.Groups) != 0 {
-		t.Errorf("during the re-run: %+v; want none", found)
-	}
+	found = b.errors(run)
+	testenv.Same(t, len(found.Groups), 0, "during the re-run: %+v", found)
 	b.Check()
 }
 

@@ -145,9 +145,7 @@ func TestExportOfSeveralSteps(t *testing.T) {
 		{export(""), []string{"letter", "notify", ""}},
 		{export("other"), []string{"accounts", "extra", "letter", "notify", "other"}},
 	} {
-		if !slices.Equal(c.got, c.want) {
-			t.Errorf("got %q, want %q", c.got, c.want)
-		}
+		testenv.SameList(t, c.got, c.want, "the items")
 	}
 }
 
@@ -185,8 +183,6 @@ func TestExportOfManyAtOnce(t *testing.T) {
 	}
 	close(enough)
 	for range readers {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, <-ended)
 	}
 }

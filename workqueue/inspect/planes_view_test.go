@@ -2,7 +2,6 @@ package inspect_test
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -47,9 +46,7 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 	b.Record(storetest.Whole(b.ClaimStep(run, 1, 1).Slices[0])) // 0, 1 are done
 	want := func(step string, want ...byte) {
 		t.Helper()
-		if got := b.planes(run, step, ""); !slices.Equal(got, want) {
-			t.Errorf("step %q: %v; want %v: %s", step, got, want, b.Dump(run))
-		}
+		testenv.SameList(t, b.planes(run, step, ""), want, "step %q: %s", step, b.Dump(run))
 	}
 	want("only", 5, 5, 6, 6, 3, 3, 4, 4, 2, 2)
 	want("second", 5, 5, 7, 7, 0, 0, 0, 0, 0, 0)
@@ -61,9 +58,7 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 	want("only", 2, 5, 6, 6, 3, 3, 4, 4, 2, 2)
 	want("second", 8, 5, 7, 7, 0, 0, 0, 0, 0, 0)
 	want("", 8, 5, 6, 6, 3, 3, 4, 4, 2, 2)
-	if got := b.planes(run, "only", inspect.LayerAttempts); !slices.Equal(got, []byte{0, 1, 1, 1, 1, 1, 1, 1, 0, 0}) {
-		t.Errorf("attempts %v", got)
-	}
+	testenv.SameList(t, b.planes(run, "only", inspect.LayerAttempts), []byte{0, 1, 1, 1, 1, 1, 1, 1, 0, 0}, "attempts")
 	if got := b.planes(run, "second", inspect.LayerLatency); got[0] == 0 || got[2] != 0 || got[9] != 0 {
 		t.Errorf("latencies %v", got)
 	}
@@ -93,16 +88,10 @@ func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 		t.Errorf("ages %v; want %d of what was tried, and %d", got, hour, four)
 	}
 	want := []byte{97, 97, 97, 97, 0, 0, 0, 0} // 255 ms: 1 + 12·8
-	if got := b.planes(run, "", inspect.LayerLatency); !slices.Equal(got, want) {
-		t.Errorf("latencies %v; want %v", got, want)
-	}
-	if got := b.planes(run, "", inspect.LayerAttempts); !slices.Equal(got, []byte{2, 2, 2, 2, 0, 0, 0, 0}) {
-		t.Errorf("attempts %v", got)
-	}
+	testenv.SameList(t, b.planes(run, "", inspect.LayerLatency), want, "latencies")
+	testenv.SameList(t, b.planes(run, "", inspect.LayerAttempts), []byte{2, 2, 2, 2, 0, 0, 0, 0}, "attempts")
 	for n, code := range map[float64]byte{-1: 1, 0: 1, 1: 13, 255: 97, 1e9: 255} {
-		if got := inspect.TimeCode(n); got != code {
-			t.Errorf("code of %v is %d; want %d", n, got, code)
-		}
+		testenv.Same(t, inspect.TimeCode(n), code, "code of %v", n)
 	}
 }
 
@@ -212,9 +201,7 @@ func TestItemsOfARangeInPages(t *testing.T) {
 			want = append(want, o)
 		}
 	}
-	if !slices.Equal(all, want) {
-		t.Errorf("failed are %v; want %v", all, want)
-	}
+	testenv.SameList(t, all, want, "failed")
 	end := inspect.ItemRange{Run: run, From: bitfield.Size + 95, To: 1 << 30, After: -1}
 	page, err := inspect.New(b.Store).ItemsIn(t.Context(), end)
 	if err != nil || len(page.Items) != 5 || page.Next != nil || page.Items[4].Key != "C8291" {

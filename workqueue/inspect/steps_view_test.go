@@ -57,9 +57,7 @@ func reasons(e *health.Explanation, step string) (all []string) {
 
 func wantReasons(t *testing.T, e *health.Explanation, step string, want ...string) {
 	t.Helper()
-	if got := reasons(e, step); !slices.Equal(got, want) {
-		t.Errorf("step %s: %q; want %q", step, got, want)
-	}
+	testenv.SameList(t, reasons(e, step), want, "step %s", step)
 }
 
 func TestViewsOfSeveralSteps(t *testing.T) {

@@ -48,9 +48,8 @@ func TestResolve(t *testing.T) {
 	}
 	zeros := strings.Repeat("0", 99)
 	for _, ref := range []string{"", "nope", first.String()[:3], "ffffffff", "a\x00b", "\xff\xfe", zeros} {
-		if _, err := inspect.New(b.Store).Resolve(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
-			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
-		}
+		_, err := inspect.New(b.Store).Resolve(t.Context(), ref)
+		testenv.Is(t, err, workqueue.ErrNotFound, "%q", ref)
 	}
 }
 
@@ -79,9 +78,8 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 		t.Errorf("the second attempt is %+v", second)
 	}
 	for _, key := range []string{"C9", "", "a\x00b"} {
-		if _, err := inspect.New(b.Store).Items(t.Context(), run, key); !errors.Is(err, workqueue.ErrNotFound) {
-			t.Errorf("key %q: %v; want ErrNotFound", key, err)
-		}
+		_, err := inspect.New(b.Store).Items(t.Context(), run, key)
+		testenv.Is(t, err, workqueue.ErrNotFound, "key %q", key)
 	}
 }
 
@@ -128,12 +126,10 @@ func TestGroupsByAFieldOfThePayload(t *testing.T) {
 		t.Errorf("the map is %v, %v", plane, err)
 	}
 	b.Record(storetest.Whole(out[1]))
-	if again, err := store.GroupsBy(t.Context(), run, "branch"); err != nil || again.Groups[0].Done != 140 {
-		t.Errorf("after another answer: %+v, %v", again.Groups[0], err)
-	}
-	if none, err := store.GroupPlane(t.Context(), run, "branch", 1, 128); err != nil || len(none.Bytes) != 0 {
-		t.Errorf("behind the end there are %d items, %v", len(none.Bytes), err)
-	}
+	testenv.Same(t, testenv.Must(store.GroupsBy(t.Context(), run, "branch"))(t).Groups[0].Done, 140,
+		"done after another answer")
+	testenv.Same(t, len(testenv.Must(store.GroupPlane(t.Context(), run, "branch", 1, 128))(t).Bytes), 0,
+		"items behind the end")
 }
 
 func text(value *string) string {
@@ -168,9 +164,8 @@ func TestGroupsAreBounded(t *testing.T) {
 	if !slices.IsSorted(values) {
 		t.Errorf("groups of one size are in the order %v", values)
 	}
-	if _, err := store.GroupsBy(t.Context(), workqueue.NewRunID(), "id"); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("a run that there is not: %v", err)
-	}
+	_, err = store.GroupsBy(t.Context(), workqueue.NewRunID(), "id")
+	testenv.Is(t, err, workqueue.ErrNotFound, "a run that there is not")
 }
 
 // Groups by a field are kept in memory, and follow corrections.
@@ -191,7 +186,5 @@ func TestGroupsFollowCorrections(t *testing.T) {
 		t.Fatalf("groups %s", got)
 	}
 	b.Correct(run, `{"branch":"south"}`, "C1", "C2")
-	if got := fmt.Sprint(look()); got != "[=north8 =south2]" {
-		t.Errorf("groups %s after a correction", got)
-	}
+	testenv.Same(t, fmt.Sprint(look()), "[=north8 =south2]", "groups after a correction")
 }

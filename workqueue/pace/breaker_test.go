@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -98,9 +99,7 @@ func TestProbePause(t *testing.T) {
 	t.Parallel()
 	for failed, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second,
 		5: 16 * time.Second, 6: 30 * time.Second, 1000: 30 * time.Second} {
-		if got := ProbePause(failed); got != want {
-			t.Errorf("after %d failed probes: %s; want %s", failed, got, want)
-		}
+		testenv.Same(t, ProbePause(failed), want, "after %d failed probes", failed)
 	}
 }
 
@@ -120,8 +119,6 @@ func TestSpared(t *testing.T) {
 		"while there is other work":      {Blame{Lone: 1, others: true}, workqueue.CauseProbe, 100, true},
 		"not a probe":                    {Blame{Lone: 1}, workqueue.CauseFailure, PatientProbes, true},
 	} {
-		if got := tc.blame.spared(tc.origin, tc.probes); got != tc.want {
-			t.Errorf("%s: spared %v; want %v", name, got, tc.want)
-		}
+		testenv.Same(t, tc.blame.spared(tc.origin, tc.probes), tc.want, "%s: spared", name)
 	}
 }

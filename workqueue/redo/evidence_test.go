@@ -81,9 +81,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		if err != nil {
 			got = "none"
 		}
-		if got != c.want {
-			t.Errorf("%s: a re-run is of %s, %v; want %s", name, got, err, c.want)
-		}
+		testenv.Same(t, got, c.want, "%s: a re-run is, %v", name, err)
 		if !c.sel.Failed {
 			reset, err := store.Reset(t.Context(), redo.ResetRequest{Run: run, Select: c.sel, DryRun: true, Actor: "test"})
 			if reset.Items != rerun.Items || !slices.Equal(reset.Examples, rerun.Examples) {

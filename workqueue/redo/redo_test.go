@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -82,9 +81,7 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 			return
 		}
 		for _, w := range want {
-			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%s: %q does not say %q", what, err, w)
-			}
+			testenv.Says(t, err, w, "%s", what)
 		}
 	}
 	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, Actor: "test",
@@ -96,14 +93,10 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 	b.WantState(g.run, "completed", 1)
 	priority := 3
 	_, err = control.New(b.Store).SetRun(t.Context(), control.RunChange{Run: g.run, Priority: &priority, Actor: "test"})
-	if err != nil {
-		t.Errorf("a priority needs no step: %v", err)
-	}
+	testenv.Same(t, err, nil, "a priority needs no step")
 	_, err = control.New(b.Store).SetRun(t.Context(), control.RunChange{Run: g.run, Step: "statement", Actor: "test",
 		Settings: storetest.Chunking(2, 0)})
-	if err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, err)
 	b.Check()
 }
 
@@ -236,9 +229,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	}
 	testenv.NoError(t, step.Commit(t.Context()))
 	wg.Wait()
-	if want := size - 1; accepted.Items != want {
-		t.Errorf("%d items are accepted; want %d: those that were found, but for who failed otherwise", accepted.Items, want)
-	}
+	testenv.Same(t, accepted.Items, size-1, "items accepted: those that were found, but for who failed otherwise")
 	if n := b.Number(`SELECT count(*) FROM work_result p JOIN work_block k USING (run_id, step) WHERE run_id = $1
 		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
 		run); n != 0 {

@@ -94,9 +94,7 @@ func (g *gatherer) work() {
 func (g *gatherer) wantDone(want map[workqueue.Step]int) {
 	g.Helper()
 	for step, name := range storetest.StepNames() {
-		if n := len(g.did[workqueue.Step(step)]); n != want[workqueue.Step(step)] {
-			g.Errorf("step %s did %d items; want %d", name, n, want[workqueue.Step(step)])
-		}
+		testenv.Same(g, len(g.did[workqueue.Step(step)]), want[workqueue.Step(step)], "items that step %s did", name)
 	}
 }
 
@@ -148,21 +146,16 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 		t.Errorf("%+v (%v); want %s", found, err, mend)
 	}
 	byCode := func(r *redo.ResetRequest) { r.Select.Codes = []string{"bad_part"} }
-	if _, err := g.tryReset(storetest.Accounts, byCode); err == nil || !strings.Contains(err.Error(), "--failed-at STEP") {
-		t.Errorf("no item failed with it at accounts: %v", err)
-	}
+	_, err := g.tryReset(storetest.Accounts, byCode)
+	testenv.Says(t, err, "--failed-at STEP", "no item failed with it at accounts")
 	for _, wrong := range []redo.Selection{{Step: "accounts", At: "statement", Keys: []string{"C1"}},
 		{At: "statement", Codes: []string{"bad_part"}}, {Step: "accounts", At: "nowhere", Codes: []string{"bad_part"}}} {
 		_, err := redo.New(g.Store).Reset(t.Context(), redo.ResetRequest{Run: g.run, Select: wrong})
-		if err == nil || !strings.Contains(err.Error(), "failed_at") {
-			t.Errorf("%+v: %v", wrong, err)
-		}
+		testenv.Says(t, err, "failed_at", "%+v", wrong)
 	}
 	_, err := redo.New(g.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, DryRun: true, Select: redo.Selection{
 		Step: "accounts", At: "statement", Codes: []string{"bad_part"}}})
-	if err != nil {
-		t.Errorf("a re-run of the part: %v", err)
-	}
+	testenv.Same(t, err, nil, "a re-run of the part")
 	g.fresh()
 	g.say[storetest.Accounts] = "mended"
 	g.fail(storetest.Statement, 5)

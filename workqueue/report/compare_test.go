@@ -96,9 +96,7 @@ func TestCompare(t *testing.T) {
 		"twin changed done done",
 		"twin only_here - done",
 	}
-	if !slices.Equal(all, want) {
-		t.Errorf("got\n%q; want\n%q", all, want)
-	}
+	testenv.SameList(t, all, want, "the differences")
 	if counts[report.ChangeNone] != 3 || counts[report.ChangeOnlyHere] != 2 || len(counts) != 9 {
 		t.Errorf("the counts are %v", counts)
 	}
@@ -314,9 +312,7 @@ func TestHistory(t *testing.T) {
 		"note note bob the bank\ufffd called",
 		"service bills@1.2.0 " + storetest.Endpoint + " ",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%q, want\n%q", got, want)
-	}
+	testenv.SameList(t, got, want, "the differences")
 	if entries, err := report.New(b.Store).History(t.Context(), before); err != nil || len(entries) < 1 {
 		t.Errorf("of another: %v, %v", entries, err)
 	}
@@ -327,8 +323,6 @@ func TestHistory(t *testing.T) {
 			return err
 		}(),
 	} {
-		if !errors.Is(err, workqueue.ErrNotFound) {
-			t.Errorf("of no run: %v; want ErrNotFound", err)
-		}
+		testenv.Is(t, err, workqueue.ErrNotFound, "of no run")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -75,9 +76,7 @@ func TestPhasesAddUp(t *testing.T) {
 		h.acts[0].first, h.acts[0].last = c.first, c.last
 		got := h.report(0, instant(c.now))
 		p := phases{got.WaitingSeconds, got.WorkingSeconds, got.PausedSeconds, got.ClosingSeconds}
-		if p != c.want {
-			t.Errorf("%s: %+v; want %+v", name, p, c.want)
-		}
+		testenv.Same(t, p, c.want, "%s", name)
 		if sum := p.waiting + p.working + p.paused + p.closing; math.Abs(sum-got.Seconds) > 1e-9 {
 			t.Errorf("%s: the phases are %v s of %v s", name, sum, got.Seconds)
 		}

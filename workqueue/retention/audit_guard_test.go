@@ -2,7 +2,6 @@ package retention_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -70,9 +69,8 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 			if deleted != c.gone || left != 20-c.gone || noted != c.gone {
 				t.Errorf("%d deleted, %d left, %d noted; want %d deleted", deleted, left, noted, c.gone)
 			}
-			if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'new'`); n != 1 {
-				t.Error("what is younger than an hour is gone")
-			}
+			testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'new'`), 1,
+				"what is younger than an hour is gone")
 		})
 	}
 }
@@ -92,10 +90,9 @@ func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
 			if due.Before == nil || due.Count == 0 {
 				t.Fatalf("%s: nothing is due: %+v", limits, due)
 			}
-			n, err := retention.New(b.Store).DeleteOld(t.Context(), b.Lead(), retention.RetainAudit, *due.Before, 1000)
-			if err != nil || n != due.Count {
-				t.Errorf("%s: %d deleted, %v; %d were due", limits, n, err, due.Count)
-			}
+			n := testenv.Must(retention.New(b.Store).DeleteOld(t.Context(), b.Lead(), retention.RetainAudit, *due.Before,
+				1000))(t)
+			testenv.Same(t, n, due.Count, "%s: deleted", limits)
 		}
 	}
 }
@@ -108,9 +105,7 @@ func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	b.Exec(`UPDATE audit_expiry SET min_age = '365 days'`)
 	hour := time.Hour
 	_, err := retention.New(b.Store).SetRetention(t.Context(), retention.RetainAudit, retention.Limits{Age: &hour}, "ann")
-	if err == nil || !strings.Contains(err.Error(), "at least 365d") {
-		t.Errorf("an administrator shortens what the owner wants kept: %v", err)
-	}
+	testenv.Says(t, err, "at least 365d", "an administrator shortens what the owner wants kept")
 	serving := testenv.Connect(t, testenv.Serving(t, b.Pool.Config().ConnString()))
 	for _, sql := range []string{
 		`UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,

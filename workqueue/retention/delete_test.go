@@ -90,13 +90,10 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 				t.Errorf("%v; want %q", err, says)
 			}
 		}
-		if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Errorf("%q: there was %v and is %v", says, before, after)
-		}
+		testenv.Same(t, fmt.Sprint(b.inTables(run)), fmt.Sprint(before), "%q: rows of the run", says)
 	}
-	if _, err := b.deleteByHand(workqueue.NewRunID(), false); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("a run that never was: %v", err)
-	}
+	_, err := b.deleteByHand(workqueue.NewRunID(), false)
+	testenv.Is(t, err, workqueue.ErrNotFound, "a run that never")
 }
 
 // A load of more than a batch goes where no one is, and the others together.
@@ -160,9 +157,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 	empty(retention.Emptying{}, "a run that no one deletes")
 	goes(run, 1_000_000)
 	empty(retention.Emptying{}, "beside a run that is kept")
-	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(others) {
-		t.Errorf("of the other run there was %v and is %v", others, after)
-	}
+	testenv.Same(t, fmt.Sprint(b.inTables(other)), fmt.Sprint(others), "rows of the other run")
 	goes(other, 30)
 	b.Exec(`UPDATE deleted_run SET items = 30 WHERE run_id = $1`, run)
 	empty(retention.Emptying{}, "a small run")
@@ -186,9 +181,8 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		b.Check()
 		for over := false; !over; {
 			var err error
-			if _, over, err = retention.New(b.Store).DeletePiece(t.Context(), lease, gone, 7); err != nil {
-				t.Fatal(err)
-			}
+			_, over, err = retention.New(b.Store).DeletePiece(t.Context(), lease, gone, 7)
+			testenv.NoError(t, err)
 		}
 		left := b.inTables(gone)
 		delete(left, "audit_log")
@@ -197,9 +191,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 			t.Errorf("there is left: %v", left)
 		}
 	}
-	if n := b.inTables(running)["work_queue"]; n != 9 {
-		t.Errorf("the run in progress has %d items", n)
-	}
+	testenv.Same(t, b.inTables(running)["work_queue"], 9, "items of the run in progress")
 	b.Check()
 }
 

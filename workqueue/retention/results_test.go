@@ -2,7 +2,6 @@ package retention_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -106,9 +105,7 @@ func TestOpenResultsAreBoundedAndSwept(t *testing.T) {
 		got = append(got, b.TakePieces(p)[0].Standing)
 	}
 	want := slices.Repeat([]export.Standing{export.Kept}, export.MaxOpen/each)
-	if !slices.Equal(got, append(want, export.TooMuch, export.TooMuch)) {
-		t.Errorf("standings %v; want %d kept and two that are too much", got, len(want))
-	}
+	testenv.SameList(t, got, append(want, export.TooMuch, export.TooMuch), "standings")
 	lease := b.Lead()
 	if n, err := export.New(b.Store).Sweep(t.Context(), lease); n != 0 || err != nil {
 		t.Errorf("swept %d results of a slice that is live, %v", n, err)
@@ -161,14 +158,12 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 		t.Fatal("it was not deleted")
 	}
 	for gone := false; !gone; {
-		if _, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 100); err != nil {
-			t.Fatal(err)
-		}
+		_, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 100)
+		testenv.NoError(t, err)
 	}
 	testenv.Same(t, b.largeRows(), 0, "rows are left")
-	if _, err := export.New(b.Store).OpenResult(t.Context(), taken[3].ID); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("what was deleted is opened: %v", err)
-	}
+	_, err = export.New(b.Store).OpenResult(t.Context(), taken[3].ID)
+	testenv.Is(t, err, workqueue.ErrNotFound, "what was deleted is opened")
 }
 
 func (b *bench) largeRows() (n int) {

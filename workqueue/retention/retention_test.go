@@ -37,9 +37,7 @@ func (b *bench) wantGone(run workqueue.RunID, by string, other workqueue.RunID, 
 	if len(left) > 0 {
 		b.Errorf("there is left: %v", left)
 	}
-	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {
-		b.Errorf("of the other run there was %v and is %v", before, after)
-	}
+	testenv.Same(b, fmt.Sprint(b.inTables(other)), fmt.Sprint(before), "rows of the other run")
 	if last := b.Actions(run); last[len(last)-1] != "delete by "+by {
 		b.Errorf("actions: %v", last)
 	}
@@ -119,14 +117,11 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 				workqueue.ErrNotLeader) {
 				t.Errorf("the old leader: %v", err)
 			}
-			if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(now) {
-				t.Errorf("the old leader deleted: %v, then %v", now, after)
-			}
+			testenv.Same(t, fmt.Sprint(b.inTables(run)), fmt.Sprint(now), "rows after the old leader's attempt")
 			b.Check()
 		}
-		if _, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 7); err != nil {
-			t.Fatal(err)
-		}
+		_, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 7)
+		testenv.NoError(t, err)
 	}
 	if pieces < 12 {
 		t.Errorf("it went in %d pieces", pieces)
@@ -210,16 +205,12 @@ func TestRetentionLimits(t *testing.T) {
 	testenv.Same(t, due(retention.Limits{Bytes: &bytes}), 2, "runs are past the size")
 	before := testenv.Must(retention.New(b.Store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
 		Limits: retention.Limits{Count: &few}}))(t)
-	if found, err := retention.New(b.Store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil ||
-		!slices.Equal(found, runs[1:3]) {
-		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
-	}
+	testenv.SameList(t, testenv.Must(retention.New(b.Store).RunsPastLimits(ctx, *before, 10, runs[:1]))(t), runs[1:3],
+		"runs past their limits")
 	// The run that carries another one on goes first; what is past the limits with it is due, and no more than that.
 	b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[0], runs[1])
-	if found, err := retention.New(b.Store).RunsPastLimits(ctx, *before, 10, nil); err != nil ||
-		!slices.Equal(found, runs[1:3]) {
-		t.Errorf("%v, %v; want those that no run carries on: %v", found, err, runs[1:3])
-	}
+	testenv.SameList(t, testenv.Must(retention.New(b.Store).RunsPastLimits(ctx, *before, 10, nil))(t), runs[1:3],
+		"runs that no run carries on")
 	if n := due(retention.Limits{Age: &age}); n != 2 || b.deleteRun(lease, runs[0]) {
 		t.Errorf("%d runs are due; want both of a pair, the later one first", n)
 	}
@@ -230,10 +221,8 @@ func TestRetentionLimits(t *testing.T) {
 			t.Errorf("%v was taken", wrong)
 		}
 	}
-	if _, err := retention.New(b.Store).SetRetention(ctx, "cats", retention.Limits{}, "ann"); err == nil ||
-		!strings.Contains(err.Error(), "quarantine") {
-		t.Errorf("a kind that there is none of: %v", err)
-	}
+	_, err := retention.New(b.Store).SetRetention(ctx, "cats", retention.Limits{}, "ann")
+	testenv.Says(t, err, "quarantine", "a kind that there is none")
 }
 
 // The run that could not be measured is guessed, and no other, by its own items and steps alone; sizes of deleted runs
@@ -275,10 +264,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Fatal("it was not deleted")
 	}
 	b.Exec(`CREATE TRIGGER refuse BEFORE DELETE ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	if took, err := retention.New(b.Store).MeasureRuns(ctx, lease, 9); err != nil ||
-		!slices.Equal(took, []workqueue.RunID{first}) {
-		t.Errorf("%v were measured, %v; want %s", took, err, first)
-	}
+	testenv.SameList(t, testenv.Must(retention.New(b.Store).MeasureRuns(ctx, lease, 9))(t), []workqueue.RunID{first},
+		"runs measured")
 	b.Exec(`DROP TRIGGER refuse ON retention_size`)
 	err = retention.New(b.Store).DropSizes(ctx, lease)
 	if err != nil || b.Number(sizes, deleted) != 0 || b.Number(sizes, first) != 1 {
@@ -318,17 +305,11 @@ func TestOldThingsAreDeleted(t *testing.T) {
 	}
 	paused := b.Actions(under)
 	for kind, n := range want {
-		got, err := retention.New(b.Store).DeleteOld(ctx, lease, kind, before, 1000)
-		if err != nil || got != n {
-			t.Errorf("%s: %d were deleted, %v; want %d", kind, got, err, n)
-		}
+		got := testenv.Must(retention.New(b.Store).DeleteOld(ctx, lease, kind, before, 1000))(t)
+		testenv.Same(t, got, n, "%s: were deleted", kind)
 	}
-	if now := b.Actions(under); !slices.Equal(now, paused) {
-		t.Errorf("of a run in progress %v is known; want %v", now, paused)
-	}
-	if left := b.Actions(ended); !slices.Equal(left, []string{"rerun by ann"}) {
-		t.Errorf("of the finished run %v is known; want its re-run", left)
-	}
+	testenv.SameList(t, b.Actions(under), paused, "what is known of a run in progress")
+	testenv.SameList(t, b.Actions(ended), []string{"rerun by ann"}, "what is known of the finished run")
 	b.Check()
 	testenv.NoError(t, retention.New(b.Store).NoteDeleted(ctx, lease, retention.RetainAudit, 7))
 	all, err := retention.New(b.Store).Retention(ctx)
@@ -360,9 +341,7 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 		"note":     func() error { return retention.New(b.Store).NoteDeleted(ctx, old, retention.RetainRuns, 1) },
 		"requests": func() error { _, err := session.New(b.Store).SweepRequests(ctx, old); return err },
 	} {
-		if err := work(); !errors.Is(err, workqueue.ErrNotLeader) {
-			t.Errorf("%s: %v; want ErrNotLeader", name, err)
-		}
+		testenv.Is(t, work(), workqueue.ErrNotLeader, "%s", name)
 	}
 	if left := b.inTables(run); left["batchrun"] != 1 || left["quarantine"] != 1 {
 		t.Errorf("there is left %v", left)
@@ -416,9 +395,7 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 		},
 	} {
 		asked := seen.asked.Load()
-		if err := read(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testenv.Same(t, read(), nil, "%s", name)
 		if seen.asked.Load() == asked {
 			t.Errorf("%s: nothing was asked", name)
 		}

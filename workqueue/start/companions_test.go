@@ -109,9 +109,7 @@ func TestSmallLoadsShareATransaction(t *testing.T) {
 	}
 	g.commit()
 	for i, end := range g.ends {
-		if err := <-end; err != nil {
-			t.Errorf("load %d: %v", i, err)
-		}
+		testenv.Same(t, <-end, nil, "load %d", i)
 	}
 	g.wantRuns(3, 1)
 }
@@ -123,9 +121,7 @@ func TestARefusedLoadLeavesOthersAlone(t *testing.T) {
 	g.begin(t.Context(), 1, "a", "b", "a")
 	g.begin(t.Context(), 2, "a", "b")
 	g.commit()
-	if err := errors.Join(<-g.ends[0], <-g.ends[2]); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, errors.Join(<-g.ends[0], <-g.ends[2]))
 	if _, duplicate := errors.AsType[*workqueue.DuplicateKeyError](<-g.ends[1]); !duplicate {
 		t.Error("the load with a key twice was not refused for it")
 	}
@@ -139,12 +135,8 @@ func TestAWaitingLoadIsGivenUp(t *testing.T) {
 	g.begin(ctx, 0, "a")
 	g.begin(t.Context(), 1, "a")
 	give()
-	if err := <-g.ends[0]; !errors.Is(err, context.Canceled) {
-		t.Errorf("a load that was given up ended with %v", err)
-	}
+	testenv.Is(t, <-g.ends[0], context.Canceled, "a load that was given up ended with")
 	g.commit()
-	if err := <-g.ends[1]; err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, <-g.ends[1])
 	g.wantRuns(1, 1)
 }

@@ -107,10 +107,8 @@ func TestColumnsOfTheMoment(t *testing.T) {
 	} {
 		b.exec(t, "DROP VIEW IF EXISTS shown; CREATE VIEW shown AS SELECT "+c.columns+" FROM account; "+
 			"GRANT SELECT ON shown TO PUBLIC")
-		got, err := get(t, b.client, settings("SELECT * FROM shown WHERE id = ANY($1)"), "5")
-		if err != nil || got["5"] != c.want {
-			t.Errorf("of %s: %v, %v; want %s", c.columns, got, err, c.want)
-		}
+		got := testenv.Must(get(t, b.client, settings("SELECT * FROM shown WHERE id = ANY($1)"), "5"))(t)
+		testenv.Same(t, got["5"], c.want, "of %s: %v", c.columns, got)
 	}
 }
 
@@ -176,10 +174,8 @@ func TestChunkErrors(t *testing.T) {
 		}
 	}
 	// The source is of use after each of them.
-	got, err := get(t, b.client, settings(simple), "1")
-	if err != nil || got["1"] != "{}" {
-		t.Errorf("got %v, %v", got, err)
-	}
+	got := testenv.Must(get(t, b.client, settings(simple), "1"))(t)
+	testenv.Same(t, got["1"], "{}", "got %v", got)
 }
 
 const simple = "SELECT id FROM account WHERE id = ANY($1)"
@@ -225,9 +221,7 @@ func TestSources(t *testing.T) {
 	}
 	pooled := client(t, super, "    allow_superuser: true", "    transaction_pooler: true")
 	readOnly := settings("SELECT k, current_setting('transaction_read_only') AS x FROM unnest($1::text[]) k")
-	if got, err := get(t, pooled, readOnly, "1"); err != nil || got["1"] != `{"x":"on"}` {
-		t.Errorf("through a pooler: %v, %v", got, err)
-	}
+	testenv.Same(t, testenv.Must(get(t, pooled, readOnly, "1"))(t)["1"], `{"x":"on"}`, "through a pooler")
 	u := testenv.Must(url.Parse(super))(t)
 	u.Host, u.User = "127.0.0.1:1", url.UserPassword("me", password)
 	if got, err := get(t, client(t, u.String()), q, "1"); len(got) != 0 || codeOf(err) != "unreachable!" {

@@ -55,9 +55,7 @@ func setup(t *testing.T, more ...string) *bundle {
 		GRANT CREATE ON SCHEMA public TO %[1]s`, role, password))
 	t.Cleanup(func() {
 		_, err := b.admin.Exec(context.Background(), fmt.Sprintf("DROP OWNED BY %[1]s; DROP ROLE %[1]s", role))
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, err)
 	})
 	u := testenv.Must(url.Parse(b.dsn))(t)
 	u.User = url.UserPassword(role, password)

@@ -160,9 +160,7 @@ func TestNoRoleUsesUpTheServer(t *testing.T) {
 			}
 			select {
 			case err := <-refused:
-				if !strings.Contains(err.Error(), "maximum subscriptions") {
-					t.Error(err)
-				}
+				testenv.Says(t, err, "maximum subscriptions", "a subscription too many")
 			case <-time.After(patience):
 				t.Error("a connection has more subscriptions than it may have")
 			}
@@ -191,9 +189,7 @@ func begin(t *testing.T, nc *nats.Conn, log *zap.Logger, names ...string) *endpo
 	go func() { ended <- service.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, <-ended)
 	})
 	return service
 }
@@ -248,9 +244,7 @@ func refuses(t *testing.T, nc *nats.Conn, subject string) {
 	testenv.NoError(t, nc.Publish(subject, nil))
 	select {
 	case err := <-refused:
-		if !strings.Contains(err.Error(), subject) {
-			t.Error(err)
-		}
+		testenv.Says(t, err, subject, "the error")
 	case <-time.After(patience):
 		t.Errorf("NATS takes %s", subject)
 	}
@@ -272,9 +266,7 @@ func asked(t *testing.T, node, nc *nats.Conn, subject string) {
 	}
 	testenv.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
-	if msg, err := nc.Request(subject, nil, patience); err != nil || string(msg.Data) != "done" {
-		t.Errorf("%s: %v", subject, err)
-	}
+	testenv.Same(t, string(testenv.Must(nc.Request(subject, nil, patience))(t).Data), "done", "%s", subject)
 }
 
 // hears checks that what nodes publish comes to a user.
@@ -290,9 +282,7 @@ func hears(t *testing.T, node, nc *nats.Conn, pattern, subject string) {
 	if err == nil {
 		_, err = sub.NextMsg(patience)
 	}
-	if err != nil {
-		t.Errorf("%s: %v", subject, err)
-	}
+	testenv.Same(t, err, nil, "%s", subject)
 }
 
 // Files are their owner's alone, and who has a key keeps it when a service is added.
@@ -308,12 +298,8 @@ func TestKeysStay(t *testing.T) {
 			before := identity(t, first[1])
 			server := testenv.NATSByConfig(t, read(t, first[0]))
 			second := testenv.Must(write(system(t, "accounts=accounts", "more=more"), dir))(t)
-			if len(second) != len(first)+1 {
-				t.Errorf("first %v, then %v", first, second)
-			}
-			if after := identity(t, second[1]); after != before {
-				t.Error("the key of the first user is another one")
-			}
+			testenv.Same(t, len(second), len(first)+1, "first %v, then", first)
+			testenv.Same(t, identity(t, second[1]), before, "the key of the first user is another one")
 			server.Reload(t, read(t, second[0]))
 			for _, file := range second[1:] {
 				testenv.Dial(t, server.URL(), credentials(t, file))
@@ -324,9 +310,7 @@ func TestKeysStay(t *testing.T) {
 				}
 				return err
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			testenv.NoError(t, err)
 		})
 	}
 }

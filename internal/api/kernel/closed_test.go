@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // PROOF: who may do what, 2.
@@ -61,9 +62,7 @@ func TestAnOperationIsOneRegister(t *testing.T) {
 	if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), "made") {
 		t.Errorf("it is answered %d %s", answer.Code, answer.Body)
 	}
-	if route := mux.routes["POST "+Prefix+"/fakes"]; route.Role != access.Operator {
-		t.Errorf("it is open to %q; want operators", route.Role)
-	}
+	testenv.Same(t, mux.routes["POST "+Prefix+"/fakes"].Role, access.Operator, "it is open to")
 	if op := v1.OpenAPI().Paths["/fakes"].Post; op.Summary != "Make a fake" || op.Description != "It is none." {
 		t.Errorf("it is described as %+v", op)
 	}

@@ -8,6 +8,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // What is said of an answer after it has begun, as huma does when the caller has gone, is no mistake for the log.
@@ -20,16 +22,11 @@ func TestAnAnswerBeginsOnce(t *testing.T) {
 		answer.WriteHeader(http.StatusEarlyHints)
 		answer.WriteHeader(http.StatusAccepted)
 		answer.WriteHeader(http.StatusTeapot)
-		if answer.status != http.StatusAccepted {
-			t.Errorf("it is noted as %d", answer.status)
-		}
+		testenv.Same(t, answer.status, http.StatusAccepted, "it is noted as")
 	}))
 	server.Config.ErrorLog = zap.NewStdLog(zap.New(core))
 	server.Start()
-	got, err := server.Client().Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := testenv.Must(server.Client().Get(server.URL))(t)
 	_ = got.Body.Close() // nothing is in it
 	server.Close()
 	if got.StatusCode != http.StatusAccepted || logged.Len() > 0 {

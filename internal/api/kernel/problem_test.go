@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -57,9 +58,7 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 			if again := answer.Header().Get("Retry-After"); answer.Code != tc.status || (again != "") != tc.again {
 				t.Errorf("%d %s, Retry-After %q", answer.Code, answer.Body, again)
 			}
-			if kind := answer.Header().Get("Content-Type"); kind != ProblemType {
-				t.Errorf("the answer is %s", kind)
-			}
+			testenv.Same(t, answer.Header().Get("Content-Type"), ProblemType, "the answer")
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,9 +169,7 @@ func TestItemsAreReadAsIsSaid(t *testing.T) {
 			t.Parallel()
 			b := apitest.Setup(t)
 			start(b)
-			if got := b.Payloads(); !slices.Equal(got, want) {
-				t.Errorf("got %q", got)
-			}
+			testenv.SameList(t, b.Payloads(), want, "the items")
 		})
 	}
 }
@@ -261,9 +258,7 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 	b.Says(409, "/runs/it/rerun", `{"codes":["invalid"]}`, "2 items are invalid")
 	_, failed := b.Ask("GET", "/api/v1/runs/it/errors", nil)
 	for _, part := range []string{`"code":"invalid"`, "does not match pattern"} {
-		if !strings.Contains(string(failed), part) {
-			t.Errorf("%s; want %s", failed, part)
-		}
+		testenv.Has(t, string(failed), part, "what failed")
 	}
 	_, item := b.Ask("GET", "/api/v1/runs/it/items/C-3", nil)
 	if !strings.Contains(string(item), `"state":"failed"`) || !strings.Contains(string(item), `"invalid"`) {

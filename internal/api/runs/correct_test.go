@@ -172,9 +172,7 @@ func TestAcceptFailures(t *testing.T) {
 			t.Errorf("%s does not say %s: %s", path, want, text)
 		}
 	}
-	if text := string(apitest.Looked(b)); !strings.Contains(text, "1 item failed") {
-		t.Errorf("/health tells %s", text)
-	}
+	testenv.Has(t, string(apitest.Looked(b)), "1 item failed", "/health tells")
 	b.Says(200, "/runs/e/accept", `{"failed":true,"reason":"both"}`, `"items":1`, `"steps":[{"step":"echo","items":1}]`,
 		`"failed":2`, `"accepted":2`)
 	b.Says(409, "/runs/e/accept", `{"failed":true,"reason":"both"}`, "accepted already")

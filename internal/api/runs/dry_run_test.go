@@ -142,9 +142,7 @@ func TestDryRunOfAPlan(t *testing.T) {
 	}
 	started := b.Start("idempotency_key=k2")
 	_, detail, text := b.Asked("/runs?dry_run=true&endpoint=echo&idempotency_key=k2", apitest.Three)
-	if !strings.Contains(string(text), `"existing":"`+started.Run.String()) {
-		t.Errorf("of what was started before: %s %s", detail, text)
-	}
+	testenv.Has(t, string(text), `"existing":"`+started.Run.String(), "of what was started before: %s", detail)
 	code, _, text = b.Asked("/runs?dry_run=true&endpoint=echo&idempotency_key=schedule/nightly/2026-11-22", apitest.Three)
 	if code/100 != 4 || !strings.Contains(string(text), "are those of schedules") {
 		t.Errorf("with the key of a schedule's run: %d %s", code, text)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -79,9 +80,7 @@ func TestErrorsAreCountedAnew(t *testing.T) {
 		t.Helper()
 		_, text := b.Get("/runs/e/errors")
 		for _, w := range want {
-			if !strings.Contains(text, w) {
-				t.Errorf("%s lacks %s", text, w)
-			}
+			testenv.Has(t, text, w, "the answer")
 		}
 	}
 	for range 2 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
@@ -27,8 +28,6 @@ func TestExplainAServiceThatIsLeftAlone(t *testing.T) {
 			(g.Reason == health.ReasonThrottled && g.When.Equal(until)) != alone {
 			t.Errorf("alone %v: %+v", alone, g)
 		}
-		if groups[1].Why+groups[2].Why != "" {
-			t.Errorf("alone %v: %+v", alone, groups)
-		}
+		testenv.Same(t, groups[1].Why+groups[2].Why, "", "alone %v: %+v", alone, groups)
 	}
 }

@@ -25,9 +25,8 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	e.WantOwner(run, "sent", health.NoListeners, health.OwnerOperator, "no service listens",
 		"start a service for endpoint count")
 	e.WantOwner(run, "ready", health.NoListeners, health.OwnerOperator, "4 of 4 are in flight")
-	if advice := e.Until(run, "ready", health.NoListeners).Advice; len(advice) != 1 {
-		t.Errorf("no service listens, and more than to start a service is advised: %+v", advice)
-	}
+	testenv.Same(t, len(e.Until(run, "ready", health.NoListeners).Advice), 1,
+		"no service listens, and more than to start a service is advised")
 	apitest.Eventually(t, "an item is explained", func() bool { // NATS may not say in time who listens
 		one := e.Explain(run, "C99")
 		return one.Missing == 1 && strings.Contains(one.Summary, "no service listens")

@@ -35,13 +35,9 @@ func TestFourEyesAtAGate(t *testing.T) {
 		t.Helper()
 		code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
 			"Authorization", who, kernel.ActorHeader, "bob")
-		if code != want {
-			t.Errorf("%s %s: %d %s; want %d", method, path, code, text, want)
-		}
+		testenv.Same(t, code, want, "%s %s: %s", method, path, text)
 		for _, part := range parts {
-			if !strings.Contains(string(text), part) {
-				t.Errorf("%s %s does not say %s: %s", method, path, part, text)
-			}
+			testenv.Has(t, string(text), part, "%s %s", method, path)
 		}
 		return text
 	}
@@ -101,9 +97,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		b.AnswerStep(run, 1, "", func(workqueue.Ordinal) []byte { return []byte("2") })
 	}
 	text := ask(200, bob, http.MethodGet, "/runs/second/gate", "", `"name":"first"`)
-	if !strings.Contains(string(text), `"approved_by":"carl"`) {
-		t.Errorf("%s", text)
-	}
+	testenv.Has(t, string(text), `"approved_by":"carl"`, "the gate")
 	ask(200, bob, http.MethodGet, "/runs/second/report?against=first&before=send&digests=false", "",
 		`{"change":"changed","items":1`, `{"change":"unchanged","items":2`)
 	ask(422, bob, http.MethodGet, "/runs/second/report?against=first&before=compose&digests=false", "", "before: ")

@@ -217,9 +217,7 @@ func TestWhatIsTypedIntoAWorkbook(t *testing.T) {
 				return changedBook(t, file, map[string]any{c.column: c.value})
 			})
 			if c.wrong != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wrong) {
-					t.Errorf("%v, %q; want %s", err, got, c.wrong)
-				}
+				testenv.Says(t, err, c.wrong, "%q", got)
 				return
 			}
 			if err != nil || string(objectOf([]byte(got[0]))[c.column]) != c.want || got[1] != givenSecond {

@@ -116,9 +116,7 @@ func TestStartFromAStream(t *testing.T) {
 	}
 	got := strings.Join(b.Payloads(), "\n")
 	for _, want := range []string{`0 {"id":0}`, `h1 {"v":[1,2]}`} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no item %s in:\n%s", want, got)
-		}
+		testenv.Has(t, got, want, "the items")
 	}
 	b.Want("/runs?endpoint=echo&stream=NOWHERE", "", 422, "there is no such stream; there are")
 }

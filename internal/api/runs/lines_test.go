@@ -116,9 +116,7 @@ func TestExportToParquet(t *testing.T) {
 	for _, field := range opened.Schema().Fields() {
 		names = append(names, field.Name())
 	}
-	if !slices.Equal(names, table.names()) {
-		t.Errorf("the file has the columns %q; want %q", names, table.names())
-	}
+	testenv.SameList(t, names, table.names(), "the file has the columns")
 }
 
 // To add a column of exports takes a row: it is in each format, and can be chosen.
@@ -150,9 +148,7 @@ func TestAColumnIsOneRow(t *testing.T) {
 	if names := (&exportTable{columns: flatColumns(nil, nil)}).names(); !slices.Contains(names, "tranche.moon") {
 		t.Errorf("a flat table has the columns %q", names)
 	}
-	if _, err := tableOf(nil, exportShape{in: inTables, columns: []string{"moon"}}); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(tableOf(nil, exportShape{in: inTables, columns: []string{"moon"}}))(t)
 }
 
 // The page about exports names all columns.
@@ -163,9 +159,7 @@ func TestColumnsAreDocumented(t *testing.T) {
 		_, line, _ := strings.Cut(string(page), "`--format "+format+"`")
 		line, _, _ = strings.Cut(line, "\n")
 		for _, name := range (&exportTable{columns: columnsIn(in, false)}).names() {
-			if !strings.Contains(line, name) {
-				t.Errorf("docs/gather.md does not name column %s of --format %s", name, format)
-			}
+			testenv.Has(t, line, name, "docs/gather.md, on the columns of --format %s", format)
 		}
 	}
 }

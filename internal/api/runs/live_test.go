@@ -36,15 +36,11 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 	testenv.Same(t, s.Next("end"), "{}", "end")
 	s.Close()
 	back := b.Follow("/runs/last/events?planes=true", "Last-Event-ID", s.Last)
-	if again := back.Next("hello"); again != strings.TrimSuffix(hello, "}")+`,"resumed":true}` {
-		t.Errorf("back at %s; before it was %s", again, hello)
-	}
+	testenv.Same(t, back.Next("hello"), strings.TrimSuffix(hello, "}")+`,"resumed":true}`, "back at, after %s", hello)
 	stranger := b.Follow("/runs/last/events?planes=true", "Last-Event-ID", "elsewhere-7")
 	stranger.Next("resync")
 	runs := b.Follow("/events?topic=runs&topic=health")
-	if list := runs.Next("runs"); !strings.Contains(list, started.Run.String()) {
-		t.Errorf("runs %s", list)
-	}
+	testenv.Has(t, runs.Next("runs"), started.Run.String(), "runs")
 }
 
 // PROOF: who may do what, 7.

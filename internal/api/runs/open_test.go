@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestOpenAddAndSeal(t *testing.T) {
@@ -49,7 +50,5 @@ func TestOpeningIsRefused(t *testing.T) {
 	} {
 		b.Want("/runs/open", body, 422, want)
 	}
-	if n := b.Number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Errorf("%d runs were opened", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs were opened")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // The commands in docs/api.md do what the page says.
@@ -17,10 +18,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=pause-me")
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "api.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testenv.Must(os.ReadFile(filepath.Join("..", "..", "..", "docs", "api.md")))(t)
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 5 {
 		t.Fatalf("the page has only %d blocks of commands", len(blocks))
@@ -31,8 +29,6 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		run := exec.CommandContext(ctx, "sh", "-e", "-c", block[1])
 		run.Env = append(os.Environ(), "TRANCHE="+b.URL, "NO_PROXY=*")
 		out, err := run.CombinedOutput()
-		if err != nil {
-			t.Errorf("%v of\n%s%s\ninstall curl if it is missing", err, block[1], out)
-		}
+		testenv.Same(t, err, nil, "of\n%s%s\ninstall curl if it is missing", block[1], out)
 	}
 }

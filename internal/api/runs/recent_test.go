@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestWhatIsRecentIsMadeOnce(t *testing.T) {
@@ -31,9 +33,8 @@ func TestWhatIsRecentIsMadeOnce(t *testing.T) {
 	<-begun
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.get(gone, "a", time.Minute, slow); !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up got %v", err)
-	}
+	_, err := r.get(gone, "a", time.Minute, slow)
+	testenv.Is(t, err, context.Canceled, "who gave up")
 	for range 10 {
 		all.Go(func() {
 			if v, err := r.get(t.Context(), "a", time.Minute, slow); v != 7 || err != nil {
@@ -43,9 +44,7 @@ func TestWhatIsRecentIsMadeOnce(t *testing.T) {
 	}
 	close(go1)
 	all.Wait()
-	if n := builds.Load(); n != 2 {
-		t.Errorf("made %d times; want once that failed, and once", n)
-	}
+	testenv.Same(t, builds.Load(), 2, "times it was made")
 }
 
 func TestWhatPanickedIsMadeAgain(t *testing.T) {

@@ -38,9 +38,7 @@ func TestAudit(t *testing.T) {
 		"run=first": 2, "actor=ann": 2, "action=start": 2, "action=cancel&run=second": 1, "since=" + began: 4,
 		"since=2100-01-01T00:00:00Z": 0, "actor=nobody": 0,
 	} {
-		if got := apitest.Read[inspect.AuditPage](b, "/audit?"+query); len(got.Entries) != want {
-			t.Errorf("%s: %d entries; want %d", query, len(got.Entries), want)
-		}
+		testenv.Same(t, len(apitest.Read[inspect.AuditPage](b, "/audit?"+query).Entries), want, "%s: entries", query)
 	}
 	b.Refused(404, "run list", http.MethodGet, api.Prefix+"/audit?run=third", nil)
 	for _, query := range []string{"since=yesterday", "limit=0", "limit=501", "before=-1", "who=ann"} {
@@ -162,9 +160,7 @@ func TestRunsAreFound(t *testing.T) {
 		page, next = found(query)
 		pages = append(pages, page...)
 	}
-	if strings.Join(pages, "|") != strings.Join([]string{under, odd, year}, "|") {
-		t.Errorf("page by page: %q", pages)
-	}
+	testenv.Same(t, strings.Join(pages, "|"), strings.Join([]string{under, odd, year}, "|"), "page by page")
 	at := api.Prefix + "/runs?"
 	b.Refused(422, "NUL", http.MethodGet, at+"q=%00", nil)
 	b.Refused(422, "UTF-8", http.MethodGet, at+"q=%ff", nil)

@@ -186,9 +186,7 @@ func TestLargeResults(t *testing.T) {
 		t.Errorf("in CSV: %.200s", body)
 	}
 	_, body = b.Get("/runs/large/export?format=ndjson&flat=true")
-	if !strings.Contains(body, `"result.n":1,"result.t":"xx`) {
-		t.Errorf("flat: %.200s", body)
-	}
+	testenv.Has(t, body, `"result.n":1,"result.t":"xx`, "flat")
 	_, body = b.Get("/runs/large/export?format=parquet")
 	rows, err := parquet.Read[struct {
 		Result *string `parquet:"result,optional"`
@@ -243,12 +241,8 @@ func TestJSONOfAnySizeIsJSON(t *testing.T) {
 	for i, n := range []int{size, 1, size, 1} {
 		key := string(rune('a' + i))
 		want := `"key":"` + key + `","state":"done","step":"echo","result":` + object(n) + "}"
-		if !strings.Contains(lines, want) {
-			t.Errorf("NDJSON has no %.80s…", want)
-		}
-		if want := key + ",done,,,,1," + strings.Repeat("x", n) + ",\n"; !strings.Contains(flat, want) {
-			t.Errorf("flat CSV has no %.80s…", want)
-		}
+		testenv.Has(t, lines, want, "NDJSON")
+		testenv.Has(t, flat, key+",done,,,,1,"+strings.Repeat("x", n)+",\n", "flat CSV")
 		if rows[i].Result == nil || *rows[i].Result != object(n) || rows[i].Bytes != nil {
 			t.Errorf("Parquet has another result for %s: %d bytes", key, len(rows[i].Bytes))
 		}
@@ -258,9 +252,8 @@ func TestJSONOfAnySizeIsJSON(t *testing.T) {
 		}
 	}
 	for key, code := range map[string]string{"e": "duplicate_name", "f": "not_utf8", "g": "not_utf8"} {
-		if !strings.Contains(lines, `"key":"`+key+`","state":"failed","step":"echo","error":{"code":"`+code+`"`) {
-			t.Errorf("%s did not fail with %s", key, code)
-		}
+		testenv.Has(t, lines, `"key":"`+key+`","state":"failed","step":"echo","error":{"code":"`+code+`"`,
+			"%s did not fail with %s", key, code)
 	}
 	e.Says(200, "/runs/large/reset", `{"where_result":"$.n == 1","dry_run":true}`, `"items":4`)
 }

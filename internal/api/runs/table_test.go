@@ -81,9 +81,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	if err := mayFit(room, 1<<20, 20); !errors.As(err, &full) {
 		t.Errorf("one of which that is known before: %v", err)
 	}
-	if err := mayFit(room, 1<<10, 20); err != nil {
-		t.Errorf("one that fits: %v", err)
-	}
+	testenv.Same(t, mayFit(room, 1<<10, 20), nil, "one that fits")
 }
 
 // What is held of a table does not grow with its columns: empty cells take room, too.
@@ -100,10 +98,8 @@ func TestWideTablesHaveSmallerRowGroups(t *testing.T) {
 		testenv.NoError(t, e.line(item))
 	}
 	testenv.NoError(t, errors.Join(e.finish(), w.Flush()))
-	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
-	if err != nil || len(file.RowGroups()) != 2 {
-		t.Errorf("the file has %d row groups, %v; want 2", len(file.RowGroups()), err)
-	}
+	file := testenv.Must(parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len())))(t)
+	testenv.Same(t, len(file.RowGroups()), 2, "row groups of the file")
 }
 
 // A flat table has a column for each field, whatever it is called.
@@ -145,9 +141,8 @@ func TestFieldsThatComeLater(t *testing.T) {
 	out := newCSVExport(bufio.NewWriter(io.Discard), table, false)
 	testenv.Says(t, out.line(flatItems()[0]), "export again", "the error")
 	testenv.Says(t, table.choose([]string{"balance", "nope"}), `"nope"`, "the error")
-	if err := table.choose([]string{"balance", "tranche.key"}); err != nil || len(table.names()) != 2 {
-		t.Errorf("got %v, %v", table.names(), err)
-	}
+	testenv.NoError(t, table.choose([]string{"balance", "tranche.key"}))
+	testenv.Same(t, len(table.names()), 2, "columns")
 }
 
 // A workbook has texts and numbers, and no formula.
@@ -165,7 +160,5 @@ func TestExportToXLSX(t *testing.T) {
 		!strings.Contains(rows[4][1], "40000 characters") || rows[4][3] != "12345678901234567890" {
 		t.Errorf("%.200q, %v", rows, err)
 	}
-	if formula, err := book.GetCellFormula(xlsxSheet, "B2"); err != nil || formula != "" {
-		t.Errorf("there is a formula: %q, %v", formula, err)
-	}
+	testenv.Same(t, testenv.Must(book.GetCellFormula(xlsxSheet, "B2"))(t), "", "there is a formula")
 }

@@ -50,9 +50,7 @@ func TestPastTime(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", text, at, err, want)
 		}
 	}
-	if at, err := cli.PastTime("90m"); err != nil || time.Since(at).Round(time.Minute) != 90*time.Minute {
-		t.Errorf("90m: %v, %v", at, err)
-	}
+	testenv.Same(t, time.Since(testenv.Must(cli.PastTime("90m"))(t)).Round(time.Minute), 90*time.Minute, "90m")
 	for _, text := range []string{"", "now", "-5m", "31.1.2026", "0001-01-01T00:00:00Z"} {
 		if at, err := cli.PastTime(text); err == nil {
 			t.Errorf("%q is taken as %v", text, at)
@@ -70,9 +68,7 @@ func TestCollectorShowTellsOfAllSettings(t *testing.T) {
 	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, regardless of what the service says",
 		"GONE, regardless",
 		"those of the same payload's no go as one, with their payloads merged", `"{item}", with a row of source crm`} {
-		if !strings.Contains(head, want) {
-			t.Errorf("it does not tell of %q:\n%s", want, head)
-		}
+		testenv.Has(t, head, want, "the head")
 	}
 	if strings.Contains(head, "\x1b") || strings.Index(head, "branch=") > strings.Index(head, "year=") {
 		t.Errorf("it is shown as %q", head)
@@ -153,17 +149,13 @@ func TestHealthReadsWell(t *testing.T) {
 		"`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
 		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
 		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		testenv.Has(t, text, want, "the text")
 	}
 	if text := healthText(&client.Health{Status: "ok", At: now}, 80); !strings.HasPrefix(text, "ok: no action") {
 		t.Errorf("without conditions: %s", text)
 	}
 	text = nodesText(&client.Nodes{Nodes: []client.NodeView{{Session: "0198", State: "dead"}}}, 200)
-	if !strings.Contains(text, "no one leads") {
-		t.Errorf("without a leader: %s", text)
-	}
+	testenv.Has(t, text, "no one leads", "without a leader")
 }
 
 func TestTypesOfSteps(t *testing.T) {
@@ -295,30 +287,21 @@ func TestAckLines(t *testing.T) {
 	if err != nil || piece.count() != 8 || piece.set.Code != "REFUSED" {
 		t.Errorf("%+v, %v", piece, err)
 	}
-	if want := []string{batch + ":0:1", batch + ":0:01"}; !slices.Equal(piece.set.IDs, want) {
-		t.Errorf("ids %q; want %q", piece.set.IDs, want)
-	}
+	testenv.SameList(t, piece.set.IDs, []string{batch + ":0:1", batch + ":0:01"}, "ids")
 	want := []string{batch + ":0:2-3", batch + ":4", batch + ":4-7", batch + ":all", "0:17", "garbage"}
-	if !slices.Equal(piece.set.Ranges, want) {
-		t.Errorf("ranges %q; want %q", piece.set.Ranges, want)
-	}
+	testenv.SameList(t, piece.set.Ranges, want, "ranges")
 	for location, want := range map[string]string{
 		"body.ids[1]": "ids.txt: line 8: wrong", "body.ranges[5]": "ids.txt: line 9: wrong", "body.ids[2]": "the server's",
 		"body.code": "the server's",
 	} {
 		refused := &client.ProblemError{Problem: client.Problem{Detail: "the server's",
 			Errors: []*client.ErrorDetail{{Location: location, Message: "wrong"}}}}
-		if got := lines.place(refused, piece); got.Error() != want {
-			t.Errorf("%s is %q; want %q", location, got, want)
-		}
+		testenv.Same(t, lines.place(refused, piece).Error(), want, "%s", location)
 	}
-	if rest, err := lines.fill(""); err != nil || rest.count() != 0 {
-		t.Errorf("after the end there is %+v, %v", rest, err)
-	}
+	testenv.Same(t, testenv.Must(lines.fill(""))(t).count(), 0, "after the end there")
 	long := &ackLines{unit: "argument", Scanner: linesOf(strings.NewReader("\n" + strings.Repeat("x", 2*maxAckLine)))}
-	if _, err := long.fill(""); err == nil || !strings.Contains(err.Error(), "argument 2: ") {
-		t.Errorf("a line without an end: %v", err)
-	}
+	_, err = long.fill("")
+	testenv.Says(t, err, "argument 2: ", "a line without an end")
 }
 
 // What others have written does not move the cursor.
@@ -339,8 +322,6 @@ func TestBatchText(t *testing.T) {
 		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "168h after its end",
 		`signed with hooks: given up; it answers 500\x0d`, "0198c5f2:0:1-4\n", "completed since",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("there is no %s in\n%s", want, text)
-		}
+		testenv.Has(t, text, want, "the text")
 	}
 }

@@ -10,32 +10,26 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestWriteWholeReplacesOnlyPlainFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	plain, link := filepath.Join(dir, "plain"), filepath.Join(dir, "link")
-	if err := os.Symlink(plain, link); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Symlink(plain, link))
 	for _, name := range []string{plain, link, os.DevNull} {
-		if size, err := writeWhole(name, strings.NewReader("an export")); err != nil || size != 9 {
-			t.Errorf("%s: %d bytes, %v", name, size, err)
-		}
+		testenv.Same(t, testenv.Must(writeWhole(name, strings.NewReader("an export")))(t), 9, "%s: bytes", name)
 	}
-	if text, err := os.ReadFile(plain); err != nil || string(text) != "an export" {
-		t.Errorf("through the link: %q, %v", text, err)
-	}
+	testenv.Same(t, string(testenv.Must(os.ReadFile(plain))(t)), "an export", "through the link")
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the link is gone: %v, %v", info, err)
 	}
 	if info, err := os.Lstat(os.DevNull); err != nil || info.Mode()&os.ModeDevice == 0 {
 		t.Errorf("%s is no device any more: %v, %v", os.DevNull, info, err)
 	}
-	if info, err := os.Stat(plain); err != nil || info.Mode().Perm()&0o077 != 0 {
-		t.Errorf("others may read the export: %v, %v", info, err)
-	}
+	testenv.Same(t, testenv.Must(os.Stat(plain))(t).Mode().Perm()&0o077, 0, "others may read the export")
 }
 
 const exported = `{"ordinal":0,"key":"A","state":"done","result_bytes":"JVBERg==","content_type":"application/pdf"}
@@ -51,14 +45,8 @@ func exportTo(t *testing.T, r *runExport, from io.Reader) (*fileExport, error) {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	names, err := newFileNames(r.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted, err := r.wanted(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := testenv.Must(newFileNames(r.Name))(t)
+	wanted := testenv.Must(r.wanted(nil))(t)
 	out := &fileExport{dir: dir, names: names, made: map[string]bool{".": true}, wanted: wanted, resume: r.Resume}
 	if err := out.begin(r.Index, r.Raw); err != nil {
 		return nil, err
@@ -84,12 +72,10 @@ func TestExportOfFiles(t *testing.T) {
 		!strings.Contains(err.Error(), "broke off") {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "index.ndjson")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("an export that broke off has an index: %v", err)
-	}
-	if _, err := exportTo(t, r, strings.NewReader(exported)); err == nil || !strings.Contains(err.Error(), "--resume") {
-		t.Errorf("into a directory that is not empty: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "index.ndjson"))
+	testenv.Is(t, err, os.ErrNotExist, "an export that broke off has an index")
+	_, err = exportTo(t, r, strings.NewReader(exported))
+	testenv.Says(t, err, "--resume", "into a directory that is not empty")
 	// It goes on: what is there and right stays, what is wrong is written again, and a link is not followed.
 	outside := filepath.Join(t.TempDir(), "outside")
 	if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600),
@@ -101,40 +87,27 @@ func TestExportOfFiles(t *testing.T) {
 	if err != nil || out.files != 3 || out.kept != 1 || out.bytes != 4+8+2 {
 		t.Errorf("%+v, %v", out, err)
 	}
-	if got := read("A.pdf") + "|" + read("a.json") + "|" + read("=..%2Fb.bin"); got != "%PDF|{\"n\": 1}|\x00\x01" {
-		t.Errorf("%q", got)
-	}
-	if text, err := os.ReadFile(outside); err != nil || string(text) != "mine" {
-		t.Errorf("what lies outside became %q, %v", text, err)
-	}
+	testenv.Same(t, read("A.pdf")+"|"+read("a.json")+"|"+read("=..%2Fb.bin"), "%PDF|{\"n\": 1}|\x00\x01",
+		"the files")
+	testenv.Same(t, string(testenv.Must(os.ReadFile(outside))(t)), "mine", "what lies outside became")
 	index := read("index.ndjson")
 	for _, want := range []string{
 		`{"key":"A","ordinal":0,"file":"A.pdf","bytes":4,"content_type":"application/pdf","sha256":"315d429b7714cedb6ad04ac3`,
 		`{"key":"a","ordinal":1,"file":"a.json","bytes":8,"content_type":"application/json",`,
 	} {
-		if !strings.Contains(index, want) {
-			t.Errorf("the index is\n%s\nand has not\n%s", index, want)
-		}
+		testenv.Has(t, index, want, "the index")
 	}
 	r.Index = "csv"
-	if _, err := exportTo(t, r, strings.NewReader(exported)); err != nil {
-		t.Error(err)
-	}
-	if table := read("index.csv"); !strings.Contains(table, "\n'=../b,2,'=..%2Fb.bin,2,'+x|'/c'!y,") {
-		t.Errorf("%s", table)
-	}
-	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 5 {
-		t.Errorf("there are %v, %v", left, err)
-	}
+	testenv.Must(exportTo(t, r, strings.NewReader(exported)))(t)
+	testenv.Has(t, read("index.csv"), "\n'=../b,2,'=..%2Fb.bin,2,'+x|'/c'!y,", "the index as CSV")
+	left := testenv.Must(os.ReadDir(dir))(t)
+	testenv.Same(t, len(left), 5, "there")
 }
 
 func TestExportOfSomeFiles(t *testing.T) {
 	t.Parallel()
 	keys := filepath.Join(t.TempDir(), "keys.txt")
-	if err := os.WriteFile(keys, []byte("a\n\nnobody\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(keys, []byte("a\n\nnobody\n"), 0o600))
 	for _, pick := range []itemChoice{{Keys: keys}, {Key: []string{"a", "nobody"}}} {
 		dir := filepath.Join(t.TempDir(), "out")
 		r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson", itemChoice: pick}
@@ -144,15 +117,11 @@ func TestExportOfSomeFiles(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", pick, out, err)
 		}
 		for name, want := range map[string]string{"a.json": `{"n": 1}`, "a~3.json": "3"} {
-			if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
-				t.Errorf("%s has %q, %v; want %s", name, got, err, want)
-			}
+			testenv.Same(t, string(testenv.Must(os.ReadFile(filepath.Join(dir, name)))(t)), want, "%s has", name)
 		}
 	}
-	if err := (&runExport{Name: "{key}", Format: "ndjson", itemChoice: itemChoice{Keys: keys}}).Validate(); err == nil ||
-		!strings.Contains(err.Error(), "--dir") {
-		t.Errorf("keys without a directory: %v", err)
-	}
+	testenv.Says(t, (&runExport{Name: "{key}", Format: "ndjson", itemChoice: itemChoice{Keys: keys}}).Validate(), "--dir",
+		"keys without a directory")
 }
 
 func TestFileNames(t *testing.T) {
@@ -176,13 +145,8 @@ func TestFileNames(t *testing.T) {
 		{"{key}", "é\x00\n\u202e~%*?|<>\"", "%C3%A9%00%0A%E2%80%AE%7E%25%2A%3F%7C%3C%3E%22"},
 		{"{key}.pdf", long, strings.Repeat("x", 160) + "~c5aab184a468258c.pdf"},
 	} {
-		names, err := newFileNames(c.template)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := names.of(&named{c.key, "render", "application/pdf", 12345}); got != c.want {
-			t.Errorf("%s of %q: got %q, want %q", c.template, c.key, got, c.want)
-		}
+		names := testenv.Must(newFileNames(c.template))(t)
+		testenv.Same(t, names.of(&named{c.key, "render", "application/pdf", 12345}), c.want, "%s of %q", c.template, c.key)
 	}
 	for template, says := range map[string]string{
 		"all.pdf": "it needs {key} or {ordinal}", "{key": "without its }", "{name}": "there is no {name}",
@@ -190,41 +154,30 @@ func TestFileNames(t *testing.T) {
 		`a\{key}`: "not for names", "a:{key}": "not for names", "é{key}": "not for names", ".{key}": "begins with a dot",
 		"": "it needs {key}",
 	} {
-		if _, err := newFileNames(template); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %s", template, err, says)
-		}
+		_, err := newFileNames(template)
+		testenv.Says(t, err, says, "%q", template)
 	}
 }
 
 // Names that differ in case alone are one on some machines, so the later ones get their ordinals.
 func TestFileNamesDoNotCollide(t *testing.T) {
 	t.Parallel()
-	names, err := newFileNames("{key}.pdf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := testenv.Must(newFileNames("{key}.pdf"))(t)
 	want := []string{"a.pdf", "A~1.pdf", "a~2.pdf", "b.pdf", "B~4.pdf"}
 	for i, key := range []string{"a", "A", "a", "b", "B"} {
-		if got := names.of(&named{key: key, ordinal: i}); got != want[i] {
-			t.Errorf("%d: got %q, want %q", i, got, want[i])
-		}
+		testenv.Same(t, names.of(&named{key: key, ordinal: i}), want[i], "%d", i)
 	}
 }
 
 // A directory with the name of the index would leave no place for it when all files are written.
 func TestNoDirectoryIsCalledAsTheIndex(t *testing.T) {
 	t.Parallel()
-	names, err := newFileNames("{key}/{ordinal}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := testenv.Must(newFileNames("{key}/{ordinal}"))(t)
 	names.reserve("index.csv")
 	for key, want := range map[string]string{
 		"index.csv": "%69ndex.csv/0", "INDEX.csv": "%49NDEX.csv/0", "%69ndex.csv": "%2569ndex.csv/0",
 	} {
-		if got := names.of(&named{key: key}); got != want {
-			t.Errorf("%s: got %q, want %q", key, got, want)
-		}
+		testenv.Same(t, names.of(&named{key: key}), want, "%s", key)
 	}
 }
 

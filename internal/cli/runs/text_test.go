@@ -139,13 +139,9 @@ func TestAnExplanationReadsWell(t *testing.T) {
 func TestRerunSaysWhoLetsTheOthersGo(t *testing.T) {
 	t.Parallel()
 	again := &client.Rerun{Run: workqueue.NewRunID().String(), Items: 10, Held: 8, Generation: 2}
-	if text := rerunText(again, false); !strings.Contains(text, "When the first have ended: tranche run approve") {
-		t.Errorf("with a canary that waits: %s", text)
-	}
+	testenv.Has(t, rerunText(again, false), "When the first have ended: tranche run approve", "with a canary that waits")
 	text := rerunText(again, true)
-	if !strings.Contains(text, "They follow by themselves, unless more of the first fail") {
-		t.Errorf("with one that goes on by itself: %s", text)
-	}
+	testenv.Has(t, text, "They follow by themselves, unless more of the first fail", "with one that goes on by itself")
 }
 
 func TestResetText(t *testing.T) {
@@ -170,9 +166,7 @@ func TestResetText(t *testing.T) {
 		c.change(&one)
 		text := resetText(&one)
 		for _, want := range c.want {
-			if !strings.Contains(text, want) {
-				t.Errorf("%s: the text does not say %q:\n%s", name, want, text)
-			}
+			testenv.Has(t, text, want, "%s", name)
 		}
 	}
 	both := addResets(&done, &done)
@@ -199,9 +193,7 @@ func TestStepsReadWell(t *testing.T) {
 		"needs accounts, branches",
 		"sees accounts; waits at its barrier", "local function pdf", `branches\x1b[31m`, "100%",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		testenv.Has(t, text, want, "the text")
 	}
 	if line := plainLine(*run); !strings.Contains(line, "50%") || !strings.Contains(line, "accounts 100%") {
 		t.Errorf("a line of progress: %s", line)
@@ -225,9 +217,7 @@ func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
 		"generation 1, 1,200 bytes, sha256 abababababababab\n", "left out: step accounts failed", "by bank",
 		"12 bytes of image/png", "being recomputed", "waiting for steps statement, logo", "source ledger", "NO_SUCH: none",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		testenv.Has(t, text, want, "the text")
 	}
 }
 
@@ -250,9 +240,7 @@ func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
 		t.Errorf("a run that was not run again:\n%s", text)
 	}
 	run.Generation = 2
-	if text := runHead(run) + conclusion(run); strings.Count(text, "9.1s (generation 2)") != 2 {
-		t.Errorf("after a re-run:\n%s", text)
-	}
+	testenv.Same(t, strings.Count((runHead(run)+conclusion(run)), "9.1s (generation 2)"), 2, "after a re-run")
 }
 
 func TestBarFitsTheTerminal(t *testing.T) {
@@ -279,28 +267,20 @@ func TestForecastsAreSaid(t *testing.T) {
 		"waits for approval of step send, then 40 to 55 min": {WaitsFor: "approval of step send", Then: then},
 		"not yet: it takes items until it is sealed":         {WhyNot: "it takes items until it is sealed"},
 	} {
-		if got := forecastText(f); got != want {
-			t.Errorf("%q; want %q", got, want)
-		}
+		testenv.Same(t, forecastText(f), want, "the forecast")
 	}
 	by := time.Now().Add(time.Hour)
 	run := client.RunSummary{DoneBy: &by, Forecast: &client.Forecast{WhyNot: "it waits"}}
-	if got, want := endsText(&run), "not yet, to be done by "+by.Format("15:04"); got != want {
-		t.Errorf("%q; want %q", got, want)
-	}
+	testenv.Same(t, endsText(&run), "not yet, to be done by "+by.Format("15:04"), "the end before its deadline")
 	run.AtRisk = &client.AtRisk{Late: "5 min"}
-	if got, want := endsText(&run), "not yet, 5 min late for "+by.Format("15:04"); got != want {
-		t.Errorf("%q; want %q", got, want)
-	}
+	testenv.Same(t, endsText(&run), "not yet, 5 min late for "+by.Format("15:04"), "the end after its deadline")
 	f := client.Forecast{P10: at(time.Now(), 60), P50: at(time.Now(), 70), P90: at(time.Now(), 90)}
 	if got := forecastText(&f); !strings.Contains(got, " (") || !strings.Contains(got, " to ") {
 		t.Errorf("%q has no band", got)
 	}
 	for want, s := range map[string]client.Span{"5 to 9 s": {P10Seconds: 5, P90Seconds: 9}, "30 s": {P10Seconds: 30,
 		P90Seconds: 30.2}, "3.5 to 4.0 h": {P10Seconds: 12_600, P90Seconds: 14_400}} {
-		if got := spanText(&s); got != want {
-			t.Errorf("%q; want %q", got, want)
-		}
+		testenv.Same(t, spanText(&s), want, "the span")
 	}
 }
 
@@ -355,8 +335,6 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}
-	if _, err := parser.Parse([]string{"start", "--endpoint=e", "--param=a=1", "--param=a=2"}); err == nil ||
-		!strings.Contains(err.Error(), "give each name once") {
-		t.Errorf("a parameter twice: %v", err)
-	}
+	_, err = parser.Parse([]string{"start", "--endpoint=e", "--param=a=1", "--param=a=2"})
+	testenv.Says(t, err, "give each name once", "a parameter twice")
 }

@@ -352,9 +352,7 @@ func theMapsAddress(p *page, run string) {
 	p.until("the address has it",
 		`/view=[0-9.]+_[0-9.]+_[0-9.]+/.test(location.search) && location.search.includes("at=4321")`)
 	address := eval[string](p, `location.pathname + location.search`)
-	if !strings.Contains(address, "range=100-199") {
-		p.Errorf("the address is %s", address)
-	}
+	testenv.Has(p, address, "range=100-199", "the address")
 	const shown = `(({view, cursor}) => view.place + " " + cursor)(document.querySelector('[data-test="map"]').surface)`
 	want := eval[string](p, shown)
 

@@ -117,9 +117,7 @@ func TestParquetPages(t *testing.T) {
 			if err != nil {
 				got = append(got, err.Error())
 			}
-			if strings.Join(got, " ") != c.want {
-				t.Errorf("got  %s\nwant %s", strings.Join(got, " "), c.want)
-			}
+			testenv.Same(t, strings.Join(got, " "), c.want, "the values")
 		})
 	}
 }
@@ -149,9 +147,7 @@ func TestParquetVariantIsRefused(t *testing.T) {
 	}
 	testenv.NoError(t, w.Close())
 	got, err := readParquet(out.Bytes(), intake.Config{Key: "id"})
-	if err == nil || !strings.Contains(err.Error(), `column "deep" is a Variant, which is not read`) {
-		t.Errorf("%q, %v", got, err)
-	}
+	testenv.Says(t, err, `column "deep" is a Variant, which is not read`, "%q", got)
 }
 
 // What a small file claims is not allocated.

@@ -120,18 +120,14 @@ func TestParquetRows(t *testing.T) {
 			if err != nil || len(got) != len(rows) {
 				t.Fatalf("%d rows, %v", len(got), err)
 			}
-			if got[1] != want {
-				t.Errorf("got  %s\nwant %s", got[1], want)
-			}
+			testenv.Same(t, got[1], want, "the second row")
 			for i, text := range got {
 				if !strings.HasPrefix(text, fmt.Sprintf(`%d {"id":%d,`, i*7, i*7)) {
 					t.Fatalf("row %d: %s", i+1, text)
 				}
 			}
 			for _, part := range []string{`"nick":null`, `"tags":[],"moves":[],"attrs":[],"plain":[]`, `"balance":"-0.05"`} {
-				if !strings.Contains(got[0], part) {
-					t.Errorf("no %s in %s", part, got[0])
-				}
+				testenv.Has(t, got[0], part, "the first row")
 			}
 		})
 	}
@@ -153,9 +149,7 @@ func TestParquetKeys(t *testing.T) {
 		"no": `no column "no"`,
 	} {
 		_, err := readParquet(writeParquet(t, rows), intake.Config{Key: key})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %s", key, err, want)
-		}
+		testenv.Says(t, err, want, "%s", key)
 	}
 }
 
@@ -180,9 +174,7 @@ func TestParquetFilesThatAreBroken(t *testing.T) {
 			format, c.want = intake.Parquet, "no Parquet file"
 		}
 		_, err := readParquet(c.data, intake.Config{Format: format})
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v; want %s", name, err, c.want)
-		}
+		testenv.Says(t, err, c.want, "%s", name)
 	}
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -289,9 +281,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	if peak > base+16<<20 {
 		t.Errorf("the heap grew from %d to %d MB", base>>20, peak>>20)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, r.Close())
 }
 
 func heap() uint64 {

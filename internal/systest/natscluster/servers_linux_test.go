@@ -59,9 +59,7 @@ func startServers(t testing.TB) *servers {
 		}
 	})
 	for i, s := range c.servers {
-		if err := os.WriteFile(s.config, []byte(c.configure(i)), 0o600); err != nil {
-			t.Fatalf("%v", err)
-		}
+		testenv.NoError(t, os.WriteFile(s.config, []byte(c.configure(i)), 0o600))
 		s.start(t)
 	}
 	c.AwaitCurrent(t)

@@ -250,9 +250,8 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 		right = rightInterest
 	}
 	testenv.Same(w, w.number(right, run), items, "results of %d are right", items)
-	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
-		w.Errorf("completion was told %d times", n)
-	}
+	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
+		"times the completion was told")
 	if endpoint == interest {
 		return 0
 	}

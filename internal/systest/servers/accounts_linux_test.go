@@ -3,12 +3,10 @@ package servers
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -155,11 +153,8 @@ func (g *guardedCluster) attack(js jetstream.JetStream) {
 		err = attacker.PublishRequest(wire.NodesAPIPrefix+"CONSUMER.INFO."+wire.StreamWork+".accounts", others, nil)
 	}
 	testenv.NoError(g, err)
-	if msg, err := home.NextMsg(limit); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
-		g.Errorf("the answer does not come home: %v", err)
-	}
+	testenv.Has(g, string(testenv.Must(home.NextMsg(limit))(g).Data), "consumer_info", "the answer does not come home")
 	stream := testenv.Must(js.Stream(g.Context(), wire.StreamWork))(g)
-	if _, err := stream.GetLastMsgForSubject(g.Context(), others); !errors.Is(err, jetstream.ErrMsgNotFound) {
-		g.Errorf("a service has the nodes' JetStream publish to %s: %v", others, err)
-	}
+	_, err = stream.GetLastMsgForSubject(g.Context(), others)
+	testenv.Is(g, err, jetstream.ErrMsgNotFound, "a service has the nodes' JetStream publish to %s", others)
 }

@@ -231,12 +231,8 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	})
 
 	c.wantLess()
-	if again := c.add("a2", 2*chunk); again != second {
-		t.Errorf("the add is answered by %+v; it was %+v before", again, second)
-	}
-	if again := c.addToTracker(5, "t2"); again != group {
-		t.Errorf("the tracker's add is answered by %+v; it was %+v before", again, group)
-	}
+	testenv.Same(t, c.add("a2", 2*chunk), second, "the answer to the add")
+	testenv.Same(t, c.addToTracker(5, "t2"), group, "the answer to the tracker's add")
 	c.must(c.seal())
 	w.wantSound(c.url, "open", c.run, 4*chunk)
 	c.must(c.ack(0, group.FirstGroup))
@@ -251,9 +247,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 		return w.number(c.url, told, c.run, "completed") == 1 && w.number(c.url, told, c.batch, "tracker.completed") == 1
 	})
 	for kind, of := range map[string]interface{ String() string }{"run": c.run, "tracker": c.batch} {
-		if ids := w.completions(kind, of); len(ids) != 1 {
-			t.Errorf("the completion of the %s was told under the ids %v", kind, ids)
-		}
+		testenv.Same(t, len(w.completions(kind, of)), 1, "the completion of the %s was told under the ids", kind)
 	}
 	w.wantInvariants(c.url)
 }
@@ -269,9 +263,7 @@ func (c *caller) wantLess() {
 		c.Errorf("the add that is there is answered by %+v", a)
 	}
 	const rewound = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`
-	if n := c.number(c.url, rewound, c.run); n != 1 {
-		c.Errorf("the run's history tells of %d gaps", n)
-	}
+	testenv.Same(c, c.number(c.url, rewound, c.run), 1, "gaps that the run's history tells of")
 	var group *tracker.GroupError
 	if err := c.ack(0, 1); !errors.As(err, &group) || group.Group != 1 || group.Groups != 1 {
 		c.Errorf("an ack of items that are lost: %v", err)

@@ -102,9 +102,8 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 // wantUnblamed checks that no item lost an attempt.
 func (w *world) wantUnblamed(run workqueue.RunID) {
 	w.Helper()
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND failures > 0`, run); n != 0 {
-		w.Errorf("it cost attempts in %d slices: %v", n, w.causes(run))
-	}
+	testenv.Same(w, w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND failures > 0`, run), 0,
+		"slices that it cost attempts: %v", w.causes(run))
 }
 
 // tellsOfDisk reports whether whoever asks is told of the disk, and of no service.

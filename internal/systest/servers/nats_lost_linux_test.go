@@ -86,12 +86,10 @@ func (w *world) wantLost(run workqueue.RunID, since time.Time) {
 	if causes["lost"] == 0 {
 		w.Error("nothing was reissued because it was lost")
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause NOT IN ('ready', 'lost')`, run); n != 0 {
-		w.Errorf("%d slices were made for another reason", n)
-	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND failures > 0`, run); n != 0 {
-		w.Errorf("it cost attempts in %d slices", n)
-	}
+	testenv.Same(w, w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause NOT IN ('ready', 'lost')`, run),
+		0, "slices were made for another reason")
+	testenv.Same(w, w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND failures > 0`, run), 0,
+		"slices that it cost attempts")
 }
 
 // Replies are purged that no node has read yet, in the middle of a run whose deadlines are far.

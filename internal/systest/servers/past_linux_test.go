@@ -190,9 +190,7 @@ func (w *past) wantSound(url, name string, run workqueue.RunID, n int) {
 	w.Logf("%s completed %s after the database was back", name, time.Since(begun).Round(time.Millisecond))
 	right := w.number(url, `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
-	if right != n {
-		w.Errorf("%s: %d parts of %d are right", name, right, n)
-	}
+	testenv.Same(w, right, n, "%s: parts that are right", name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range n {

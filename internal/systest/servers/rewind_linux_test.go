@@ -71,17 +71,13 @@ func (w *past) wantWhole(url string, b before) {
 	const noted = `SELECT count(*) FROM database_rewind WHERE lost AND to_at > from_at`
 	testenv.Same(w, w.number(url, noted), 1, "gaps were noted")
 	const told = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound' AND payload ? 'from'`
-	if n := w.number(url, told, b.long); n != 1 {
-		w.Errorf("the run's history tells of %d gaps", n)
-	}
+	testenv.Same(w, w.number(url, told, b.long), 1, "gaps that the run's history tells of")
 	facts, err := health.New(database.New(testenv.Connect(w, url))).Health(context.Background(), health.Limits{})
 	gap := func(c health.Condition) bool { return c.Kind == health.DatabaseRewind && c.Severity == health.Critical }
 	if err != nil || !slices.ContainsFunc(facts.Conditions, gap) {
 		w.Errorf("the health knows of %+v, %v", facts, err)
 	}
-	if ids := w.completions("run", b.short); len(ids) != 1 {
-		w.Errorf("the completion was told under the ids %v", ids)
-	}
+	testenv.Same(w, len(w.completions("run", b.short)), 1, "the completion was told under the ids")
 	testenv.Same(w, w.number(url, `SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`), 0,
 		"slices waited for their deadline")
 }
@@ -186,9 +182,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w.wantSound(standby.URL(), "short", b.short, 2*chunk)
 	w.wantInvariants(standby.URL())
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
-	if n := w.number(standby.URL(), `SELECT count(*) FROM database_rewind`); n != 1 {
-		t.Errorf("the take-over was noted %d times", n)
-	}
+	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind`), 1, "times the take-over was noted")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`), 0,
 		"runs tell of a loss")
 }

@@ -59,9 +59,7 @@ func TestChartRefusesMistakes(t *testing.T) {
 			t.Errorf("the chart takes %q", set)
 		}
 		for _, want := range says {
-			if !strings.Contains(string(out), want) {
-				t.Errorf("for %q it does not say %s:\n%s", set, want, out)
-			}
+			testenv.Has(t, string(out), want, "for %q it says", set)
 		}
 	}
 }
@@ -113,9 +111,8 @@ func TestComposeFile(t *testing.T) {
 			if v.Type != "bind" {
 				continue
 			}
-			if _, err := os.Stat(v.Source); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			_, err := os.Stat(v.Source)
+			testenv.Same(t, err, nil, "%s", name)
 		}
 		for _, profile := range service.Profiles {
 			profiles[profile]++

@@ -42,9 +42,7 @@ func containers(t *testing.T) *engine {
 		"--runtime", "runc"}}
 	t.Cleanup(func() {
 		_ = e.command(context.Background(), "rm", "--all", "--force", "--time", "1").Run()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		testenv.NoError(t, os.RemoveAll(dir))
 	})
 	cmd := command(t.Context(), "scripts/image.sh", "dev", runtime.GOARCH)
 	cmd.Env = append(os.Environ(), "PODMAN_FLAGS="+strings.Join(e.flags, " "))
@@ -130,12 +128,8 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 	items := filepath.Join(t.TempDir(), "accounts.csv")
 	testenv.NoError(t, os.WriteFile(items, []byte("id,balance\nC-1,100.00\nC-2,7.50\nC-3,2000.00\n"), 0o600))
 	client("run", "start", "--endpoint", "year-end-interest", "--items", items, "--wait", "--max-wait", "1m")
-	if got := client("run", "export", "last", "--format", "csv"); !strings.Contains(got, "1.5") {
-		t.Errorf("the results are %s", got)
-	}
-	if got := client("nodes"); !strings.Contains(got, "v0.1.0-test (0123456789ab") {
-		t.Errorf("nodes do not say their version: %s", got)
-	}
+	testenv.Has(t, client("run", "export", "last", "--format", "csv"), "1.5", "the results")
+	testenv.Has(t, client("nodes"), "v0.1.0-test (0123456789ab", "nodes do not say their version")
 	e.checkStop(t, "tranche")
 	e.checkStop(t, "interest")
 }
@@ -148,9 +142,8 @@ func (e *engine) checkStop(t *testing.T, name string) {
 	if took := time.Since(began); took > stopping {
 		t.Errorf("%s took %s to end", name, took)
 	}
-	if code := e.run(t, "inspect", "--format", "{{.State.ExitCode}}", name); code != "0" {
-		t.Errorf("%s ended with %s:\n%s", name, code, e.run(t, "logs", name))
-	}
+	testenv.Same(t, e.run(t, "inspect", "--format", "{{.State.ExitCode}}", name), "0", "exit code of %s:\n%s", name,
+		e.run(t, "logs", name))
 	// What is mounted has to have a place.
 	for line := range strings.Lines(e.run(t, "diff", name)) {
 		if word := strings.TrimSpace(line); !mounted(word) {

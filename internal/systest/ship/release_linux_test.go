@@ -73,9 +73,7 @@ func checkArchive(t *testing.T, dist string) {
 		}
 	}
 	script := "source " + filepath.Join(dir, "completions", "tranche.bash") + " && complete -p tranche"
-	if out := run(t, command(t.Context(), "bash", "-c", script)); !strings.Contains(out, "tranche") {
-		t.Errorf("bash completes nothing: %q", out)
-	}
+	testenv.Has(t, run(t, command(t.Context(), "bash", "-c", script)), "tranche", "bash completes nothing")
 	for page, want := range map[string]string{"tranche.1": "tranche-run(1)", "tranche-serve.1": "--stream-replicas"} {
 		cmd := command(t.Context(), installed(t, "man"), "--local-file", "--warnings", filepath.Join(dir, "man", page))
 		cmd.Env = append(os.Environ(), "MANWIDTH=200", "MAN_KEEP_FORMATTING=", "LC_ALL=C.UTF-8")
@@ -123,18 +121,12 @@ func checkPackage(t *testing.T, dist string) {
 			"--force-depends"}, args...)...))
 	}
 	dpkg("--install", one(t, dist, "tranche_*_amd64.deb"))
-	if users := read(t, filepath.Join(dir, "etc/passwd")); !strings.Contains(users, "tranche:") {
-		t.Errorf("there is no user: %q", users)
-	}
-	info, err := os.Stat(filepath.Join(dir, "etc/tranche/tranche.env"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file for secrets: %v, %v", info, err)
-	}
+	testenv.Has(t, read(t, filepath.Join(dir, "etc/passwd")), "tranche:", "there is no user")
+	info := testenv.Must(os.Stat(filepath.Join(dir, "etc/tranche/tranche.env")))(t)
+	testenv.Same(t, info.Mode().Perm(), 0o600, "the file for secrets: %v", info)
 	for _, name := range []string{"etc/tranche/tranche.yaml", "usr/share/man/man1/tranche.1.gz",
 		"usr/share/bash-completion/completions/tranche", "usr/share/tranche/prometheus-rules.yml"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			t.Error(err)
-		}
+		testenv.Must(os.Stat(filepath.Join(dir, name)))(t)
 	}
 	run(t, command(t.Context(), filepath.Join(dir, "usr/bin/tranche"), "--version"))
 	checkUnit(t, dir)
@@ -142,9 +134,7 @@ func checkPackage(t *testing.T, dist string) {
 	if _, err := os.Stat(filepath.Join(dir, "usr/bin/tranche")); err == nil {
 		t.Error("the program stays behind")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "etc/tranche/tranche.env")); err != nil {
-		t.Errorf("the configuration went with the program: %v", err)
-	}
+	testenv.Must(os.Stat(filepath.Join(dir, "etc/tranche/tranche.env")))(t)
 	dpkg("--purge", "tranche")
 	if left, err := filepath.Glob(filepath.Join(dir, "etc/tranche/*")); len(left) > 0 || err != nil {
 		t.Errorf("left behind: %v, %v", left, err)
@@ -182,9 +172,7 @@ func TestTwoCheckoutsMakeTheSameBytes(t *testing.T) {
 	dir := t.TempDir()
 	first := build(t, absolute(t, "."), filepath.Join(dir, "first"))
 	second := build(t, checkout(t), filepath.Join(dir, "elsewhere", "second"))
-	if a, b := digest(t, first), digest(t, second); a != b {
-		t.Errorf("two checkouts make %s and %s", a, b)
-	}
+	testenv.Same(t, digest(t, first), digest(t, second), "archives of two checkouts")
 	if info, err := os.Stat(first); err != nil || info.Size() > 80<<20 {
 		t.Errorf("the program has %d bytes (%v)", info.Size(), err)
 	}

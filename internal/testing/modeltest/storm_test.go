@@ -377,9 +377,7 @@ func (s *storm) nature() {
 
 func (s *storm) end() {
 	s.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'storm'`)
-	if _, err := settle.New(s.Store).ReleaseDeadSessions(s.Context(), s.lease); err != nil {
-		s.Error(err)
-	}
+	testenv.Must(settle.New(s.Store).ReleaseDeadSessions(s.Context(), s.lease))(s)
 	s.Check()
 	s.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
 	s.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
@@ -388,14 +386,10 @@ func (s *storm) end() {
 	all := control.Control{All: true, Actor: "ann"}
 	for _, run := range s.runs {
 		none := ""
-		if _, err := control.New(s.Store).SetRun(s.Context(), control.RunChange{Run: run, MaxFailed: &none}); err != nil {
-			s.Error(err)
-		}
+		testenv.Must(control.New(s.Store).SetRun(s.Context(), control.RunChange{Run: run, MaxFailed: &none}))(s)
 	}
 	for range 3 {
-		if _, err := control.New(s.Store).Resume(s.Context(), all, nil); err != nil {
-			s.Error(err)
-		}
+		testenv.Must(control.New(s.Store).Resume(s.Context(), all, nil))(s)
 		for i, run := range s.runs {
 			s.Finish(run)
 			for n := 1; i%2 == 1 && n > 0; {
@@ -404,13 +398,9 @@ func (s *storm) end() {
 					n += s.RecordStep(run, workqueue.Step(step))
 				}
 			}
-			if _, err := control.New(s.Store).CheckCanary(s.Context(), run); err != nil {
-				s.Error(err)
-			}
+			testenv.Must(control.New(s.Store).CheckCanary(s.Context(), run))(s)
 		}
-		if _, err := control.New(s.Store).Approve(s.Context(), all); err != nil {
-			s.Error(err)
-		}
+		testenv.Must(control.New(s.Store).Approve(s.Context(), all))(s)
 	}
 	for _, run := range s.runs {
 		if state, _ := s.State(run); state != "completed" {

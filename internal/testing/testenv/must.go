@@ -1,7 +1,9 @@
 package testenv
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -38,5 +40,29 @@ func Says(t testing.TB, err error, part, what string, args ...any) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), part) {
 		t.Errorf("%s: got %v, want an error with %q", fmt.Sprintf(what, args...), err, part)
+	}
+}
+
+// Is reports an error that is not the one it should be.
+func Is(t testing.TB, err, want error, what string, args ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", fmt.Sprintf(what, args...), err, want)
+	}
+}
+
+// Has reports a text that lacks a part.
+func Has(t testing.TB, text, part, what string, args ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s: no %q in\n%s", fmt.Sprintf(what, args...), part, text)
+	}
+}
+
+// SameList is Same for lists.
+func SameList[S ~[]E, E comparable](t testing.TB, got, want S, what string, args ...any) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %+v, want %+v", fmt.Sprintf(what, args...), got, want)
 	}
 }
