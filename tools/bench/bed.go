@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,27 +20,26 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-const (
-	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers grown.
-	bedWarmItems = 20_000
-)
+// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers grown.
+const bedWarmItems = 20_000
 
-// bed is a node and an echo service, separate processes with their own database.
+// bed is a node with default settings, in a process and a database of its own, and the services of a measurement.
 type bed struct {
 	pg       *cluster
-	name     string // of the database
-	database string // its URL
 	program  string // tranche
+	database string // URL
 	dir      string // the node's data directory
 	api      string
+	db       *pgx.Conn
+	nc       *nats.Conn
 	node     *demokit.Child
-	service  *demokit.Child
+	service  *demokit.Child   // echo
 	nodes    []*demokit.Child // more nodes
 	others   []*demokit.Child // more services
-	nc       *nats.Conn
 	finished chan finish
 }
 
@@ -50,110 +50,85 @@ type finish struct {
 }
 
 // checkProgram fails before the measurement, not minutes later.
-func checkProgram(cfg config) error {
-	if !slices.ContainsFunc(cfg.only, func(part string) bool {
+func checkProgram(cfg config) {
+	if slices.ContainsFunc(cfg.only, func(part string) bool {
 		return !slices.Contains([]string{"floor", "floor-raw", "floor-gather", "river"}, part)
 	}) {
-		return nil
+		_, err := os.Stat(cfg.binary)
+		check(err, "the tranche program; run make build, or name it with -binary")
 	}
-	if _, err := os.Stat(cfg.binary); err != nil {
-		return fmt.Errorf("the tranche program: %w; run make build, or name it with -binary", err)
-	}
-	return nil
 }
 
-// openBed starts everything with default settings and completes a warm-up run.
-func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
-	if b, err = openNode(ctx, cfg, pg, "tranche"); err != nil {
-		return b, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.close())
-		}
-	}()
-	if err := b.startService(); err != nil {
-		return b, err
-	}
-	for _, endpoint := range []string{echoEndpoint, flowEndpoint} {
-		if _, err := b.complete(ctx, work{endpoint: endpoint}, items{n: bedWarmItems}); err != nil {
-			return b, fmt.Errorf("warm up the node: %w", err)
-		}
-	}
-	return b, pg.checkpoint(ctx)
+// onBed starts a node on a fresh database, and after use ends all processes and removes their data.
+func (pg *cluster) onBed(ctx context.Context, program, database string, use func(*bed)) {
+	pg.withDatabase(ctx, database, func(url string) {
+		b := &bed{pg: pg, program: program, database: url, finished: make(chan finish, 16)}
+		err := demokit.Try(func() {
+			b.open(ctx)
+			use(b)
+		})
+		demokit.Stop(errors.Join(err, b.close()))
+	})
 }
 
-func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed, err error) {
-	b = &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.close())
-		}
-	}()
-	if b.name, b.database, err = pg.freshDatabase(ctx, name); err != nil {
-		return b, err
-	}
+func (b *bed) open(ctx context.Context) {
 	var at struct {
 		API string `json:"api"`
 	}
-	if b.node, b.dir, err = b.startNode(ctx, "tranche serve", &at, "--nats-listen", "127.0.0.1:0"); err != nil {
-		return b, err
-	}
+	b.node, b.dir = b.startNode(ctx, "tranche serve", &at, "--nats-listen", "127.0.0.1:0")
 	b.api = at.API
 	login, err := os.ReadFile(filepath.Join(b.dir, wire.NATSURLName)) // includes the private server's password
-	if err != nil {
-		return b, fmt.Errorf("read where the node's NATS is: %w", err)
+	check(err, "read where the node's NATS is")
+	b.nc, err = nats.Connect(strings.TrimSpace(string(login)))
+	check(err, "connect to the node's NATS")
+	b.db, err = pgx.Connect(ctx, b.database)
+	check(err, "connect to the node's database")
+	b.onCompletion(func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
+}
+
+// warm starts the echo service and completes runs.
+func (b *bed) warm(ctx context.Context) {
+	b.startService()
+	for _, endpoint := range []string{echoEndpoint, flowEndpoint} {
+		b.complete(ctx, work{endpoint: endpoint}, items{n: bedWarmItems})
 	}
-	if b.nc, err = nats.Connect(strings.TrimSpace(string(login))); err != nil {
-		return b, fmt.Errorf("connect to the node's NATS: %w", err)
-	}
-	return b, b.subscribe()
+	b.pg.checkpoint(ctx)
 }
 
 // startNode starts a node with a new data directory and waits until it is ready.
-func (b *bed) startNode(
-	ctx context.Context, name string, into any, args ...string,
-) (c *demokit.Child, dir string, err error) {
-	if dir, err = os.MkdirTemp(b.pg.dir, "node-"); err != nil {
-		return nil, "", fmt.Errorf("make a directory for a node: %w", err)
-	}
+func (b *bed) startNode(ctx context.Context, name string, into any, args ...string) (c *demokit.Child, dir string) {
+	dir, err := os.MkdirTemp(b.pg.dir, "node-")
+	check(err, "make a directory for a node")
 	cmd := exec.Command(b.program, append([]string{"serve", "--json", "--database", b.database, "--data-dir", dir,
 		"--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
 	cmd.Env = demokit.Environment()
 	c, err = demokit.StartAnnounced(ctx, name, b.pg.log(name), cmd, into)
-	return c, dir, err
-}
-
-func (b *bed) another(ctx context.Context) error {
-	c, _, err := b.startNode(ctx, "another tranche serve", &struct{}{}, "--nats", b.nc.ConnectedUrl())
-	if c != nil {
-		b.nodes = append(b.nodes, c)
+	if err != nil && c != nil {
+		b.nodes = append(b.nodes, c) // to be stopped
 	}
-	return err
+	demokit.Stop(err)
+	return c, dir
 }
 
-func (b *bed) startService() (err error) {
-	b.service, err = b.serve("the echo service", echoArgument, b.nc.ConnectedUrl())
-	return err
+func (b *bed) another(ctx context.Context) {
+	c, _ := b.startNode(ctx, "another tranche serve", &struct{}{}, "--nats", b.nc.ConnectedUrl())
+	b.nodes = append(b.nodes, c)
 }
 
-func (b *bed) serve(name string, args ...string) (*demokit.Child, error) {
+func (b *bed) startService() { b.service = b.serve("the echo service", echoArgument) }
+
+// serve runs this program as a service, see [serveAs].
+func (b *bed) serve(name, argument string, more ...string) *demokit.Child {
 	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
-	cmd := exec.Command(self, args...)
+	check(err, "find this program")
+	cmd := exec.Command(self, append([]string{argument, b.nc.ConnectedUrl()}, more...)...)
 	cmd.Env = demokit.Environment()
-	return demokit.StartChild(name, b.pg.log(name), cmd)
-}
-
-func (b *bed) subscribe() error {
-	return onCompletion(b.nc, func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
+	return demokit.Must(demokit.StartChild(name, b.pg.log(name), cmd))
 }
 
 // onCompletion subscribes to completions; messages published to a stream also reach plain subscribers.
-func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
-	_, err := nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
+func (b *bed) onCompletion(f func(run string, at time.Time)) {
+	b.subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()
 		var event struct {
 			Run string `json:"run"`
@@ -162,13 +137,12 @@ func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
 			f(event.Run, now)
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("subscribe to completions: %w", err)
-	}
-	return nc.Flush()
 }
 
-func (b *bed) storeDir() string { return filepath.Join(b.dir, "nats") }
+func (b *bed) subscribe(subject string, f nats.MsgHandler) {
+	_, err := b.nc.Subscribe(subject, f)
+	check(errors.Join(err, b.nc.Flush()), "subscribe to %s", subject)
+}
 
 // close ends the processes and removes their data, in any state.
 func (b *bed) close() error {
@@ -178,18 +152,15 @@ func (b *bed) close() error {
 	if b.nc != nil {
 		b.nc.Close()
 	}
+	if b.db != nil {
+		err = b.db.Close(ctx)
+	}
 	for _, c := range slices.Concat(b.others, []*demokit.Child{b.service}, b.nodes, []*demokit.Child{b.node}) {
 		if c != nil {
 			err = errors.Join(err, c.Stop(ctx))
 		}
 	}
-	if b.dir != "" {
-		err = errors.Join(err, os.RemoveAll(b.dir))
-	}
-	if b.name != "" {
-		err = errors.Join(err, b.pg.dropDatabase(ctx, b.name))
-	}
-	return err
+	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
 func (b *bed) String() string {
@@ -208,77 +179,70 @@ type started struct {
 	Items int64  `json:"items"`
 }
 
-type work struct {
-	endpoint, plan string
-}
+type work struct{ endpoint, plan string }
 
-func (w work) query(query url.Values) {
-	if w.plan != "" {
-		query.Set("plan_ref", w.plan)
-		return
-	}
-	query.Set("endpoint", w.endpoint)
-}
-
-// start streams the items to the API as CSV and returns when the run has started.
+// start streams the items to the API as CSV and returns when the run has started. Clients may call it concurrently.
 func (b *bed) start(ctx context.Context, of work, input items) (run started, err error) {
-	query := url.Values{"key": {"id"}, "format": {"csv"}}
-	of.query(query)
+	query := url.Values{"key": {"id"}, "format": {"csv"}, "endpoint": {of.endpoint}}
+	if of.plan != "" {
+		query.Del("endpoint")
+		query.Set("plan_ref", of.plan)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start a run: %w", err)
+		}
+	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.api+"/api/v1/runs?"+query.Encode(), input.csv())
 	if err != nil {
-		return run, fmt.Errorf("start a run: %w", err)
+		return run, err
 	}
 	req.Header.Set("Content-Type", "text/csv")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return run, fmt.Errorf("start a run: %w", err)
+		return run, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return run, fmt.Errorf("start a run: %w", err)
+	switch {
+	case err != nil:
+		return run, err
+	case resp.StatusCode != http.StatusCreated:
+		return run, fmt.Errorf("the API answers %s: %s", resp.Status, body)
 	}
-	if resp.StatusCode != http.StatusCreated {
-		return run, fmt.Errorf("start a run: the API answers %s: %s", resp.Status, body)
+	err = json.Unmarshal(body, &run)
+	if err == nil && run.Items != int64(input.n) {
+		err = fmt.Errorf("the API took %d items of %d", run.Items, input.n)
 	}
-	if err := json.Unmarshal(body, &run); err != nil {
-		return run, fmt.Errorf("start a run: %w", err)
-	}
-	if run.Items != int64(input.n) {
-		return run, fmt.Errorf("start a run: the API took %d items of %d", run.Items, input.n)
-	}
-	return run, nil
+	return run, err
 }
 
 // complete runs the items to their end and returns the time of the completion event.
-func (b *bed) complete(ctx context.Context, of work, input items) (done finish, err error) {
+func (b *bed) complete(ctx context.Context, of work, input items) finish {
 	ctx, cancel := context.WithTimeout(ctx, runBase+time.Duration(input.n)*runPerItem)
 	defer cancel()
-	run, err := b.start(ctx, of, input)
-	if err != nil {
-		return done, err
-	}
+	run := demokit.Must(b.start(ctx, of, input))
 	loaded := time.Now()
-	done, err = b.completion(ctx, run.Run)
+	done := b.completion(ctx, run.Run)
 	done.loaded = loaded
-	return done, err
+	return done
 }
 
-func (b *bed) completion(ctx context.Context, run string) (done finish, err error) {
-	for {
+func (b *bed) completion(ctx context.Context, run string) (done finish) {
+	for done.run != run {
+		var err error
 		select {
-		case done := <-b.finished:
-			if done.run == run {
-				return done, nil
-			}
+		case done = <-b.finished:
 		case <-b.node.Exited():
-			return done, b.node.Failure()
+			err = b.node.Failure()
 		case <-b.service.Exited():
-			return done, b.service.Failure()
+			err = b.service.Failure()
 		case <-ctx.Done():
-			return done, fmt.Errorf("wait for run %s: %w; the logs are in %s", run, ctx.Err(), b.pg.logs)
+			err = ctx.Err()
 		}
+		check(err, "wait for run %s; the logs are in %s", run, b.pg.logs)
 	}
+	return done
 }
 
 // runProof counts the results of the first steps that equal their item's stored payload, which is what was sent.
@@ -288,23 +252,56 @@ JOIN work_result p ON p.run_id = q.run_id AND p.ordinal = q.ordinal AND p.step <
 WHERE r.id = $1 AND r.state = 'completed' AND r.done = r.items AND r.failed = 0
   AND convert_from(p.result, 'UTF8') = q.payload AND q.payload::jsonb ->> 'id' = q.item_key`
 
-// check asks the database, not the node, whether each of n items has a result of each step.
-func (b *bed) check(ctx context.Context, run string, steps, n int) (err error) {
-	conn, err := pgx.Connect(ctx, b.database)
-	if err != nil {
-		return fmt.Errorf("check run %s: %w", run, err)
+// command runs a tranche command and returns its JSON output.
+func (b *bed) command(ctx context.Context, in io.Reader, args ...string) []byte {
+	cmd := exec.CommandContext(ctx, b.program, append([]string{"--url", b.api, "--json"}, args...)...)
+	var out, said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &said
+	cmd.Env = demokit.Environment()
+	if err := cmd.Run(); err != nil {
+		demokit.Stop(fmt.Errorf("tranche %s %s: %w; it said:\n%s", args[0], args[1], err, &said))
 	}
-	defer func() {
-		if closeErr := conn.Close(ctx); err == nil {
-			err = closeErr
-		}
-	}()
-	var good int
-	if err := conn.QueryRow(ctx, runProof, run, steps).Scan(&good); err != nil {
-		return fmt.Errorf("check run %s: %w", run, err)
-	}
-	if good != steps*n {
-		return fmt.Errorf("check run %s: %d of %d results are right", run, good, steps*n)
-	}
-	return nil
+	return out.Bytes()
 }
+
+func (b *bed) applyPlan(ctx context.Context, plan string) {
+	b.command(ctx, strings.NewReader(plan), "plan", "apply", "-")
+}
+
+// begin starts a run by the command, with flags.
+func (b *bed) begin(ctx context.Context, endpoint string, n int, flags ...string) (run string) {
+	args := append([]string{"run", "start", "--endpoint", endpoint, "--items", "-", "--key", "id"}, flags...)
+	var s started
+	check(json.Unmarshal(b.command(ctx, items{n: n}.csv(), args...), &s), "understand the answer to a start")
+	return s.Run
+}
+
+// number asks the node's database.
+func (b *bed) number(ctx context.Context, sql string, args ...any) (n float64) {
+	check(b.db.QueryRow(ctx, sql, args...).Scan(&n), "ask the node's database")
+	return n
+}
+
+// bedPoll is the interval for polling the database.
+const bedPoll = 20 * time.Millisecond
+
+// until waits for an SQL condition, at most for atMost.
+func (b *bed) until(ctx context.Context, atMost time.Duration, what, sql string, args ...any) {
+	timed, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	for {
+		var met bool
+		check(b.db.QueryRow(ctx, "SELECT "+sql, args...).Scan(&met), "ask whether %s", what)
+		if met {
+			return
+		}
+		check(backoff.Sleep(timed, bedPoll), "wait until %s; the logs are in %s", what, b.pg.logs)
+	}
+}
+
+const (
+	hasCompleted = `EXISTS (SELECT FROM batchrun WHERE id = $1 AND state = 'completed')`
+	countDone    = `SELECT coalesce(sum(bit_count(done)), 0)::float8 FROM work_block WHERE run_id = $1`
+	countFailed  = `SELECT coalesce(sum(bit_count(failed)), 0)::float8 FROM work_block WHERE run_id = $1`
+	hasBegun     = `EXISTS (SELECT FROM work_block WHERE run_id = $1 AND bit_count(done) > 0)`
+)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -28,34 +27,27 @@ type machine struct {
 	Load       string // one-minute load average before the measurement
 }
 
-func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
+func describeMachine(ctx context.Context, pg *cluster) machine {
 	m := machine{
 		CPU:    firstField("/proc/cpuinfo", "model name"),
 		Cores:  runtime.NumCPU(),
 		Go:     strings.TrimPrefix(runtime.Version(), "go"),
 		Kernel: readLine("/proc/sys/kernel/osrelease"),
-		Load:   oneMinute(readLine("/proc/loadavg")),
 		Date:   time.Now().UTC().Format(time.DateOnly),
+		Fsync:  probeFsync(pg.dir),
 	}
+	m.Load, _, _ = strings.Cut(readLine("/proc/loadavg"), " ")
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(firstField("/proc/meminfo", "MemTotal"), " kB"), 10, 64)
 	m.Memory = kib << 10
-	if err := pg.admin.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&m.PostgreSQL); err != nil {
-		return m, fmt.Errorf("read PostgreSQL's version: %w", err)
-	}
-	var err error
-	m.Fsync, err = probeFsync(pg.dir)
-	return m, err
+	err := pg.admin.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&m.PostgreSQL)
+	check(err, "read PostgreSQL's version")
+	return m
 }
 
 func (m machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s; PostgreSQL %s, Go %s; an fsync takes %s; "+
 		"load average before we began: %s; %s", m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.Kernel, m.PostgreSQL,
 		m.Go, m.Fsync.Round(time.Microsecond), m.Load, m.Date)
-}
-
-func oneMinute(loadavg string) string {
-	first, _, _ := strings.Cut(loadavg, " ")
-	return first
 }
 
 func firstField(file, name string) string {
@@ -82,31 +74,21 @@ func readLine(file string) string {
 // fsyncProbes suffice for a median and take well under a second on an SSD.
 const fsyncProbes = 200
 
-// probeFsync measures appending pages to a file, as PostgreSQL does at a commit.
-func probeFsync(dir string) (median time.Duration, err error) {
-	path := filepath.Join(dir, "fsync-probe")
-	f, err := os.Create(path)
-	if err != nil {
-		return 0, fmt.Errorf("probe fsync: %w", err)
-	}
-	defer func() {
-		f.Close() // removed next
-		err = errors.Join(err, os.Remove(path))
-	}()
+// probeFsync returns the median time of appending a page to a file, as PostgreSQL does at a commit.
+func probeFsync(dir string) time.Duration {
+	f, err := os.CreateTemp(dir, "fsync-probe-") // removed with the directory
+	check(err, "probe fsync")
+	defer f.Close()
 	page := make([]byte, 8<<10)
 	took := make([]time.Duration, fsyncProbes)
 	for i := range took {
 		start := time.Now()
-		if _, err := f.WriteAt(page, 0); err != nil {
-			return 0, fmt.Errorf("probe fsync: %w", err)
-		}
-		if err := f.Sync(); err != nil {
-			return 0, fmt.Errorf("probe fsync: %w", err)
-		}
+		_, err := f.WriteAt(page, 0)
+		check(errors.Join(err, f.Sync()), "probe fsync")
 		took[i] = time.Since(start)
 	}
 	slices.Sort(took)
-	return took[len(took)/2], nil
+	return took[len(took)/2]
 }
 
 // ticks is USER_HZ, the unit of times in /proc: 100 on all Linux platforms of Go.
@@ -160,9 +142,7 @@ func treeCPU(root int) float64 {
 	return sum
 }
 
-// peakRSS returns a process's peak resident memory in bytes, or 0 if it is gone.
-func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
-
+// statusBytes returns a size in a process's status in bytes, or 0 if it is gone.
 func statusBytes(pid int, name string) int64 {
 	value := firstField(filepath.Join("/proc", strconv.Itoa(pid), "status"), name)
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64) // 0 for "unknown"
@@ -193,48 +173,38 @@ type watch struct {
 
 const walPosition = `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
 
-func (pg *cluster) startWatch(ctx context.Context, procs processes) (*watch, error) {
-	w := &watch{pg: pg, procs: procs}
-	var err error
-	if w.wal, err = pg.walPosition(ctx); err != nil {
-		return nil, err
-	}
+func (pg *cluster) startWatch(ctx context.Context, procs processes) *watch {
+	w := &watch{pg: pg, procs: procs, wal: pg.walPosition(ctx)}
 	w.cpu = w.readCPU()
 	w.begun = time.Now()
-	return w, nil
+	return w
 }
 
-func (w *watch) stop(ctx context.Context, n int) (sample, error) {
+func (w *watch) stop(ctx context.Context, n int) sample {
 	s := sample{Items: n, Seconds: time.Since(w.begun).Seconds(), CPU: w.readCPU()}
 	for name, before := range w.cpu {
 		s.CPU[name] -= before
 	}
 	s.Rate = float64(n) / s.Seconds
-	wal, err := w.pg.walPosition(ctx)
-	if err != nil {
-		return s, err
-	}
-	s.WALPerItem = float64(wal-w.wal) / float64(n)
+	s.WALPerItem = float64(w.pg.walPosition(ctx)-w.wal) / float64(n)
 	if node, ok := w.procs["node"]; ok {
-		s.PeakRSS = peakRSS(node)
+		s.PeakRSS = statusBytes(node, "VmHWM")
 	}
-	return s, nil
+	return s
 }
 
 func (w *watch) readCPU() map[string]float64 {
 	cpu := make(map[string]float64, len(w.procs)+1)
-	for name, pid := range maps.All(w.procs) {
+	for name, pid := range w.procs {
 		cpu[name] = processCPU(pid)
 	}
 	cpu["postgres"] = treeCPU(w.pg.PID())
 	return cpu
 }
 
-func (pg *cluster) walPosition(ctx context.Context) (at int64, err error) {
-	if err := pg.admin.QueryRow(ctx, walPosition).Scan(&at); err != nil {
-		return 0, fmt.Errorf("read the WAL position: %w", err)
-	}
-	return at, nil
+func (pg *cluster) walPosition(ctx context.Context) (at int64) {
+	check(pg.admin.QueryRow(ctx, walPosition).Scan(&at), "read the WAL position")
+	return at
 }
 
 // peakTick is the interval for sampling peaks that the kernel does not record. A sample takes under a millisecond.

@@ -9,14 +9,14 @@
 //     clock stops when the run is completed and all results are stored; see [tranche].
 //   - river: River with one job per item and recorded output; see [riverQueue].
 //   - latency: runs of one item, and of a few thousand, on an idle node.
-//   - floor-gather: the floor with three parts per item; see [floorGather].
-//   - gather: Tranche with a plan of three steps, one part per item from each; see [gather].
-//   - holes: a run that gathers and composes, and reruns of parts of it; see [holes].
-//   - many: thousands of small runs over two hundred endpoints next to a large one, with one node and with several, and
-//     the cost of an idle node while as many wait; see [many].
+//   - floor-gather: the floor with three parts per item; see [floor.gather].
+//   - gather: Tranche with a plan of three steps, one part per item from each; see [tranches].
+//   - holes: a run that gathers and composes, and reruns of parts of it; see [measureHoles].
+//   - many: thousands of small runs over two hundred endpoints, alone and during a large one, with one node and with
+//     several; see [measureMany].
 //   - old: a run on a database with millions of items of finished runs, compared with one that has had a single run,
-//     and the deletion of a run. It runs only when named, since thirty million items take 17 GB; see [old].
-//   - misbehave: faulty services; see [isolation], [outageCase] and [otherCase].
+//     and the deletion of a run. It runs only when named, since thirty million items take 17 GB; see [measureOld].
+//   - misbehave: faulty services; see [measureMisbehaviour].
 //
 // Rounds are interleaved (floor, tranche, river, floor, …), so that disturbances of the machine affect all alike.
 // Every round starts with a fresh database and a checkpoint. Ratios are taken within a round; tables show medians and
@@ -38,6 +38,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/tranchehq/tranche/tools/demokit"
 )
 
 func main() {
@@ -70,50 +72,40 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-func run(ctx context.Context, cfg config) (err error) {
+func run(ctx context.Context, cfg config) error {
+	return withCluster(ctx, cfg.dir, func(pg *cluster) { measure(ctx, cfg, pg) })
+}
+
+// check ends the measurement at an error, with what was being done.
+func check(err error, format string, args ...any) {
+	if err != nil {
+		demokit.Stop(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
+	}
+}
+
+func measure(ctx context.Context, cfg config, pg *cluster) {
 	var target *page
 	if cfg.write != "" {
-		if target, err = openPage(cfg.write); err != nil {
-			return err
-		}
+		target = demokit.Must(openPage(cfg.write))
 	}
-	if err := checkProgram(cfg); err != nil {
-		return err
-	}
-	pg, err := openCluster(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, pg.close(err == nil)) }()
-	host, err := describeMachine(ctx, pg)
-	if err != nil {
-		return err
-	}
-	rep := report{machine: host, rounds: cfg.rounds, keys: cfg.keys}
-	if rep.results, err = race(ctx, pg, cfg.rounds, chooseContestants(cfg, pg)); err != nil {
-		return err
-	}
+	checkProgram(cfg)
+	rep := report{machine: describeMachine(ctx, pg), rounds: cfg.rounds, keys: cfg.keys}
+	rep.results = race(ctx, pg, cfg.rounds, chooseContestants(cfg, pg))
 	for _, part := range []struct {
 		name    string
-		measure func(context.Context, config, *cluster, *report) error
+		measure func(context.Context, config, *cluster, *report)
 	}{
-		{"latency", measureLatency}, {"holes", inLab(measureHoles)}, {"misbehave", inLab(measureMisbehaviour)},
-		{"many", measureMany}, {"old", measureOld},
+		{"latency", measureLatency}, {"holes", measureHoles}, {"misbehave", measureMisbehaviour}, {"many", measureMany},
+		{"old", measureOld},
 	} {
-		if !cfg.wants(part.name) {
-			continue
-		}
-		if err := part.measure(ctx, cfg, pg, &rep); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+		if cfg.wants(part.name) {
+			check(demokit.Try(func() { part.measure(ctx, cfg, pg, &rep) }), "%s", part.name)
 		}
 	}
 	if target != nil {
-		if err := target.fill(&rep); err != nil {
-			return err
-		}
+		demokit.Stop(target.fill(&rep))
 	}
-	_, err = io.WriteString(os.Stdout, rep.String())
-	return err
+	demokit.Must(io.WriteString(os.Stdout, rep.String()))
 }
 
 type config struct {
@@ -146,12 +138,12 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
 	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
 	f.IntVar(&c.manyRuns, "many-runs", 10_000, "runs of 10 items of the part many")
-	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the run beside them")
+	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the large run of the part many")
 	f.StringVar(&only, "only", strings.Join(parts(), ","), "which parts to run; old, which takes 17 GB, can be named, too")
 	f.StringVar(&c.binary, "binary", "../../bin/tranche", "the tranche program to measure")
 	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
-	f.StringVar(&c.dir, "dir", "", "where PostgreSQL and the nodes keep their data; empty means one under /var/tmp "+
-		"that is removed at the end")
+	f.StringVar(&c.dir, "dir", "/var/tmp", "where PostgreSQL and the nodes have their data while it measures: on a disk, "+
+		"as fsync costs nothing in memory")
 	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../../docs/benchmarks.md")
 	if err := f.Parse(args); err != nil {
 		return c, err

@@ -5,200 +5,97 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-// many is the cost of thousands of small runs and a large one together, on nodes that share a machine.
-type many struct {
-	nodes   int
-	alone   float64            // items per second of the large run alone
-	beside  spread             // of its rate next to the small ones
-	rate    float64            // small runs per second, from the first POST to the last event
-	times   percentiles        // of a small run, from the POST to the event
-	cpu     map[string]float64 // seconds while they ran, including the large run
-	idle    float64            // cores used by nodes and PostgreSQL, before any run
-	waiting float64            // the same while runs without services wait; 0: not measured
-}
-
 const (
-	manySmall     = 10     // items of a small run
-	manyWaiting   = 10_000 // runs whose endpoints have no service
+	manySmall     = 10 // items of a small run
 	manyEndpoints = 200
 	manyClients   = 64
 	manyAlone     = 6 * time.Second // of measuring the large run alone
-	manyLook      = 10 * time.Second
-	manyLooks     = 5
-	manySettle    = 5 * time.Second
-	manyCost      = 3_000 // maximum of small runs for measuring CPU time
+	manyMost      = 3_000           // small runs alone
 	manyWithin    = 10 * time.Minute
 	manyTick      = time.Second
 	beginWithin   = 30 * time.Second
-	unserved      = "unserved"
 )
 
-func measureMany(ctx context.Context, cfg config, pg *cluster, rep *report) error {
-	t := rep.table("nodes", "small runs/s", "p50, p99 ms", "large run, items/s: alone", "beside: median, least", "CPU s",
-		"idle, of a core", "with runs that wait")
+// measureMany measures thousands of small runs, alone and during a large one, on nodes that share a machine.
+func measureMany(ctx context.Context, cfg config, pg *cluster, rep *report) {
+	t := rep.table("nodes", "small runs alone", "during the large one", "p50, p99", "large run alone, items/s",
+		"meanwhile: median, worst second")
 	for _, nodes := range []int{1, 2, 4} {
-		err := withLab(ctx, cfg, pg, "many", func(l *lab) error {
-			m := &many{nodes: nodes}
-			if err := l.measureMany(ctx, cfg, m); err != nil {
-				return err
+		pg.onBed(ctx, cfg.binary, "many", func(b *bed) {
+			for range nodes - 1 {
+				b.another(ctx)
 			}
-			waiting := "–"
-			if m.waiting > 0 {
-				waiting = fmt.Sprintf("%.1f%% (%s runs)", 100*m.waiting, thousands(manyWaiting))
+			b.startService()
+			small := b.serve("the small runs' service", manyArgument, strconv.Itoa(manyEndpoints))
+			b.others = append(b.others, small)
+			events := b.watchCompletions()
+			for i := range manyEndpoints { // warm up each endpoint
+				demokit.Must(b.small(ctx, events, i))
 			}
-			t.add(fmt.Sprint(nodes), fmt.Sprintf("%.0f", m.rate),
-				fmt.Sprintf("%d, %d", m.times.p50.Milliseconds(), m.times.p99.Milliseconds()), thousands(m.alone),
-				thousands(m.beside.median)+", "+thousands(m.beside.low),
-				fmt.Sprintf("nodes %.1f, postgres %.1f", m.cpu["nodes"], m.cpu["postgres"]),
-				fmt.Sprintf("%.1f%%", 100*m.idle), waiting)
-			return nil
+			begun, n := time.Now(), min(cfg.manyRuns, manyMost)
+			b.post(ctx, events, n)
+			t.add(append([]string{fmt.Sprint(nodes), fmt.Sprintf("%.0f/s", float64(n)/time.Since(begun).Seconds())},
+				b.duringLarge(ctx, cfg, events)...)...)
 		})
-		if err != nil {
-			return fmt.Errorf("%d nodes: %w", nodes, err)
-		}
+		fmt.Fprintf(os.Stderr, "many      %s\n", strings.Join(t.rows[len(t.rows)-1], " | "))
 	}
-	return nil
 }
 
-func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) {
-	for range m.nodes - 1 {
-		if err := l.another(ctx); err != nil {
-			return err
-		}
-	}
-	if err := l.startService(); err != nil {
-		return err
-	}
-	small, err := l.serve("the small runs' service", manyArgument, l.nc.ConnectedUrl(), strconv.Itoa(manyEndpoints))
-	if err != nil {
-		return err
-	}
-	l.others = append(l.others, small)
-	events, err := l.watchCompletions()
-	if err != nil {
-		return err
-	}
-	for i := range manyEndpoints { // warm up each endpoint
-		if _, err := l.small(ctx, events, manyEndpoint(i)); err != nil {
-			return fmt.Errorf("warm up: %w", err)
-		}
-	}
-	if m.idle, err = l.cores(ctx, m.nodes); err != nil {
-		return err
-	}
-	if err := l.cost(ctx, cfg, events, m.nodes); err != nil {
-		return err
-	}
-	if err := l.besideLarge(ctx, cfg, events, m); err != nil {
-		return err
-	}
-	fmt.Fprintf(os.Stderr, "many      %d nodes: large %.0f items/s alone, %.0f beside (least %.0f, %.0f%%); %.0f runs/s, "+
-		"p50 %s, p99 %s; cpu %v\n", m.nodes, m.alone, m.beside.median, m.beside.low, 100*m.beside.low/m.alone, m.rate,
-		m.times.p50.Round(time.Millisecond), m.times.p99.Round(time.Millisecond), m.cpu)
-	if m.nodes > 1 {
-		return nil
-	}
-	err = l.post(ctx, manyWaiting, func(ctx context.Context, i int) error {
-		_, err := l.start(ctx, work{endpoint: fmt.Sprintf("%s-%03d", unserved, i%manyEndpoints)}, items{n: manySmall})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	m.waiting, err = l.cores(ctx, m.nodes)
-	return err
-}
-
-// cost measures the CPU time of small runs alone, which hardly depends on other load of the machine.
-func (l *lab) cost(ctx context.Context, cfg config, events *completions, nodes int) error {
-	n := min(cfg.manyRuns, manyCost)
-	before, begun := l.cpu(), time.Now()
-	err := l.post(ctx, n, func(ctx context.Context, i int) error {
-		_, err := l.small(ctx, events, manyEndpoint(i%manyEndpoints))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	rate, cost := float64(n)/time.Since(begun).Seconds(), l.cpu()
-	var all float64
-	for name, was := range before {
-		cost[name] = (cost[name] - was) * 1000 / float64(n)
-		all += cost[name]
-	}
-	fmt.Fprintf(os.Stderr, "many      %d nodes: small runs alone %.0f/s, %.2f ms of processor time each: nodes, with "+
-		"nats-server, %.2f, postgres %.2f, services %.2f, bench %.2f\n", nodes, rate, all, cost["nodes"], cost["postgres"],
-		cost["services"], cost["bench"])
-	return nil
-}
-
-// besideLarge starts the large run, measures it alone, and then with the small runs.
-func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, m *many) error {
-	large, err := l.start(ctx, work{endpoint: echoEndpoint}, items{n: cfg.manyLarge})
-	if err != nil {
-		return err
-	}
-	if err := l.until(ctx, beginWithin, "the large run has begun", hasBegun, large.Run); err != nil {
-		return err
-	}
-	if err := backoff.Sleep(ctx, manyTick); err != nil {
-		return err
-	}
-	if m.alone, err = l.rate(ctx, large.Run, manyAlone); err != nil {
-		return err
-	}
-	before, begun := l.cpu(), time.Now()
+// duringLarge starts the large run, measures it alone, and then with the small runs.
+func (b *bed) duringLarge(ctx context.Context, cfg config, events *completions) []string {
+	large := demokit.Must(b.start(ctx, work{endpoint: echoEndpoint}, items{n: cfg.manyLarge}))
+	b.until(ctx, beginWithin, "the large run has begun", hasBegun, large.Run)
+	demokit.Stop(backoff.Sleep(ctx, manyTick))
+	alone := demokit.Must(b.rate(ctx, large.Run, manyAlone))
+	begun := time.Now()
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
-	sampled := l.sampleRate(sampling, large.Run)
-	var mu sync.Mutex
-	var times []time.Duration
-	var last time.Time
-	err = l.post(ctx, cfg.manyRuns, func(ctx context.Context, i int) error {
-		took, err := l.small(ctx, events, manyEndpoint(i%manyEndpoints))
-		mu.Lock()
-		defer mu.Unlock()
-		times, last = append(times, took), time.Now()
-		return err
-	})
-	m.cpu = l.cpu()
-	for name, was := range before {
-		m.cpu[name] -= was
-	}
+	sampled := b.sampleRate(sampling, large.Run)
+	times := percentilesOf(b.post(ctx, events, cfg.manyRuns))
+	rate := float64(cfg.manyRuns) / time.Since(begun).Seconds()
 	stop()
 	rates := <-sampled
-	if err != nil {
-		return err
-	}
-	done, err := l.number(ctx, countDone, large.Run)
-	if err != nil {
-		return err
-	}
-	if done >= float64(cfg.manyLarge) {
-		return fmt.Errorf("the large run of %d items was over before the small ones; give -many-large", cfg.manyLarge)
+	if done := b.number(ctx, countDone, large.Run); done >= float64(cfg.manyLarge) {
+		demokit.Stop(fmt.Errorf("the large run of %d items was over before the small ones; give -many-large", cfg.manyLarge))
 	}
 	if len(rates) == 0 {
-		return errors.New("the small runs were over before a second had passed; give more of -many-runs")
+		demokit.Stop(errors.New("the small runs were over before a second had passed; give more of -many-runs"))
 	}
-	m.rate, m.times = float64(cfg.manyRuns)/last.Sub(begun).Seconds(), percentilesOf(times)
-	m.beside = spreadOf(rates)
-	return l.cancel(ctx, large.Run)
+	b.command(ctx, nil, "run", "cancel", large.Run)
+	beside := spreadOf(rates)
+	return []string{
+		fmt.Sprintf("%.0f/s", rate), fmt.Sprintf("%.2f s, %.2f s", times.p50.Seconds(), times.p99.Seconds()),
+		thousands(alone), fmt.Sprintf("%s (%s), %s (%s)", thousands(beside.median), share(beside.median/alone),
+			thousands(beside.low), share(beside.low/alone)),
+	}
 }
 
-func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
+// rate returns a run's completed items per second over a window from now.
+func (b *bed) rate(ctx context.Context, run string, window time.Duration) (rate float64, err error) {
+	err = demokit.Try(func() {
+		begun, before := time.Now(), b.number(ctx, countDone, run)
+		demokit.Stop(backoff.Sleep(ctx, window))
+		rate = (b.number(ctx, countDone, run) - before) / time.Since(begun).Seconds()
+	})
+	return rate, err
+}
+
+func (b *bed) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	sampled := make(chan []float64, 1)
 	go func() {
 		var rates []float64
 		for {
-			rate, err := l.rate(context.WithoutCancel(ctx), run, manyTick) // cancelling a query would close the connection
+			rate, err := b.rate(context.WithoutCancel(ctx), run, manyTick) // cancelling a query would close the connection
 			if err != nil || ctx.Err() != nil {
 				sampled <- rates
 				return
@@ -209,37 +106,34 @@ func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	return sampled
 }
 
-// post runs n jobs with a bounded number of clients and returns the first error.
-func (l *lab) post(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
+// post completes n small runs with a bounded number of clients and returns the time of each.
+func (b *bed) post(ctx context.Context, events *completions, n int) (times []time.Duration) {
 	ctx, cancel := context.WithTimeoutCause(ctx, manyWithin, errors.New("the small runs take too long"))
 	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	next := make(chan int)
+	var next atomic.Int64
 	var clients sync.WaitGroup
+	times = make([]time.Duration, n)
 	for range manyClients {
 		clients.Go(func() {
-			for i := range next {
-				if err := one(ctx, i); err != nil {
+			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				var err error
+				if times[i], err = b.small(ctx, events, i%manyEndpoints); err != nil {
 					fail(err)
 				}
 			}
 		})
 	}
-	for i := 0; i < n && ctx.Err() == nil; i++ {
-		select {
-		case next <- i:
-		case <-ctx.Done():
-		}
-	}
-	close(next)
 	clients.Wait()
-	return context.Cause(ctx)
+	demokit.Stop(context.Cause(ctx))
+	return times
 }
 
-func (l *lab) small(ctx context.Context, events *completions, endpoint string) (time.Duration, error) {
+// small completes a small run and returns its time, from the POST to the event.
+func (b *bed) small(ctx context.Context, events *completions, endpoint int) (time.Duration, error) {
 	begun := time.Now()
-	run, err := l.start(ctx, work{endpoint: endpoint}, items{n: manySmall})
+	run, err := b.start(ctx, work{endpoint: manyEndpoint(endpoint)}, items{n: manySmall})
 	if err != nil {
 		return 0, err
 	}
@@ -252,15 +146,15 @@ type completions struct {
 	came map[string]chan time.Time
 }
 
-func (l *lab) watchCompletions() (*completions, error) {
+func (b *bed) watchCompletions() *completions {
 	c := &completions{came: map[string]chan time.Time{}}
-	err := onCompletion(l.nc, func(run string, at time.Time) {
+	b.onCompletion(func(run string, at time.Time) {
 		select {
 		case c.of(run) <- at:
 		default: // repeated
 		}
 	})
-	return c, err
+	return c
 }
 
 func (c *completions) of(run string) chan time.Time {
@@ -282,35 +176,4 @@ func (c *completions) wait(ctx context.Context, run string) (at time.Time, err e
 	defer c.mu.Unlock()
 	delete(c.came, run)
 	return at, nil
-}
-
-// cpu returns the CPU seconds used so far by nodes, PostgreSQL, services and this program.
-func (l *lab) cpu() map[string]float64 {
-	used := map[string]float64{"nodes": processCPU(l.node.PID()), "bench": processCPU(os.Getpid()),
-		"postgres": treeCPU(l.pg.PID())}
-	for _, node := range l.nodes {
-		used["nodes"] += processCPU(node.PID())
-	}
-	for _, c := range append(slices.Clone(l.others), l.service) {
-		used["services"] += processCPU(c.PID())
-	}
-	return used
-}
-
-// cores returns the cores that idle nodes and PostgreSQL use, per node: a median, as autovacuum disturbs samples.
-func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
-	if err := backoff.Sleep(ctx, manySettle); err != nil {
-		return 0, err
-	}
-	var looks []float64
-	for range manyLooks {
-		before, begun := l.cpu(), time.Now()
-		if err := backoff.Sleep(ctx, manyLook); err != nil {
-			return 0, err
-		}
-		after := l.cpu()
-		used := after["nodes"] - before["nodes"] + after["postgres"] - before["postgres"]
-		looks = append(looks, used/time.Since(begun).Seconds()/float64(nodes))
-	}
-	return spreadOf(looks).median, nil
 }

@@ -83,11 +83,6 @@ func comparison(ratios []ratio) *table {
 	return t
 }
 
-func (p percentiles) row(name string, runs int) []string {
-	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
-	return []string{name, fmt.Sprint(runs), ms(p.p50), ms(p.p99), ms(p.max)}
-}
-
 func (r result) cpu() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Samples[0].CPU)) {
@@ -211,6 +206,8 @@ func spreadOf(values []float64) spread {
 	return spread{median, values[0], values[len(values)-1]}
 }
 
+type percentiles struct{ p50, p99, max time.Duration }
+
 // percentilesOf requires at least one time. A percentile is the smallest time that this share does not exceed.
 func percentilesOf(times []time.Duration) percentiles {
 	times = slices.Sorted(slices.Values(times))
@@ -218,4 +215,9 @@ func percentilesOf(times []time.Duration) percentiles {
 		return times[int(math.Ceil(share*float64(len(times))))-1]
 	}
 	return percentiles{p50: rank(0.50), p99: rank(0.99), max: times[len(times)-1]}
+}
+
+func (p percentiles) row(name string, runs int) []string {
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
+	return []string{name, fmt.Sprint(runs), ms(p.p50), ms(p.p99), ms(p.max)}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +14,9 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/tools/demokit"
 )
 
 const (
@@ -76,88 +78,65 @@ type riverQueue struct {
 	chosen riverSetup
 }
 
-func (r *riverQueue) name() string  { return "river" }
-func (r *riverQueue) size() int     { return r.input.n }
-func (r *riverQueue) setup() string { return r.chosen.String() }
+func riverContestant(pg *cluster, input items) contestant {
+	r := &riverQueue{pg: pg, input: input}
+	return contestant{
+		name: "river", size: input.n, tune: r.tune, measure: r.measure, setup: func() string { return r.chosen.String() },
+	}
+}
 
-func (r *riverQueue) tune(ctx context.Context) error {
+func (r *riverQueue) tune(ctx context.Context) {
 	trial := *r
 	trial.input.n = min(max(r.input.n/riverTuneShare, riverTuneFewest), r.input.n)
 	best := 0.0
 	for _, ahead := range []bool{true, false} {
 		for _, workers := range []int{500, 2_000, 10_000} {
 			trial.chosen = riverSetup{workers: workers, insert: 10_000, ahead: ahead}
-			s, err := trial.measure(ctx)
-			if err != nil {
-				return fmt.Errorf("with %s: %w", trial.chosen, err)
-			}
+			s := trial.measure(ctx)
 			fmt.Fprintf(os.Stderr, "tuning   river      %9.0f items/s  %s\n", s.Rate, trial.chosen)
 			if s.Rate > best {
 				best, r.chosen = s.Rate, trial.chosen
 			}
 		}
 	}
-	return nil
 }
 
-func (r *riverQueue) measure(ctx context.Context) (s sample, err error) {
-	name, at, err := r.pg.freshDatabase(ctx, "river")
-	if err != nil {
-		return s, err
-	}
-	defer func() { err = errors.Join(err, r.pg.dropDatabase(ctx, name)) }()
-	poolConfig, err := pgxpool.ParseConfig(at)
-	if err != nil {
-		return s, fmt.Errorf("the database's URL: %w", err)
-	}
-	poolConfig.MaxConns = riverPool
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
-	if err != nil {
-		return s, fmt.Errorf("connect to %s: %w", name, err)
-	}
-	defer pool.Close()
-	return r.measureOn(ctx, pool)
+func (r *riverQueue) measure(ctx context.Context) (s sample) {
+	r.pg.withDatabase(ctx, "river", func(url string) {
+		config, err := pgxpool.ParseConfig(url)
+		check(err, "the database's URL")
+		config.MaxConns = riverPool
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		check(err, "connect to River's database")
+		defer pool.Close()
+		s = r.measureOn(ctx, pool)
+	})
+	return s
 }
 
-func (r *riverQueue) measureOn(ctx context.Context, pool *pgxpool.Pool) (s sample, err error) {
+func (r *riverQueue) measureOn(ctx context.Context, pool *pgxpool.Pool) sample {
 	driver := riverpgxv5.New(pool)
 	migrator, err := rivermigrate.New(driver, &rivermigrate.Config{Logger: quietLogger()})
-	if err != nil {
-		return s, fmt.Errorf("prepare River's tables: %w", err)
-	}
-	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
-		return s, fmt.Errorf("make River's tables: %w", err)
-	}
+	check(err, "prepare River's tables")
+	_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	check(err, "make River's tables")
 	done := make(chan struct{}, 1)
-	client, err := r.client(driver, done)
-	if err != nil {
-		return s, err
-	}
-	watch, err := r.pg.startWatch(ctx, processes{"client": os.Getpid()})
-	if err != nil {
-		return s, err
-	}
-	if err := r.work(ctx, pool, client, done); err != nil {
-		return s, err
-	}
-	if s, err = watch.stop(ctx, r.input.n); err != nil {
-		return s, err
-	}
+	client := r.client(driver, done)
+	watch := r.pg.startWatch(ctx, processes{"client": os.Getpid()})
+	r.work(ctx, pool, client, done)
+	s := watch.stop(ctx, r.input.n)
 	stop, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	if err := client.Stop(stop); err != nil {
-		return s, fmt.Errorf("stop River: %w", err)
-	}
-	return s, r.check(ctx, pool)
+	check(client.Stop(stop), "stop River")
+	prove(r.input.n, pool.QueryRow(ctx, riverProof))
+	return s
 }
 
-func (r *riverQueue) client(driver *riverpgxv5.Driver, done chan<- struct{}) (*riverClient, error) {
+func (r *riverQueue) client(driver *riverpgxv5.Driver, done chan<- struct{}) *riverClient {
 	var left atomic.Int64
 	left.Store(int64(r.input.n))
 	workers := river.NewWorkers()
-	if err := river.AddWorkerSafely(workers, &echoWorker{left: &left, done: done}); err != nil {
-		return nil, fmt.Errorf("add River's worker: %w", err)
-	}
+	check(river.AddWorkerSafely(workers, &echoWorker{left: &left, done: done}), "add River's worker")
 	client, err := river.NewClient(driver, &river.Config{
 		FetchCooldown:     2 * time.Millisecond,
 		FetchPollInterval: 20 * time.Millisecond,
@@ -166,35 +145,32 @@ func (r *riverQueue) client(driver *riverpgxv5.Driver, done chan<- struct{}) (*r
 		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: r.chosen.workers}},
 		Workers:           workers,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("make River's client: %w", err)
-	}
-	return client, nil
+	check(err, "make River's client")
+	return client
 }
 
-func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *riverClient, done <-chan struct{}) error {
+func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *riverClient, done <-chan struct{}) {
 	if r.chosen.ahead {
-		if err := r.insert(ctx, client); err != nil {
-			return err
-		}
+		r.insert(ctx, client)
 	}
-	if err := client.Start(ctx); err != nil {
-		return fmt.Errorf("start River: %w", err)
-	}
+	check(client.Start(ctx), "start River")
 	if !r.chosen.ahead {
-		if err := r.insert(ctx, client); err != nil {
-			return err
-		}
+		r.insert(ctx, client)
 	}
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return ctx.Err()
+		demokit.Stop(ctx.Err())
 	}
-	return awaitRiver(ctx, pool)
+	for unfinished := true; unfinished; {
+		check(pool.QueryRow(ctx, riverUnfinished).Scan(&unfinished), "look for River's end")
+		if unfinished {
+			demokit.Stop(backoff.Sleep(ctx, riverPoll))
+		}
+	}
 }
 
-func (r *riverQueue) insert(ctx context.Context, client *riverClient) error {
+func (r *riverQueue) insert(ctx context.Context, client *riverClient) {
 	for lo := 0; lo < r.input.n; lo += r.chosen.insert {
 		jobs := make([]river.InsertManyParams, min(r.chosen.insert, r.input.n-lo))
 		for k := range jobs {
@@ -203,48 +179,16 @@ func (r *riverQueue) insert(ctx context.Context, client *riverClient) error {
 				Payload: r.input.appendPayload(nil, lo+k),
 			}
 		}
-		if _, err := client.InsertManyFast(ctx, jobs); err != nil {
-			return fmt.Errorf("insert River's jobs from %d: %w", lo, err)
-		}
+		_, err := client.InsertManyFast(ctx, jobs)
+		check(err, "insert River's jobs from %d", lo)
 	}
-	return nil
 }
 
 // riverUnfinished uses River's index on states.
 const riverUnfinished = `SELECT EXISTS (SELECT FROM river_job WHERE state IN
 ('available', 'pending', 'retryable', 'running', 'scheduled'))`
 
-func awaitRiver(ctx context.Context, pool *pgxpool.Pool) error {
-	tick := time.NewTicker(riverPoll)
-	defer tick.Stop()
-	for {
-		var unfinished bool
-		if err := pool.QueryRow(ctx, riverUnfinished).Scan(&unfinished); err != nil {
-			return fmt.Errorf("look for River's end: %w", err)
-		}
-		if !unfinished {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 const riverProof = `SELECT count(*) FROM river_job WHERE state = 'completed' AND metadata -> 'output' = args -> 'd'`
-
-func (r *riverQueue) check(ctx context.Context, pool *pgxpool.Pool) error {
-	var good int
-	if err := pool.QueryRow(ctx, riverProof).Scan(&good); err != nil {
-		return fmt.Errorf("check River's outputs: %w", err)
-	}
-	if good != r.input.n {
-		return fmt.Errorf("check River's outputs: %d of %d are right", good, r.input.n)
-	}
-	return nil
-}
 
 func quietLogger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/tools/demokit"
 	"github.com/tranchehq/tranche/tools/faultyservice"
 )
 
@@ -30,20 +31,17 @@ const (
 
 // serveAs runs this program as a service if its arguments say so.
 func serveAs(args []string) (called bool, err error) {
-	switch {
-	case len(args) == 2 && args[0] == echoArgument:
-		return true, serving(args[1], runEcho)
-	case len(args) == 3 && args[0] == manyArgument:
-		return true, serving(args[1], func(ctx context.Context, nc *nats.Conn) error { return runMany(ctx, nc, args[2]) })
-	case len(args) == 4 && args[0] == misbehavingArgument:
-		return true, serving(args[1], func(ctx context.Context, nc *nats.Conn) error {
-			return runMisbehaving(ctx, nc, args[2], args[3])
-		})
+	for argument, run := range map[string]func(context.Context, *nats.Conn, []string) error{
+		echoArgument: runEcho, manyArgument: runMany, misbehavingArgument: runMisbehaving,
+	} {
+		if len(args) > 1 && args[0] == argument {
+			return true, serving(args[1], args[2:], run)
+		}
 	}
 	return false, nil
 }
 
-func serving(natsURL string, run func(context.Context, *nats.Conn) error) error {
+func serving(natsURL string, args []string, run func(context.Context, *nats.Conn, []string) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	nc, err := nats.Connect(natsURL)
@@ -51,7 +49,7 @@ func serving(natsURL string, run func(context.Context, *nats.Conn) error) error 
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
 	defer nc.Close()
-	if err := run(ctx, nc); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, nc, args); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
@@ -66,7 +64,7 @@ type customer struct {
 }
 
 // runEcho is an ordinary service with default settings.
-func runEcho(ctx context.Context, nc *nats.Conn) error {
+func runEcho(ctx context.Context, nc *nats.Conn, _ []string) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: echoEndpoint, Version: "1.0.0"})
 	if err != nil {
 		return err
@@ -121,8 +119,8 @@ func thrice() []func(context.Context, *stage) error {
 
 func manyEndpoint(i int) string { return fmt.Sprintf("many-%03d", i) }
 
-func runMany(ctx context.Context, nc *nats.Conn, count string) error {
-	n, err := strconv.Atoi(count)
+func runMany(ctx context.Context, nc *nats.Conn, args []string) error {
+	n, err := strconv.Atoi(args[0])
 	if err != nil {
 		return fmt.Errorf("the number of endpoints: %w", err)
 	}
@@ -138,7 +136,8 @@ func runMany(ctx context.Context, nc *nats.Conn, count string) error {
 	return svc.Run(ctx)
 }
 
-func runMisbehaving(ctx context.Context, nc *nats.Conn, config, ledger string) (err error) {
+func runMisbehaving(ctx context.Context, nc *nats.Conn, args []string) (err error) {
+	config, ledger := args[0], args[1]
 	var cfg faultyservice.Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		return fmt.Errorf("understand the configuration of a service: %w", err)
@@ -159,35 +158,25 @@ func runMisbehaving(ctx context.Context, nc *nats.Conn, config, ledger string) (
 }
 
 // misbehave starts a faulty service as a process, which ends with the bed. With ledger it writes to a file.
-func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
-	text, err := json.Marshal(cfg)
-	if err != nil {
-		return fmt.Errorf("write the configuration of service %s: %w", cfg.Endpoint, err)
-	}
+func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) {
 	path := ""
 	if ledger {
 		path = b.ledgerPath(cfg.Endpoint)
 	}
-	c, err := b.serve("service "+cfg.Endpoint, misbehavingArgument, b.nc.ConnectedUrl(), string(text), path)
-	if err != nil {
-		return err
-	}
-	b.others = append(b.others, c)
-	return nil
+	text := demokit.Must(json.Marshal(cfg))
+	b.others = append(b.others, b.serve("service "+cfg.Endpoint, misbehavingArgument, string(text), path))
 }
 
 func (b *bed) ledgerPath(endpoint string) string { return filepath.Join(b.dir, "ledger-"+endpoint) }
 
 // ledger reads what the services of an endpoint have recorded. The fault must have occurred.
-func (b *bed) ledger(endpoint string, fault faultyservice.Fault) (*faultyservice.Ledger, error) {
-	file, err := os.Open(b.ledgerPath(endpoint))
-	if err != nil {
-		return nil, fmt.Errorf("read the ledger of %s: %w", endpoint, err)
-	}
+func (b *bed) ledger(endpoint string, fault faultyservice.Fault) *faultyservice.Ledger {
+	file := demokit.Must(os.Open(b.ledgerPath(endpoint)))
 	defer func() { _ = file.Close() }() // opened for reading
 	ledger, err := faultyservice.ReadLedger(file)
 	if err == nil && ledger.Fired(fault) == 0 {
 		err = errors.New("the fault did not fire")
 	}
-	return ledger, err
+	check(err, "the ledger of %s", endpoint)
+	return ledger
 }

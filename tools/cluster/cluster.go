@@ -183,10 +183,7 @@ func (c *cluster) prove(ctx context.Context) error {
 }
 
 func (c *cluster) size(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, c.db.primary.URL())
-	if err != nil {
-		return err
-	}
+	conn := demokit.Must(pgx.Connect(ctx, c.db.primary.URL()))
 	defer func() { _ = conn.Close(ctx) }()
 	var bytes, connections int64
 	if err := conn.QueryRow(ctx, sizes).Scan(&bytes, &connections); err != nil {

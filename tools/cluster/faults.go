@@ -26,7 +26,7 @@ func (c *cluster) underWay(ctx context.Context, what string, act func(context.Co
 	}
 	done, _ := c.progress.now()
 	c.progress.mark()
-	if err := act(ctx); err != nil {
+	if err := demokit.Try(func() { demokit.Stop(act(ctx)) }); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if err := c.progress.settle(ctx, steady); err != nil {
@@ -112,48 +112,30 @@ func (c *cluster) upgrade(ctx context.Context) error {
 func (c *cluster) restartNATS(ctx context.Context) error {
 	for _, s := range c.nats {
 		c.story.Command(fmt.Sprintf("nats-server --signal ldm=%d", s.PID()), "nats-server -c "+s.name+".conf")
-		if err := s.lameDuck(ctx); err != nil {
-			return err
-		}
-		if err := c.startServer(ctx, s); err != nil {
-			return err
-		}
-		if err := s.awaitHealthy(ctx); err != nil {
-			return err
-		}
+		demokit.Stop(s.lameDuck(ctx))
+		demokit.Stop(c.startServer(ctx, s))
+		demokit.Stop(s.awaitHealthy(ctx))
 	}
 	return nil
 }
 
 func (c *cluster) replaceNodes(ctx context.Context) error {
 	c.shell.Program = c.settings.next
-	if err := c.typedFrom(ctx, c.deploy, "tranche migrate"); err != nil {
-		return err
-	}
+	demokit.Stop(c.typedFrom(ctx, c.deploy, "tranche migrate"))
 	for i, n := range c.nodes {
 		c.story.Command("systemctl restart tranche     # " + n.name)
 		c.askAt(c.nodes[(i+1)%machines])
-		if err := n.Stop(ctx); err != nil {
-			return err
-		}
-		if err := c.startNode(ctx, n, c.settings.next); err != nil {
-			return err
-		}
+		demokit.Stop(n.Stop(ctx))
+		demokit.Stop(c.startNode(ctx, n, c.settings.next))
 	}
 	return nil
 }
 
 func (c *cluster) replaceServices(ctx context.Context) error {
 	for _, i := range c.services {
-		if err := i.Stop(ctx); err != nil {
-			return err
-		}
-		if err := c.startInstance(ctx, i, nextVersion); err != nil {
-			return err
-		}
-		if err := c.listens(ctx, i, nextVersion); err != nil {
-			return err
-		}
+		demokit.Stop(i.Stop(ctx))
+		demokit.Stop(c.startInstance(ctx, i, nextVersion))
+		demokit.Stop(c.listens(ctx, i, nextVersion))
 	}
 	return nil
 }

@@ -167,9 +167,7 @@ func (d *databases) failOver(ctx context.Context) error {
 	dead := d.primary
 	d.turn(d.standby)
 	d.standby = nil
-	if err := dead.Kill(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(dead.Kill(ctx))
 	d.configs[0], d.configs[1] = d.configs[1], d.configs[0]
 	d.copies++
 	// The copy is made from scratch: the dead server may have written what the standby never received.
@@ -180,9 +178,7 @@ func (d *databases) failOver(ctx context.Context) error {
 // restart restarts the standby and then the primary, like an update of PostgreSQL.
 func (d *databases) restart(ctx context.Context) error {
 	conninfo := d.primary.Conninfo()
-	if err := d.standby.Stop(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(d.standby.Stop(ctx))
 	config := d.configs[1]
 	config.Settings = maps.Clone(config.Settings)
 	config.Settings["primary_conninfo"] = conninfo
@@ -191,9 +187,7 @@ func (d *databases) restart(ctx context.Context) error {
 		return fmt.Errorf("start the standby again: %w", err)
 	}
 	d.standby = standby
-	if err := d.primary.Stop(ctx); err != nil {
-		return err
-	}
+	demokit.Stop(d.primary.Stop(ctx))
 	primary, err := embedded.StartPostgres(ctx, d.configs[0])
 	if err != nil {
 		return fmt.Errorf("start the primary again: %w", err)
@@ -240,14 +234,9 @@ func (c *cluster) makeRoles(ctx context.Context) error {
 
 // typedFrom runs the page's commands in the block that starts with begin.
 func (c *cluster) typedFrom(ctx context.Context, p page, begin string) error {
-	block, err := p.block(begin)
-	if err != nil {
-		return err
-	}
+	block := demokit.Must(p.block(begin))
 	for _, words := range commands(c.place(block)) {
-		if err := c.shell.Typed(ctx, exitOK, words[1:]...); err != nil {
-			return err
-		}
+		demokit.Stop(c.shell.Typed(ctx, exitOK, words[1:]...))
 	}
 	return nil
 }

@@ -57,9 +57,7 @@ func standstill() (longest func() time.Duration) {
 // signsOfLife sends a request that takes long enough to need heartbeats.
 func (n *node) signsOfLife(ctx context.Context) error {
 	r := slowly(n.ackWait * 3 / 4)
-	if err := n.ask(ctx, r); err != nil {
-		return err
-	}
+	stop(n.ask(ctx, r))
 	err := n.within(ctx, n.ackWait+patience, func() bool {
 		a := answer{n.journal.of(r.slice())}
 		return a.final() >= 0

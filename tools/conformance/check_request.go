@@ -26,10 +26,7 @@ func checkList(ctx context.Context, n *node) error {
 
 // whole sends a request and returns the reply if it has a slot for each item.
 func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return nil, err
-	}
+	a := must(n.answered(ctx, r))
 	return a, a.exactly(r)
 }
 
@@ -40,10 +37,7 @@ func (n *node) wholly(ctx context.Context, r *request) error {
 
 // awaitWhole waits for the reply to a published request and checks its slots.
 func (n *node) awaitWhole(ctx context.Context, r *request) error {
-	a, err := n.answer(ctx, r, 0)
-	if err != nil {
-		return err
-	}
+	a := must(n.answer(ctx, r, 0))
 	return a.exactly(r)
 }
 

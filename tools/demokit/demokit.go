@@ -67,7 +67,7 @@ func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) erro
 		err = errors.Join(err, s.stop(ctx))
 	}()
 	for _, chapter := range chapters {
-		if err := told(ctx, chapter); err != nil {
+		if err := Try(func() { Stop(chapter(ctx)) }); err != nil {
 			return err
 		}
 		if err := s.Err(); err != nil {
@@ -80,20 +80,21 @@ func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) erro
 // over carries the error of [Stop].
 type over struct{ err error }
 
-// Stop ends the story if there is an error. Only chapters may call it, in the goroutine of [Story.Tell].
+// Stop ends the story, or the function of [Try], if there is an error. Only their goroutine may call it.
 func Stop(err error) {
 	if err != nil {
 		panic(over{err})
 	}
 }
 
-// Must returns value, or ends the story like [Stop].
+// Must returns value, or ends like [Stop].
 func Must[T any](value T, err error) T {
 	Stop(err)
 	return value
 }
 
-func told(ctx context.Context, chapter func(context.Context) error) (err error) {
+// Try runs f and returns the error that ended it by [Stop].
+func Try(f func()) (err error) {
 	defer func() {
 		switch cause := recover().(type) {
 		case nil:
@@ -103,7 +104,8 @@ func told(ctx context.Context, chapter func(context.Context) error) (err error) 
 			panic(cause)
 		}
 	}()
-	return chapter(ctx)
+	f()
+	return nil
 }
 
 // OnStop registers a function for the end of the story. Functions run in reverse order.

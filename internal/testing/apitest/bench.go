@@ -290,7 +290,6 @@ var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 // tellers returns receivers that may run one program.
 func tellers(t *testing.T) *alerts.Receivers {
 	t.Helper()
-	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
+	return testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}}))(t)
-	return receivers
 }

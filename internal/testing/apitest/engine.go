@@ -114,7 +114,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 		change(&step)
 	}
 	i := 0
-	loaded := testenv.Must(e.Node.Runs().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	return testenv.Must(e.Node.Runs().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}},
 		func(item *start.LoadItem) error {
 			if i == items {
@@ -123,8 +123,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 			item.Key, item.Payload = fmt.Sprint("C", i), fmt.Appendf(nil, `{"n":%d}`, i)
 			i++
 			return nil
-		}))(e)
-	return loaded.Run
+		}))(e).Run
 }
 
 // Serve runs a service, and returns its connection and what stops it cleanly.

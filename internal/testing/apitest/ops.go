@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -60,9 +61,7 @@ func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workque
 // Stray quarantines a message, and returns its id.
 func (b *Bench) Stray(q deadletter.Quarantined) int64 {
 	b.Helper()
-	if err := deadletter.New(b.Store).Quarantine(b.Context(), q); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, deadletter.New(b.Store).Quarantine(b.Context(), q))
 	page, err := deadletter.New(b.Store).QuarantinedMessages(b.Context(), deadletter.QuarantineFilter{Limit: 1})
 	if err != nil || len(page.Messages) != 1 {
 		b.Fatal(page, err)

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // Provider is an identity provider with configurable claims.
@@ -110,10 +112,7 @@ func (p *Provider) say(w http.ResponseWriter, code int, doc any) {
 // agree consents at the page of a login, and returns the code.
 func (p *Provider) agree(page string) (code, state string) {
 	p.Helper()
-	asked, err := url.Parse(page)
-	if err != nil {
-		p.Fatal(err)
-	}
+	asked := testenv.Must(url.Parse(page))(p)
 	query := asked.Query()
 	if query.Get("code_challenge_method") != "S256" || query.Get("code_challenge") == "" || query.Get("nonce") == "" ||
 		len(query.Get("state")) < 32 || query.Get("response_type") != "code" {
@@ -131,10 +130,7 @@ func (p *Provider) agree(page string) (code, state string) {
 func (p *Provider) AnotherCode(back string) string {
 	p.Helper()
 	at, text, _ := strings.Cut(back, "?")
-	query, err := url.ParseQuery(text)
-	if err != nil {
-		p.Fatal(err)
-	}
+	query := testenv.Must(url.ParseQuery(text))(p)
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	query.Set("code", rand.Text())

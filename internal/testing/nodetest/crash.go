@@ -2,10 +2,6 @@ package nodetest
 
 import (
 	"context"
-	"net"
-	"net/url"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,19 +17,10 @@ import (
 // Through returns a store that connects through a proxy. PostgreSQL ends transactions of a silent node after idle.
 func (b *Bundle) Through(t *testing.T, idle time.Duration) (*database.DB, *testenv.Proxy) {
 	t.Helper()
-	config := b.Pool.Config().ConnConfig
-	target, number := config.Host, strconv.Itoa(int(config.Port))
-	if target[0] == '/' {
-		target = filepath.Join(target, ".s.PGSQL."+number)
-	} else {
-		target = net.JoinHostPort(target, number)
-	}
-	proxy := testenv.NewProxy(t, target)
-	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
-		Path: config.Database, RawQuery: "sslmode=disable"}
+	at, proxy := testenv.Through(t, b.Pool.Config().ConnString())
 	var store *database.DB
 	Until(t, "PostgreSQL is reached in time", func() bool {
-		opened, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{IdleInTransaction: idle})
+		opened, release, err := database.Open(t.Context(), at, database.PoolConfig{IdleInTransaction: idle})
 		if err != nil {
 			t.Log(err)
 			return false
@@ -83,10 +70,7 @@ func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Confi
 	own.Grace, own.ClaimSlices, own.RecordBatch, own.LocalWorkers = 10*time.Millisecond, 4, 2, 4
 	own.Locals, own.LeaseTTL = cfg.Locals, cfg.LeaseTTL
 	own.Faults = fault.At(point, n, d.crash)
-	var err error
-	if d.Node, err = orchestrator.New(d.store, d.nc, own); err != nil {
-		t.Fatal(err)
-	}
+	d.Node = testenv.Must(orchestrator.New(d.store, d.nc, own))(t)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

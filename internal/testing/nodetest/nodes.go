@@ -75,11 +75,7 @@ func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orche
 		return <-ended
 	}}
 	t.Cleanup(func() { _ = m.Stop() })
-	select {
-	case <-node.Ready():
-	case <-time.After(Stuck):
-		t.Fatal("the node did not get ready")
-	}
+	WantReady(t, node)
 	return m
 }
 
@@ -101,15 +97,13 @@ func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 // JetStream returns JetStream over a connection, with a long timeout.
 func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js := testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(answered)))(t)
-	return js
+	return testenv.Must(jetstream.New(nc, jetstream.WithDefaultTimeout(answered)))(t)
 }
 
 // Letters returns the dead letters, newest first.
 func (b *Bundle) Letters(t *testing.T) []deadletter.DeadLetter {
 	t.Helper()
-	page := testenv.Must(deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{}))(t)
-	return page.Letters
+	return testenv.Must(deadletter.New(b.Store).DeadLetters(t.Context(), deadletter.DeadFilter{}))(t).Letters
 }
 
 // Buried waits for a number of dead letters.

@@ -103,8 +103,7 @@ func (b *Bench) Number(sql string, args ...any) int {
 // Lead takes the lease.
 func (b *Bench) Lead() workqueue.Lease {
 	b.Helper()
-	lease := testenv.Must(session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL))(b)
-	return lease
+	return testenv.Must(session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL))(b)
 }
 
 // Request returns a run in chunks of 4, with three attempts without a pause.
@@ -164,8 +163,7 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 // Claim claims at most this many slices of a run.
 func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
 	b.Helper()
-	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most)))(b)
-	return claimed.Slices
+	return testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most)))(b).Slices
 }
 
 // ClaimRequest returns the request of [Bench.Claim].
@@ -226,8 +224,7 @@ func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 // Record records answers.
 func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
 	b.Helper()
-	recorded := testenv.Must(settle.New(b.Store).Record(b.Context(), answers))(b)
-	return recorded
+	return testenv.Must(settle.New(b.Store).Record(b.Context(), answers))(b)
 }
 
 // Finish claims and answers until nothing is ready.

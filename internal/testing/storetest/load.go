@@ -48,8 +48,7 @@ func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
 	if change != nil {
 		change(&req)
 	}
-	opened := testenv.Must(start.New(b.Store).OpenRun(b.Context(), req))(b)
-	return opened.Run
+	return testenv.Must(start.New(b.Store).OpenRun(b.Context(), req))(b).Run
 }
 
 // AddRequest returns a request that adds items with the given keys.
@@ -61,15 +60,13 @@ func AddRequest(run workqueue.RunID, key string, items []string) start.AddReques
 // Add adds items to an open run.
 func (b *Bench) Add(run workqueue.RunID, items []string) start.Added {
 	b.Helper()
-	added := testenv.Must(start.New(b.Store).Add(b.Context(), AddRequest(run, "", items)))(b)
-	return added
+	return testenv.Must(start.New(b.Store).Add(b.Context(), AddRequest(run, "", items)))(b)
 }
 
 // Seal seals an open run.
 func (b *Bench) Seal(run workqueue.RunID) start.Sealed {
 	b.Helper()
-	sealed := testenv.Must(start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"}))(b)
-	return sealed
+	return testenv.Must(start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"}))(b)
 }
 
 // Failing answers a slice with errors by f, per ordinal; items without an error are done.
@@ -117,8 +114,7 @@ func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (al
 // TakePieces stores pieces of results.
 func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
 	b.Helper()
-	taken := testenv.Must(export.New(b.Store).Take(b.Context(), pieces))(b)
-	return taken
+	return testenv.Must(export.New(b.Store).Take(b.Context(), pieces))(b)
 }
 
 // LargeAnswer returns the answer of complete pieces.

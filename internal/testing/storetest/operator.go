@@ -26,16 +26,14 @@ func Wish(run workqueue.RunID, reason string) control.Control {
 // PauseRun pauses a run.
 func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 	b.Helper()
-	out := testenv.Must(control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick")))(b)
-	return out
+	return testenv.Must(control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick")))(b)
 }
 
 // Set changes a run.
 func (b *Bench) Set(c control.RunChange) control.RunChanged {
 	b.Helper()
 	c.Actor = "ann"
-	out := testenv.Must(control.New(b.Store).SetRun(b.Context(), c))(b)
-	return out
+	return testenv.Must(control.New(b.Store).SetRun(b.Context(), c))(b)
 }
 
 // Actions lists a run's entries in the audit log: "pause by ann".
@@ -74,8 +72,7 @@ func (b *Bench) WantRefused(err error, parts ...string) {
 // Rerun reruns items of a run.
 func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
-	out := testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
-	return out
+	return testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
 }
 
 // Damaged returns a completed run in which even multiples of three failed with code "even", odd ones with "odd".

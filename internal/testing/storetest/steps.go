@@ -38,8 +38,7 @@ func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) di
 	b.Helper()
 	req := b.ClaimRequest(run, most)
 	req.Step = step
-	claimed := testenv.Must(dispatch.New(b.Store).Claim(b.Context(), req))(b)
-	return claimed
+	return testenv.Must(dispatch.New(b.Store).Claim(b.Context(), req))(b)
 }
 
 // RecordStep answers everything ready in a step, with errors for the items in fail, and returns their number.

@@ -15,9 +15,7 @@ func Begin[T any](t testing.TB, f func() (T, error)) (end func() T) {
 	return func() T {
 		t.Helper()
 		<-over
-		if err != nil {
-			t.Fatal(err)
-		}
+		NoError(t, err)
 		return v
 	}
 }

@@ -22,9 +22,7 @@ func Postgres(t testing.TB) *Cluster {
 		DataDir: Dir(t), NoRestart: true, Bound: true,
 		Settings: map[string]string{"shared_buffers": "32MB", "max_connections": "100"},
 	}}
-	if err := newCluster(t.Context(), c.config.DataDir); err != nil {
-		fatal(t, err)
-	}
+	NoError(t, newCluster(t.Context(), c.config.DataDir))
 	c.stopAtEnd(t)
 	c.Start(t)
 	c.url = c.server.URL()
@@ -46,10 +44,7 @@ func (c *Cluster) URL() string { return c.url }
 // Start starts the server after Stop or Kill, and returns once it accepts connections.
 func (c *Cluster) Start(t testing.TB) {
 	t.Helper()
-	server, err := embedded.StartPostgres(t.Context(), c.config)
-	if err != nil {
-		fatal(t, err)
-	}
+	server := Must(embedded.StartPostgres(t.Context(), c.config))(t)
 	c.server = server
 }
 
@@ -60,9 +55,7 @@ func (c *Cluster) Stop(t testing.TB) {
 	defer cancel()
 	server := c.server
 	c.server = nil
-	if err := server.Stop(ctx); err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	NoError(t, server.Stop(ctx))
 }
 
 // Kill ends the server like a crash of the machine: it writes nothing, and notifies no client.
@@ -72,14 +65,5 @@ func (c *Cluster) Kill(t testing.TB) {
 	defer cancel()
 	server := c.server
 	c.server = nil
-	if err := server.Kill(ctx); err != nil {
-		fatal(t, err)
-	}
-}
-
-// Restart is Stop and Start.
-func (c *Cluster) Restart(t testing.TB) {
-	t.Helper()
-	c.Stop(t)
-	c.Start(t)
+	NoError(t, server.Kill(ctx))
 }

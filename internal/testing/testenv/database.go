@@ -14,8 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 const (
@@ -44,9 +42,7 @@ func OddDatabase(t testing.TB) string {
 	name := "odd_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	run := func(ctx context.Context, statements ...string) {
 		for _, s := range statements {
-			if _, err := admin.Exec(ctx, fmt.Sprintf(s, name)); err != nil {
-				fatal(t, err)
-			}
+			Must(admin.Exec(ctx, fmt.Sprintf(s, name)))(t)
 		}
 	}
 	run(t.Context(), "CREATE DATABASE %s TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'",
@@ -54,10 +50,7 @@ func OddDatabase(t testing.TB) string {
 		"ALTER DATABASE %s SET intervalstyle = 'sql_standard'", "ALTER DATABASE %s SET datestyle = 'German'",
 		"ALTER DATABASE %s SET timezone = 'Asia/Tokyo'", "ALTER DATABASE %s SET bytea_output = 'escape'")
 	t.Cleanup(func() { run(context.Background(), "DROP DATABASE %s WITH (FORCE)") })
-	odd, err := url.Parse(home)
-	if err != nil {
-		fatal(t, err)
-	}
+	odd := Must(url.Parse(home))(t)
 	odd.Path = "/" + name
 	return odd.String()
 }
@@ -65,9 +58,7 @@ func OddDatabase(t testing.TB) string {
 func database(t testing.TB, template func(*sharedServer) string) string {
 	t.Helper()
 	name, url, err := shared.clone(t.Context(), template)
-	if err != nil {
-		fatal(t, err)
-	}
+	NoError(t, err)
 	t.Cleanup(func() {
 		if err := shared.drop(context.Background(), name); err != nil {
 			t.Errorf("drop the test's database: %v", err)
@@ -98,14 +89,6 @@ func Connect(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-func fatal(t testing.TB, err error) {
-	t.Helper()
-	if errors.Is(err, embedded.ErrNoBinaries) {
-		t.Fatalf("%v\nor let the makefile install it: make deps\nor use a server that runs: %s=URL", err, databaseVariable)
-	}
-	t.Fatalf("test environment: %v", err)
-}
-
 // Rewrite runs a statement without the database's guards, as only a superuser can.
 func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
@@ -116,9 +99,7 @@ func Rewrite(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 		_, err := tx.Exec(t.Context(), sql, args...)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 }
 
 const (

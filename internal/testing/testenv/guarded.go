@@ -22,10 +22,7 @@ type GuardedNATS struct {
 func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 	t.Helper()
 	g := &GuardedNATS{dir: t.TempDir(), port: server.RANDOM_PORT}
-	srv, err := server.NewServer(g.options(t, config))
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	srv := Must(server.NewServer(g.options(t, config)))(t)
 	srv.Start()
 	g.server = srv
 	t.Cleanup(g.Stop)
@@ -47,9 +44,7 @@ func (g *GuardedNATS) Reload(t testing.TB, config string) {
 func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 	t.Helper()
 	file := filepath.Join(g.dir, "nats.conf")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	NoError(t, os.WriteFile(file, []byte(config), 0o600))
 	opts, err := server.ProcessConfigFile(file)
 	if err != nil {
 		t.Fatalf("test environment: the NATS configuration: %v", err)

@@ -49,8 +49,6 @@ func Number(t testing.TB, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, sql string, args ...any) (n int) {
 	t.Helper()
-	if err := db.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, db.QueryRow(context.Background(), sql, args...).Scan(&n))
 	return n
 }

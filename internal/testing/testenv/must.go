@@ -6,12 +6,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // NoError ends the test if there is an error.
 func NoError(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, embedded.ErrNoBinaries):
+		t.Fatalf("%v\nor let the makefile install it: make deps\nor use a server that runs: %s=URL", err, databaseVariable)
+	default:
 		t.Fatal(err)
 	}
 }

@@ -34,10 +34,7 @@ func (a *Account) URL() string {
 // NATS makes an account with JetStream on the test binary's server, until the test ends.
 func NATS(t testing.TB) *Account {
 	t.Helper()
-	account, err := sharedNATS.account()
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	account := Must(sharedNATS.account())(t)
 	t.Cleanup(func() {
 		if err := errors.Join(account.DisableJetStream(), os.RemoveAll(sharedNATS.store(account))); err != nil {
 			t.Errorf("test environment: %v", err)
@@ -117,10 +114,7 @@ func OwnNATS(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 	if config.Listen == "" {
 		config.Listen = QuietAddr(t)
 	}
-	ns, err := embedded.StartNATS(t.Context(), config)
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	ns := Must(embedded.StartNATS(t.Context(), config))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
@@ -134,10 +128,7 @@ func OwnNATS(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 // DialThrough is Conn through a proxy.
 func DialThrough(t testing.TB, ns Server, options ...nats.Option) (*nats.Conn, *Proxy) {
 	t.Helper()
-	u, err := url.Parse(ns.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := Must(url.Parse(ns.URL()))(t)
 	proxy := NewProxy(t, u.Host)
 	u.Host = proxy.Addr()
 	return Dial(t, u.String(), options...), proxy
@@ -147,9 +138,7 @@ func DialThrough(t testing.TB, ns Server, options ...nats.Option) (*nats.Conn, *
 func QuietPort(t testing.TB) int {
 	t.Helper()
 	port, release, err := embedded.QuietPort(t.Context())
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	NoError(t, err)
 	t.Cleanup(release)
 	return port
 }
@@ -186,10 +175,7 @@ func Dial(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 // runs the tests.
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir, err := clusterDir()
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	dir := Must(clusterDir())(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("test environment: %v", err)

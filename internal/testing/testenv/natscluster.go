@@ -16,10 +16,7 @@ func NATSCluster(t testing.TB) *embedded.NATSCluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
 	defer cancel()
-	cluster, err := embedded.StartNATSCluster(ctx, t.TempDir())
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	cluster := Must(embedded.StartNATSCluster(ctx, t.TempDir()))(t)
 	t.Cleanup(cluster.Stop)
 	return cluster
 }

@@ -26,13 +26,8 @@ func NodeService(t testing.TB, from string) string {
 	t.Helper()
 	project := NodeProject(t, filepath.Join(from, "..", ".."))
 	for _, name := range []string{"package.json", "service.js"} {
-		content, err := os.ReadFile(filepath.Join(from, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(project, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		content := Must(os.ReadFile(filepath.Join(from, name)))(t)
+		NoError(t, os.WriteFile(filepath.Join(project, name), content, 0o600))
 	}
 	return filepath.Join(project, "service.js")
 }
@@ -41,9 +36,7 @@ func NodeService(t testing.TB, from string) string {
 func NodeProject(t testing.TB, root string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(BuildNodePackage(t, root).Project)); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, os.CopyFS(dir, os.DirFS(BuildNodePackage(t, root).Project)))
 	return dir
 }
 
@@ -56,16 +49,10 @@ func BuildNodePackage(t testing.TB, root string) NodePackage {
 			t.Fatalf("%v: run scripts/deps.sh node, which says what to install where it cannot", err)
 		}
 	}
-	root, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root = Must(filepath.Abs(root))(t)
 	building.Lock() // another process may build as well: the first to rename wins
 	defer building.Unlock()
-	dir, err := nodePackage(t.Context(), root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := Must(nodePackage(t.Context(), root))(t)
 	tarballs, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
 	if err != nil || len(tarballs) != 1 {
 		t.Fatalf("npm pack has left %q (%v) in %s; remove that directory", tarballs, err, dir)

@@ -27,9 +27,7 @@ func Plan(t testing.TB, pool *pgxpool.Pool, statement, arguments string, setting
 		lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return lines
 }
 

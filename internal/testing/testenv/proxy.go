@@ -60,10 +60,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Through returns the URL of a database that leads through a proxy.
 func Through(t testing.TB, database string) (through string, p *Proxy) {
 	t.Helper()
-	to, err := pgconn.ParseConfig(database)
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	to := Must(pgconn.ParseConfig(database))(t)
 	_, address := pgconn.NetworkAddress(to.Host, to.Port)
 	p = NewProxy(t, address)
 	at := url.URL{Scheme: "postgres", User: url.UserPassword(to.User, to.Password), Host: p.Addr(), Path: to.Database,

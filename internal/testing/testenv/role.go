@@ -23,10 +23,7 @@ func Serving(t testing.TB, database string) string {
 func Role(t testing.TB, database, attributes string) (name, at string) {
 	t.Helper()
 	name = "tranche_role_" + suffix()
-	admin, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	admin := Must(pgx.Connect(t.Context(), database))(t)
 	t.Cleanup(func() {
 		ctx := context.Background()
 		_, dropped := admin.Exec(ctx, "DROP OWNED BY "+name+" CASCADE")
@@ -44,10 +41,7 @@ func Role(t testing.TB, database, attributes string) (name, at string) {
 // as returns the URL for another role, whose password is its name.
 func as(t testing.TB, database, role string) string {
 	t.Helper()
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
+	u := Must(url.Parse(database))(t)
 	u.User = url.UserPassword(role, role)
 	return u.String()
 }

@@ -21,25 +21,18 @@ import (
 func (c *Cluster) Standby(t testing.TB, synchronous bool) (standby *Cluster, replication *Proxy) {
 	t.Helper()
 	replication = NewProxy(t, c.Target(t))
-	conninfo, err := embedded.ConninfoThrough(replication.Addr())
-	if err != nil {
-		fatal(t, err)
-	}
+	conninfo := Must(embedded.ConninfoThrough(replication.Addr()))(t)
 	config := c.config
 	config.DataDir, config.Settings = Dir(t), maps.Clone(c.config.Settings)
 	standby = &Cluster{config: config}
 	standby.stopAtEnd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
 	defer cancel()
-	if standby.server, err = c.server.StartStandby(ctx, config, conninfo); err != nil {
-		fatal(t, err)
-	}
+	standby.server = Must(c.server.StartStandby(ctx, config, conninfo))(t)
 	standby.config.Settings["primary_conninfo"] = conninfo // for later starts
 	standby.url = standby.server.URL()
 	if synchronous {
-		if err := c.server.Synchronous(ctx); err != nil {
-			fatal(t, err)
-		}
+		NoError(t, c.server.Synchronous(ctx))
 	}
 	return standby, replication
 }
@@ -49,33 +42,24 @@ func (c *Cluster) Promote(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
 	defer cancel()
-	if err := c.server.Promote(ctx); err != nil {
-		fatal(t, err)
-	}
+	NoError(t, c.server.Promote(ctx))
 }
 
 // Backup copies the running cluster. restore replaces the cluster by the copy, while the server is down.
 func (c *Cluster) Backup(t testing.TB) (restore func()) {
 	t.Helper()
 	dir := filepath.Join(Dir(t), "copy", "cluster")
-	if err := c.server.Backup(t.Context(), dir); err != nil {
-		fatal(t, err)
-	}
+	NoError(t, c.server.Backup(t.Context(), dir))
 	return func() {
 		t.Helper()
-		if err := errors.Join(os.RemoveAll(c.directory()), os.Rename(dir, c.directory())); err != nil {
-			fatal(t, err)
-		}
+		NoError(t, errors.Join(os.RemoveAll(c.directory()), os.Rename(dir, c.directory())))
 	}
 }
 
 // Target returns the server's address for [NewProxy].
 func (c *Cluster) Target(t testing.TB) string {
 	t.Helper()
-	config, err := pgconn.ParseConfig(c.server.URL())
-	if err != nil {
-		fatal(t, err)
-	}
+	config := Must(pgconn.ParseConfig(c.server.URL()))(t)
 	if filepath.IsAbs(config.Host) {
 		return filepath.Join(config.Host, ".s.PGSQL."+strconv.Itoa(int(config.Port)))
 	}
@@ -87,9 +71,7 @@ func (c *Cluster) directory() string { return filepath.Join(c.config.DataDir, "c
 // DumpTo dumps the database, restores it as a new one on another cluster, and returns its URL.
 func (c *Cluster) DumpTo(t testing.TB, other *Cluster, database string) (url string) {
 	t.Helper()
-	if err := other.server.CreateDatabase(t.Context(), database); err != nil {
-		fatal(t, err)
-	}
+	NoError(t, other.server.CreateDatabase(t.Context(), database))
 	url = other.server.URLFor(database)
 	file := filepath.Join(t.TempDir(), "dump")
 	for _, args := range [][]string{
