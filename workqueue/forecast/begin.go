@@ -5,28 +5,38 @@ import (
 	"math/rand/v2"
 )
 
-// luck is a step's random variations: its cost, and its slow requests and retries.
-type luck struct {
-	cost  float64   // standard normal
-	marks []float64 // exponential, of mean 1
+// luck is a step's random variations, each evenly between 0 and 1: of its marks, and the named ones; nil: the middle.
+type luck []float64
+
+const (
+	drawn      = 12 // marks of a step at most
+	luckOfCost = drawn
+	luckOfLast = drawn + 1 // of the oldest request, and of the longest lane
+)
+
+func (l luck) even(of int) float64 {
+	if l == nil {
+		return 0.5
+	}
+	return l[of]
 }
 
-const drawn = 12 // marks of a step at most
+// normal is the standard normal quantile.
+func normal(even float64) float64 { return math.Sqrt2 * math.Erfinv(2*even-1) }
 
-// draw draws each round's variations. Each step's costs form a Latin hypercube, so few rounds suffice.
+// draw draws each round's variations. Each of a step's forms a Latin hypercube, so few rounds suffice.
 func draw(steps, count int, seed uint64) [][]luck {
 	source := rand.New(rand.NewPCG(seed, 0x7261))
 	all := make([][]luck, count)
 	for r := range all {
 		all[r] = make([]luck, steps)
+		for s := range steps {
+			all[r][s] = make(luck, drawn+2)
+		}
 	}
-	for s := range steps {
-		for r, at := range source.Perm(count) {
-			l := luck{cost: math.Sqrt2 * math.Erfinv(2*(float64(at)+0.5)/float64(count)-1), marks: make([]float64, drawn)}
-			for i := range l.marks {
-				l.marks[i] = source.ExpFloat64()
-			}
-			all[r][s] = l
+	for at := range steps * (drawn + 2) {
+		for r, even := range source.Perm(count) {
+			all[r][at/(drawn+2)][at%(drawn+2)] = (float64(even) + 0.5) / float64(count)
 		}
 	}
 	return all
@@ -59,7 +69,7 @@ func (n *Network) start(x *index, lucks []luck, without []bool) *play {
 	p := &play{index: x, steps: make([]stepPlay, len(n.Steps)), runs: make([]runPlay, len(n.Runs)),
 		changed: make([]bool, len(n.Endpoints))}
 	for i := range n.Steps {
-		l := luck{}
+		var l luck
 		if lucks != nil {
 			l = lucks[i]
 		}
@@ -83,7 +93,7 @@ func (n *Network) begin(p *play, i int, l luck) {
 	for _, need := range s.Needs { // what failed there is skipped here
 		out.slot *= max(1-n.Steps[need].Failed, 0.01)
 	}
-	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * l.cost)
+	out.slot *= math.Exp(math.Sqrt(s.Cost.Spread*s.Cost.Spread+toCome) * normal(l.even(luckOfCost)))
 	if s.RetryMean > 0 {
 		out.later, out.laterAt = min(s.Retrying, s.Items-out.started), s.RetryMean
 	}
@@ -95,27 +105,28 @@ func (n *Network) begin(p *play, i int, l luck) {
 	held := s.Held
 	if !n.Runs[s.Run].Canary { // they are behind others in their lanes
 		held, out.arrived = 0, min(out.arrived+s.Held, out.most())
+		out.marks = append(out.marks, mark{s.Items, s.Cost.typical() * (1 + s.behind(l.even(luckOfLast)))})
 	}
 	if len(s.Needs) == 0 {
 		out.arrived = max(out.most()-held, out.started)
 	}
 	for j, m := range s.marks() {
-		ago := 1.0
-		if l.marks != nil {
-			ago = l.marks[j]
-		}
-		if at := s.Items - ago*m.item; at > s.Settled || m.item == 0 {
+		if at := s.Items + math.Log(l.even(j))*m.item; at > s.Settled || m.item == 0 {
 			out.marks = append(out.marks, mark{at, m.delay})
 		}
 	}
 	out.ended = -1
 	before := s.Cost.Level / max(s.Cost.Slot, 1e-9) // items a second until now
-	out.pass(math.Inf(-1), out.started, -s.Out/max(before, 1e-9), before)
+	to, at, all := out.started, -s.Out/max(before, 1e-9), out.started == s.Items
+	if all { // they have been in flight for a while
+		to, at = to+s.Cost.Youngest*before, at-s.Cost.Youngest
+	}
+	out.pass(math.Inf(-1), to, at, before)
 	if s.Retrying > 0 {
 		out.marks = append(out.marks, mark{-1, s.RetryDue + s.Cost.typical()})
 	}
-	if late := s.Cost.Oldest; s.Out > 0 && late > quantile(s.Cost.Stays, 0.9) {
-		out.marks = append(out.marks, mark{-1, s.Cost.rest(late)})
+	if late := s.Cost.Oldest; s.Out > 0 && (all || late > quantile(s.Cost.Stays, 0.9)) {
+		out.marks = append(out.marks, mark{-1, s.Cost.rest(late, l.even(luckOfLast))})
 	}
 }
 
@@ -144,4 +155,14 @@ func (s *stepPlay) end() float64 {
 		last = max(last, m.delay)
 	}
 	return last
+}
+
+// behind is how many more items the longest lane has than others on average, by the quantile at which it is. Each lane
+// has one item that is not held.
+func (s *Step) behind(at float64) float64 {
+	lanes, left := s.Ready+s.Out+s.Retrying, s.Items-s.Settled
+	if lanes < 1 || s.Held == 0 {
+		return 0
+	}
+	return min(max(normal(math.Pow(at, 1/lanes)), 0)*math.Sqrt(s.Items/lanes*(1+s.Cost.Vary*s.Cost.Vary)), left-left/lanes)
 }

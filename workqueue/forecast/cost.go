@@ -32,7 +32,8 @@ type Cost struct {
 	Level     float64   // requests in flight while there were any; 0: unknown
 	Present   float64   // share of the time in which there were any
 	Oldest    float64   // age of the oldest request in flight
-	Instances int       // that answered
+	Youngest  float64
+	Instances int // that answered
 
 	served bool // Slot is a worker's time at the service
 }
@@ -52,13 +53,13 @@ func (c *Cost) Known() bool { return c.Requests >= leastRequests && c.Slot > 0 }
 
 func (c *Cost) typical() float64 { return quantile(c.Stays, 0.5) }
 
-// rest is the expected remaining time of a request in flight of that age.
-func (c *Cost) rest(age float64) float64 {
+// rest is the remaining time of a request in flight of that age, by quantile.
+func (c *Cost) rest(age, q float64) float64 {
 	at, _ := slices.BinarySearch(c.Stays, age)
 	if longer := c.Stays[at:]; len(longer) > 0 {
-		return quantile(longer, 0.5) - age
+		return quantile(longer, q) - age
 	}
-	return age / 2
+	return age * q
 }
 
 // Measure derives the cost from requests of this run, or of an earlier one; from odd ones only if others are too few.
@@ -68,7 +69,9 @@ func Measure(requests []Request, earlier bool) Cost {
 	requests = usual(requests)
 	for _, r := range requests {
 		if r.Live {
-			c.Oldest = max(c.Oldest, -r.Began)
+			if c.Oldest = max(c.Oldest, -r.Began); len(live) == 0 || -r.Began < c.Youngest {
+				c.Youngest = -r.Began
+			}
 			live = append(live, r)
 		} else {
 			ended = append(ended, r)
@@ -108,7 +111,7 @@ func Measure(requests []Request, earlier bool) Cost {
 		c.Busy = min(took/timed, 1)
 	}
 	c.Fixed = fixedShare(ended, c.Busy)
-	if c.Spread = spread(ended); earlier {
+	if c.Spread = spread(ended, c.Vary); earlier {
 		c.Spread += borrowed
 	} else {
 		c.Level = Level(requests)
@@ -191,7 +194,7 @@ func stays(requests []Request) (quantiles []float64, mean float64) {
 }
 
 // spread is how much an item's cost may differ from the measured one: by chance, and by later change.
-func spread(ended []Request) float64 {
+func spread(ended []Request, vary float64) float64 {
 	var each []float64
 	for at := range batches {
 		stay, items := 0.0, 0.0
@@ -216,7 +219,7 @@ func spread(ended []Request) float64 {
 	for _, x := range each {
 		square += (x - mean) * (x - mean)
 	}
-	chance := square / float64(len(each)-1) / float64(len(each))
+	chance := max(square/float64(len(each)-1)/float64(len(each)), vary*vary/float64(len(ended)))
 	return min(math.Sqrt(chance+drift*drift)+few*few, 1)
 }
 
@@ -280,9 +283,11 @@ func fixedShare(ended []Request, busy float64) float64 {
 func (s *Step) marks() []mark {
 	c, typical := &s.Cost, s.Cost.typical()
 	all := []mark{{0, typical}}
-	for _, rare := range []float64{0.5, 0.2, 0.1, 0.05, 0.02, 0.005} {
+	slower := 0.0
+	for _, rare := range []float64{0.005, 0.02, 0.05, 0.1, 0.2, 0.5} {
 		if rare*float64(c.Requests) >= 0.5 {
-			all = append(all, mark{c.Chunk / rare, quantile(c.Stays, 1-rare/2)})
+			all = append(all, mark{c.Chunk / (rare - slower), quantile(c.Stays, 1-(rare+slower)/2)})
+			slower = rare
 		}
 	}
 	share, every, delay, wait := c.Again/(1+c.Again), 1.0, typical, s.Backoff

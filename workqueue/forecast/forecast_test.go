@@ -325,6 +325,16 @@ func TestSlowRequestsCountWhileTheyAreInFlight(t *testing.T) {
 	if quick.Slot < 0.099 || quick.Slot > 0.101 || slow.Slot < 3*quick.Slot || slow.Oldest != 9 {
 		t.Errorf("an item costs %v s, and with slow requests %v", quick.Slot, slow.Slot)
 	}
+	all = []forecast.Request{{Items: 10, First: true, Began: -5, Live: true}}
+	for i, at := range rand.New(rand.NewPCG(1, 1)).Perm(101) {
+		ended := all[i].Began - 1
+		all = append(all, forecast.Request{Items: 10, First: true, Began: ended - float64(at)/10, Ended: ended, Took: -1})
+	}
+	last := step("a", 0, 1000, forecast.Measure(all, false)) // the last request takes 5 s more at most
+	last.Settled, last.Out, last.Ready = 990, 10, 0
+	if got := ends(t, one(last)); !near(got, [3]float64{0.5, 2.5, 4.5}, 0.2) {
+		t.Errorf("the last request ends in %v s", got)
+	}
 }
 
 // Where requests have clearly become quicker or slower, those before tell nothing any more.

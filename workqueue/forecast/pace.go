@@ -29,7 +29,8 @@ const (
 	gentler   = 0.8 // from one cap to the next
 	// A cap stays as it is unless so much less is enough: not each look is to change it.
 	muchGentler = 0.7
-	// What is gentle plans to be done before its time by this share of what is left, and by two looks of the leader.
+	// What is gentle plans to be done before its time by this share of what is left, and by two looks of the leader or
+	// that share again, whichever is less.
 	early, looks = 0.05, 20.0
 )
 
@@ -216,7 +217,7 @@ func (p *pacer) delays(run int, before []Pace) bool {
 // ease finds the lowest caps with which nine of ten courses are done early enough.
 func (p *pacer) ease(ctx context.Context, run int) error {
 	by := p.Runs[run].DoneBy
-	target, before := by-early*by-looks, p.at
+	target, before := by-early*by-min(looks, early*by), p.at
 	enough := func(caps []int) (bool, error) {
 		p.setCaps(run, caps)
 		err := p.look(ctx)

@@ -1,6 +1,7 @@
 package forecast_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -70,6 +71,24 @@ func TestPaces(t *testing.T) {
 				t.Errorf("%+v; want a cap of %d to %d, share %d, at risk %t", p, c.least, c.most, c.share, c.atRisk)
 			}
 		})
+	}
+}
+
+// A gentle run is done by its time, and not long before it.
+func TestAGentleRunUsesItsTime(t *testing.T) {
+	t.Parallel()
+	for by, least := range map[float64]float64{100: 0.85, 1000: 0.95} {
+		n, took := timed(by, true, one(step("a", 0, 32*by, cost(1, 8)))), 0.0
+		for s := &n.Steps[0]; s.Ready > 0; took += 10 {
+			n.Runs[0].DoneBy = by - took
+			all, _ := paces(t, n)
+			s.Cap = all[0].Caps[0]
+			s.Ready = max(s.Ready-10*10*float64(cmp.Or(s.Cap, s.InFlight)), 0)
+			s.Settled = s.Items - s.Ready
+		}
+		if took > by || took < least*by {
+			t.Errorf("it is to be done in %v s, and takes %v s", by, took)
+		}
 	}
 }
 

@@ -121,22 +121,21 @@ func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
 	want(t, "beside one that goes on", n, 201)
 }
 
-// Two lanes have two requests in flight, whatever more there may be.
+// Two lanes have two requests in flight, whatever more there may be; and of few items one lane has clearly the most.
 func TestFewLanesAreSlow(t *testing.T) {
 	t.Parallel()
-	for _, lanes := range []int{1, 2} {
+	for _, c := range []struct{ lanes, items, want float64 }{{1, 8000, 7900}, {2, 8000, 3984}, {4, 500, 111}} {
 		var requests []forecast.Request
 		for i := range 100 {
-			ended := -float64(i / lanes)
+			ended := -math.Floor(float64(i) / c.lanes)
 			requests = append(requests, forecast.Request{Items: 1, First: true, Began: ended - 1, Ended: ended, Took: 1})
 		}
-		at := float64(lanes)
-		s := step("a", 0, 8000, forecast.Measure(requests, false))
-		s.Settled, s.Ready, s.Out, s.Held = 100, 0, at, 7900-at
+		s := step("a", 0, c.items, forecast.Measure(requests, false))
+		s.Settled, s.Ready, s.Out, s.Held = 100, 0, c.lanes, c.items-100-c.lanes
 		n := one(s)
-		n.Steps[0].InFlight, n.Endpoints[0].Level = 8, at
+		n.Steps[0].InFlight, n.Endpoints[0].Level = 8, c.lanes
 		n.Fit()
-		want(t, fmt.Sprint(lanes, " lanes"), n, 7900/at)
+		want(t, fmt.Sprint(c.lanes, " lanes"), n, c.want)
 	}
 	s := step("a", 0, 8000, cost(1, 8))
 	s.Settled, s.Ready, s.Retrying, s.RetryDue = 4000, 0, 4000, 1

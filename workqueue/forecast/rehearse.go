@@ -31,7 +31,7 @@ func Assume(seconds, varies, items, again float64) Cost {
 	sigma, mean := math.Log1p(varies/seconds), 0.0
 	c := Cost{Requests: points, Chunk: items, Again: again, Spread: drift, Vary: sigma, Fixed: fixedUnknown}
 	for at := range points + 1 {
-		stay := seconds * math.Exp(sigma*math.Sqrt2*math.Erfinv(2*(float64(at)+0.5)/(points+1)-1))
+		stay := seconds * math.Exp(sigma*normal((float64(at)+0.5)/(points+1)))
 		c.Stays = append(c.Stays, stay)
 		mean += stay / (points + 1)
 	}
