@@ -164,7 +164,7 @@ chart: ## write what the chart makes of deploy/helm/testdata, for the test to co
 	$$tool template batch tranche --kube-version 1.31.0 --namespace jobs --values testdata/$$v.yaml >testdata/$$v.golden.yaml; done
 
 .PHONY: vuln
-vuln: ## look for known vulnerabilities, where their database can be reached
+vuln: ## look for known vulnerabilities; fails if it cannot look
 	scripts/vuln.sh
 
 .PHONY: bench

@@ -213,7 +213,7 @@ func credentialsOf(b *apitest.LockedBench) map[string]credential {
 			headers: slices.Concat(cookie, []string{"Origin", ownOrigin}), role: role}
 		kinds["cookie of "+string(role)+", no browser"] = credential{headers: cookie, role: access.None, reads: role}
 		kinds["cookie of "+string(role)+", foreign origin"] = credential{
-			headers: slices.Concat(cookie, []string{"Origin", "https://evil.example"}), role: access.None, reads: role}
+			headers: slices.Concat(cookie, []string{"Origin", "https://evil.example"}), role: access.None}
 		kinds["cookie of "+string(role)+", foreign page"] = credential{
 			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "cross-site"}), role: access.None,
 			everywhere: role == access.Admin}

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
@@ -105,7 +107,9 @@ func (c *Connections) Redact(text string) string {
 		for _, secret := range from.all() {
 			quoted, _ := json.Marshal(secret) // strings can be encoded
 			json := string(quoted[1 : len(quoted)-1])
-			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), json} {
+			plain, _ := jsontext.AppendQuote(nil, secret) // without escapes for HTML
+			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), json,
+				string(plain[1 : len(plain)-1])} {
 				forms = append(forms, form{f, name})
 			}
 		}
@@ -117,6 +121,9 @@ func (c *Connections) Redact(text string) string {
 	}
 	return text
 }
+
+// HasSecret reports whether Redact would change a text.
+func (c *Connections) HasSecret(text string) bool { return c.Redact(text) != text }
 
 // HostPort is a host with port, the key of host settings.
 func HostPort(u *url.URL) string {

@@ -183,12 +183,19 @@ func (r *restored) fill() (err error) {
 	return nil
 }
 
-// keysShownAs lists the keys that a table shows as key: spreadsheets write each line break of a text as \n.
+// keysShownAs lists the keys that a table shows as key: CSV defuses formulas unless it is raw, and spreadsheets write
+// each line break of a text as \n.
 func (r *restored) keysShownAs(key string) []string {
-	if !r.isSheet() || strings.Contains(key, "\r") || !strings.Contains(key, "\n") {
-		return []string{key}
+	keys := []string{key}
+	if r.isSheet() && !strings.Contains(key, "\r") && strings.Contains(key, "\n") {
+		keys = append(keys, strings.ReplaceAll(key, "\n", "\r\n"), strings.ReplaceAll(key, "\n", "\r"))
 	}
-	return []string{key, strings.ReplaceAll(key, "\n", "\r\n"), strings.ReplaceAll(key, "\n", "\r")}
+	for _, shown := range slices.Clip(keys) {
+		if armed := Armed(shown); r.format == CSV && armed != shown {
+			keys = append(keys, armed)
+		}
+	}
+	return keys
 }
 
 func (r *restored) meant(read *row.Item) error {
@@ -204,8 +211,8 @@ func (r *restored) meant(read *row.Item) error {
 	case len(found) == 1:
 		read.Key = found[0]
 	case len(found) > 1:
-		return r.of.wrong(read, ExportKey, "several items have this key, with other line breaks; correct this item in an "+
-			"export as ndjson or parquet")
+		return r.of.wrong(read, ExportKey, "several items have this key, with other line breaks or an apostrophe; "+
+			"correct this item in an export as ndjson or parquet")
 	case len(shown) > 1 || lost:
 		return r.of.wrong(read, ExportKey, "no item has this key; a spreadsheet may have changed its line breaks or "+
 			"characters; correct this item in an export as ndjson or parquet")

@@ -33,9 +33,14 @@ func TestRowsOfAnExport(t *testing.T) {
 		"line breaks of two items":     {in: "tranche.key,n\n\"t\n1\",2\n", wrong: "several items"},
 		"line breaks that are mixed": {in: "tranche.key,n\n\"m\n1\n2\",2\n",
 			wrong: `line 2, field "tranche.key": no item has this key`},
-		"a key that no one has": {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
-		"no export":             {in: "id,n\n1,2\n", want: `{"m":"2"}`},
-		"a field of that name":  {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
+		"a key that was a formula": {in: "tranche.key,n\n'=k,2\n", want: `{"k":2,"n":"2"}`},
+		"the same, raw":            {in: "tranche.key,n\n=k,2\n", want: `{"k":2,"n":"2"}`},
+		"a key with an apostrophe": {in: "tranche.key,n\n''=q,2\n", want: `{"k":3,"n":"2"}`},
+		"the same key, raw":        {in: "tranche.key,n\n'=q,2\n", want: `{"k":3,"n":"2"}`},
+		"a key that may be two":    {in: "tranche.key,n\n'=two,2\n", wrong: "or an apostrophe"},
+		"a key that no one has":    {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
+		"no export":                {in: "id,n\n1,2\n", want: `{"m":"2"}`},
+		"a field of that name":     {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
 		"an export that is not flat": {in: "key,state,result,error_code,error_message,accepted\n1,failed,,c,m,\n",
 			wrong: "--flat"},
 		"objects of an export that is not flat": {in: `{"ordinal":0,"key":"1","state":"failed","step":"s"}`, wrong: "--flat"},
@@ -79,7 +84,7 @@ func TestRowsOfAnExport(t *testing.T) {
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "d": digits, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
 					"u":      `{"gr\u00f6\u00dfe":"10"}`,
-					"k\r\n1": `{"k":1}`, "t\n1": "{}", "t\r1": "{}", "m\r1\n2": "{}"}, nil
+					"k\r\n1": `{"k":1}`, "=k": `{"k":2}`, "'=q": `{"k":3}`, "=two": "{}", "'=two": "{}", "t\n1": "{}", "t\r1": "{}", "m\r1\n2": "{}"}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)
 			var item row.Item

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -255,6 +257,33 @@ func TestRedirects(t *testing.T) {
 	if len(stolen) > 0 {
 		t.Errorf("another host was asked: %+v", <-stolen)
 	}
+}
+
+// PROOF: who may do what, 16. A service that answers 200 with what it was sent does not show it to viewers.
+func TestSecretsInResults(t *testing.T) {
+	t.Parallel()
+	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get("X-Token")
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(r.URL.Path != "/plain")
+		if r.URL.Path == "/text" {
+			w.Header().Set("Content-Type", "text/plain")
+			_, _ = io.WriteString(w, "you sent "+token)
+			return
+		}
+		_ = encoder.Encode(map[string]any{"K0": map[string]string{"saw": token}, "K1": []int{}})
+	})
+	for _, path := range []string{"/text", "/escaped", "/plain"} {
+		slots := testenv.Must(get(t, b.client, settings(b.server.URL+path, func(h *gather.HTTP) {
+			h.Headers = map[string]string{"X-Token": "{secret.token}"}
+		}), &fetch.Request{Items: items(1)}))(t)
+		testenv.Same(t, codeOf(slots[100].Err)+string(slots[100].Data), "secret_in_result", path)
+	}
+	slots := testenv.Must(get(t, b.client, settings(b.server.URL+"/", func(h *gather.HTTP) {
+		h.Headers, h.WholeChunk = map[string]string{"X-Token": "{secret.token}"}, true
+	}), &fetch.Request{Items: items(2)}))(t)
+	testenv.Same(t, codeOf(slots[100].Err)+string(slots[101].Data), "secret_in_result[]", "a chunk")
 }
 
 // A small answer that becomes a large one, and one that never ends, are cut off.

@@ -42,6 +42,8 @@ const (
 	CodeTooLarge     = "result_too_large"  // permanent; a chunk is halved
 	CodeBadResponse  = "bad_response"      // contradicts the content type or the plan; permanent
 
+	CodeSecret = "secret_in_result" // the service answers with a secret of the plan; permanent
+
 	CodeBadCompression = "bad_compression"     // not gzip, or invalid; permanent, unless it may have been cut
 	CodeByteOrderMark  = "byte_order_mark"     // before JSON; permanent
 	CodeCharset        = "unsupported_charset" // JSON declared in an encoding other than UTF-8; permanent
@@ -65,6 +67,15 @@ func (s *step) flawed(value []byte, maxDepth int) outcome {
 	}
 	return failed(flaw.Code, false, "%s answers with JSON %s%s", s.templates.URL.Shown(), flaw.Words,
 		s.quoted([]byte(flaw.At)))
+}
+
+// leaked fails a result in which the service repeats a secret that it was sent: results are shown to viewers.
+func (s *step) leaked(result []byte) outcome {
+	if len(s.templates.Secrets()) == 0 || !s.client.conns.HasSecret(string(result)) {
+		return outcome{}
+	}
+	return failed(CodeSecret, false, "%s answers with a secret that it was sent; have it leave that out",
+		s.templates.URL.Shown())
 }
 
 func (o outcome) failed() bool { return o.slot.Code != "" }

@@ -1,6 +1,7 @@
 package httpfetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -135,7 +136,7 @@ func (s *step) resultOf(results map[string][]byte, item *fetch.Item) outcome {
 	if !found {
 		return failed(CodeBadResponse, false, "%s answers with a result that has no %s", host, s.Response.Value)
 	}
-	if bad := s.flawed(value, wire.DefaultMaxDepth); bad.failed() {
+	if bad := cmp.Or(s.flawed(value, wire.DefaultMaxDepth), s.leaked(value)); bad.failed() {
 		return bad
 	}
 	return outcome{answer: &answer{data: value}}

@@ -2,6 +2,7 @@ package httpfetch
 
 import (
 	"bytes"
+	"cmp"
 	"compress/flate"
 	"compress/gzip"
 	"context"
@@ -59,6 +60,9 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	case s.WholeChunk || s.Response.Value != "":
 		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step wants a piece of JSON", host, kind)
 	}
+	if bad := s.leaked(body); bad.failed() {
+		return bad
+	}
 	return outcome{answer: &answer{body, whole}}
 }
 
@@ -92,7 +96,7 @@ func (s *step) readJSON(body []byte) outcome {
 		return failed(CodeBadResponse, false, "%s answers with JSON that has no %s", s.templates.URL.Shown(),
 			s.Response.Value)
 	}
-	if bad := s.flawed(value, wire.DefaultMaxDepth); bad.failed() {
+	if bad := cmp.Or(s.flawed(value, wire.DefaultMaxDepth), s.leaked(value)); bad.failed() {
 		return bad
 	}
 	return outcome{answer: &answer{data: value}}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -210,6 +211,10 @@ func refused(err error) bool {
 func checkSite(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
 	foreign := site == "cross-site" || site == "same-site" // the same host, but maybe another owner's port
+	if origin := r.Header.Get("Origin"); site == "" && origin != "" { // an old browser
+		from, err := url.Parse(origin)
+		foreign = err != nil || from.Host != r.Host
+	}
 	link := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
 		r.Header.Get("Sec-Fetch-Dest") == "document"
 	if foreign && belowPrefix(r.URL.Path) && !link {

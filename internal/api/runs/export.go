@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -72,7 +72,7 @@ func (s exports) registerExport(api huma.API) {
 	all.Description = "A stream with constant memory. CSV has the columns " +
 		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
 		"; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
-		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
+		"unless raw is set; numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
 		"those of one. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
@@ -358,14 +358,13 @@ func (e *objectExport) finish() error { return nil }
 
 type csvExport struct {
 	out     *bufio.Writer
-	rows    *csv.Writer
 	table   *exportTable
 	started bool
 	raw     bool // cells are not defused
 }
 
 func newCSVExport(out *bufio.Writer, table *exportTable, raw bool) *csvExport {
-	return &csvExport{out: out, rows: csv.NewWriter(out), table: table, raw: raw}
+	return &csvExport{out: out, table: table, raw: raw}
 }
 
 func (e *csvExport) begin() error {
@@ -373,13 +372,26 @@ func (e *csvExport) begin() error {
 		return nil
 	}
 	e.started = true
-	names := e.table.names()
-	if !e.raw {
-		for i, name := range names {
-			names[i] = intake.Defuse(name)
+	return e.write(e.table.names())
+}
+
+// write quotes cells as encoding/csv does, and also those with a semicolon, which some spreadsheets split there: what
+// follows could be a formula.
+func (e *csvExport) write(cells []string) error {
+	for i, cell := range cells {
+		if !e.raw {
+			cell = intake.Defuse(cell)
 		}
+		first, _ := utf8.DecodeRuneInString(cell)
+		if strings.ContainsAny(cell, "\",;\r\n") || unicode.IsSpace(first) || cell == `\.` || cell == "" && len(cells) == 1 {
+			cell = `"` + strings.ReplaceAll(cell, `"`, `""`) + `"`
+		}
+		if i > 0 {
+			cell = "," + cell
+		}
+		_, _ = e.out.WriteString(cell) // the next write repeats an error
 	}
-	return e.rows.Write(names)
+	return e.out.WriteByte('\n')
 }
 
 func (e *csvExport) line(item *export.Item) error {
@@ -392,26 +404,12 @@ func (e *csvExport) line(item *export.Item) error {
 	}
 	cells := make([]string, len(e.table.columns))
 	for i, column := range e.table.columns {
-		cell := column.cell(row)
-		if cells[i] = cell.text; !e.raw && !cell.key {
-			cells[i] = intake.Defuse(cell.text)
-		}
+		cells[i] = column.cell(row).text
 	}
-	if len(cells) == 1 && cells[0] == "" {
-		e.rows.Flush() // without quotes it is a blank line, which readers skip
-		_, err := e.out.WriteString("\"\"\n")
-		return errors.Join(e.rows.Error(), err)
-	}
-	return e.rows.Write(cells)
+	return e.write(cells)
 }
 
-func (e *csvExport) finish() error {
-	if err := e.begin(); err != nil {
-		return err
-	}
-	e.rows.Flush()
-	return e.rows.Error()
-}
+func (e *csvExport) finish() error { return e.begin() }
 
 func resultText(item *export.Item) string {
 	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {

@@ -22,7 +22,7 @@ func exportedItems() []*export.Item {
 		{Ordinal: 0, Key: "=1+1", State: workqueue.OutcomeDone, Step: "s", Result: []byte(`{"a": 1}`)},
 		{Ordinal: 1, Key: "B", State: workqueue.OutcomeDone, Step: "s", Result: []byte{0, 1}, ContentType: "image/png"},
 		{Ordinal: 2, Key: "C", State: workqueue.OutcomeDone, Step: "s", Result: []byte("-x"), ContentType: "text/plain"},
-		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no",
+		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no;",
 			Accepted: true},
 		{Ordinal: 4, Key: "E", State: workqueue.OutcomeMissing},
 	}
@@ -47,8 +47,7 @@ func exportItems(t *testing.T, items []*export.Item, format func(*bufio.Writer) 
 }
 
 // PROOF: who may do what, 9.
-// What is no text is in base64, and what a spreadsheet would run is defused unless that is switched off; keys, by which
-// tables are joined, are as they are.
+// What is no text is in base64, and what a spreadsheet would run is defused unless that is switched off, keys too.
 func TestExportLines(t *testing.T) {
 	t.Parallel()
 	lines := &exportTable{columns: columnsIn(inLines, false)}
@@ -61,16 +60,16 @@ func TestExportLines(t *testing.T) {
 		"one column": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, codes, false) },
 			"error_code\n\"\"\n\"\"\n\"\"\nBAD\n\"\"\n"},
 		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, false) },
-			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
-				"C,done,'-x,,,\nD,failed,,BAD,'@no,true\nE,missing,,,,\n"},
+			"key,state,result,error_code,error_message,accepted\n'=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
+				"C,done,'-x,,,\nD,failed,,BAD,\"'@no;\",true\nE,missing,,,,\n"},
 		"raw": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, true) },
 			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
-				"C,done,-x,,,\nD,failed,,BAD,@no,true\nE,missing,,,,\n"},
+				"C,done,-x,,,\nD,failed,,BAD,\"@no;\",true\nE,missing,,,,\n"},
 		"ndjson": {func(w *bufio.Writer) exportWriter { return newObjectExport(w, lines, nil) },
 			`{"ordinal":0,"key":"=1+1","state":"done","step":"s","result":{"a":1}}
 {"ordinal":1,"key":"B","state":"done","step":"s","result_bytes":"AAE=","content_type":"image/png"}
 {"ordinal":2,"key":"C","state":"done","step":"s","result_bytes":"LXg=","content_type":"text/plain"}
-{"ordinal":3,"key":"D","state":"failed","step":"r","error":{"code":"BAD","message":"@no"},"accepted":true}
+{"ordinal":3,"key":"D","state":"failed","step":"r","error":{"code":"BAD","message":"@no;"},"accepted":true}
 {"ordinal":4,"key":"E","state":"missing"}
 `},
 	} {
@@ -103,7 +102,7 @@ func TestExportToParquet(t *testing.T) {
 		{Key: "=1+1", State: "done", Step: text("s"), Result: text(`{"a": 1}`)},
 		{Ordinal: 1, Key: "B", State: "done", Step: text("s"), ResultBytes: []byte{0, 1}, ContentType: text("image/png")},
 		{Ordinal: 2, Key: "C", State: "done", Step: text("s"), ResultBytes: []byte("-x"), ContentType: text("text/plain")},
-		{Ordinal: 3, Key: "D", State: "failed", Step: text("r"), ErrorCode: text("BAD"), ErrorMessage: text("@no"),
+		{Ordinal: 3, Key: "D", State: "failed", Step: text("r"), ErrorCode: text("BAD"), ErrorMessage: text("@no;"),
 			Accepted: true},
 		{Ordinal: 4, Key: "E", State: "missing"},
 	} {

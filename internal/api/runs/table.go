@@ -34,7 +34,6 @@ type exportCell struct {
 	text  string
 	bytes []byte // of a value that is not text: in base64, unless the format has bytes
 	here  bool
-	key   bool // never defused
 }
 
 type exportRow struct {
@@ -70,7 +69,7 @@ var itemColumns = []exportColumn{
 		return exportCell{raw: json.RawMessage(text), text: text, here: true}
 	}},
 	{name: "key", in: inAll, node: parquet.String(), cell: func(r *exportRow) exportCell {
-		return exportCell{text: r.item.Key, here: true, key: true}
+		return exportCell{text: r.item.Key, here: true}
 	}},
 	{name: "state", in: inAll, node: parquet.Encoded(parquet.String(), &parquet.RLEDictionary),
 		cell: func(r *exportRow) exportCell { return textCell(string(r.item.State)) }},
