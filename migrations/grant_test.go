@@ -67,7 +67,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	if partitions != 2*workqueue.Partitions {
 		t.Errorf("there are %d partitions; want %d of each of two tables", partitions, workqueue.Partitions)
 	}
-	for _, view := range []string{"audit_deletable", "run_item"} {
+	for _, view := range []string{"audit_deletable", "run_item", "run_item_parts"} {
 		var may bool
 		err := admin.QueryRow(t.Context(), `SELECT has_table_privilege($1, $2, 'SELECT')
 			AND NOT has_table_privilege($1, $2, 'INSERT, UPDATE, DELETE, TRIGGER')`, role, view).Scan(&may)
