@@ -189,6 +189,11 @@ func TestLargeResults(t *testing.T) {
 	if !strings.Contains(body, `"result.n":1,"result.t":"xx`) {
 		t.Errorf("flat: %.200s", body)
 	}
+	_, body = b.Get("/runs/large/export?with=parts")
+	if !strings.Contains(body, `"result_bytes":"`+base64.StdEncoding.EncodeToString([]byte(data))+`"`) ||
+		!strings.Contains(body, `"parts":{"echo":{"state":"done","result":`+object+`}}`) {
+		t.Errorf("with parts: %.200s", body)
+	}
 	_, body = b.Get("/runs/large/export?format=parquet")
 	rows, err := parquet.Read[struct {
 		Result *string `parquet:"result,optional"`
