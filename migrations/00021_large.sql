@@ -50,6 +50,52 @@ COMMENT ON COLUMN work_result.large_id IS
     'Where the result is, when it did not fit a message (large_result.id); result then is a JSON object with its bytes and '
     'its SHA-256. Null: result has all of it.';
 
+-- One result that is no jsonb must not fail a query over all. What catches errors may not run in parallel.
+-- +goose StatementBegin
+CREATE FUNCTION bytes_as_json(bytes bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    RETURN convert_from(bytes, 'UTF8')::jsonb;
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION bytes_as_json(bytea) IS 'JSON from its bytes; null: they are not JSON, or such as jsonb cannot hold.';
+
+-- LIMIT makes it a point of the primary key, whatever the planner knows. Bytes are read only if they are asked for.
+CREATE VIEW run_item_parts AS
+SELECT i.run_id, i.ordinal, i.key, i.step, i.step_name, i.state, i.generation, i.error_code, i.error_message,
+    CASE WHEN p.result IS NOT NULL THEN coalesce(nullif(p.content_type, ''), 'application/json') END AS content_type,
+    CASE WHEN p.content_type <> '' THEN NULL ELSE bytes_as_json(b.bytes) END AS result,
+    b.bytes
+FROM run_item i
+CROSS JOIN LATERAL (
+    SELECT x.result, x.content_type, x.large_id FROM work_result x
+    WHERE x.run_id = i.run_id AND x.step = i.step AND x.ordinal = i.ordinal AND x.generation = i.generation
+    LIMIT 1) p
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN p.large_id IS NULL THEN p.result
+        ELSE (SELECT string_agg(w.bytes, ''::bytea ORDER BY w.piece) FROM work_piece w WHERE w.large_id = p.large_id)
+        END AS bytes) b
+WHERE i.state IN ('done', 'failed');
+COMMENT ON VIEW run_item_parts IS
+    'The parts of items that count: a row for each item at each step that has a result or an error now. What was reset, or '
+    'is being made again, is not in it. Ask for one run: WHERE run_id = ''…''.';
+COMMENT ON COLUMN run_item_parts.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN run_item_parts.ordinal IS 'Number of the item in its run, from 0 on.';
+COMMENT ON COLUMN run_item_parts.key IS 'Key of the item: the caller''s own id of it.';
+COMMENT ON COLUMN run_item_parts.step IS 'Number of the step, from 0 on.';
+COMMENT ON COLUMN run_item_parts.step_name IS 'Name of the step in the plan.';
+COMMENT ON COLUMN run_item_parts.state IS 'done, with a result; or failed, with an error.';
+COMMENT ON COLUMN run_item_parts.generation IS 'Of the run, when it was recorded.';
+COMMENT ON COLUMN run_item_parts.error_code IS 'Error code, when it has failed; null: it has not.';
+COMMENT ON COLUMN run_item_parts.error_message IS 'The error in words.';
+COMMENT ON COLUMN run_item_parts.content_type IS 'Of the result; null: it has failed.';
+COMMENT ON COLUMN run_item_parts.result IS
+    'The result, if it is JSON; numbers keep all digits. Null: it is something else, or what jsonb cannot hold (see bytes).';
+COMMENT ON COLUMN run_item_parts.bytes IS 'The result as the service sent it, whole, also if it came in pieces.';
+
 -- +goose Down
+DROP VIEW run_item_parts;
+DROP FUNCTION bytes_as_json(bytea);
 ALTER TABLE work_result DROP COLUMN large_id;
 DROP TABLE work_piece, large_result;

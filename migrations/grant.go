@@ -97,7 +97,8 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	if err != nil {
 		return err
 	}
-	all := within(schema, append([]string{"audit_deletable", itemView}, tables...))
+	views := []string{"audit_deletable", itemView, "run_item_parts"}
+	all := within(schema, slices.Concat(views, tables))
 	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned(), t) })
 	to, from := " TO "+quoted(role), " FROM "+quoted(role)
 	for _, statement := range []string{
@@ -106,8 +107,9 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"REVOKE ALL ON SEQUENCE " + strings.Join(numbers, ", ") + from,
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
 		"GRANT SELECT, TRUNCATE ON " + strings.Join(parts, ", ") + to,
-		"GRANT SELECT ON " + within(schema, append([]string{"audit_deletable", itemView}, owned()...)) + to,
+		"GRANT SELECT ON " + within(schema, append(views, owned()...)) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"tranche_now"}) + "()" + to,
+		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"bytes_as_json"}) + "(bytea)" + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_erase"}) +

@@ -63,7 +63,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 		testenv.Same(t, is, want, "%s", table)
 	}
 	testenv.Same(t, partitions, 2*workqueue.Partitions, "partitions of two tables")
-	for _, view := range []string{"audit_deletable", "run_item"} {
+	for _, view := range []string{"audit_deletable", "run_item", "run_item_parts"} {
 		var may bool
 		err := admin.QueryRow(t.Context(), `SELECT has_table_privilege($1, $2, 'SELECT')
 			AND NOT has_table_privilege($1, $2, 'INSERT, UPDATE, DELETE, TRIGGER')`, role, view).Scan(&may)

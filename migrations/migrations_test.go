@@ -163,7 +163,7 @@ func TestUpNamesWhatIsWrong(t *testing.T) {
 func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item CASCADE;
 		INSERT INTO tranche_migration (version_id, is_applied) VALUES (999, true)`))(t)
 	_, up := migrations.Up(t.Context(), url, nil)
 	_, pending := migrations.Pending(t.Context(), url)

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -183,6 +184,9 @@ func TestTheViewOfItemsSaysWhatTheAPIDoes(t *testing.T) {
 		r.compare(0, 299, seen)
 		r.compare(8180, items, seen)
 	}
+	if n := r.parts(); n < 100 {
+		t.Errorf("there are %d parts", n)
+	}
 	r.compare(0, items, seen)
 	for _, state := range []string{
 		"waiting", "held", "ready", "scheduled", "in_flight", "done", "failed", "skipped", "stale",
@@ -193,6 +197,28 @@ func TestTheViewOfItemsSaysWhatTheAPIDoes(t *testing.T) {
 	}
 	r.counts(items)
 	r.story()
+}
+
+// parts compares the view of parts with an export of them.
+func (r *itemRun) parts() (n int) {
+	r.Helper()
+	var want []string
+	all := testenv.Must(export.New(r.store).Open(r.Context(), export.Request{Run: r.id, Parts: true}))(r)
+	testenv.NoError(r, all.Each(r.Context(), func(item *export.Item) error {
+		for step, p := range item.Parts {
+			if p.State != "" {
+				want = append(want, fmt.Sprintf("%s %d %s %s %s", item.Key, step, p.State, p.Result, p.ErrorCode))
+			}
+		}
+		return nil
+	}))
+	got := testenv.Must(r.pool.Query(r.Context(), `SELECT format('%s %s %s %s %s', key, step, state,
+			convert_from(bytes, 'UTF8'), error_code) FROM run_item_parts
+		WHERE run_id = $1 AND result IS NOT DISTINCT FROM convert_from(bytes, 'UTF8')::jsonb ORDER BY ordinal, step`, r.id))(r)
+	if all := testenv.Must(pgx.CollectRows(got, pgx.RowTo[string]))(r); !slices.Equal(all, want) {
+		r.Errorf("the view has %d parts, an export %d", len(all), len(want))
+	}
+	return len(want)
 }
 
 // counts looks for the items of all steps in one statement, as the documentation has it.
@@ -256,6 +282,7 @@ func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 		{`SELECT state, count(*) FROM run_item WHERE run_id = $1 GROUP BY 1`, []any{r.id}},
 		{`SELECT step_name, state, max(key), max(attempts) FROM run_item GROUP BY 1, 2`, nil},
 		{`SELECT * FROM run_item WHERE run_id = $1 AND key = $2`, []any{r.id, "C9999"}},
+		{`SELECT * FROM run_item_parts WHERE run_id = $1 AND key = $2`, []any{r.id, "C9999"}},
 	} {
 		read, times := 0, 0
 		for _, line := range r.explain(ask.sql, ask.args...) {

@@ -83,4 +83,6 @@ type ExportedItem struct {
 	ResultBytes []byte          `json:"result_bytes,omitempty"` // if not JSON
 	ContentType string          `json:"content_type,omitempty"`
 	Error       *ItemError      `json:"error,omitempty"`
+
+	Parts map[string]ExportedItem `json:"parts,omitempty"` // by step, without keys, if asked for
 }

@@ -90,6 +90,8 @@ func TestResultsOfAnySize(t *testing.T) {
 		if !bytes.Equal(all, want) || found.SHA256 != sha256.Sum256(want) || found.ContentType != "application/pdf" {
 			t.Errorf("%s: %d bytes of %s (large %v), want %d", key, len(all), found.ContentType, found.Large.Valid, size)
 		}
+		testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_item_parts WHERE run_id = $1 AND key = $2 AND bytes = $3
+			AND content_type = 'application/pdf' AND result IS NULL`, run, key, want), 1, "%s in the view of parts", key)
 		if large := size > 780<<10; found.Large.Valid && size < 700<<10 || !found.Large.Valid && large {
 			t.Errorf("%s of %d bytes: large is %v", key, size, found.Large.Valid)
 		}

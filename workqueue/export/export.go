@@ -43,6 +43,7 @@ type Item struct {
 	ErrorMessage string
 	Accepted     bool   // all its failures are accepted
 	Payload      []byte // JSON, if requested; valid until yield returns
+	Parts        []Item // if requested, its outcome at each step; without state where none counts
 }
 
 // LargeResult is a result too large for a message; [Store.OpenResult] reads it. Result has its size and hash.
@@ -60,6 +61,9 @@ type Request struct {
 	States  []workqueue.Outcome // only items in these states; none: all
 	Select  redo.Selection      // only these items; empty: all. Parts are those of the exported steps
 	Payload bool                // include the items' payloads
+	// Parts includes the outcomes at all steps, in place of Result. Without a Step, an item is done if all steps that
+	// no other needs are. What is being recomputed has no part.
+	Parts bool
 }
 
 // Export is a validated export.
@@ -69,18 +73,22 @@ type Export struct {
 	items    int64
 	steps    []workqueue.Step // whose failures count, in order, including the exported one
 	names    []string
-	optional []bool // the exported step continues without them
-	result   int    // index of the exported step, or plane.NoStep
+	before   [][]workqueue.Step // that each needs, directly or not
+	optional []bool             // the exported steps continue without them, or do not need them
+	leaf     []bool             // is exported
+	result   int                // index of the step whose parts are the results, or plane.NoStep
 	states   []workqueue.Outcome
 	chosen   map[workqueue.Block]*bitfield.Set // only these items; nil: all
 	payload  bool
+	parts    bool
 }
 
 const exportRun = `SELECT items FROM batchrun WHERE id = $1`
 
 // Open returns the export of a run. Failed items need no step. The error may be a *StepChoiceError.
 func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
-	e := &Export{store: s.db, run: req.Run, states: req.States, payload: req.Payload, result: plane.NoStep}
+	e := &Export{store: s.db, run: req.Run, states: req.States, payload: req.Payload, parts: req.Parts,
+		result: plane.NoStep}
 	err := s.db.Pool.QueryRow(ctx, exportRun, req.Run).Scan(&e.items)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
@@ -107,34 +115,48 @@ func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 }
 
 func (e *Export) choose(g *plane.Graph, name string) error {
-	leaves, all := make([]string, 0, 1), make([]string, len(g.Steps))
-	chosen := workqueue.Step(plane.NoStep)
+	leaves, all := make([]workqueue.Step, 0, 1), make([]string, len(g.Steps))
 	for i := range g.Steps {
 		all[i] = g.Steps[i].Name
 		if all[i] == name || name == "" && len(g.After[i]) == 0 {
-			chosen, leaves = workqueue.Step(i), append(leaves, all[i])
+			leaves = append(leaves, workqueue.Step(i))
 		}
 	}
 	failuresOnly := slices.Equal(e.states, []workqueue.Outcome{workqueue.OutcomeFailed})
+	several := len(leaves) > 1
 	switch {
 	case name != "" && len(leaves) == 0:
 		return &workqueue.StepChoiceError{Step: name, Steps: all}
-	case len(leaves) > 1 && !failuresOnly:
-		return &workqueue.StepChoiceError{Steps: leaves}
+	case several && !failuresOnly && !e.parts:
+		names := make([]string, len(leaves))
+		for i, leaf := range leaves {
+			names[i] = all[leaf]
+		}
+		return &workqueue.StepChoiceError{Steps: names}
 	}
 	for i := range g.Steps {
 		step := workqueue.Step(i)
-		switch {
-		case len(leaves) > 1: // any of them
-		case step == chosen:
-			e.result = len(e.steps)
-		case !slices.Contains(g.Before[chosen], step):
+		leaf := slices.Contains(leaves, step)
+		counts := several || leaf || slices.Contains(g.Before[leaves[0]], step)
+		if !counts && !e.parts {
 			continue
 		}
-		e.steps, e.names = append(e.steps, step), append(e.names, all[i])
-		e.optional = append(e.optional, g.Steps[i].Optional && len(e.steps)-1 != e.result)
+		if leaf && !several && !e.parts {
+			e.result = len(e.steps)
+		}
+		e.steps, e.names, e.before = append(e.steps, step), append(e.names, all[i]), append(e.before, g.Before[i])
+		e.leaf = append(e.leaf, leaf)
+		e.optional = append(e.optional, !counts || g.Steps[i].Optional && (several || !leaf))
 	}
 	return nil
+}
+
+// Steps names the steps of the items' parts.
+func (e *Export) Steps() []string {
+	if !e.parts {
+		return nil
+	}
+	return e.names
 }
 
 // Items returns the number of items of the run.

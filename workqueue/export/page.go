@@ -25,7 +25,8 @@ const (
 
 // A point read of work_block's primary key for each step.
 const exportBlock = `
-SELECT step, size, done, failed, coalesce(accepted, ` + plane.NoBits + `) FROM work_block
+SELECT step, size, done, failed, coalesce(skipped, ` + plane.NoBits + `), coalesce(accepted, ` + plane.NoBits + `)
+FROM work_block
 WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 
 // The newest parts in ranges of ordinals, each a scan of work_result's primary key: one range if all items are
@@ -80,6 +81,7 @@ type exportPages struct {
 	page     []Item
 	ordinals []workqueue.Ordinal // of the page
 	telling  []int               // for each item of the page: the step whose part is its outcome, or plane.NoStep
+	valid    []bitfield.Set      // of the block: the items that have a part, by step
 	results  pg.Arena
 	room     int64 // bytes that the page may still take
 }
@@ -106,6 +108,12 @@ func (p *exportPages) read(
 			if err := p.readParts(ctx, tx, i, &next); err != nil {
 				return err
 			}
+			if !p.parts {
+				continue
+			}
+			if err := p.readAllParts(ctx, tx, i, &next); err != nil {
+				return err
+			}
 		}
 		if p.payload {
 			return p.readCarried(ctx, tx, &next)
@@ -120,15 +128,28 @@ func (p *exportPages) choose(
 ) (next workqueue.Ordinal, err error) {
 	block, first := from.Block()
 	var size int
-	var done, failed, open bitfield.Set
-	byStep := make([]bitfield.Set, len(p.steps))
-	var stepDone, stepFailed, accepted bitfield.Set
+	var failed, open bitfield.Set
+	done := bitfield.Full(bitfield.Size)
+	byStep, settled := make([]bitfield.Set, len(p.steps)), make([]bitfield.Set, len(p.steps))
+	p.valid = make([]bitfield.Set, len(p.steps))
+	var stepDone, stepFailed, skipped, accepted bitfield.Set
 	var step workqueue.Step
-	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed), pgbits.Into(&accepted)}
+	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed), pgbits.Into(&skipped),
+		pgbits.Into(&accepted)}
 	err = pg.Each(pg.Rows(ctx, tx, exportBlock, p.run, p.steps, block), to, func() {
 		i := slices.Index(p.steps, step)
-		if i == p.result {
-			done = stepDone
+		settled[i] = stepDone.Or(stepFailed).Or(skipped)
+		if p.parts {
+			for _, n := range p.before[i] {
+				stepDone = stepDone.And(settled[n])
+			}
+			p.valid[i] = stepDone.Or(stepFailed)
+		}
+		switch {
+		case p.leaf[i] && p.optional[i]:
+			done = done.And(settled[i])
+		case p.leaf[i]:
+			done = done.And(stepDone)
 		}
 		if !p.optional[i] {
 			byStep[i], failed = stepFailed, failed.Or(stepFailed)
@@ -137,6 +158,9 @@ func (p *exportPages) choose(
 	})
 	if err != nil {
 		return 0, err
+	}
+	if p.result == plane.NoStep {
+		done = done.AndNot(failed)
 	}
 	failed = failed.AndNot(done)
 	p.page, p.ordinals, p.telling = p.page[:0], p.ordinals[:0], p.telling[:0]
@@ -203,13 +227,16 @@ func (p *exportPages) tells(bit int, done *bitfield.Set, failed []bitfield.Set) 
 
 func (p *exportPages) begin(ordinal workqueue.Ordinal, state workqueue.Outcome, step int) {
 	item := Item{Ordinal: ordinal, State: state}
+	if p.parts {
+		item.Parts = make([]Item, len(p.steps))
+	}
 	if step != plane.NoStep {
 		item.Step = p.names[step]
 	}
 	p.page, p.ordinals, p.telling = append(p.page, item), append(p.ordinals, ordinal), append(p.telling, step)
 }
 
-// readParts reads the outcomes given by one step. If they exceed the page, it ends earlier.
+// readParts reads the outcomes that are those of their items.
 func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *workqueue.Ordinal) error {
 	var told []workqueue.Ordinal
 	for i, s := range p.telling {
@@ -217,6 +244,27 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 			told = append(told, p.ordinals[i])
 		}
 	}
+	return p.readOutcomes(ctx, tx, step, told, next, func(i int) *Item { return &p.page[i] })
+}
+
+// readAllParts reads all outcomes at one step that count.
+func (p *exportPages) readAllParts(ctx context.Context, tx pgx.Tx, step int, next *workqueue.Ordinal) error {
+	var told []workqueue.Ordinal
+	for _, o := range p.ordinals {
+		if _, bit := o.Block(); p.valid[step].Has(bit) {
+			told = append(told, o)
+		}
+	}
+	return p.readOutcomes(ctx, tx, step, told, next, func(i int) *Item {
+		part := &p.page[i].Parts[step]
+		part.Ordinal, part.Step, part.State = p.ordinals[i], p.names[step], workqueue.OutcomeDone
+		return part
+	})
+}
+
+// readOutcomes reads the outcomes of items at one step. If they exceed the page, it ends earlier.
+func (p *exportPages) readOutcomes(ctx context.Context, tx pgx.Tx, step int, told []workqueue.Ordinal,
+	next *workqueue.Ordinal, of func(i int) *Item) error {
 	if len(told) == 0 {
 		return nil
 	}
@@ -232,13 +280,15 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
 			i++
 		}
-		item := &p.page[i]
+		item := of(i)
 		item.ContentType, item.ErrorCode, item.ErrorMessage = part.ContentType, part.ErrorCode, part.ErrorMessage
 		if item.Large = nil; large.Valid {
 			item.Large, item.ContentType = &LargeResult{large.UUID, part.ContentType}, ""
 		}
 		if result != nil {
 			item.Result = p.results.Keep(result)
+		} else {
+			item.State = workqueue.OutcomeFailed
 		}
 	})
 	if err == nil && upto >= p.room && part.Ordinal != told[len(told)-1] {

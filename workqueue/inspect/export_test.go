@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,19 @@ func TestExportOfSeveralSteps(t *testing.T) {
 	for step, code := range []string{"EARLY", "EXTRA", "LATE", "NOTIFY"} {
 		b.Exec(storetest.PutPart, run, step, 1, "", nil, code, []int{[]int{1, 2, 2, 4}[step]})
 	}
+	parts := func(step string) (got []string) {
+		t.Helper()
+		e := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run, Step: step, Parts: true}))(t)
+		testenv.NoError(t, e.Each(t.Context(), func(item *export.Item) error {
+			text := fmt.Sprintf("%d %s %s%s", item.Ordinal, item.State, item.Step, item.Result)
+			for i, p := range item.Parts {
+				text += fmt.Sprintf(" %s:%s%s%s", e.Steps()[i], p.State, p.Result, p.ErrorCode)
+			}
+			got = append(got, text)
+			return nil
+		}))
+		return got
+	}
 	export := func(step string, states ...workqueue.Outcome) (got []string) {
 		t.Helper()
 		e, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run, Step: step, States: states})
@@ -135,7 +149,21 @@ func TestExportOfSeveralSteps(t *testing.T) {
 		}
 		return got
 	}
+	b.Exec(storetest.PutPart, run, 0, 1, "old", nil, nil, []int{0, 3}) // nulled out at item 3
+	b.Exec(storetest.PutPart, run, 0, 2, "new", nil, nil, []int{0, 2, 4})
+	b.Exec(storetest.PutPart, run, 1, 1, "extra", nil, nil, []int{0, 4})
+	b.Exec(storetest.PutPart, run, 3, 1, "notify", nil, nil, []int{0})
+	b.Exec(`UPDATE work_block SET done = done & ~B'00001'::bit(8192) WHERE run_id = $1 AND step = 1`, run)
+	all := []string{
+		"0 done  accounts:donenew0 extra:doneextra0 letter:doneletter0 notify:donenotify0",
+		"1 failed accounts accounts:failedEARLY extra: letter: notify:",
+		"2 failed letter accounts:donenew2 extra:failedEXTRA letter:failedLATE notify:",
+		"3 missing  accounts: extra: letter: notify:",
+		"4 failed notify accounts:donenew4 extra: letter: notify:failedNOTIFY", // the letter is made again
+	}
 	for _, c := range []struct{ got, want []string }{
+		{parts(""), all},
+		{parts("letter"), append(slices.Clone(all[:4]), strings.Replace(all[4], "failed notify", "missing ", 1))},
 		{export("letter"), []string{"0 done letter letter0", "1 failed accounts EARLY", "2 failed letter LATE",
 			"3 missing  ", "4 done letter letter4"}},
 		{export("letter", workqueue.OutcomeDone), []string{"0 done letter letter0", "4 done letter letter4"}},

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -50,7 +51,7 @@ type exportInput struct {
 	State  []string `query:"state,explode" doc:"done, failed or missing; repeatable; absent: all"`
 	EvidenceQuery
 
-	With    []string `query:"with,explode" enum:"payload" doc:"payload: what items carry, too"`
+	With    []string `query:"with,explode" enum:"payload,parts" doc:"payload: what items carry, too; parts: the results and errors of all steps, in place of the result"`
 	Flat    bool     `query:"flat" doc:"a column for each field of payloads and results, with result. before"`
 	Columns []string `query:"columns,explode" maxItems:"2000" doc:"only these columns, in this order"`
 }
@@ -75,16 +76,17 @@ func (s exports) registerExport(api huma.API) {
 		"unless raw is set; numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
-		"those of one. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
+		"those of one; with parts there are those of all that count, as columns parts.STEP.result, .state … or in NDJSON as " +
+		"parts, an object by step. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
 		"the header " + notHeldHeader + " has the number of such cells. A stream that does not end properly is not whole."
 	kernel.RegisterAnswer(s.Kernel, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
 			return nil, err
 		}
-		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
+		shape := exportShape{flat: in.Flat, columns: in.Columns}
 		return s.exportStream(ctx, export.Request{Run: in.ID, Step: in.Step, States: states,
-			Payload: shape.payload, Select: in.Selection()},
+			Payload: slices.Contains(in.With, "payload"), Parts: slices.Contains(in.With, "parts"), Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
 	failures := kernel.ScansRunIf("all",
@@ -141,7 +143,10 @@ func (s exports) exportStream(
 		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
 			"parquet", found.Items(), xlsxRows))
 	}
-	shape.in = inTables
+	shape.in, shape.payload = inTables, req.Payload
+	if err == nil {
+		shape.parts = found.Steps()
+	}
 	switch {
 	case shape.flat || len(shape.columns) > 0:
 	case format == formatNDJSON:
@@ -204,21 +209,35 @@ type eachItem func(yield func(*export.Item) error) error
 func (s exports) whole(ctx context.Context, all *export.Export, streams bool) eachItem {
 	return func(yield func(*export.Item) error) error {
 		return all.Each(ctx, func(item *export.Item) error {
+			defer func() { item.Parts = nil }() // a page of items lives longer
+			for i := range item.Parts {
+				if err := s.assemble(ctx, &item.Parts[i]); err != nil {
+					return err
+				}
+			}
 			if large := item.Large; large != nil && (large.ContentType == "" || !streams) {
-				result, err := export.New(s.Store).OpenResult(ctx, large.ID)
-				if err != nil {
+				if err := s.assemble(ctx, item); err != nil {
 					return err
 				}
-				item.Result = make([]byte, result.Size())
-				if _, err := io.ReadFull(result, item.Result); err != nil {
-					return err
-				}
-				item.ContentType, item.Large = large.ContentType, nil
-				defer func() { item.Result = nil }() // a page of items lives longer
+				defer func() { item.Result = nil }()
 			}
 			return yield(item)
 		})
 	}
+}
+
+func (s exports) assemble(ctx context.Context, item *export.Item) error {
+	if item.Large == nil {
+		return nil
+	}
+	result, err := export.New(s.Store).OpenResult(ctx, item.Large.ID)
+	if err != nil {
+		return err
+	}
+	item.Result = make([]byte, result.Size())
+	item.ContentType, item.Large = item.Large.ContentType, nil
+	_, err = io.ReadFull(result, item.Result)
+	return err
 }
 
 // export streams the answer. After the first bytes, only breaking the connection can report a failure.
@@ -287,18 +306,8 @@ func (e *objectExport) line(item *export.Item) error {
 	if err != nil {
 		return err
 	}
-	e.buf.Reset()
-	for i := range e.table.columns {
-		cell := e.table.columns[i].cell(row)
-		if !cell.here {
-			continue
-		}
-		if err := e.member(e.table.columns[i].name, &cell); err != nil {
-			return err
-		}
-	}
-	if e.buf.Len() == 0 {
-		e.buf.WriteByte('{')
+	if err := e.object(e.table.columns, row); err != nil {
+		return err
 	}
 	if _, err := e.buf.WriteTo(e.out); err != nil {
 		return err
@@ -310,6 +319,24 @@ func (e *objectExport) line(item *export.Item) error {
 	}
 	_, err = e.out.WriteString("}\n")
 	return err
+}
+
+// object writes a row into the buffer, without the closing brace.
+func (e *objectExport) object(columns []exportColumn, row *exportRow) error {
+	e.buf.Reset()
+	for i := range columns {
+		cell := columns[i].cell(row)
+		if !cell.here {
+			continue
+		}
+		if err := e.member(columns[i].name, &cell); err != nil {
+			return err
+		}
+	}
+	if e.buf.Len() == 0 {
+		e.buf.WriteByte('{')
+	}
+	return nil
 }
 
 func (e *objectExport) member(name string, cell *exportCell) (err error) {

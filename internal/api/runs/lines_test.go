@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/xuri/excelize/v2"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -116,6 +117,62 @@ func TestExportToParquet(t *testing.T) {
 		names = append(names, field.Name())
 	}
 	testenv.SameList(t, names, table.names(), "the file has the columns")
+}
+
+// The parts of all steps stand beside the key: what is no JSON as its bytes, numbers with all digits.
+func TestPartsInEveryFormat(t *testing.T) {
+	t.Parallel()
+	item := &export.Item{Key: "k", State: workqueue.OutcomeFailed, Step: "c", ErrorCode: "NO", Parts: []export.Item{
+		{State: workqueue.OutcomeDone, Result: []byte(`{"n": 12345678901234567890.10, "t":"<"}`)},
+		{State: workqueue.OutcomeDone, Result: []byte{0, 255}, ContentType: "application/pdf"},
+		{State: workqueue.OutcomeFailed, ErrorCode: "NO", ErrorMessage: "none"}, {}}}
+	steps := []string{"a", "b", "c", "d"}
+	each := func(yield func(*export.Item) error) error { return yield(item) }
+	write := func(format string, shape exportShape) []byte {
+		shape.parts = steps
+		form := exportForm{format: format, table: testenv.Must(tableOf(each, shape))(t)}
+		return exportItems(t, []*export.Item{item}, func(w *bufio.Writer) exportWriter {
+			_, out, err := form.writer(w, t.TempDir(), nil)
+			testenv.NoError(t, err)
+			return out
+		})
+	}
+	for _, c := range []struct{ got, want string }{
+		{string(write("ndjson", exportShape{in: inLines})), `{"ordinal":0,"key":"k","state":"failed","step":"c",` +
+			`"error":{"code":"NO","message":""},"parts":{"a":{"state":"done","result":{"n":12345678901234567890.10,"t":"<"}},` +
+			`"b":{"state":"done","result_bytes":"AP8=","content_type":"application/pdf"},` +
+			`"c":{"state":"failed","error":{"code":"NO","message":"none"}}}}` + "\n"},
+		{string(write("csv", exportShape{in: inTables, columns: []string{"key", "parts.a.result", "parts.b.result",
+			"parts.c.state", "parts.c.error_code", "parts.d.state"}})), "key,parts.a.result,parts.b.result,parts.c.state," +
+			"parts.c.error_code,parts.d.state\n" +
+			"k,\"{\"\"n\"\":12345678901234567890.10,\"\"t\"\":\"\"<\"\"}\",AP8=,failed,NO,\n"},
+		{string(write("ndjson", exportShape{in: inTables, flat: true})), `{"tranche.key":"k","tranche.state":"failed",` +
+			`"tranche.error_code":"NO","result.a.n":12345678901234567890.10,"result.a.t":"<","tranche.parts.a.state":"done",` +
+			`"tranche.parts.b.result":"AP8=","tranche.parts.b.state":"done","tranche.parts.c.state":"failed",` +
+			`"tranche.parts.c.error_code":"NO","tranche.parts.c.error_message":"none"}` + "\n"},
+	} {
+		testenv.Same(t, c.got, c.want, "the export")
+	}
+	file := write("parquet", exportShape{in: inParquet})
+	rows, err := parquet.Read[struct {
+		A    *string `parquet:"parts.a.result,optional"`
+		B    []byte  `parquet:"parts.b.result_bytes,optional"`
+		Code *string `parquet:"parts.c.error_code,optional"`
+		D    *string `parquet:"parts.d.state,optional"`
+	}](bytes.NewReader(file), int64(len(file)))
+	if err != nil || len(rows) != 1 || *rows[0].A != string(item.Parts[0].Result) || !bytes.Equal(rows[0].B, []byte{0, 255}) ||
+		*rows[0].Code != "NO" || rows[0].D != nil {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	book := testenv.Must(excelize.OpenReader(bytes.NewReader(write("xlsx", exportShape{in: inTables, flat: true}))))(t)
+	defer func() { _ = book.Close() }()
+	if cells, err := book.GetRows(xlsxSheet); err != nil || !slices.Contains(cells[1], "12345678901234567890.10") {
+		t.Errorf("%q, %v", cells, err)
+	}
+	known := testenv.Must(tableOf(each, exportShape{flat: true, parts: steps}))(t)
+	item.Parts[3] = export.Item{State: workqueue.OutcomeDone, Result: []byte(`{"late":1}`)}
+	_, err = known.row(item)
+	testenv.Says(t, err, "export again", "a field that came later")
 }
 
 // To add a column of exports takes a row: it is in each format, and can be chosen.

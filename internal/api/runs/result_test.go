@@ -187,6 +187,11 @@ func TestLargeResults(t *testing.T) {
 	}
 	_, body = b.Get("/runs/large/export?format=ndjson&flat=true")
 	testenv.Has(t, body, `"result.n":1,"result.t":"xx`, "flat")
+	_, body = b.Get("/runs/large/export?with=parts")
+	if !strings.Contains(body, `"result_bytes":"`+base64.StdEncoding.EncodeToString([]byte(data))+`"`) ||
+		!strings.Contains(body, `"parts":{"echo":{"state":"done","result":`+object+`}}`) {
+		t.Errorf("with parts: %.200s", body)
+	}
 	_, body = b.Get("/runs/large/export?format=parquet")
 	rows, err := parquet.Read[struct {
 		Result *string `parquet:"result,optional"`

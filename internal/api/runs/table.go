@@ -2,6 +2,7 @@ package runs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -20,6 +21,7 @@ import (
 type exportShape struct {
 	in      formats
 	payload bool     // include payloads
+	parts   []string // steps whose parts to include in place of the result; none: the result
 	flat    bool     // one column per field of payloads and results
 	columns []string // only these, in this order; none: all
 }
@@ -39,6 +41,7 @@ type exportCell struct {
 type exportRow struct {
 	item            *export.Item
 	payload, result map[string]json.RawMessage // nil: without fields
+	parts           []*exportRow
 }
 
 type formats uint8
@@ -56,9 +59,18 @@ const (
 type exportColumn struct {
 	name string
 	in   formats
+	of   belonging
 	cell func(*exportRow) exportCell
 	node parquet.Node // its Parquet type; nil: optional text
 }
+
+type belonging uint8
+
+const (
+	ofItem belonging = iota
+	ofPart           // of each part, if there are parts, and of the item otherwise
+	ofBoth
+)
 
 // itemColumns are the columns about items. To add one, add a row.
 //
@@ -71,34 +83,34 @@ var itemColumns = []exportColumn{
 	{name: "key", in: inAll, node: parquet.String(), cell: func(r *exportRow) exportCell {
 		return exportCell{text: r.item.Key, here: true}
 	}},
-	{name: "state", in: inAll, node: parquet.Encoded(parquet.String(), &parquet.RLEDictionary),
+	{name: "state", in: inAll, of: ofBoth, node: parquet.Encoded(parquet.String(), &parquet.RLEDictionary),
 		cell: func(r *exportRow) exportCell { return textCell(string(r.item.State)) }},
 	{name: "step", in: inFiles, node: few, cell: func(r *exportRow) exportCell { return textCell(r.item.Step) }},
-	{name: "result", in: inTables, cell: func(r *exportRow) exportCell { return resultCell(r.item) }},
-	{name: "result", in: inFiles, cell: func(r *exportRow) exportCell {
+	{name: "result", in: inTables, of: ofPart, cell: func(r *exportRow) exportCell { return resultCell(r.item) }},
+	{name: "result", in: inFiles, of: ofPart, cell: func(r *exportRow) exportCell {
 		return exportCell{raw: r.item.Result, text: string(r.item.Result), here: jsonResult(r.item)}
 	}},
-	{name: "result_bytes", in: inFiles, node: parquet.Optional(parquet.Leaf(parquet.ByteArrayType)),
+	{name: "result_bytes", in: inFiles, of: ofPart, node: parquet.Optional(parquet.Leaf(parquet.ByteArrayType)),
 		cell: func(r *exportRow) exportCell {
 			// A streamed result comes at the end of the line.
 			return exportCell{bytes: r.item.Result, here: r.item.Large == nil && len(r.item.Result) > 0 && !jsonResult(r.item)}
 		}},
-	{name: "content_type", in: inFiles, node: few, cell: func(r *exportRow) exportCell {
+	{name: "content_type", in: inFiles, of: ofPart, node: few, cell: func(r *exportRow) exportCell {
 		if r.item.Large != nil {
 			return textCell(r.item.Large.ContentType)
 		}
 		return textCell(r.item.ContentType)
 	}},
-	{name: "error", in: inLines, cell: func(r *exportRow) exportCell {
+	{name: "error", in: inLines, of: ofBoth, cell: func(r *exportRow) exportCell {
 		if r.item.State != workqueue.OutcomeFailed {
 			return exportCell{}
 		}
 		raw, _ := json.Marshal(inspect.ItemError{Code: r.item.ErrorCode, Message: r.item.ErrorMessage}) // two texts
 		return exportCell{raw: raw, here: true}
 	}},
-	{name: "error_code", in: inAll &^ inLines, node: few,
+	{name: "error_code", in: inAll &^ inLines, of: ofBoth, node: few,
 		cell: func(r *exportRow) exportCell { return textCell(r.item.ErrorCode) }},
-	{name: "error_message", in: inAll &^ inLines,
+	{name: "error_message", in: inAll &^ inLines, of: ofBoth,
 		cell: func(r *exportRow) exportCell { return textCell(r.item.ErrorMessage) }},
 	{name: "accepted", in: inAll, node: parquet.Leaf(parquet.BooleanType), cell: func(r *exportRow) exportCell {
 		if !r.item.Accepted {
@@ -118,16 +130,58 @@ const payloadColumn = "payload"
 //nolint:gochecknoglobals // a constant
 var few = parquet.Encoded(parquet.Optional(parquet.String()), &parquet.RLEDictionary)
 
-func columnsIn(in formats, payload bool) (all []exportColumn) {
-	for _, c := range itemColumns {
-		if c.in&in != 0 && (payload || c.name != payloadColumn) {
-			if in&inParquet == 0 {
-				c.node = nil
+// columnsIn returns the columns of a format: with parts also those of each, in NDJSON one with an object.
+func columnsIn(in formats, payload bool, parts ...string) (all []exportColumn) {
+	of := func(wanted func(c *exportColumn) bool) (some []exportColumn) {
+		for _, c := range itemColumns {
+			if c.in&in != 0 && wanted(&c) {
+				if in&inParquet == 0 {
+					c.node = nil
+				}
+				some = append(some, c)
+			}
+		}
+		return some
+	}
+	all = of(func(c *exportColumn) bool {
+		return (payload || c.name != payloadColumn) && (len(parts) == 0 || c.of != ofPart)
+	})
+	if len(parts) == 0 {
+		return all
+	}
+	each := of(func(c *exportColumn) bool { return c.of != ofItem })
+	if in&inLines != 0 {
+		return append(all, exportColumn{name: partsColumn, cell: func(r *exportRow) exportCell {
+			return partsCell(r, each, parts)
+		}})
+	}
+	for i, step := range parts {
+		for _, c := range each {
+			cell := c.cell
+			c.name, c.cell = partsColumn+"."+step+"."+c.name, func(r *exportRow) exportCell { return cell(r.parts[i]) }
+			if c.node != nil && !c.node.Optional() {
+				c.node = few // a step may have no part
 			}
 			all = append(all, c)
 		}
 	}
 	return all
+}
+
+const partsColumn = "parts"
+
+func partsCell(r *exportRow, columns []exportColumn, steps []string) exportCell {
+	var text bytes.Buffer
+	out := newObjectExport(nil, nil, nil)
+	for i, step := range steps {
+		if r.parts[i].item.State == "" {
+			continue
+		}
+		name, _ := json.Marshal(step)       // a text
+		_ = out.object(columns, r.parts[i]) // valid JSON and texts
+		_, _ = fmt.Fprintf(&text, ",%s:%s}", name, out.buf.Bytes())
+	}
+	return exportCell{raw: append(bytes.Replace(text.Bytes(), []byte(","), []byte("{"), 1), '}'), here: text.Len() > 0}
 }
 
 func textCell(text string) exportCell { return exportCell{text: text, here: text != ""} }
@@ -173,37 +227,53 @@ func resultCell(item *export.Item) exportCell {
 	return textCell(resultText(item))
 }
 
-func flatColumns(payload, result []string) []exportColumn {
+// partFields is a step and the fields of its results.
+type partFields struct {
+	step   string
+	fields []string
+}
+
+func flatColumns(payload, result []string, parts ...partFields) []exportColumn {
 	own := columnsIn(inFlat, false)
-	for i := range own {
-		own[i].name = ours + own[i].name
-	}
 	all := own[:1:1] // the key
+	all[0].name = ours + all[0].name
 	taken := map[string]bool{all[0].name: true}
-	add := func(c exportColumn) {
-		for taken[c.name] {
-			c.name += "_"
+	add := func(name string, cell func(*exportRow) exportCell) {
+		for taken[name] {
+			name += "_"
 		}
-		taken[c.name] = true
-		all = append(all, c)
+		taken[name] = true
+		all = append(all, exportColumn{name: name, cell: cell})
 	}
 	for _, name := range payload {
-		add(exportColumn{name: name, cell: func(r *exportRow) exportCell { return fieldCell(r.payload, name) }})
+		add(name, func(r *exportRow) exportCell { return fieldCell(r.payload, name) })
 	}
 	for _, c := range own[1:] {
-		add(c)
+		add(ours+c.name, c.cell)
 	}
-	for _, name := range result {
-		add(exportColumn{name: intake.ExportResult + name, cell: func(r *exportRow) exportCell {
-			return fieldCell(r.result, name)
-		}})
-	}
-	add(exportColumn{name: ours + "result", cell: func(r *exportRow) exportCell { // for results without fields
-		if r.result != nil {
-			return exportCell{}
+	results := func(prefix, of string, fields []string, at func(*exportRow) *exportRow) {
+		for _, name := range fields {
+			add(prefix+name, func(r *exportRow) exportCell { return fieldCell(at(r).result, name) })
 		}
-		return resultCell(r.item)
-	}})
+		add(ours+of+"result", func(r *exportRow) exportCell { // for results without fields
+			if r = at(r); r.result != nil {
+				return exportCell{}
+			}
+			return resultCell(r.item)
+		})
+	}
+	if len(parts) == 0 {
+		results(intake.ExportResult, "", result, func(r *exportRow) *exportRow { return r })
+	}
+	for i, part := range parts {
+		prefix, at := partsColumn+"."+part.step+".", func(r *exportRow) *exportRow { return r.parts[i] }
+		results(intake.ExportResult+part.step+".", prefix, part.fields, at)
+		for _, c := range own {
+			if c.of == ofBoth {
+				add(ours+prefix+c.name, func(r *exportRow) exportCell { return c.cell(at(r)) })
+			}
+		}
+	}
 	return all
 }
 
@@ -253,6 +323,9 @@ func objectOf(doc []byte) (fields map[string]json.RawMessage) {
 
 func rowOf(item *export.Item, flat bool) *exportRow {
 	r := &exportRow{item: item}
+	for i := range item.Parts {
+		r.parts = append(r.parts, rowOf(&item.Parts[i], flat))
+	}
 	if !flat {
 		return r
 	}
@@ -269,6 +342,7 @@ type exportTable struct {
 	columns         []exportColumn
 	flat            bool
 	payload, result map[string]bool // fields with columns, in a flat table
+	parts           []map[string]bool
 }
 
 // tableOf chooses the columns. For a flat table it first reads all items once.
@@ -276,19 +350,33 @@ func tableOf(each eachItem, shape exportShape) (*exportTable, error) {
 	t := &exportTable{flat: shape.flat}
 	if shape.flat {
 		payload, result := fieldNames{known: map[string]bool{}}, fieldNames{known: map[string]bool{}}
+		parts := make([]fieldNames, len(shape.parts))
+		for i := range parts {
+			parts[i].known = map[string]bool{}
+		}
 		err := each(func(item *export.Item) error {
 			row := rowOf(item, true)
 			if err := payload.meet(row.payload, item.Payload); err != nil {
 				return err
+			}
+			for i, part := range row.parts {
+				if err := parts[i].meet(part.result, part.item.Result); err != nil {
+					return err
+				}
 			}
 			return result.meet(row.result, item.Result)
 		})
 		if err != nil {
 			return nil, err
 		}
-		t.columns, t.payload, t.result = flatColumns(payload.names, result.names), payload.known, result.known
+		var fields []partFields
+		for i, step := range shape.parts {
+			fields, t.parts = append(fields, partFields{step, parts[i].names}), append(t.parts, parts[i].known)
+		}
+		t.columns = flatColumns(payload.names, result.names, fields...)
+		t.payload, t.result = payload.known, result.known
 	} else {
-		t.columns = columnsIn(shape.in, shape.payload)
+		t.columns = columnsIn(shape.in, shape.payload, shape.parts...)
 	}
 	return t, t.choose(shape.columns)
 }
@@ -312,7 +400,7 @@ func (t *exportTable) choose(wanted []string) error {
 		}
 		chosen[i] = t.columns[at]
 	}
-	t.columns, t.payload, t.result = chosen, nil, nil
+	t.columns, t.payload, t.result, t.parts = chosen, nil, nil, nil
 	return nil
 }
 
@@ -326,15 +414,19 @@ func (t *exportTable) names() (names []string) {
 // row converts an item. A field that appeared after the columns were chosen is an error, because it would be missing.
 func (t *exportTable) row(item *export.Item) (*exportRow, error) {
 	row := rowOf(item, t.flat)
-	for _, of := range []struct {
-		known  map[string]bool
-		fields map[string]json.RawMessage
-	}{{t.payload, row.payload}, {t.result, row.result}} {
-		for name := range of.fields {
-			if of.known != nil && !of.known[name] {
-				return nil, fmt.Errorf("field %q of %q came after the columns were chosen; export again", name, item.Key)
-			}
+	for i := range t.parts {
+		if err := onlyKnown(t.parts[i], row.parts[i].result, item.Key); err != nil {
+			return nil, err
 		}
 	}
-	return row, nil
+	return row, cmp.Or(onlyKnown(t.payload, row.payload, item.Key), onlyKnown(t.result, row.result, item.Key))
+}
+
+func onlyKnown(known map[string]bool, fields map[string]json.RawMessage, key string) error {
+	for name := range fields {
+		if known != nil && !known[name] {
+			return fmt.Errorf("field %q of %q came after the columns were chosen; export again", name, key)
+		}
+	}
+	return nil
 }

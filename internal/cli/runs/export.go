@@ -34,6 +34,7 @@ type runExport struct {
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State   []string `enum:"done,failed,missing" help:"Only items in this state; repeatable." placeholder:"STATE"`
 	Include []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
+	Parts   bool     `help:"The results and errors of all steps, in place of the result."`
 	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
 	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
@@ -57,9 +58,9 @@ func (r *runExport) Validate() error {
 		return errors.New("--resume and --keys go with --dir")
 	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
 		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
-	case r.Dir != "" && (len(r.State)+len(r.Include)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
-		return errors.New("--dir writes the results of what is done; --format, --state, --include, --flat and --columns " +
-			"do not go with it")
+	case r.Dir != "" && (len(r.State)+len(r.Include)+len(r.Columns) > 0 || r.Flat || r.Parts || r.Format != "ndjson"):
+		return errors.New("--dir writes the results of what is done; --format, --state, --include, --parts, --flat and " +
+			"--columns do not go with it")
 	case r.Raw && r.Format != "csv" && r.Index != "csv":
 		return errors.New("--raw goes with --format csv, or --dir with --index csv")
 	}
@@ -88,6 +89,9 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	}
 	if (r.Format == "parquet" || r.Format == "xlsx") && (r.Out == "" || r.Out == "-") && cli.IsTerminalOut(term) {
 		return cli.Usage(r.Format + " is nothing to read on a terminal; give --out FILE")
+	}
+	if r.Parts {
+		r.Include = append(r.Include, "parts")
 	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
 		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since, Until: r.Until,
