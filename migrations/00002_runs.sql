@@ -44,6 +44,7 @@ CREATE TABLE batchrun (
     done_by           timestamptz,
     gentle            boolean     NOT NULL DEFAULT false,
     at_risk           jsonb,
+    schedule          text        COLLATE "C",
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
@@ -64,6 +65,15 @@ CREATE INDEX batchrun_limited ON batchrun (id)
     WHERE state = 'running' AND hold IS NULL AND (failed_limit IS NOT NULL OR canary_state = 'sampling');
 -- Which runs carry a run on.
 CREATE INDEX batchrun_from ON batchrun (from_run, id) WHERE from_run IS NOT NULL;
+-- The runs of a schedule, and those of none: the list shows one line for each schedule.
+CREATE INDEX batchrun_schedule ON batchrun (schedule, id) WHERE schedule IS NOT NULL;
+CREATE INDEX batchrun_unscheduled ON batchrun (id) WHERE schedule IS NULL;
+-- The list of runs by name, items, failures and time; of those that have not completed, failures and time are counted.
+CREATE INDEX batchrun_label ON batchrun (coalesce(name, plan), id);
+CREATE INDEX batchrun_items ON batchrun (items, id);
+CREATE INDEX batchrun_failures ON batchrun (failed, id) WHERE state = 'completed';
+CREATE INDEX batchrun_time ON batchrun ((finished_at - coalesce(started_at, created_at)), id) WHERE state = 'completed';
+CREATE INDEX batchrun_uncompleted ON batchrun (id) WHERE state <> 'completed';
 COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
 COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
 COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';
@@ -121,6 +131,7 @@ COMMENT ON COLUMN batchrun.done_by IS 'When it is to have ended: its pace follow
 COMMENT ON COLUMN batchrun.gentle IS 'No more of it is in flight than it needs to be done by then.';
 COMMENT ON COLUMN batchrun.at_risk IS
     'Why it will not be done by then: since when that is known, when it will end, and what would help; null: it will.';
+COMMENT ON COLUMN batchrun.schedule IS 'The schedule that started it; null: none.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -137,20 +138,11 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if !slices.ContainsFunc(runs, underWay) {
 		return nil
 	}
-	wait, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	report, err := w.Report(wait)
-	if err != nil {
-		return ctx.Err()
+	all, err := w.soon(ctx)
+	if all == nil || err != nil {
+		return err
 	}
-	var endpoints []string
-	all := slices.Concat(report.Conditions, report.Muted) // muted conditions block runs too
-	for i := range all {
-		if c := &all[i]; c.Stops() == health.StopsEndpoint {
-			endpoints = append(endpoints, c.Subject)
-		}
-	}
-	asks, err := inspect.New(w.cfg.Store).Asks(ctx, runs, endpoints)
+	asks, err := inspect.New(w.cfg.Store).Asks(ctx, runs, stalled(all).Endpoints)
 	if err != nil {
 		return err
 	}
@@ -162,6 +154,41 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 		}
 	}
 	return nil
+}
+
+// soon returns all conditions as found by a check of the last seconds, or none if that takes too long.
+func (w *Watch) soon(ctx context.Context) ([]health.Condition, error) {
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	report, err := w.Report(wait)
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	return slices.Concat(report.Conditions, report.Muted), nil // muted conditions block runs too
+}
+
+// Stalled names what Stand would find blocked, in any list.
+func (w *Watch) Stalled(ctx context.Context) (*inspect.Stalled, error) {
+	all, err := w.soon(ctx)
+	return stalled(all), err
+}
+
+func stalled(all []health.Condition) *inspect.Stalled {
+	s := &inspect.Stalled{}
+	for i := range all {
+		c := &all[i]
+		var run workqueue.RunID
+		err := run.UnmarshalText([]byte(c.Subject))
+		switch stops := c.Stops(); {
+		case stops == health.StopsAll:
+			s.All = true
+		case stops != health.StopsNothing && err == nil:
+			s.Runs = append(s.Runs, run)
+		case stops == health.StopsEndpoint:
+			s.Endpoints = append(s.Endpoints, c.Subject)
+		}
+	}
+	return s
 }
 
 func underWay(r inspect.RunSummary) bool { return r.State == "running" && r.Hold == nil }

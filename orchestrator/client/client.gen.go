@@ -2921,6 +2921,21 @@ type PastPace struct {
 	Reason string `json:"reason"`
 }
 
+type PastRun struct {
+	ID string `json:"id"`
+
+	// State one of loading, running, paused, completed, cancelled
+	State string `json:"state"`
+	Items int64  `json:"items"`
+
+	// Failed once it has completed
+	Failed   int64 `json:"failed"`
+	Accepted int64 `json:"accepted,omitempty"`
+
+	// Seconds how long it took; absent until it has ended
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
 type PayloadGroup struct {
 	// Value its first 200 characters; null where there is no such field, or null in it
 	Value *string `json:"value"`
@@ -3907,6 +3922,9 @@ type RunSummary struct {
 	Open      *OpenView `json:"open,omitempty"`
 	Source    string    `json:"source,omitempty"`
 	CreatedBy string    `json:"created_by,omitempty"`
+
+	// Schedule the schedule that started it
+	Schedule  string    `json:"schedule,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 
 	// StartedAt of the current generation
@@ -3921,6 +3939,9 @@ type RunSummary struct {
 
 	// Blocker why it does not go on although it is running; in lists
 	Blocker *Blocker `json:"blocker,omitempty"`
+
+	// Past the last 20 runs of its schedule, the newest last; in folded lists
+	Past []PastRun `json:"past,omitempty"`
 }
 
 type RunsTopic struct {
@@ -4892,7 +4913,10 @@ type ListRunsParams struct {
 	// Result only completed runs, with failures that no one accepted or none; one of failed, ok
 	Result string `form:"result,omitempty" json:"result,omitempty"`
 
-	// Before only runs older than this id
+	// Sort name: or plan; items, failed, time: the most first; one of newest, name, items, failed, time
+	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Before only runs that follow this id in the list
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
 	// Limit how many at most
@@ -4912,6 +4936,15 @@ type ListRunsParams struct {
 
 	// Until only runs that were made before
 	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Schedule only runs that this schedule started
+	Schedule string `form:"schedule,omitempty" json:"schedule,omitempty"`
+
+	// Attention only runs that wait for a person: paused, stalled, at an approval, or late
+	Attention bool `form:"attention,omitempty" json:"attention,omitempty"`
+
+	// Fold of each schedule only the newest run, with the last 20 in past; goes with before and limit only
+	Fold bool `form:"fold,omitempty" json:"fold,omitempty"`
 }
 
 type StartRunParams struct {
@@ -5975,13 +6008,14 @@ func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSe
 
 }
 
-// ListRuns: List runs, newest first.
+// ListRuns: List runs.
 //
 // It is GET /runs, for role viewer.
 func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ...CallOption) (RunList, error) {
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
 	ask.add("result", params.Result, false)
+	ask.add("sort", params.Sort, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	ask.add("q", params.Q, false)
@@ -5989,6 +6023,9 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("since", params.Since, false)
 	ask.add("until", params.Until, false)
+	ask.add("schedule", params.Schedule, false)
+	ask.add("attention", params.Attention, false)
+	ask.add("fold", params.Fold, false)
 	return exchange[RunList](ctx, c, ask, options)
 }
 
@@ -6896,4 +6933,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of aeaea7774cc1e9c319789f329d7a8196, is cf7c58f3f7741fd367dbbf1db3a880f15bfbf1d4e7dbdb54ee00f9311071416b.
+// Of 1d90d1d0d29f0a549174c890e8052f7a, is ed72a84425b1158cc2051d2df8294e9fbd3d3b72afcf67ab5d87351920b8ccf3.

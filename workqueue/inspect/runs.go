@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,6 +49,7 @@ type RunSummary struct {
 	Open       *OpenView  `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string     `json:"source,omitempty"`
 	CreatedBy  string     `json:"created_by,omitempty"`
+	Schedule   string     `json:"schedule,omitempty" doc:"the schedule that started it"`
 	CreatedAt  time.Time  `json:"created_at"`
 	StartedAt  *time.Time `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
@@ -58,6 +58,8 @@ type RunSummary struct {
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why it does not go on although it is running; in lists"`
+
+	Past []PastRun `json:"past,omitempty" doc:"the last 20 runs of its schedule, the newest last; in folded lists"`
 }
 
 // Blocker is why a run is stalled until an operator acts.
@@ -116,33 +118,13 @@ type CanaryView struct {
 	State string `json:"state,omitempty" enum:"sampling,waiting,passed" doc:"absent until all items are there"`
 }
 
-// RunFilter selects runs.
-type RunFilter struct {
-	States   []string        // none: every state
-	Words    []string        // each in the name, plan, source or starter, in any case, or the start of the ID
-	Result   string          // failed: only completed runs with failures not accepted; ok: without; empty: all
-	Plan     string          // only runs of this plan
-	Version  int             // of the plan; 0: any
-	Endpoint string          // only runs with a step that calls this
-	Since    time.Time       // only runs created at this time or later; zero: all
-	Until    time.Time       // only runs created before; zero: all
-	Before   workqueue.RunID // only runs older than this one; zero: from the newest
-	Limit    int             // 1 to MaxRuns; 0 means DefaultRuns
-}
-
-// The number of runs in one list.
-const (
-	DefaultRuns = 50
-	MaxRuns     = 500
-)
-
-// rateWindow is the period over which the rate is measured.
-const rateWindow = 10 * time.Second
+// shownState is the state of a run r.
+const shownState = `CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END`
 
 // Only uncompleted runs are counted from planes: a key range each. Items without a block count as missing.
 const runSummaries = `
 SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce(r.hold, ''), r.hold_detail, r.held_at,
-    r.held_by, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, r.generation,
+    r.held_by, ` + shownState + `, r.generation,
     r.priority, r.items, r.skipped,
     coalesce(CASE WHEN r.state = 'completed' THEN r.done ELSE counts.done END, 0),
     coalesce(CASE WHEN r.state = 'completed' THEN r.failed ELSE counts.failed END, 0),
@@ -155,7 +137,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
     r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id), r.done_by, r.gentle,
-    CASE WHEN r.state = 'running' THEN r.at_risk END
+    CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, '')
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -164,27 +146,6 @@ LEFT JOIN LATERAL (
     FROM (` + plane.OutcomePlanes + `) o
 ) counts ON r.state <> 'completed'
 `
-
-// The primary key, backwards; each run left out costs a row. The locale decides case beyond ASCII.
-const listRuns = `
-WITH chosen AS MATERIALIZED (
-    SELECT * FROM batchrun r
-    WHERE ($1::text[] IS NULL
-            OR CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END = ANY ($1))
-        AND ($2::uuid IS NULL OR r.id < $2)
-        AND ($4 = '' OR r.plan = $4) AND ($5 = 0 OR r.plan_version = $5)
-        AND ($6::timestamptz IS NULL OR r.created_at >= $6) AND ($7::timestamptz IS NULL OR r.created_at < $7)
-        AND NOT EXISTS (SELECT 1 FROM unnest($8::text[]) AS w (word)
-            WHERE position(w.word IN concat_ws(E'\n', r.name, r.plan, r.source, r.created_by)) = 0
-                AND position(lower(w.word) IN lower(concat_ws(E'\n', r.name, r.plan, r.source, r.created_by))) = 0
-                AND NOT starts_with(r.id::text, lower(w.word))
-                AND (length(w.word) < 4 OR position(lower(w.word) IN r.id::text) = 0))
-        AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
-        AND ($10 = '' OR r.state = 'completed' AND (r.failed > r.accepted) = ($10 = 'failed'))
-    ORDER BY r.id DESC
-    LIMIT $3
-)` + runSummaries + `
-ORDER BY r.id DESC`
 
 const oneRun = `WITH chosen AS (SELECT * FROM batchrun WHERE id = $1)` + runSummaries
 
@@ -200,109 +161,6 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
         FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
 	`) o), 0) END::bigint
 FROM batchrun WHERE id = $1`
-
-// Runs lists runs, newest first.
-func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
-	runs, _, err := s.RunsPage(ctx, f)
-	return runs, err
-}
-
-// RunsPage is Runs, and reports whether older ones follow.
-func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
-	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
-	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary,
-		listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version, unlessZero(f.Since), unlessZero(f.Until),
-		append([]string{}, f.Words...), f.Endpoint, f.Result)
-	if err == nil {
-		err = s.pace(ctx, runs)
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("list runs: %w", err)
-	}
-	if slices.ContainsFunc(runs, func(r RunSummary) bool { return !r.Ended() }) {
-		f, err := s.look(ctx, nil)
-		for i := range runs {
-			if r := &runs[i]; !r.Ended() {
-				r.Forecast = f.of(r, err)
-			}
-		}
-	}
-	return runs[:min(len(runs), limit)], len(runs) > limit, nil
-}
-
-// What ended lately at the runs' endpoints, by work_slice_ended.
-const answeredLately = `
-SELECT r.id, extract(epoch FROM tranche_now() - r.started_at)::float8, coalesce(sum(w.items), 0)::bigint
-FROM batchrun r
-LEFT JOIN (
-    SELECT w.run_id, w.ended_at, bit_count(w.mask) AS items
-    FROM (SELECT DISTINCT endpoint FROM run_step WHERE run_id = ANY ($1)) e
-    JOIN work_slice w ON w.endpoint = e.endpoint AND w.ended_at > tranche_now() - $2::interval
-    WHERE w.state = 'recorded' AND w.run_id = ANY ($1)
-) w ON w.run_id = r.id AND w.ended_at > r.started_at
-WHERE r.id = ANY ($1) AND r.started_at < tranche_now()
-GROUP BY r.id, r.started_at`
-
-func (s Store) pace(ctx context.Context, runs []RunSummary) error {
-	var ids []workqueue.RunID
-	by := map[workqueue.RunID]*RunSummary{}
-	for i := range runs {
-		if r := &runs[i]; r.State == "running" {
-			ids, by[r.ID] = append(ids, r.ID), r
-		}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	var id workqueue.RunID
-	var seconds float64
-	var answered int64
-	err := pg.Each(pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow), []any{&id, &seconds, &answered}, func() {
-		by[id].Rate = float64(answered) / ratedOver(seconds)
-	})
-	return err
-}
-
-// ratedOver is the seconds over which a rate is taken: the window, or the age of a younger generation.
-func ratedOver(seconds float64) float64 { return max(min(seconds, rateWindow.Seconds()), 0.1) }
-
-const runsThatAsk = `
-SELECT st.run_id, st.endpoint FROM run_step st
-WHERE st.run_id = ANY ($1) AND st.endpoint = ANY ($2) AND (
-    EXISTS (SELECT FROM work_slice w
-        WHERE w.run_id = st.run_id AND w.step = st.step AND w.state IN ('scheduled', 'claimed', 'sent'))
-    OR EXISTS (SELECT FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready))`
-
-// Asks returns, for each run, which of the endpoints it currently has work for.
-func (s Store) Asks(
-	ctx context.Context, runs []RunSummary, endpoints []string,
-) (map[workqueue.RunID][]string, error) {
-	if len(runs) == 0 || len(endpoints) == 0 {
-		return nil, nil
-	}
-	ids := make([]workqueue.RunID, len(runs))
-	for i := range runs {
-		ids[i] = runs[i].ID
-	}
-	asks := map[workqueue.RunID][]string{}
-	var run workqueue.RunID
-	var endpoint string
-	err := pg.Each(pg.Rows(ctx, s.db.Pool, runsThatAsk, ids, endpoints), []any{&run, &endpoint}, func() {
-		asks[run] = append(asks[run], endpoint)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read what runs ask: %w", err)
-	}
-	return asks, nil
-}
-
-func unlessZero[T comparable](value T) *T {
-	var zero T
-	if value == zero {
-		return nil
-	}
-	return &value
-}
 
 // ForecastRun is Run with the forecast, unless the run has ended.
 func (s Store) ForecastRun(ctx context.Context, id workqueue.RunID) (*RunView, error) {
@@ -385,7 +243,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk)
+		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule)
 	if isOpen {
 		r.Open = &open
 	}

@@ -269,6 +269,8 @@ func (s Store) NoteOccurrences(ctx context.Context, lease workqueue.Lease, notes
 	return nil
 }
 
+const markRun = `UPDATE batchrun SET schedule = $2 WHERE id = $1`
+
 // OfOccurrence starts a run, under the leader's lease, in the transaction that records its occurrence, and not if
 // another leader took the occurrence over.
 func OfOccurrence(r *start.LoadRequest, claim OccurrenceClaim) {
@@ -277,6 +279,9 @@ func OfOccurrence(r *start.LoadRequest, claim OccurrenceClaim) {
 		ok, err := writeEnd(ctx, tx, &claim, &OccurrenceEnd{State: OccurrenceStarted, Run: run})
 		if err == nil && !ok {
 			err = errOccurrenceLost
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, markRun, run, claim.Schedule)
 		}
 		if err != nil {
 			return err

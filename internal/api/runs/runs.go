@@ -7,8 +7,10 @@ package runs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -126,7 +128,7 @@ func (s *Starts) Register(api huma.API) {
 }
 
 func (s *Routes) registerRuns(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs, newest first"), "q",
+	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs"), "q",
 		"endpoint"), s.listRuns)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
@@ -174,7 +176,8 @@ type Forecasts struct {
 type listInput struct {
 	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
 	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that no one accepted or none"`
-	Before string   `query:"before" doc:"only runs older than this id"`
+	Sort   string   `query:"sort" enum:"newest,name,items,failed,time" default:"newest" doc:"name: or plan; items, failed, time: the most first"`
+	Before string   `query:"before" doc:"only runs that follow this id in the list"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 
 	Search   string    `query:"q" doc:"words in the name, the plan, the source or who started it, or how the id begins"`
@@ -182,6 +185,10 @@ type listInput struct {
 	Endpoint string    `query:"endpoint" maxLength:"320" doc:"only runs with a step that asks this"`
 	Since    time.Time `query:"since" doc:"only runs that were made then or later"`
 	Until    time.Time `query:"until" doc:"only runs that were made before"`
+	Schedule string    `query:"schedule" maxLength:"100" doc:"only runs that this schedule started"`
+
+	Attention bool `query:"attention" doc:"only runs that wait for a person: paused, stalled, at an approval, or late"`
+	Fold      bool `query:"fold" doc:"of each schedule only the newest run, with the last 20 in past; goes with before and limit only"`
 }
 
 // Resolve refuses the zero time, which would mean none.
@@ -197,8 +204,18 @@ const (
 
 func (in *listInput) filter() (inspect.RunFilter, error) {
 	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
-		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result}
-	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
+		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result, Schedule: in.Schedule, Fold: in.Fold}
+	if in.Sort != "newest" {
+		filter.Sort = inspect.Sort(in.Sort)
+	}
+	if filter.Sort != inspect.SortNewest && (in.Attention || in.Fold) {
+		return filter, kernel.BadInput("sort does not go with attention or fold: both are newest first; leave it out")
+	}
+	if plain := (listInput{Fold: true, Sort: in.Sort, Before: in.Before, Limit: in.Limit}); in.Fold && !reflect.DeepEqual(*in, plain) {
+		return filter, kernel.BadInput("fold goes with before and limit only; leave out fold, or the rest")
+	}
+	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint},
+		{"schedule", in.Schedule}} {
 		if err := kernel.CheckText(t.field, t.value, maxSearch+kernel.MaxTarget); err != nil {
 			return filter, err
 		}
@@ -231,7 +248,15 @@ func (s *Routes) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	if err != nil {
 		return RunList{}, err
 	}
+	if in.Attention {
+		if filter.Attention, err = s.config.Health.Stalled(ctx); err != nil {
+			return RunList{}, err
+		}
+	}
 	runs, more, err := inspect.New(s.Store).RunsPage(ctx, filter)
+	if errors.Is(err, workqueue.ErrNotFound) {
+		err = kernel.BadInput("before: the run " + in.Before + " was deleted; start with the first page")
+	}
 	if err != nil {
 		return RunList{}, err
 	}

@@ -20,13 +20,18 @@ import (
 type runList struct {
 	State    []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; repeatable." placeholder:"STATE"`
 	Result   string    `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
-	Before   string    `help:"Only runs older than this one, by its whole id." placeholder:"ID"`
+	Sort     string    `enum:"newest,name,items,failed,time" default:"newest" help:"Order: newest, name, items, failed or time; items, failed and time have the most first." placeholder:"ORDER"`
+	Before   string    `help:"Only runs that follow this one in the list, by its whole id." placeholder:"ID"`
 	Limit    int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 	Q        string    `name:"search" help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
 	Plan     string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
 	Endpoint string    `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
 	Since    time.Time `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
 	Until    time.Time `help:"Only runs that were made before." placeholder:"TIME"`
+	Schedule string    `help:"Only runs that this schedule started." placeholder:"NAME"`
+
+	Attention bool `help:"Only runs that wait for a person: paused, stalled, at an approval, or late."`
+	Fold      bool `help:"Of each schedule only the newest run."`
 }
 
 func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -40,7 +45,7 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 		},
 		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
-	if !reflect.DeepEqual(*r, runList{Limit: r.Limit}) {
+	if !reflect.DeepEqual(*r, runList{Limit: r.Limit, Sort: r.Sort, Fold: r.Fold}) {
 		list.Empty = "no run fits; all are in: tranche run list"
 	}
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {

@@ -195,10 +195,13 @@ func aListThatSaysWhy(s *stack, p *page) {
 	held := s.load(request("held", "statement"), 10, plainItem)
 	s.number(`WITH h AS (UPDATE batchrun SET hold = 'threshold', hold_detail = '5 items failed', held_at = tranche_now(),
 		held_by = 'tranche' WHERE id = $1 RETURNING 1) SELECT count(*) FROM h`, held)
-	for name, failed := range map[string]int{"few": 3, "many": 400} {
+	s.number(`WITH n AS (INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('nightly', '{}', '', 'UTC', '', '') RETURNING 1) SELECT count(*) FROM n`)
+	for name, failed := range map[string]int{"few": 3, "many": 400, "old night": 0, "night": 0} {
 		run := s.load(request(name, "statement"), 1000, plainItem)
 		s.number(`WITH c AS (UPDATE batchrun SET state = 'completed', finished_at = tranche_now(), done = items - $2::int,
-			failed = $2 WHERE id = $1 RETURNING 1) SELECT count(*) FROM c`, run, failed)
+			failed = $2, schedule = CASE WHEN name LIKE '%night' THEN 'nightly' END WHERE id = $1 RETURNING 1)
+			SELECT count(*) FROM c`, run, failed)
 	}
 	p.visit("/runs")
 	row := func(name, part string) string {
@@ -213,6 +216,30 @@ func aListThatSaysWhy(s *stack, p *page) {
 	}
 	p.until("a few failures are a sliver", width("few")+` > 0 && `+width("few")+` < 0.02`)
 	p.until("many are seen as many", width("many")+` > 0.38 && `+width("many")+` < 0.42`)
+	p.until("no few are an alarm", row("few", at("state"))+`.matches(".tone-warn") && `+
+		row("many", at("state"))+`.matches(".tone-bad")`)
+	p.until("what is stuck is not calm", row("shut", at("state"))+`.matches(".tone-warn")`)
+	p.until("what needs attention comes first", `[...document.querySelectorAll('`+at("attention")+` `+at("run-link")+
+		`')].map((e) => e.innerText).sort().join() === "held,shut"`)
+	p.until("a schedule has one line", `document.querySelectorAll('`+at("strip")+` i').length === 2`)
+	p.click("of-schedule")
+	p.until("all of its runs", `document.querySelectorAll('`+at("run-link")+`').length === 2`)
+	p.click("only-schedule")
+	p.has("attention")
+	names := func(what, want string) {
+		p.until(what, `[...document.querySelectorAll('`+at("run-link")+`')].map((e) => e.innerText).join().startsWith("`+want+`")`)
+	}
+	p.click("sort-failed")
+	names("the most failed first", "many,few,")
+	p.click("views")
+	p.click("save-view")
+	p.fill("view-name", "worst")
+	p.press(kb.Enter)
+	p.click("state-attention")
+	p.lacks("sort-failed")
+	p.click("views")
+	p.click("view")
+	p.until("the saved view", `location.search === "?sort=failed"`)
 }
 
 // A run of which three items failed, as people find it: they go to it, accept what failed, correct an item, and read

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import {
   Page, Card, Table, StateBadge, Progress, Time, ErrorBox, Empty, useLoad, Skeleton, Search, Button, ButtonLink, Menu,
-  Copy, Text, Duration, Num,
+  Copy, Text, Duration, Num, Select,
 } from "../ui.js";
 import { Link, go, setQuery } from "../router.js";
 import { useKeys } from "../keys.js";
@@ -12,23 +12,39 @@ import { clock, num, percent, plural, shortId, short, timed } from "../format.js
 import { liveRuns } from "../live.js";
 import { session } from "../session.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
+import { attention, merge, open, stuck } from "../runs/rows.js";
+import { Strip } from "../parts/strip.js";
+import { Views } from "../runs/views.js";
 
 const states = ["running", "paused", "loading", "completed", "cancelled"];
+const orders = [["", "Newest first"], ["name", "By name"], ["items", "Most items"], ["failed", "Most failed"], ["time", "Longest"]];
+const results = [["", "Any result"], ["failed", "With failures"], ["ok", "Without failures"]];
+const ages = [["", "Any time"], ["1", "Last 24 hours"], ["7", "Last 7 days"], ["30", "Last 30 days"]];
 const pageSize = 50;
-const settled = 15000; // ms that a run may take to begin
+const mostShown = 10; // of those that need attention, before the list
+
+// since is when a number of days began, to the minute: the list is not another one each second.
+const since = (days) => days && new Date(Math.floor(Date.now() / 6e4 - days * 1440) * 6e4).toISOString();
 
 export default function Runs({ query }) {
-  const { state = "", q = "", before = "" } = query;
+  const { state = "", q = "", result = "", days = "", schedule = "", plan = "", sort = "", before = "" } = query;
+  const needy = query.attention === "true";
   const live = liveRuns.value;
-  const filter = { state, q, before, limit: pageSize };
+  const narrowed = Boolean(state || q || result || days || schedule || plan || needy);
   // The stream carries the first page without a filter. Everything else is polled.
-  const plain = !state && !q && !before;
-  const { data, error, loading, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
+  const plain = !narrowed && !sort && !before;
+  const filter = narrowed || sort ? { state, q, result, since: since(days), schedule, plan, attention: needy || "", sort: needy ? "" : sort }
+    : { fold: true };
+  const { data, error, loading, reload } = useLoad("/runs" + parameters({ ...filter, before, limit: pageSize }), [],
+    { every: live ? 5 : 2 });
+  const urgent = useLoad(plain ? "/runs?attention=true&limit=50" : "", [], { every: live ? 10 : 2 });
   const [chosen, setChosen] = useState(new Set());
   const rates = useRef([]).current; // items per second of all runs, newest last
   const [, redraw] = useState(0);
 
-  const runs = useMemo(() => merge(data?.runs, live, plain), [data, live]);
+  const first = useMemo(() => (plain ? attention(urgent.data?.runs, live) : []), [urgent.data, live, plain]);
+  const shown = new Set(first.slice(0, mostShown).map((r) => r.id));
+  const runs = useMemo(() => merge(data?.runs, live, plain, Boolean(data?.next)), [data, live]);
   const known = live ? live.runs : runs; // for the totals: the stream is unfiltered
   useEffect(() => {
     if (!known) return;
@@ -40,7 +56,12 @@ export default function Runs({ query }) {
   useKeys([["s", "Start a run", () => go("/start")]]);
   const change = (changes) => setQuery({ before: "", ...changes }, { replace: !("before" in changes) });
   const active = (runs || []).filter((r) => ["running", "loading"].includes(r.state)).length;
-  const none = runs && runs.length === 0 && plain;
+  const none = runs && runs.length === 0 && plain && first.length === 0;
+  const reset = () => change({ state: "", q: "", result: "", days: "", schedule: "", plan: "", attention: "" });
+  const list = (rows) => html`<${List} runs=${rows} chosen=${chosen} onChoose=${setChosen} reset=${reset} sort=${sort}
+    onSort=${needy ? undefined : (by) => change({ sort: by === sort || by === "newest" ? "" : by })}/>`;
+  const one = (name, value) => value && html`<${Button} small icon="cross" test=${"only-" + name} label=${`Show all runs, not only ${name} ${value}`}
+    onClick=${() => change({ [name]: "" })}>${name} <${Text} max=${40}>${value}<//><//>`;
   return html`<${Page} title="Runs" test="runs-page" actions=${html`
       ${!none && html`<${Menu} label="All runs" test="all-runs" items=${[
         { label: "Pause all…", icon: "pause", role: "operator", test: "pause-all", onClick: () => all("pause", active) },
@@ -49,39 +70,34 @@ export default function Runs({ query }) {
       <${Start}/>`}>
     ${!none && runs && html`<${Summary} runs=${known || runs} rates=${rates}/>`}
     ${!none && html`<div class="filters">
-      <div class="segments" role="group" aria-label="State">${["", ...states].map((s) => html`<button type="button" key=${s}
-        aria-pressed=${String(state === s)} data-test=${"state-" + (s || "all")} onClick=${() => change({ state: s })}>${
-          s ? html`<i class=${"dot " + s}></i>${s[0].toUpperCase() + s.slice(1)}` : "All"}</button>`)}</div>
-      <${Search} value=${q} onChange=${(text) => change({ q: text })} label="Search runs"
-        placeholder="Name, plan, source, ID, user"/>
+      <div class="segments" role="group" aria-label="State">${["", "attention", ...states].map((s) => html`<button type="button" key=${s}
+        aria-pressed=${String((needy ? "attention" : state) === s)} data-test=${"state-" + (s || "all")}
+        onClick=${() => change({ attention: s === "attention" || "", state: s === "attention" ? "" : s })}>${s === "attention" ? html`<i class="dot paused"></i>Needs attention`
+          : s ? html`<i class=${"dot " + s}></i>${s[0].toUpperCase() + s.slice(1)}` : "All"}</button>`)}</div>
+      <div class="row runs-narrow">
+        ${one("schedule", schedule)}${one("plan", plan)}
+        <${Select} label="Result" test="result" value=${result} options=${results} onChange=${(v) => change({ result: v })}/>
+        <${Select} label="Started" test="days" value=${days} options=${ages} onChange=${(v) => change({ days: v })}/>
+        ${!needy && html`<span class="runs-sort"><${Select} label="Order" test="sort" value=${sort} options=${orders} onChange=${(v) => change({ sort: v })}/></span>`}
+        <${Search} value=${q} onChange=${(text) => change({ q: text })} label="Search runs"
+          placeholder="Name, plan, source, ID, user"/>
+        <${Views}/>
+      </div>
     </div>`}
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!runs && !error && html`<${Card}><${Skeleton} lines=${6}/><//>`}
     ${none && html`<${First}/>`}
-    <${Bulk} runs=${(runs || []).filter((r) => chosen.has(r.id))} onNone=${() => setChosen(new Set())}/>
-    ${runs && !none && html`<${Card} flush label="Runs"><${List} runs=${runs} chosen=${chosen} onChoose=${setChosen} reset=${() =>
-      change({ state: "", q: "" })}/><//>`}
+    <${Bulk} runs=${[...first, ...(runs || [])].filter((r, i, all) => chosen.has(r.id) && all.findIndex((o) => o.id === r.id) === i)}
+      onNone=${() => setChosen(new Set())}/>
+    ${runs && first.length > 0 && html`<${Card} flush title="Needs attention" test="attention" actions=${first.length > mostShown &&
+      html`<${Link} to="/runs?attention=true">All ${num(first.length)}<//>`}>${list(first.slice(0, mostShown))}<//>`}
+    ${runs && !none && !(first.length > 0 && runs.every((r) => shown.has(r.id))) && html`<${Card} flush label="Runs" title=${first.length > 0 ? "Others" : undefined}>${
+      list(runs.filter((r) => !shown.has(r.id)))}<//>`}
     ${data && (before || data.next) && html`<nav class="pager" aria-label="Pages">
-      ${before && html`<${Button} small onClick=${() => change({ before: "" })} icon="left" test="newest">Newest<//>`}
+      ${before && html`<${Button} small onClick=${() => change({ before: "" })} icon="left" test="newest">First page<//>`}
       ${data.next && html`<${Button} small test="older" busy=${loading && !data}
-        onClick=${() => change({ before: data.next })}>Older<//>`}</nav>`}
+        onClick=${() => change({ before: data.next })}>Next<//>`}</nav>`}
   <//>`;
-}
-
-// open is the number of failed items not accepted.
-const open = (run) => run.failed - (run.accepted ?? 0);
-
-// merge overlays the stream on what was fetched. The stream has all unfinished runs, however old: they are added only
-// if newer than the page's last.
-function merge(fetched, live, plain) {
-  if (!live) return fetched;
-  const newest = new Map(live.runs.map((r) => [r.id, r]));
-  if (!fetched) return undefined;
-  const shown = fetched.map((r) => newest.get(r.id) || r);
-  if (!plain) return shown;
-  const have = new Set(shown.map((r) => r.id));
-  const last = shown.length >= pageSize ? shown[shown.length - 1].id : "";
-  return [...live.runs.filter((r) => !have.has(r.id) && r.id > last), ...shown].sort((a, b) => (a.id < b.id ? 1 : -1));
 }
 
 function Start() {
@@ -109,7 +125,7 @@ function Bulk({ runs, onNone }) {
     <${Button} small kind="ghost" onClick=${onNone}>Choose none<//></div>`;
 }
 
-function List({ runs, reset, chosen, onChoose }) {
+function List({ runs, reset, chosen, onChoose, sort, onSort }) {
   const toggle = (id) => onChoose((was) => {
     const next = new Set(was);
     if (!next.delete(id)) next.add(id);
@@ -118,27 +134,28 @@ function List({ runs, reset, chosen, onChoose }) {
   const columns = [
     { key: "choose", srTitle: "Choose", label: "", class: "runs-choose", render: (r) => html`<input type="checkbox"
       checked=${chosen.has(r.id)} aria-label=${"Choose " + (r.name || shortId(r.id))} data-test="choose" onChange=${() => toggle(r.id)}/>` },
-    { key: "name", title: "Run", class: "runs-name", render: (r) => html`
+    { key: "name", title: "Run", sort: "name", class: "runs-name", render: (r) => html`
       <${Link} to=${"/runs/" + r.id} data-test="run-link"><${Text} max=${90}>${r.name || r.plan}<//><//>
       <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${
-        shortId(r.id)}${r.generation > 1 ? html` · <span title=${"Run again: " + plural(r.generation - 1, "time")}>generation ${r.generation}</span>` : ""}</span>` },
+        shortId(r.id)}${r.generation > 1 ? html` · <span title=${"Run again: " + plural(r.generation - 1, "time")}>generation ${r.generation}</span>` : ""}</span>${
+        r.past?.length > 1 && html`<span class="under row"><${Strip} runs=${r.past}/><${Link} to=${"/runs?schedule=" + encodeURIComponent(r.schedule)}
+        data-test="of-schedule">all of <${Text} max=${40}>${r.schedule}<//><//></span>`}` },
     { key: "state", title: "State", class: "runs-state", render: (r) => html`<${StateBadge} state=${r.state}
-      failed=${open(r)}/><${Reason} run=${r}/>` },
-    { key: "progress", title: "Progress", class: "runs-progress", render: (r) => html`<div class="bar">
+      failed=${open(r)} of=${r.items} stuck=${stuck(r)}/><${Reason} run=${r}/>` },
+    { key: "progress", title: "Items", sort: "items", class: "runs-progress", render: (r) => html`<div class="bar">
       <${Progress} done=${r.done} failed=${r.failed} total=${r.items} share=${r.progress} state=${r.state}
         label=${"Progress of " + (r.name || r.plan)}/>
-      <span class="under"><b>${percent(r.progress)}</b> ${num(r.done + r.failed)} of ${num(r.items)}</span></div>` },
-    { key: "failed", title: "Failed", align: "right", render: (r) => (r.failed > 0
+      <span class="under"><b>${percent(r.progress)}</b> ${num(r.done + r.failed)} of ${num(r.items)}${
+        r.state === "running" && r.rate > 0 && html` · <${Num} value=${Math.round(r.rate)} unit="/s"/>`}</span></div>` },
+    { key: "failed", title: "Failed", sort: "failed", align: "right", render: (r) => (r.failed > 0
       ? html`<${Link} to=${`/runs/${r.id}/errors`} class=${open(r) > 0 ? "is-bad num" : "num"}>${num(r.failed)}<//>` : html`<span class="muted">0</span>`) },
-    { key: "rate", title: "Items/s", align: "right", hide: "narrow", render: (r) => (r.state === "running"
-      ? html`<${Num} value=${Math.round(r.rate)}/>` : html`<span class="muted">–</span>`) },
-    { key: "ends", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r}/>` },
-    { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>${
+    { key: "ends", title: "Time", sort: "time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r}/>` },
+    { key: "created_at", title: "Started", sort: "newest", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>${
       r.generation > 1 && r.started_at && html`<span class="under">again <${Time} at=${r.started_at}/></span>`}` },
     { key: "menu", srTitle: "Actions", label: "", align: "right", class: "runs-menu", render: (r) => html`<${Menu} small kind="ghost"
       label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="run-menu"/>` },
   ];
-  return html`<${Table} caption="Runs, newest first" test="runs" columns=${columns} rows=${runs} rowKey=${(r) => r.id}
+  return html`<${Table} caption="Runs" test="runs" sort=${sort || "newest"} onSort=${onSort} columns=${columns} rows=${runs} rowKey=${(r) => r.id}
     href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run fits" test="no-match">
       <${Button} small onClick=${reset}>Show all runs<//><//>`}/>`;
 }
@@ -159,10 +176,10 @@ function Reason({ run }) {
       at=${run.blocker.since} mode="for"/></span>`;
   }
   if (run.open) return html`<span class="under">open: takes items${run.open.overdue ? ", overdue" : ""}</span>`;
-  if (run.state === "running" && run.rate === 0 && Date.now() - new Date(run.started_at) > settled) {
+  if (stuck(run)) {
     return html`<span class="under is-warn">nothing moves: <${Link} to=${`/runs/${run.id}`}>see why<//></span>`;
   }
-  if (run.state === "completed" && run.failed > 0) return html`<span class="under">${open(run) > 0 ? "with failures" : "failures accepted"}</span>`;
+  if (run.state === "completed" && run.failed > 0) return html`<span class="under">${open(run) > 0 ? percent(open(run) / run.items) + " failed" : "failures accepted"}</span>`;
   return null;
 }
 
@@ -190,7 +207,7 @@ function Summary({ runs, rates }) {
   const failed = runs.filter((r) => r.state !== "cancelled").reduce((n, r) => n + r.failed, 0);
   return html`<div class="runs-tiles" data-test="summary">
     <div class="runs-tile"><span>Running</span><b>${num(count("running") + count("loading"))}</b></div>
-    <div class="runs-tile wide"><span>Items per second</span><b>${rate === undefined ? "–" : short(Math.round(rate))}</b><${Spark} values=${rates}/></div>
+    <div class="runs-tile wide"><span>Items/s</span><b>${rate === undefined ? "–" : short(Math.round(rate))}</b><${Spark} values=${rates}/></div>
     <div class="runs-tile"><span>Paused</span><b class=${paused ? "is-warn" : ""}>${num(paused)}</b></div>
     <div class="runs-tile"><span>Failed items</span><b class=${failed ? "is-bad" : ""}>${short(failed)}</b></div>
   </div>`;

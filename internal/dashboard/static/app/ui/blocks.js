@@ -91,15 +91,20 @@ const runStates = {
   cancelled: ["plain", "stop"], open: ["info", "upload"],
 };
 
-// StateBadge shows the state of a run (a word), or of an item (one of stateWords, or its number).
-export function StateBadge({ state, title, failed = 0, test = "state" }) {
+// mild is the share of failed items below which a completed run is no alarm.
+const mild = 0.05;
+
+// StateBadge shows the state of a run (a word), with how many of how many items failed and whether it is stuck, or of an
+// item (one of stateWords, or its number).
+export function StateBadge({ state, title, failed = 0, of = 0, stuck = false, test = "state" }) {
   const item = typeof state === "number" ? state : stateWords.indexOf(state);
   if (item >= 0) {
     return html`<span class="badge item-state" title=${title} data-test=${test} data-state=${stateWords[item]}>
       <i class=${"swatch state-" + item}></i>${stateWords[item]}</span>`;
   }
   const [tone, icon] = runStates[state] || ["plain", "info"];
-  const shown = state === "completed" && failed > 0 ? ["bad", "warn"] : [tone, icon];
+  const shown = stuck ? ["warn", "warn"]
+    : state === "completed" && failed > 0 ? [failed < of * mild ? "warn" : "bad", "warn"] : [tone, icon];
   return html`<span class=${"badge tone-" + shown[0]} title=${title} data-test=${test} data-state=${state}>
     <${Icon} name=${shown[1]} size=${12}/>${state}</span>`;
 }
