@@ -293,6 +293,10 @@ func TestHistory(t *testing.T) {
 		($2, $1, 1, 'deadline_at_risk', '{"at_risk": true, "ends": "06:40", "bound_by": "bills is slow"}'),
 		($3, $1, 1, 'deadline_at_risk', '{"at_risk": false}')`, run, uuid.New(), uuid.New())
 	b.Finish(run)
+	b.Exec(`WITH run AS (SELECT created_at AS at FROM batchrun WHERE id = $1), old AS (
+			UPDATE node_session SET started_at = at - interval '1 h', ended_at = at - interval '1 s' FROM run)
+		INSERT INTO node_session (id, host, pid, version, started_at, expires_at)
+		SELECT $2, 'vm', 1, '1.2', at + interval '1 ms', tranche_now() + interval '1 h' FROM run`, run, uuid.New())
 	b.Exec(`UPDATE work_slice SET service = 'bills@1.2.0 ' || id WHERE run_id = $1`, run)
 
 	entries := testenv.Must(report.New(b.Store).History(t.Context(), run))(t)
@@ -309,7 +313,7 @@ func TestHistory(t *testing.T) {
 		"action pause ann lunch", "action resume ann ", "action start test ", "alert ops waiting held",
 		"breaker open " + storetest.Endpoint + " 9 of 10 failed", "event completed tranche generation 1",
 		"event deadline_at_risk tranche it would end at 06:40; bills is slow", "event deadline_at_risk tranche withdrawn",
-		"note note bob the bank\ufffd called",
+		"node started vm 1.2", "note note bob the bank\ufffd called", "outage closed tranche ", "outage open tranche ",
 		"service bills@1.2.0 " + storetest.Endpoint + " ",
 	}
 	testenv.SameList(t, got, want, "the differences")

@@ -343,13 +343,14 @@ const maxHistory = 500
 // HistoryEntry is one event of a run, or of its environment.
 type HistoryEntry struct {
 	At   time.Time `json:"at"`
-	Kind string    `json:"kind" enum:"action,note,event,breaker,service,alert" doc:"service: a version's first answer"`
-	What string    `json:"what" doc:"the action, event, state of the breaker, service with its version, or alert"`
+	Kind string    `json:"kind" enum:"action,note,event,breaker,service,alert,node,outage" doc:"service: a version's first answer; node: one started; outage: no node was running"`
+	What string    `json:"what" doc:"the action, event, open or closed (breaker, outage), service with its version, or alert"`
 	Who  string    `json:"who" doc:"who did it, or the endpoint that it is about"`
 	Text string    `json:"text,omitempty" doc:"the note, the reason, or the title of the alert"`
 }
 
-// By the indexes on runs, endpoint_change_endpoint, and the run's slices. Alert messages are few.
+// By the indexes on runs, endpoint_change_endpoint, and the run's slices. Alert messages and sessions are few. Of the
+// oldest session that is kept, none that overlapped its end was deleted: gaps after its start are real.
 const runHistory = `
 WITH run AS MATERIALIZED (
     SELECT created_at, coalesce(finished_at, tranche_now()) AS until FROM batchrun WHERE id = $1)
@@ -376,6 +377,16 @@ SELECT * FROM (
     SELECT m.made_at, 'alert', m.alert, m.state, coalesce(m.body ->> 'title', '')
     FROM run, alert_message m
     WHERE m.made_at >= run.created_at AND position($1::text IN m.body::text) > 0
+    UNION ALL
+    SELECT n.started_at, 'node', 'started', n.host, n.version
+    FROM run, node_session n WHERE n.started_at BETWEEN run.created_at AND run.until
+    UNION ALL
+    SELECT e.at, 'outage', e.what, $3, ''
+    FROM run, (SELECT min(started_at) AS first,
+            range_agg(tstzrange(started_at, greatest(started_at, coalesce(ended_at, expires_at)))) AS alive
+        FROM node_session) s,
+        unnest(tstzmultirange(tstzrange(least(greatest(run.created_at, s.first), run.until), run.until)) - s.alive) gap,
+        LATERAL (VALUES (lower(gap), 'open'), (nullif(upper(gap), run.until), 'closed')) e (at, what)
 ) h
 WHERE at IS NOT NULL
 ORDER BY at DESC, kind, what, who

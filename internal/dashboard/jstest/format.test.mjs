@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { percent, setting, timed } from "../static/app/format.js";
+import { failedShare, percent, setting, timed } from "../static/app/format.js";
 
 test("settings are written like other durations", () => {
   for (const [text, want] of [
@@ -42,4 +42,9 @@ test("a share is the same percentage everywhere", () => {
 test("the time of a run that was run again is told as that of one generation", () => {
   assert.deepEqual([{ generation: 1, finished_at: "then" }, { generation: 2, finished_at: "then" }, { generation: 2 }].map(timed),
     ["", "last generation", "this generation"]);
+});
+
+test("failures are a share of what finished, or of what a step has finished", () => {
+  assert.equal(failedShare({ done: 0, failed: 200, items: 2000, steps: [{ done: 1800, failed: 200, skipped: 0 }] }), "10 %");
+  assert.equal(failedShare({ done: 150, failed: 50, items: 2000 }), "25 %");
 });

@@ -14,7 +14,7 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
     if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link"]);
     if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot"]);
-    if (/(\\/chart\\.js|\\/explain\\.js)$/.test(name)) return none(["Chart", "Explanation"]);
+    if (/\\/explain\\.js$/.test(name)) return none(["Explanation"]);
     return null;
   };
   export async function resolve(name, context, next) {
@@ -24,7 +24,8 @@ register("data:text/javascript," + encodeURIComponent(`
 const { columns, placed, stepsOf } = await import("../static/app/parts/stepgraph.js");
 const { sideBySide, fan, forecastText, spanText } = await import("../static/app/parts/forecast.js");
 const { parse, shown, slidTo, supposing } = await import("../static/app/run/pacing.js");
-const { latency, middles, sum, throughput } = await import("../static/app/charts/timeline.js");
+const { pieces } = await import("../static/app/charts/chart.js");
+const { latency, middles, shortTime, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
 const { movement } = await import("../static/app/run/why.js");
@@ -57,12 +58,15 @@ test("what lasted is a band, from its beginning to its end", () => {
     { at: second(50), kind: "action", what: "pause", who: "bob" },
     { at: second(40), kind: "breaker", what: "closed", who: "mail" },
     { at: second(30), kind: "breaker", what: "open", who: "mail" },
+    { at: second(28), kind: "outage", what: "closed", who: "tranche" },
+    { at: second(25), kind: "outage", what: "open", who: "tranche" },
     { at: second(20), kind: "action", what: "resume", who: "ann" },
     { at: second(10), kind: "action", what: "pause", who: "ann" },
     { at: second(5), kind: "breaker", what: "closed", who: "other" }, // it opened before all of this
   ];
   assert.deepEqual(bands(entries, [at(0), at(60)]), [
-    { lane: "paused", from: at(10), to: at(20) }, { lane: "breaker of mail", from: at(30), to: at(40) },
+    { lane: "breaker of other", from: at(0), to: at(5) }, { lane: "paused", from: at(10), to: at(20) },
+    { lane: "no node running", from: at(25), to: at(28) }, { lane: "breaker of mail", from: at(30), to: at(40) },
     { lane: "paused", from: at(50), to: at(60) },
   ]);
   assert.deepEqual(marks(entries, [at(0), at(60)]), []);
@@ -119,6 +123,11 @@ test("the charts are per second, and add up", () => {
   assert.deepEqual(latency(timeline).map((s) => s.label), ["p50", "p99"]);
   assert.deepEqual(sum([[1, 2], [3]]), [4, 2]);
   assert.deepEqual(sum([]), []);
+});
+
+test("nothing is drawn across what was not measured, and values of an axis are short", () => {
+  assert.deepEqual(pieces([1, 2, 3, 4, 5], [7, null, 8, 9, undefined]), [[[1, 7]], [[3, 8], [4, 9]]]);
+  assert.deepEqual([0.1, 10, 1000, 1e5, 1e6, 1e7].map(shortTime), ["0.1 ms", "10 ms", "1 s", "100 s", "17 min", "2.8 h"]);
 });
 
 test("a run moves when any count of a step does", () => {

@@ -40,6 +40,11 @@ export function percent(share) {
   return Math.round(p * by) / by + " %";
 }
 
+// failedShare is the share of failures among the items that finished or that some step has finished. Pages show no other.
+export function failedShare({ done, failed, steps = [] }) {
+  return percent(failed / Math.max(done + failed, ...steps.map((s) => s.done + s.failed + s.skipped)));
+}
+
 // duration formats seconds: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";

@@ -8,10 +8,10 @@ const FLOOR = HEIGHT - EDGE.bottom;
 
 /**
  * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a CSS property), fill}],
- * null for missing values; scale: "linear" or "log"; span: the ends of the axis, for charts that share one. name is
- * for screen readers.
+ * null for what was not measured, where nothing is drawn; scale: "linear" or "log"; span: the ends of the axis, for charts that share one. tick writes values of the axis, which
+ * must be short. name is for screen readers.
  */
-export function Chart({ times, series, span = [times[0], times.at(-1)], name, unit, scale = "linear", test }) {
+export function Chart({ times, series, span = [times[0], times.at(-1)], name, unit, tick = unit, scale = "linear", test }) {
   const box = useRef(null);
   const [width, setWidth] = useState(600);
   const [cursor, setCursor] = useState(null); // index of the time under the pointer
@@ -37,22 +37,35 @@ export function Chart({ times, series, span = [times[0], times.at(-1)], name, un
       <i class="swatch line" style=${{ background: `var(${s.colour})` }}></i>${s.label} <b class="num">${shown(s)}</b></span>`)}</span></figcaption>
     <div class="chart-box" ref=${box} role="img" aria-label=${spoken(name, series, unit)} onPointerMove=${point} onPointerLeave=${() => setCursor(null)}>
       <svg width=${width} height=${HEIGHT}>
-        ${ticks.map((v) => html`<line key=${v} x1=${EDGE.left} x2=${right} y1=${y(v)} y2=${y(v)} /><text class="chart-y" x=${EDGE.left - 7} y=${y(v)}>${unit(v)}</text>`)}
+        ${ticks.map((v) => html`<line key=${v} x1=${EDGE.left} x2=${right} y1=${y(v)} y2=${y(v)} /><text class="chart-y" x=${EDGE.left - 7} y=${y(v)}>${tick(v)}</text>`)}
         ${all.map((t) => html`<line key=${t} x1=${x(t)} x2=${x(t)} y1=${EDGE.top} y2=${FLOOR} />${
-          x(t) < width - 26 && html`<text class="chart-x" x=${x(t)} y=${HEIGHT - 8}>${timeLabel(t, step)}</text>`}`)}
+          x(t) < width - 34 && html`<text class="chart-x" x=${x(t)} y=${HEIGHT - 8}>${timeLabel(t, step)}</text>`}`)}
         ${series.filter((s) => s.fill).map((s) => html`<path key=${s.label} d=${filled(times, s.values, x, y)} style=${{ fill: `var(${s.colour})`, opacity: 0.16 }} />`)}
-        ${series.map((s) => html`<path key=${s.label} d=${line(times, s.values, x, y)} style=${{ stroke: `var(${s.colour})` }} />`)}
+        ${series.map((s) => html`<path key=${s.label} d=${line(times, s.values, x, y)} style=${{ stroke: `var(${s.colour})` }} />${
+          alone(times, s.values).map(([t, v]) => html`<circle key=${t} cx=${x(t)} cy=${y(v)} r="2" style=${{ fill: `var(${s.colour})` }} />`)}`)}
         ${at !== null && html`<line class="chart-cursor" x1=${x(times[at])} x2=${x(times[at])} y1=${EDGE.top} y2=${FLOOR} />`}
       </svg></div>
   </figure>`;
 }
 
-function line(times, all, x, y) {
-  const points = times.map((t, i) => [t, all[i]]).filter(([, v]) => v !== null && v !== undefined);
-  return points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join("");
+/** pieces are the points of a series, [time, value], apart where a value is missing. */
+export function pieces(times, all) {
+  const out = [];
+  times.forEach((t, i) => {
+    if (all[i] === null || all[i] === undefined) return;
+    if (i === 0 || all[i - 1] === null || all[i - 1] === undefined) out.push([]);
+    out.at(-1).push([t, all[i]]);
+  });
+  return out;
 }
 
-const filled = (times, all, x, y) => (times.length ? `${line(times, all, x, y)}L${x(times.at(-1)).toFixed(1)},${FLOOR}L${x(times[0]).toFixed(1)},${FLOOR}Z` : "");
+// alone are points without neighbours, which a line does not show.
+const alone = (times, all) => pieces(times, all).filter((p) => p.length === 1).map(([point]) => point);
+
+const through = (points, x, y) => points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join("");
+const line = (times, all, x, y) => pieces(times, all).map((points) => through(points, x, y)).join("");
+const filled = (times, all, x, y) => pieces(times, all).map((points) =>
+  `${through(points, x, y)}L${x(points.at(-1)[0]).toFixed(1)},${FLOOR}L${x(points[0][0]).toFixed(1)},${FLOOR}Z`).join("");
 
 const last = (all) => all.findLast((v) => v !== null && v !== undefined) ?? null;
 

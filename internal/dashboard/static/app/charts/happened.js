@@ -15,6 +15,8 @@ export function headline(e) {
     case "action": return actions[e.what] ?? inert(e.what.replaceAll("_", " "), 60);
     case "event": return [events[e.what] ?? inert(e.what, 60), inert(e.text, 60)].filter(Boolean).join(", ");
     case "breaker": return `${breakers[e.what] ?? "Breaker " + inert(e.what, 40)} at ${inert(e.who, 60)}`;
+    case "outage": return e.what === "open" ? "No node was running" : "A node was running again";
+    case "node": return `Node started on ${inert(e.who, 60)}`;
     case "service": return `${inert(e.what, 80)} first answered at ${inert(e.who, 60)}`;
     case "alert": return `Alert ${inert(e.what, 60)}`;
     default: return inert(`${e.kind} ${e.what}`, 80);

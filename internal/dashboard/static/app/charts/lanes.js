@@ -13,12 +13,12 @@ export function axis({ from, bucket_seconds: width, steps }) {
   return [begin, begin + width * Math.max(1, ...steps.map((s) => s.done.length))];
 }
 
-const begins = (e) => (e.kind === "breaker" ? e.what === "open" : e.kind === "action" && e.what === "pause");
-const ends = (e) => (e.kind === "breaker" ? e.what === "closed" : e.kind === "action" && ["resume", "approve", "cancel"].includes(e.what));
-const laneOf = (e) => (e.kind === "breaker" ? `breaker of ${inert(e.who, 40)}` : "paused");
+const begins = (e) => (e.kind === "breaker" || e.kind === "outage" ? e.what === "open" : e.kind === "action" && e.what === "pause");
+const ends = (e) => (e.kind === "breaker" || e.kind === "outage" ? e.what === "closed" : e.kind === "action" && ["resume", "approve", "cancel"].includes(e.what));
+const laneOf = (e) => ({ breaker: `breaker of ${inert(e.who, 80)}`, outage: "no node running" })[e.kind] ?? "paused";
 
-/** bands are pauses and open breakers: [{lane, from, to}], in seconds. entries: newest first. */
-export function bands(entries, [, until]) {
+/** bands are pauses, open breakers and outages: [{lane, from, to}], in seconds. entries: newest first. */
+export function bands(entries, [since, until]) {
   const open = new Map();
   const out = [];
   for (const e of [...entries].reverse()) {
@@ -30,6 +30,8 @@ export function bands(entries, [, until]) {
     } else if (ends(e) && open.has(lane)) {
       open.get(lane).to = at;
       open.delete(lane);
+    } else if (e.kind === "breaker" && ends(e) && !out.some((b) => b.lane === lane)) {
+      out.push({ lane, from: Math.min(since, at), to: at }); // it was open before all of this
     }
   }
   return out;
@@ -59,7 +61,7 @@ export function spans({ from, bucket_seconds: width, steps }) {
 
 const icons = {
   start: "play", open: "play", rerun: "repeat", reset: "repeat", cancel: "stop", note: "file", completed: "check", overdue: "warn",
-  rewound: "warn", service: "upload", alert: "bell",
+  rewound: "warn", service: "upload", alert: "bell", node: "nodes",
 };
 
 const iconOf = (e) => icons[e.kind === "action" || e.kind === "event" ? e.what : e.kind] ?? "info";

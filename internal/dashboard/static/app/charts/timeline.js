@@ -47,6 +47,12 @@ const quantum = (n) => (n < 30 ? 10 * Math.ceil(n / 10) : 30 * Math.ceil(n / 30)
 const rate = (v) => (v === null || v === undefined ? "–" : `${short(v < 100 ? Math.round(v * 10) / 10 : Math.round(v))}/s`);
 const time = (v) => (v === null || v === undefined ? "–" : duration(v / 1000));
 
+/** shortTime is a time in one unit, for an axis. */
+export function shortTime(ms) {
+  const [unit, size] = [["h", 36e5], ["min", 6e5], ["s", 1000], ["ms", 0]].find(([, size]) => ms >= size);
+  return `${Number((ms / (unit === "min" ? 6e4 : size || 1)).toPrecision(2))} ${unit}`;
+}
+
 /** Timeline covers the current generation or, if time is "all", the whole run. entries: its history. */
 export function Timeline({ run, step, time: of = "", entries }) {
   const live = run.state === "running" || run.state === "loading";
@@ -68,6 +74,6 @@ export function Timeline({ run, step, time: of = "", entries }) {
       <${Lanes} timeline=${data} entries=${entries} /></div>
       ${live && !step && !all && html`<${Fan} run=${run} timeline=${data} />`}
       <${Chart} name=${several ? "Latency of requests, p99" : "Latency of requests"} times=${drawn.times}
-          series=${drawn.late} span=${drawn.span} unit=${time} scale="log" test="latency" />`}
+          series=${drawn.late} span=${drawn.span} unit=${time} tick=${shortTime} scale="log" test="latency" />`}
   <//>`;
 }

@@ -36,7 +36,7 @@ export function Tip({ ordinal, x, y, item, error, selecting, plane, layer }) {
   return html`<div class="map-tip" ref=${box} aria-hidden="true" data-test="tip">
     <div class="map-tip-head">
       ${item ? html`<strong><${Text} max=${60}>${item.key}<//></strong>` : html`<strong class="muted">…</strong>`}
-      <span class="muted">#${num(ordinal)}</span>
+      <span class="muted">#${ordinal}</span>
     </div>
     <div class="map-tip-facts">
       ${state && html`<span><i class=${"swatch state-" + numberOf(state)}></i>${stateWord(state)}</span>`}
@@ -63,12 +63,12 @@ export function Spoken({ at, layer, plane }) {
 
 function said({ text, ordinal, item, err }, layer, plane) {
   if (text) return text;
-  if (err) return `Item ${num(ordinal)}: ${inert(err.message, 120)}`;
-  if (!item) return `Item ${num(ordinal)}`;
+  if (err) return `Item ${ordinal}: ${inert(err.message, 120)}`;
+  if (!item) return `Item ${ordinal}`;
   const error = item.error ? `: ${inert(item.error.code, 60)}, ${inert(item.error.message, 160)}` : "";
   const value = plane?.data[ordinal];
   const more = layer.name === "latency" || layer.name === "age" ? `, ${valueText(layer, value)}` : "";
-  return html`Item ${num(ordinal)}, <bdi>${inert(item.key, 80)}</bdi>: ${stateWord(item.state)}, ${plural(item.attempts, "attempt")}${more}${error}`;
+  return html`Item ${ordinal}, <bdi>${inert(item.key, 80)}</bdi>: ${stateWord(item.state)}, ${plural(item.attempts, "attempt")}${more}${error}`;
 }
 
 /** bandText names a value's band, or its state. */

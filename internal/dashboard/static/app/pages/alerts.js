@@ -51,7 +51,7 @@ function Alert({ name, editing, onApplied, reload }) {
   const a = one.data;
   const act = posting("alert", name, () => [one, told, { reload }].forEach((load) => load.reload()));
   return html`<${Document} kind="alert" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="What was told stays told." act=${act}
-      subtitle=${a && html`<${State} of=${a}/> reports <${Text} max=${200}>${tells(a.spec)}<//>, by <${Text} max=${20}>${by(a.spec)}<//>, version ${num(a.version)}`}
+      subtitle=${a && html`<${State} of=${a}/> reports <${Text} max=${200}>${tells(a.spec)}<//>, by <${Text} max=${20}>${by(a.spec)}<//>, version ${a.version}`}
       pauses="It sends nothing until it is resumed" resumes="It resumes with what is active now"
       deletes="It tells nothing more, and messages that were not delivered are dropped."
       more=${{ what: "test", icon: "bell", label: "Test", says: "A test is on its way; it appears in the list" }}>

@@ -64,7 +64,7 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
     again();
   };
   return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes hold from the next flush on." act=${act}
-      subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${num(c.version)}`}
+      subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${c.version}`}
       pauses="Nothing is flushed until it is resumed" resumes="It continues" deletes="One with operations is not deleted: drain it, or drop them."
       more=${{ what: "drain", icon: "upload", label: "Drain", says: "All that waits is flushed now" }}>
     ${c && html`<${Tiles} of=${c}/>

@@ -4,7 +4,7 @@ import { html } from "../html.js";
 import { Badge, Button, Card, Empty, ErrorBox, Page, Skeleton, Table, Text, Time, confirm, toast, useLoad } from "../ui.js";
 import { api, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
-import { EndpointState, errorShare, isEndpoint, millis, rate, services } from "../parts/rates.js";
+import { EndpointState, broken, errorShare, isEndpoint, millis, rate, rateOf, services } from "../parts/rates.js";
 import { Sparkline, useHistory } from "../parts/sparkline.js";
 import { Explanation } from "../parts/explain.js";
 import { Controls } from "../parts/controls.js";
@@ -47,7 +47,7 @@ export default function EndpointPage({ query: { name = "" } }) {
 
 // Breaker shows an open breaker, with a button to close it for a while.
 function Breaker({ endpoint: { name, pace: p }, set }) {
-  if (p?.breaker !== "open") return null;
+  if (!broken({ pace: p })) return null;
   const close = () =>
     confirm({
       title: "Close the breaker?",
@@ -68,10 +68,11 @@ function Breaker({ endpoint: { name, pace: p }, set }) {
 
 function Tiles({ endpoint: e, history }) {
   return html`<dl class="tiles">
-    <${Tile} name="Rate" value=${rate(e.rate)} spark=${history.get("rate")} />
+    <${Tile} name="Rate" value=${rateOf(e)} note="only probes are sent" spark=${!broken(e) && history.get("rate")} />
     <${Tile} name="One item, p50" value=${millis(e.p50_millis)} />
     <${Tile} name="p99, the slowest" value=${millis(e.p99_millis)} spark=${history.get("p99")} />
-    <${Tile} name="Errors" value=${errorShare(e)} note=${e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""} tone=${e.errors > 0 ? "bad-text" : ""} />
+    <${Tile} name="Errors" value=${errorShare(e)} note=${broken(e) ? "whole requests fail" : e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""}
+        tone=${e.errors > 0 || broken(e) ? "bad-text" : ""} />
     <${Tile} name="Ready items" value=${num(e.ready)} note=${[e.waiting > 0 && `${num(e.waiting)} wait`, e.scheduled > 0 && `${num(e.scheduled)} to be retried`].filter(Boolean).join(", ")} />
     <${Tile} name="In flight" value=${num(e.in_flight)} note=${e.pace ? plural(e.pace.requests_out, "request") : ""} />
     ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${`${num(e.processing)} taken`} spark=${history.get("backlog")} />

@@ -4,7 +4,7 @@ import { html } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Page, Search, Skeleton, Table, Text, useLoad } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { inert, num, plural } from "../format.js";
-import { EndpointState, errorShare, isEndpoint, millis, rate, services } from "../parts/rates.js";
+import { EndpointState, broken, errorShare, isEndpoint, millis, rateOf, services } from "../parts/rates.js";
 import { Sparkline, useHistory } from "../parts/sparkline.js";
 import { endpointPath } from "../parts/target.js";
 import { Command } from "../parts/explain.js";
@@ -34,7 +34,7 @@ export default function Endpoints({ query }) {
 }
 
 function headline(all) {
-  const open = all.filter((e) => e.pace?.breaker === "open").length;
+  const open = all.filter((e) => broken(e)).length;
   const alone = all.filter((e) => isEndpoint(e) && e.listeners.length === 0).length;
   const parts = [plural(all.length, "endpoint"), plural(all.reduce((n, e) => n + e.listeners.length, 0), "instance")];
   if (open) parts.push(`${num(open)} with an open breaker`);
@@ -49,7 +49,7 @@ function fits(e, q) {
 }
 
 // Endpoints that need attention come first.
-const trouble = (e) => (e.pace?.breaker === "open" ? 2 : isEndpoint(e) && e.listeners.length === 0 && e.runs > 0 ? 1 : 0);
+const trouble = (e) => (broken(e) ? 2 : isEndpoint(e) && e.listeners.length === 0 && e.runs > 0 ? 1 : 0);
 const byTrouble = (a, b) => trouble(b) - trouble(a) || a.name.localeCompare(b.name);
 
 const columns = (rates) => [
@@ -60,7 +60,7 @@ const columns = (rates) => [
     render: (e) => html`<div class="endpoint-name">
       <${Link} to=${endpointPath(e.name)}><${Text} max=${60}>${e.name}<//><//>
       ${e.kind !== "endpoint" && html` <${Badge}>${e.kind}<//>`}
-      ${e.pace?.breaker === "open" && html`<p class="bad-text clamp"><bdi>${inert(e.pace.breaker_reason, 300)}</bdi></p>`}
+      ${broken(e) && html`<p class="bad-text clamp"><bdi>${inert(e.pace.breaker_reason, 300)}</bdi></p>`}
     </div>`,
   },
   { key: "state", title: "State", render: (e) => html`<${EndpointState} endpoint=${e} />` },
@@ -73,7 +73,7 @@ const columns = (rates) => [
     key: "rate",
     title: "Rate",
     align: "right",
-    render: (e) => html`<span class="rate"><${Sparkline} values=${rates.get(e.name)} label=${`rate of ${inert(e.name, 60)}`} /> <span class="num">${rate(e.rate)}</span></span>`,
+    render: (e) => html`<span class="rate"><${Sparkline} values=${rates.get(e.name)} label=${`rate of ${inert(e.name, 60)}`} /> <span class="num">${rateOf(e)}</span></span>`,
   },
   { key: "p50", title: "p50", align: "right", hide: "narrow", render: (e) => html`<span class="num">${millis(e.p50_millis)}</span>` },
   { key: "p99", title: "p99", align: "right", render: (e) => html`<span class="num">${millis(e.p99_millis)}</span>` },

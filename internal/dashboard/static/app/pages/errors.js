@@ -4,7 +4,7 @@ import { html, useMemo, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Search, Select, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { segment } from "../api.js";
-import { inert, num, percent, plural } from "../format.js";
+import { failedShare, inert, num, percent, plural } from "../format.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { ResetDialog } from "../parts/reset.js";
 import { AcceptDialog } from "../parts/accept.js";
@@ -112,7 +112,7 @@ function toggled(set, key) {
 function headline(found, run) {
   const groups = found.groups.length + (found.more_groups ?? 0);
   if (groups === 0) return "";
-  const share = run?.items ? ` (${percent(found.items / run.items)} of the run)` : "";
+  const share = run ? ` (${failedShare(run)})` : "";
   const left = found.optional ? `; ${plural(found.optional, "part")} of optional steps` : "";
   const accepted = run?.accepted ? `, ${num(run.accepted)} of them accepted` : "";
   return html`${plural(found.items, "item")} failed${share}${accepted}, in ${plural(groups, "group")}${left}${found.at && html`; grouped <${Time} at=${found.at} />`}`;
@@ -183,7 +183,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
     <div class="group-count">
       <strong class="num">${num(count(g))}</strong>
       <svg class="group-bar" aria-hidden="true"><rect width="100%" height="100%" rx="2" /><rect class="fill" width=${`${Math.max(2, (100 * count(g)) / most)}%`} height="100%" rx="2" /></svg>
-      <span class="muted">${run?.items ? percent(count(g) / run.items) : ""}</span>
+      <span class="muted" title="of what failed">${run?.failed ? percent(Math.min(1, count(g) / run.failed)) : ""}</span>
     </div>
     <div class="group-main">
       <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>

@@ -47,7 +47,7 @@ export default function Item({ params: { run: id }, query }) {
     title=${`Item ${query.key}`}
     heading=${html`<span class="item-key"><span class="muted">Item</span> <${Text} max=${160}>${query.key}<//></span>`}
     crumbs=${[["Runs", "/runs"], [name, `/runs/${segment(id)}`], ...(run.data?.failed > 0 ? [["Errors", `/runs/${segment(id)}/errors`]] : [])]}
-    subtitle=${item && html`#${num(item.ordinal)}${run.data && ` of ${plural(run.data.items, "item")}, counted from 0`}`}
+    subtitle=${item && html`#${item.ordinal}${run.data && ` of ${plural(run.data.items, "item")}, counted from 0`}`}
     actions=${html`<span class="pair">
         <${Button} icon="left" label="Previous failed item" title="Previous failed item ([)" test="previous-failed" onClick=${() => walk(-1)} disabled=${!item} />
         <${Button} icon="right" label="Next failed item" title="Next failed item (])" test="next-failed" onClick=${() => walk(1)} disabled=${!item} />
@@ -83,7 +83,7 @@ export default function Item({ params: { run: id }, query }) {
           setDialog({ correct: write(at(found.data.tree, "items", nth, "payload")) })}>Correct the data…<//>`}><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
         ${item.earlier_payloads?.length > 0 && html`<${Card} title="Before it was corrected" test="earlier-payloads">
           ${item.earlier_payloads.map((e, i) => html`<div key=${e.generation}>
-            <p class="muted">until generation ${num(e.generation)}, <${Time} at=${e.at} /> by <${Text} max=${60}>${e.actor}<//>${e.reason && html`: <${Text} max=${200}>${e.reason}<//>`}</p>
+            <p class="muted">until generation ${e.generation}, <${Time} at=${e.at} /> by <${Text} max=${60}>${e.actor}<//>${e.reason && html`: <${Text} max=${200}>${e.reason}<//>`}</p>
             <${JsonView} node=${at(found.data.tree, "items", nth, "earlier_payloads", i, "payload")} label=${`payload until generation ${e.generation}`} />
           </div>`)}
         <//>`}
@@ -152,7 +152,7 @@ function useWalk(run, item, items) {
 function Twins({ items, nth }) {
   return html`<div class="filterbar"><label class="inline">This key stands ${num(items.length)} times in the run:
     <${Select} value=${String(items[nth].ordinal)} label="Which of them" test="twins" onChange=${(ordinal) => setQuery({ ordinal })}
-      options=${items.map((i) => [String(i.ordinal), `#${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
+      options=${items.map((i) => [String(i.ordinal), `#${i.ordinal}, ${i.state}`])} /></label></div>`;
 }
 
 // Glance summarises the item in a few numbers.

@@ -18,7 +18,7 @@ export default function Plans({ query }) {
 
 const columns = [
   { key: "name", title: "Plan", class: "runs-name", render: (p) => html`<${Link} to=${at("plan")(p)}><${Text} max=${80}>${p.name}<//><//>` },
-  { key: "version", title: "Version", align: "right", render: (p) => num(p.version) },
+  { key: "version", title: "Version", align: "right", render: (p) => p.version },
   { key: "steps", title: "Steps", render: (p) => html`<${StepChain} steps=${stepsOf(p)}/>` },
   { key: "runs", title: "Runs", align: "right", render: (p) => html`<span class="num">${num(p.runs)}${p.running > 0 &&
     html`<span class="under is-info">${num(p.running)} running</span>`}</span>` },

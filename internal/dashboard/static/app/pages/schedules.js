@@ -55,7 +55,7 @@ function Schedule({ name, editing, onApplied, reload }) {
   const occurrences = useLoad(path + "/history", [], { every: 3 });
   const act = posting("schedule", name, () => [one, occurrences, { reload }].forEach((load) => load.reload()));
   return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Running runs continue." act=${act}
-      subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}
+      subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${s.version}`}
       pauses="It starts nothing until it is resumed" resumes="It continues"
       deletes="It starts nothing more. Running runs continue, and its history is kept."
       more=${{ what: "run-now", icon: "play", label: "Run now", says: "The leader starts a run" }}>

@@ -13,8 +13,14 @@ export function millis(ms) {
   return `${(ms / 1000).toFixed(1)} s`;
 }
 
+/** broken: the breaker is open, and what was measured before says nothing. */
+export const broken = (e) => e.pace?.breaker === "open";
+
 /** errorShare is the share of errors among answered items. */
-export const errorShare = ({ items, errors }) => (items > 0 ? percent(errors / items) : "–");
+export const errorShare = (e) => (e.items > 0 && !broken(e) ? percent(e.errors / e.items) : "–");
+
+/** rateOf is the rate of an endpoint. */
+export const rateOf = (e) => rate(broken(e) ? 0 : e.rate);
 
 /** services are the listeners without their instances: [name, version, count]. */
 export function services(listeners) {
@@ -28,7 +34,7 @@ export function services(listeners) {
 
 /** EndpointState is a badge that says whether an endpoint works. */
 export function EndpointState({ endpoint: e }) {
-  if (e.pace?.breaker === "open") return html`<${Badge} tone="bad" icon="warn" title=${inert(e.pace.breaker_reason, 400)} test="breaker">breaker open<//>`;
+  if (broken(e)) return html`<${Badge} tone="bad" icon="warn" title=${inert(e.pace.breaker_reason, 400)} test="breaker">breaker open<//>`;
   if (!isEndpoint(e)) return e.nodes?.length ? html`<${Badge} tone="ok" icon="check">${plural(e.nodes.length, "node")}<//>` : html`<${Badge}>no node<//>`;
   const waits = e.ready + e.in_flight + e.scheduled + e.backlog + e.calls_backlog > 0;
   if (e.listeners.length === 0) return html`<${Badge} tone=${waits ? "bad" : "plain"} icon=${waits ? "warn" : undefined} test="nobody">no listeners<//>`;

@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Progress, confirm, toast, useLoad } from "../ui.js";
 import { api, segment } from "../api.js";
-import { num, percent, plural } from "../format.js";
+import { failedShare, num, plural } from "../format.js";
 import { verdict } from "../parts/verdict.js";
 import { ended } from "./head.js";
 
@@ -46,7 +46,7 @@ export function Canary({ run }) {
       <p data-test="canary-result"><b class=${bad ? "" : "ok-text"}>${num(found.done)} done</b>, <b
           class=${bad ? "bad-text" : ""}>${num(found.failed)} failed</b>
         ${found.done + found.failed > 0 && html`<span
-            class="muted"> (${percent(found.failed / (found.done + found.failed))})</span>`}</p></div>`}
+            class="muted"> (${failedShare(found)})</span>`}</p></div>`}
     <${ErrorBox} error=${report.error} retry=${report.reload} />
     <div class="card-buttons">
       ${bad && html`<${ButtonLink} kind=${waits ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`}

@@ -5,7 +5,7 @@ import { BASE, api, segment } from "../api.js";
 import { awaited, notify, possible } from "../notify.js";
 import { mayResume, resume } from "../runs/actions.js";
 import { dueText, forecastText } from "../parts/forecast.js";
-import { clock, duration, inert, num, percent, plural, short, timed } from "../format.js";
+import { clock, duration, failedShare, inert, num, percent, plural, short, timed } from "../format.js";
 
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
@@ -122,12 +122,12 @@ export function Numbers({ run }) {
     <div class="run-progress">
       <div class="run-progress-head"><strong
           data-test="progress">${percent(run.progress)}</strong>
-        <span class="muted">${num(run.done + run.failed)} of ${num(run.items)} items finished</span></div>
+        <span class="muted">${run.steps.length > 1 && "of all parts, "}${num(run.done + run.failed)} of ${num(run.items)} items finished</span></div>
       <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run"
           state=${run.state} />
     </div>
     <dl class="run-facts">
-      ${fact("Failed", num(run.failed), failedShare(run), run.failed > (run.accepted ?? 0) ? "bad" : "", "failed")}
+      ${fact("Failed", num(run.failed), failures(run), run.failed > (run.accepted ?? 0) ? "bad" : "", "failed")}
       ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
       ${rateOf(run) !== null && fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${ended(run) ? fact("Took", duration(run.seconds), timed(run), "", "took")
@@ -142,10 +142,9 @@ export function Numbers({ run }) {
   </section>`;
 }
 
-// failedShare is the share of failed items, and how many of them are accepted.
-function failedShare(run) {
-  if (!(run.items > 0 && run.failed > 0)) return false;
-  return percent(run.failed / run.items) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
+// failures is the share of failed items, and how many of them are accepted.
+function failures(run) {
+  return run.failed > 0 && failedShare(run) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
 }
 
 // rateOf is the current rate, or of an ended run the average: items, because each counts once.

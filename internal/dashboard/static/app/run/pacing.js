@@ -99,22 +99,27 @@ function Knob({ run, step, field, value, several = false }) {
     setEditing(false);
     if (text.trim() !== now) send(text);
   };
+  const forget = () => {
+    setText(now);
+    setEditing(false);
+    setError("");
+    setSlide(0);
+  };
+  // A slider that is left without its button sets nothing.
+  const left = (e) => slide !== 0 && !e.currentTarget.contains(e.relatedTarget) && forget();
   const keys = (e) => {
     if (e.key === "Enter") {
       e.preventDefault();
       commit();
     } else if (e.key === "Escape") {
-      setText(now);
-      setEditing(false);
-      setError("");
-      setSlide(0);
+      forget();
       e.currentTarget.blur();
     }
   };
   const off = !can("operator");
   const supposed = supposing(run, step, field, now, text);
   const id = `knob-${field.name}`;
-  return html`<div class=${"knob" + (error ? " wrong" : "")} data-test=${"knob-" + field.name}>
+  return html`<div class=${"knob" + (error ? " wrong" : "")} onFocusOut=${left} data-test=${"knob-" + field.name}>
     <label for=${id}>${field.text}</label>
     <div class="knob-row">
       ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label}
@@ -139,7 +144,8 @@ function Knob({ run, step, field, value, several = false }) {
     ${field.slides && !off && run.state === "running" && html`<div class="knob-row">
       <input type="range" min="-24" max="24" value=${slide} onInput=${slid} onKeyDown=${keys} disabled=${busy}
           aria-label=${`Suppose another ${field.text}`} aria-valuetext=${text || field.zero} data-test=${"slide-" + field.name} />
-      ${slide !== 0 && html`<button type="button" class="btn small" disabled=${busy} onClick=${() => send(text)} data-test=${"slid-" + field.name}>Set ${text}</button>`}</div>`}
+      ${slide !== 0 && html`<button type="button" class="btn small" disabled=${busy} onMouseDown=${(e) => e.preventDefault()}
+          onClick=${() => send(text)} data-test=${"slid-" + field.name}>Set ${text}</button>`}</div>`}
     ${editing && !off && supposed !== null && html`<${Supposed} run=${run} change=${supposed} />`}
     ${error && html`<p class="field-error" role="alert"><bdi>${inert(error, 300)}</bdi></p>`}
   </div>`;

@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 import { Button, ButtonLink, Card, Dialog, ErrorBox, Skeleton, Text, Time, useLoad } from "../ui.js";
 import { BASE, segment } from "../api.js";
-import { bytes, duration, inert, num, percent, plural, servedBy } from "../format.js";
+import { bytes, duration, failedShare, inert, num, plural, servedBy } from "../format.js";
 import { causes } from "../parts/causes.js";
 import { ended } from "./head.js";
 
@@ -37,7 +37,7 @@ function Summary({ run, r }) {
     r.requests.lost_to_streams > 0 && ["Lost with streams", num(r.requests.lost_to_streams)],
   ].filter(Boolean);
   return html`<p>${r.complete ? "Every item has an outcome." : html`Not complete: ${r.unprocessed.map((u) => `${num(u.items)} ${u.state.replaceAll("_", " ")}`).join(", ")}.`}
-      ${run.failed > 0 && ` ${num(run.failed)} failed (${percent(run.failed / run.items)})${run.accepted ? `, ${num(run.accepted)} of them accepted` : ""}.`}</p>
+      ${run.failed > 0 && ` ${num(run.failed)} failed (${failedShare(run)})${run.accepted ? `, ${num(run.accepted)} of them accepted` : ""}.`}</p>
     <dl class="report-facts">${facts.map(([name, value]) => html`<div
         key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

@@ -83,7 +83,7 @@ function Picked({ run, item: i }) {
   const enter = (e) => e.key === "Enter" && e.target === e.currentTarget && go(to);
   return html`<li data-row=${i.ordinal} tabindex="-1" onKeyDown=${enter}>
     <span class="picked-head"><${Link} to=${to}><${Text} max=${48}>${i.key}<//><//><span
-        class="muted num">#${num(i.ordinal)}</span></span>
+        class="muted num">#${i.ordinal}</span></span>
     <span class="picked-facts"><${StateBadge} state=${numberOf(i.state)} /><span
         class="muted">${plural(i.attempts, "attempt")}</span></span>
     ${i.error && html`<span class="picked-error"><b><${Text} max=${40}>${i.error.code}<//></b> <${Text}

@@ -3,6 +3,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { Badge, Card, ErrorBox, Skeleton, useLoad } from "../ui.js";
 import { segment } from "../api.js";
 import { Explanation } from "../parts/explain.js";
+import { mayResume, resume } from "../runs/actions.js";
 import { ended } from "./head.js";
 
 const STILL = 8000; // ms without movement
@@ -36,20 +37,26 @@ export function useWhy(run) {
   const [first, setFirst] = useState(false);
   const [open, setOpen] = useState(false);
   const chosen = useRef(false); // the user opened or closed it, which then holds
-  const explain = useLoad(over ? "" : `/runs/${segment(run.id)}/explain`, [run.state, run.hold?.kind],
+  const explain = useLoad(over ? "" : `/runs/${segment(run.id)}/explain`, [run.state, run.hold?.kind, run.warnings.join()],
     { every: open ? 5 : 15 });
   useEffect(() => {
-    const now = !over && (still || Boolean(explain.data?.groups?.some((g) => g.abnormal)));
+    const now = !over && (still || run.warnings.length > 0 || Boolean(explain.data?.groups?.some((g) => g.abnormal)));
     setStuck(now);
     setFirst((was) => (was || now) && !over);
     if (!chosen.current) setOpen(now);
-  }, [still, explain.data, over]);
+  }, [still, run.warnings.length > 0, explain.data, over]);
   const toggle = () => {
     chosen.current = true;
     setOpen(!open);
   };
   return { over, still, stuck, first, open, explain, toggle };
 }
+
+// acts are the remedies on the page of the run itself; what may do harm is approved at its evidence.
+const acts = (run) => ({
+  approve: () => document.querySelector("section.canary")?.scrollIntoView({ block: "center", behavior: "smooth" }),
+  resume: mayResume(run) && (() => resume(run)),
+});
 
 export function Why({ run, why: { over, still, open, explain, toggle } }) {
   if (over) return null;
@@ -60,6 +67,6 @@ export function Why({ run, why: { over, still, open, explain, toggle } }) {
       ${!open && html`<span class="muted why-hint">what items wait for, and what to do</span>`}`}>
     ${open && html`<${ErrorBox} error=${explain.error} retry=${explain.reload} />
       ${!explain.data && !explain.error && html`<${Skeleton} lines=${3} />`}
-      ${explain.data && html`<${Explanation} explanation=${explain.data} several=${run.steps.length > 1} />`}`}
+      ${explain.data && html`<${Explanation} explanation=${explain.data} several=${run.steps.length > 1} acts=${acts(run)} />`}`}
   <//>`;
 }
