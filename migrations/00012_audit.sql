@@ -9,8 +9,15 @@ CREATE TABLE audit_log (
     detail  jsonb       NOT NULL DEFAULT '{}',
     subject text        NOT NULL DEFAULT '',
     before  jsonb,
-    after   jsonb
+    after   jsonb,
+    origin  jsonb,
+    seal    bigint      UNIQUE,
+    hash    bytea,
+    salt    uuid,
+    erased  bytea,
+    CHECK ((seal IS NULL) = (hash IS NULL) AND (seal IS NULL) = (salt IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX audit_log_unsealed ON audit_log (id) WHERE seal IS NULL;
 CREATE INDEX audit_log_run ON audit_log (run_id, id);
 -- Who wrote a schedule that has started a run.
 CREATE INDEX audit_log_schedule ON audit_log (subject) WHERE action = 'schedule_apply';
@@ -25,18 +32,55 @@ COMMENT ON COLUMN audit_log.detail IS 'What was asked for, and what it came to.'
 COMMENT ON COLUMN audit_log.subject IS 'What it was done to when that is no run: an endpoint, a plan and so on.';
 COMMENT ON COLUMN audit_log.before IS 'What it changed, as it was; null: nothing.';
 COMMENT ON COLUMN audit_log.after IS 'The same as it is since; null: nothing.';
+COMMENT ON COLUMN audit_log.origin IS
+    'Where it came from: token or session, address and request; null: no request, or no login is needed.';
+COMMENT ON COLUMN audit_log.seal IS 'Its number in the chain; null: audit_seal has not been there yet.';
+COMMENT ON COLUMN audit_log.hash IS
+    'SHA-256 over the hash of the seal before and this row: audit_digest of seal, id, microseconds since 1970, actor, '
+    'action, run_id, origin, and, in hex, that of salt and subject, detail, before, after.';
+COMMENT ON COLUMN audit_log.salt IS 'Random, replaced by an erasure, so that no one can try what was erased.';
+COMMENT ON COLUMN audit_log.erased IS
+    'The digest of subject, detail, before and after until a key was erased there; null: none was.';
 
--- Explanations read what was done to runs in progress;
--- the newest re-run of a run is the evidence for its generation, for which doctor looks. What says that rows went stays
--- for a year, whatever the limits are.
+-- Rows are written in the transactions of what they tell, in any order, and numbered and chained afterwards.
+CREATE TABLE audit_head (
+    id   boolean PRIMARY KEY DEFAULT true CHECK (id),
+    seal bigint  NOT NULL DEFAULT 0,
+    hash bytea   NOT NULL DEFAULT ''
+);
+INSERT INTO audit_head DEFAULT VALUES;
+COMMENT ON TABLE audit_head IS
+    'The end of the chain of the audit log. Its row is locked by what seals, erases or deletes. One row.';
+COMMENT ON COLUMN audit_head.id IS 'Always true.';
+COMMENT ON COLUMN audit_head.seal IS 'The newest seal (audit_log.seal).';
+COMMENT ON COLUMN audit_head.hash IS 'Its hash.';
+
+CREATE TABLE audit_gone (
+    last  bigint PRIMARY KEY,
+    first bigint NOT NULL CHECK (first <= last),
+    hash  bytea  NOT NULL
+);
+COMMENT ON TABLE audit_gone IS
+    'Seals whose rows were deleted by retention, as ranges that do not touch. The newest audit_expire has their digest.';
+COMMENT ON COLUMN audit_gone.last IS 'The last of the range.';
+COMMENT ON COLUMN audit_gone.first IS 'The first of the range.';
+COMMENT ON COLUMN audit_gone.hash IS 'The hash of the last, at which the chain goes on.';
+
+-- Explanations read what was done to runs in progress; the newest re-run of a run is the evidence for its generation,
+-- for which doctor looks. What says that rows went stays for a year, whatever the limits are, the newest longer, and
+-- what says that keys were erased as long as the rows.
 CREATE VIEW audit_deletable AS
 SELECT a.id, a.at, coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_size(a.before), 0)
     + coalesce(pg_column_size(a.after), 0) + 150 AS size
 FROM audit_log a
-WHERE (a.action <> 'audit_expire' OR a.at < tranche_now() - interval '1 year')
+WHERE CASE a.action
+        WHEN 'audit_expire' THEN a.at < tranche_now() - interval '1 year'
+            AND a.id < (SELECT max(e.id) FROM audit_log e WHERE e.action = 'audit_expire')
+        WHEN 'audit_erase' THEN NOT EXISTS (SELECT FROM jsonb_object_keys(a.detail -> 'now') k
+            JOIN audit_log o ON o.id = k::bigint)
+        ELSE true END
     AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
         OR a.action IN ('rerun', 'reset', 'correct', 'resume') AND a.detail ->> 'generation' = r.generation::text));
-
 
 COMMENT ON VIEW audit_deletable IS 'What of the audit log may ever go.';
 COMMENT ON COLUMN audit_deletable.id IS 'The row (audit_log.id).';
@@ -65,10 +109,50 @@ COMMENT ON COLUMN audit_expiry.max_bytes IS 'Also.';
 COMMENT ON COLUMN audit_expiry.min_age IS
     'How long rows are kept whatever the limits say. Only the owner of the schema may change it.';
 
+CREATE FUNCTION audit_digest(head bytea, VARIADIC parts text[]) RETURNS bytea
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $f$
+    SELECT sha256(head || convert_to(string_agg(coalesce(octet_length(p) || ':' || p, '-'), '' ORDER BY n), 'UTF8'))
+    FROM unnest(parts) WITH ORDINALITY u (p, n)
+$f$;
+COMMENT ON FUNCTION audit_digest(bytea, text[]) IS
+    'SHA-256 of bytes, then each text with its length in bytes before it (5:hello), a null as -.';
+
 -- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
 -- +goose StatementBegin
 DO $migration$
 BEGIN
+    EXECUTE format($outer$
+        -- audit_seal chains up to a number of committed rows, the oldest first, and returns how many.
+        CREATE FUNCTION audit_seal(most integer) RETURNS integer
+        LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+        $body$
+        DECLARE
+            head %1$I.audit_head;
+            r    %1$I.audit_log;
+            n    integer := 0;
+        BEGIN
+            IF NOT EXISTS (SELECT FROM %1$I.audit_log WHERE seal IS NULL) THEN
+                RETURN 0;
+            END IF;
+            SELECT * INTO STRICT head FROM %1$I.audit_head FOR UPDATE;
+            PERFORM set_config('tranche.audit', 'UPDATE', true);
+            FOR r IN SELECT * FROM %1$I.audit_log WHERE seal IS NULL ORDER BY id LIMIT most LOOP
+                n := n + 1;
+                head.seal := head.seal + 1;
+                r.salt := gen_random_uuid();
+                head.hash := %1$I.audit_digest(head.hash, head.seal::text, r.id::text,
+                    (extract(epoch FROM r.at) * 1000000)::bigint::text, r.actor, r.action, r.run_id::text,
+                    r.origin::text, encode(%1$I.audit_digest(uuid_send(r.salt), r.subject, r.detail::text,
+                        r.before::text, r.after::text), 'hex'));
+                UPDATE %1$I.audit_log SET seal = head.seal, hash = head.hash, salt = r.salt WHERE id = r.id;
+            END LOOP;
+            PERFORM set_config('tranche.audit', '', true);
+            UPDATE %1$I.audit_head SET seal = head.seal, hash = head.hash;
+            RETURN n;
+        END
+        $body$
+        $outer$, current_schema());
+    REVOKE ALL ON FUNCTION audit_seal(integer) FROM PUBLIC;
     EXECUTE format($outer$
         -- audit_expire deletes up to a number of rows of the audit log that are older than until, but none that the
         -- limits of retention or min_age keep, nor one of the last hour, and notes that it did. The limits are looked at once for
@@ -105,17 +189,30 @@ BEGIN
                 ON CONFLICT (id) DO UPDATE SET until = excluded.until, cutoff = excluded.cutoff, age = excluded.age,
                     max_count = excluded.max_count, max_bytes = excluded.max_bytes;
             END IF;
-            PERFORM set_config('tranche.audit_expire', 'on', true);
+            PERFORM %1$I.audit_seal(greatest(most, 1000));
+            PERFORM FROM %1$I.audit_head FOR UPDATE;
+            PERFORM set_config('tranche.audit', 'DELETE', true);
             WITH d AS (DELETE FROM %1$I.audit_log a WHERE a.id = ANY (ARRAY(
-                SELECT x.id FROM %1$I.audit_deletable x WHERE x.at < cut LIMIT most)) RETURNING a.at)
+                SELECT x.id FROM %1$I.audit_deletable x WHERE x.at < cut LIMIT most)) AND a.seal IS NOT NULL
+                RETURNING a.at, a.seal, a.hash),
+            g AS (INSERT INTO %1$I.audit_gone (first, last, hash) SELECT d.seal, d.seal, d.hash FROM d)
             SELECT count(*) AS n, min(d.at) AS oldest, max(d.at) AS newest INTO gone FROM d;
-            PERFORM set_config('tranche.audit_expire', '', true);
+            PERFORM set_config('tranche.audit', 'INSERT', true);
             IF gone.n > 0 THEN
+                WITH wide AS (
+                    SELECT min(p.first) AS first, max(p.last) AS last FROM (
+                        SELECT g.first, g.last, g.last - sum(g.last - g.first + 1) OVER (ORDER BY g.last) AS touching
+                        FROM %1$I.audit_gone g) p GROUP BY p.touching),
+                d AS (DELETE FROM %1$I.audit_gone g USING wide w WHERE g.first >= w.first AND g.last < w.last)
+                UPDATE %1$I.audit_gone g SET first = w.first FROM wide w WHERE g.last = w.last AND g.first > w.first;
                 INSERT INTO %1$I.audit_log (actor, action, subject, detail)
                 VALUES ('tranche', 'audit_expire', 'audit', jsonb_build_object('rows', gone.n, 'oldest', gone.oldest,
                     'newest', gone.newest, 'role', session_user, 'age', keep.age, 'max_count', keep.max_count,
-                    'max_bytes', keep.max_bytes, 'limits_by', keep.changed_by));
+                    'max_bytes', keep.max_bytes, 'limits_by', keep.changed_by,
+                    'gone', (SELECT encode(%1$I.audit_digest('', VARIADIC array_agg(concat_ws(' ', g.first, g.last,
+                        encode(g.hash, 'hex')) ORDER BY g.last)), 'hex') FROM %1$I.audit_gone g)));
             END IF;
+            PERFORM set_config('tranche.audit', '', true);
             RETURN gone.n;
         END
         $body$
@@ -126,31 +223,34 @@ $migration$;
 -- +goose StatementEnd
 
 -- What was written stays as it was written, also for a role with more rights than it should have, and for the owner,
--- unless that takes this trigger away.
+-- unless that takes this trigger away. What the functions above write, they alone write.
 -- +goose StatementBegin
 CREATE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $body$
 BEGIN
-    IF current_setting('tranche.audit_expire', true) = 'on' AND TG_OP = 'DELETE' AND current_user =
+    IF current_setting('tranche.audit', true) = TG_OP AND current_user =
         (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
         RETURN NULL;
     END IF;
     RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
-        HINT = 'Old rows go by: tranche retention set audit --age AGE';
+        HINT = 'Old rows go by: tranche retention set audit --age AGE; keys of persons by: tranche erase';
 END
 $body$;
 -- +goose StatementEnd
 
 CREATE TRIGGER audit_guard BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
 FOR EACH STATEMENT EXECUTE FUNCTION audit_guard();
+CREATE TRIGGER audit_guard_insert AFTER INSERT ON audit_log
+FOR EACH ROW WHEN (NEW.action IN ('audit_expire', 'audit_erase')) EXECUTE FUNCTION audit_guard();
+COMMENT ON FUNCTION audit_seal(integer) IS
+    'Numbers and chains committed rows of the audit log, the oldest first, a number of them at most. Returns how many.';
 COMMENT ON FUNCTION audit_expire(timestamptz, integer) IS
     'Deletes rows of the audit log that are older than a time, a number of them at most, within the limits of '
     'retention, and notes that it did. Returns how many.';
-COMMENT ON FUNCTION audit_guard() IS 'Trigger: refuses to change or delete rows of the audit log.';
+COMMENT ON FUNCTION audit_guard() IS
+    'Trigger: refuses to change or delete rows of the audit log, and to add what only its functions say.';
 
 -- +goose Down
-DROP TRIGGER audit_guard ON audit_log;
-DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer);
-DROP TABLE audit_expiry;
 DROP VIEW audit_deletable;
-DROP TABLE audit_log;
+DROP TABLE audit_log, audit_expiry, audit_head, audit_gone;
+DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer), audit_seal(integer), audit_digest(bytea, text[]);

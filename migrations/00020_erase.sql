@@ -59,14 +59,15 @@ BEGIN
     EXECUTE format($outer$
         -- audit_erase looks through rows of the audit log, up to a number of them after one, of one run or of all, and has
         -- the marker stand for the key in what they say of runs, operations and letters; who did what, and when, stays,
-        -- and what is said of tokens, sessions, retention and settings. It notes that it did, and returns the last row that
-        -- it looked at, null at the end.
+        -- and what is said of tokens, sessions, retention and settings. It notes that it did, with the new digests of
+        -- chained rows, and returns the last row that it looked at, null at the end.
         CREATE FUNCTION audit_erase(secret text, marker text, run uuid, after bigint, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
         DECLARE
             upto bigint;
             n    bigint;
+            now  jsonb;
         BEGIN
             IF marker !~ '^erased-[0-9a-f]{16}$' OR secret = '' THEN
                 RAISE insufficient_privilege USING MESSAGE = 'the marker is none, or there is no key';
@@ -77,22 +78,32 @@ BEGIN
             IF upto IS NULL THEN
                 RETURN NULL;
             END IF;
-            PERFORM set_config('tranche.audit_erase', 'on', true);
-            UPDATE %1$I.audit_log a SET detail = %1$I.erased_json(a.detail, secret, marker),
-                before = %1$I.erased_json(a.before, secret, marker), after = %1$I.erased_json(a.after, secret, marker),
-                subject = %1$I.erased_text(a.subject, secret, marker)
-            WHERE a.id > audit_erase.after AND a.id <= upto AND (run IS NULL OR a.run_id = run)
-                AND (a.run_id IS NOT NULL OR a.action ~ '^(collector_(drain|requeue|drop)|dead_letter_.*|health_.*)$')
-                AND (%1$I.erased_json(a.detail, secret, marker), %1$I.erased_json(a.before, secret, marker),
-                    %1$I.erased_json(a.after, secret, marker), %1$I.erased_text(a.subject, secret, marker))
-                IS DISTINCT FROM (a.detail, a.before, a.after, a.subject);
-            GET DIAGNOSTICS n = ROW_COUNT;
-            PERFORM set_config('tranche.audit_erase', '', true);
+            PERFORM FROM %1$I.audit_head FOR UPDATE;
+            PERFORM set_config('tranche.audit', 'UPDATE', true);
+            WITH done AS (
+                UPDATE %1$I.audit_log a SET detail = %1$I.erased_json(a.detail, secret, marker),
+                    before = %1$I.erased_json(a.before, secret, marker),
+                    after = %1$I.erased_json(a.after, secret, marker),
+                    subject = %1$I.erased_text(a.subject, secret, marker),
+                    erased = coalesce(a.erased, CASE WHEN a.seal IS NOT NULL THEN %1$I.audit_digest(uuid_send(a.salt),
+                        a.subject, a.detail::text, a.before::text, a.after::text) END),
+                    salt = CASE WHEN a.seal IS NOT NULL THEN gen_random_uuid() END
+                WHERE a.id > audit_erase.after AND a.id <= upto AND (run IS NULL OR a.run_id = run)
+                    AND (a.run_id IS NOT NULL OR a.action ~ '^(collector_(drain|requeue|drop)|dead_letter_.*|health_.*)$')
+                    AND (%1$I.erased_json(a.detail, secret, marker), %1$I.erased_json(a.before, secret, marker),
+                        %1$I.erased_json(a.after, secret, marker), %1$I.erased_text(a.subject, secret, marker))
+                    IS DISTINCT FROM (a.detail, a.before, a.after, a.subject)
+                RETURNING a.*)
+            SELECT count(*), coalesce(jsonb_object_agg(d.id, encode(%1$I.audit_digest(uuid_send(d.salt), d.subject,
+                d.detail::text, d.before::text, d.after::text), 'hex')) FILTER (WHERE d.seal IS NOT NULL), '{}')
+            INTO n, now FROM done d;
+            PERFORM set_config('tranche.audit', 'INSERT', true);
             IF n > 0 THEN
                 INSERT INTO %1$I.audit_log (actor, action, subject, detail)
                 VALUES ('tranche', 'audit_erase', 'audit', jsonb_build_object('rows', n, 'marker', marker, 'role',
-                    session_user));
+                    session_user, 'now', now));
             END IF;
+            PERFORM set_config('tranche.audit', '', true);
             RETURN upto;
         END
         $body$
@@ -107,35 +118,6 @@ COMMENT ON FUNCTION audit_erase(text, text, uuid, bigint, integer) IS
     'Has a marker stand for the key of an item in rows of the audit log after one, a number of them at most, and notes '
     'that it did. Returns the last row that it looked at; null: there is none.';
 
--- +goose StatementBegin
-CREATE OR REPLACE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
-$body$
-BEGIN
-    IF (current_setting('tranche.audit_expire', true) = 'on' AND TG_OP = 'DELETE'
-        OR current_setting('tranche.audit_erase', true) = 'on' AND TG_OP = 'UPDATE') AND current_user =
-        (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
-        RETURN NULL;
-    END IF;
-    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
-        HINT = 'Old rows go by: tranche retention set audit --age AGE; keys of persons by: tranche erase';
-END
-$body$;
--- +goose StatementEnd
-
 -- +goose Down
 DROP FUNCTION audit_erase(text, text, uuid, bigint, integer), erased_json(jsonb, text, text, boolean),
     erased_text(text, text, text);
-
--- +goose StatementBegin
-CREATE OR REPLACE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
-$body$
-BEGIN
-    IF current_setting('tranche.audit_expire', true) = 'on' AND TG_OP = 'DELETE' AND current_user =
-        (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
-        RETURN NULL;
-    END IF;
-    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
-        HINT = 'Old rows go by: tranche retention set audit --age AGE';
-END
-$body$;
--- +goose StatementEnd

@@ -54,10 +54,10 @@ func Grant(ctx context.Context, url, role string) (err error) {
 }
 
 // written is the columns of the audit log that a writer sets; the database sets its number and time.
-const written = `actor, action, run_id, subject, detail, before, after`
+const written = `actor, action, run_id, subject, detail, before, after, origin`
 
 // owned returns the tables that serving only reads, except for audit_log's new rows.
-func owned() []string { return []string{versionTable, "schema_object", "audit_log", "audit_expiry"} }
+func owned() []string { return []string{versionTable, "schema_object", "audit_log", "audit_expiry", "audit_head", "audit_gone"} }
 
 // sequences lists the sequences of our tables; an insert needs no right on them.
 const sequences = `
@@ -111,6 +111,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"tranche_now"}) + "()" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"bytes_as_json"}) + "(bytea)" + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
+		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_seal"}) + "(integer)" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_erase"}) +
 			"(text, text, uuid, bigint, integer)" + to,

@@ -50,6 +50,7 @@ WHERE (p = 'SELECT' OR name <> ALL (string_to_array($2, ','))) AND NOT has_table
 UNION ALL SELECT lower(p) || ' ' || i.inhrelid::regclass FROM pg_inherits i, unnest(ARRAY['SELECT', 'TRUNCATE']) p
 WHERE i.inhparent IN (to_regclass('work_queue'), to_regclass('work_result')) AND NOT has_table_privilege(i.inhrelid, p)
 UNION ALL SELECT 'insert audit_log' WHERE NOT has_column_privilege('audit_log', 'actor', 'INSERT')
+UNION ALL SELECT 'execute audit_seal' WHERE NOT has_function_privilege('audit_seal(integer)', 'EXECUTE')
 UNION ALL SELECT 'execute audit_expire'
 WHERE NOT has_function_privilege('audit_expire(timestamptz, integer)', 'EXECUTE')
 UNION ALL SELECT 'execute audit_erase'

@@ -35,6 +35,7 @@ const (
 	taskWritable   = "writable"   // checks that the streams accept messages
 	taskLost       = "lost"       // reissues what was lost in a stream that seems complete
 	taskCollectors = "collectors" // frees keys of lost nodes, and deletes what collectors no longer need
+	taskAudit      = "audit"      // chains the rows of the audit log
 	TaskStreams    = "streams"    // applies the streams' settings to JetStream
 	TaskRetention  = "retention"  // deletes what is past its limits
 )
@@ -45,7 +46,8 @@ func (n *Node) ownLeaderTasks() []LeaderTask {
 	return []LeaderTask{{taskSweep, sweeper.Sweeping}, {taskStalled, sweeper.EndingStalled}, {taskClear, sweeper.Clearing},
 		{taskReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {TaskStreams, n.streams.Tending()},
 		{taskWritable, n.streams.Trying()}, {taskLost, sweeper.FindingLost()}, {taskPace, n.pacing()},
-		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend}}
+		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend},
+		{taskAudit, sealing(n.core)}}
 }
 
 type sessionStore interface {

@@ -43,6 +43,16 @@ func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Durati
 	}
 }
 
+// sealEvery is the time between two looks for new rows of the audit log.
+const sealEvery = time.Second
+
+// sealing is the leader task that chains the rows of the audit log.
+func sealing(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
+	return func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
+		return sealEvery, retentionstore.New(k.Store).SealAudit(ctx)
+	}
+}
+
 // retentionStore is the part of [retentionstore.Store] used here.
 type retentionStore interface {
 	Retention(ctx context.Context) ([]retentionstore.Retention, error)

@@ -109,7 +109,7 @@ func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	serving := testenv.Connect(t, testenv.Serving(t, b.Pool.Config().ConnString()))
 	for _, sql := range []string{
 		`UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
-		`SELECT set_config('tranche.audit_expire', 'on', false); UPDATE audit_log SET actor = 'x'`,
+		`SELECT set_config('tranche.audit', 'DELETE', false); UPDATE audit_log SET actor = 'x'`,
 	} {
 		if _, err := b.Pool.Exec(t.Context(), sql); err == nil {
 			t.Errorf("%s: the owner may", sql)
@@ -120,7 +120,7 @@ func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	}
 	// With a right that it should not have, and the word that the function says.
 	b.Exec(`GRANT DELETE ON audit_log TO PUBLIC`)
-	_, err = serving.Exec(t.Context(), `SELECT set_config('tranche.audit_expire', 'on', false); DELETE FROM audit_log`)
+	_, err = serving.Exec(t.Context(), `SELECT set_config('tranche.audit', 'DELETE', false); DELETE FROM audit_log`)
 	if err == nil || b.Number(`SELECT count(*) FROM audit_log WHERE action = 'x'`) != 3 {
 		t.Errorf("the trigger lets it: %v", err)
 	}
