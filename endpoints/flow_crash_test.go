@@ -79,9 +79,8 @@ func checkJoined(t testing.TB, what string, w *whole, items int) {
 			}
 			continue
 		}
-		if want := fmt.Sprintf(`{"square":%d}`, joinedOf(i)); string(w.slots[i].Data) != want {
-			t.Fatalf("%s: slot %d is %s %v, want %s", what, i, w.slots[i].Data, w.slots[i].Err, want)
-		}
+		testenv.MustSame(t, string(w.slots[i].Data), fmt.Sprintf(`{"square":%d}`, joinedOf(i)), "%s: slot %d, %v", what, i,
+			w.slots[i].Err)
 	}
 }
 

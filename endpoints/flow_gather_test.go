@@ -205,9 +205,8 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 			t.Fatalf("slice %s: answered %d, failure %v", slice, w.answered, w.failure)
 		}
 		for i := range items {
-			if want := fmt.Sprintf(`{"square":%d}`, 2001*i); string(w.slots[i].Data) != want {
-				t.Fatalf("slice %s: slot %d is %s %v, want %s", slice, i, w.slots[i].Data, w.slots[i].Err, want)
-			}
+			testenv.MustSame(t, string(w.slots[i].Data), fmt.Sprintf(`{"square":%d}`, 2001*i), "slice %s: slot %d, %v", slice, i,
+				w.slots[i].Err)
 		}
 	}
 	if left := b.drainReplies(); len(left) > 0 {

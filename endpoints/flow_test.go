@@ -124,9 +124,7 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 	b.publish(builder.Msg())
 	for _, w := range b.collect(1) {
 		for i := range 20 {
-			if want := fmt.Sprintf(`{"n":%d}`, (i+1)*1000); string(w.slots[i].Data) != want {
-				t.Fatalf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-			}
+			testenv.MustSame(t, string(w.slots[i].Data), fmt.Sprintf(`{"n":%d}`, (i+1)*1000), "slot %d, %v", i, w.slots[i].Err)
 		}
 	}
 	b.nothingLeft()

@@ -102,10 +102,8 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 			for n := range 20 {
 				knowsLane(b, b.nc, "busy")
 				before := done.Load()
-				got, err := Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}, tc.call...)
-				if err != nil || got.Square != n*n {
-					t.Fatalf("called with %d: %+v, %v", n, got, err)
-				}
+				got := testenv.Must(Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}, tc.call...))(t)
+				testenv.MustSame(t, got.Square, n*n, "called with %d: %+v", n, got)
 				took = append(took, done.Load()-before)
 			}
 			slices.Sort(took)
@@ -209,9 +207,8 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 	if stream.HasLane(b.ctx, b.nc, "square") || svc.Stats()[0].Lane {
 		t.Error("it says that it has a lane")
 	}
-	if _, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(wire.LaneOf("square"))); err == nil {
-		t.Error("there is a consumer")
-	}
+	_, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(wire.LaneOf("square")))
+	testenv.Fails(t, err, "there is a consumer")
 }
 
 // Of those who gave up, a service works for the few whose requests it had fetched by then.

@@ -346,9 +346,7 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	eventually(t, "the request is handed back", func() bool {
 		return b.logged.FilterMessageSnippet("a dead letter could not be sent").Len() > 0
 	})
-	if b.backlog("work") != 1 {
-		t.Fatal("the request is gone, and there is no letter")
-	}
+	testenv.MustSame(t, b.backlog("work"), 1, "requests without a letter")
 	b.bound(wire.StreamDead, stream.DefaultDeadMaxBytes)
 	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != wire.CodePanic {
 		t.Errorf("%+v", letter)

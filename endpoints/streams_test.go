@@ -59,9 +59,8 @@ func TestMisuseIsReported(t *testing.T) {
 	b := setup(t)
 	for _, config := range []Config{{}, {Name: "a b"}, {Name: "a", Version: "one"}, {Name: "a", DrainTimeout: -1},
 		{Name: "a", Wrap: []Wrapper{nil}}} {
-		if _, err := New(b.nc, config); err == nil {
-			t.Errorf("New took %+v", config)
-		}
+		_, err := New(b.nc, config)
+		testenv.Fails(t, err, "New took %+v", config)
 	}
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -74,9 +73,7 @@ func TestMisuseIsReported(t *testing.T) {
 		"wrapper":     HandleEach(svc, "c", squares, Wrap(nil)),
 		"no handler":  b.service().Run(b.ctx),
 	} {
-		if err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		testenv.Fails(t, err, "%s: no error", name)
 	}
 	check(t, b.Run(svc)())
 	if svc.Run(b.ctx) == nil {
@@ -93,9 +90,7 @@ func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
 	go func() { done <- svc.Run(b.ctx) }()
 	eventually(t, "it listens", func() bool { return b.logged.FilterMessage("listening").Len() > 0 })
 	svc.host.NC.Close()
-	if err := await(t, "end of Run", done); err == nil {
-		t.Error("no error")
-	}
+	testenv.Fails(t, await(t, "end of Run", done), "no error")
 }
 
 func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
@@ -201,9 +196,8 @@ func TestConnectByContext(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", home)
 	t.Setenv("NATS_URL", "")
 	t.Setenv("NATS_CONTEXT", "bank")
-	if _, err := Connect(); err == nil {
-		t.Error("a missing context was taken")
-	}
+	_, err := Connect()
+	testenv.Fails(t, err, "a missing context was taken")
 	dir := filepath.Join(home, "nats", "context")
 	check(t, os.MkdirAll(dir, 0o700))
 	check(t, os.WriteFile(filepath.Join(dir, "bank.json"), []byte(`{"url":"`+b.url+`"}`), 0o600))

@@ -85,9 +85,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	b.Until("the leader is at the first load", func() bool { return b.Waiters() == 1 })
 	close(awake)
 	loaded, err := wakes.wait()
-	if err != nil {
-		t.Fatalf("the load that woke up: %v", err)
-	}
+	testenv.MustSame(t, err, nil, "the load that woke up")
 	release()
 	<-clearing
 	if clearErr != nil || len(cleared) != 1 || cleared[0] == loaded.Run {

@@ -51,10 +51,8 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 		AND reason = 'closed by ann'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	entries, err := inspect.New(b.Store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"})
-	if err != nil || len(entries.Entries) != 1 {
-		t.Fatalf("%+v, %v", entries, err)
-	}
+	entries := testenv.Must(inspect.New(b.Store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"}))(t)
+	testenv.MustSame(t, len(entries.Entries), 1, "%+v", entries)
 	before, after := string(entries.Entries[0].Before), string(entries.Entries[0].After)
 	if !strings.Contains(before, `"breaker": "open"`) || !strings.Contains(after, `"closed"`) ||
 		!strings.Contains(after, "breaker_suppressed_until") {

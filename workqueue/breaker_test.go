@@ -210,9 +210,7 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 			}
 			d := b.drive(run, tc.serve, 12)
 			state, _ := b.Breaker()
-			if opened := state == "open"; opened != tc.opens {
-				t.Fatalf("the breaker is %s after %+v", state, d)
-			}
+			testenv.MustSame(t, state == "open", tc.opens, "the breaker is open after %+v", d)
 			if tc.opens {
 				return
 			}

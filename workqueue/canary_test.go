@@ -44,9 +44,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	b.WantRefused(err, "resume it first with tranche run resume")
 	b.resume(run)
 	out := b.Claim(run, storetest.Plenty)
-	if n := b.Disjoint(out); n != 10 {
-		t.Fatalf("%d items of the sample were claimed; want 10", n)
-	}
+	testenv.MustSame(t, b.Disjoint(out), 10, "items of the sample were claimed")
 	b.wantCanary(run, control.CanaryUndecided)
 	for i, s := range out {
 		if i == 0 {

@@ -37,10 +37,8 @@ func (b *bench) bury(letters ...deadletter.DeadLetter) []workqueue.LetterID {
 
 func (b *bench) newest() deadletter.DeadLetter {
 	b.Helper()
-	page, err := deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
-	if err != nil || len(page.Letters) != 1 {
-		b.Fatalf("the newest of %d letters: %v", len(page.Letters), err)
-	}
+	page := testenv.Must(deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1}))(b)
+	testenv.MustSame(b, len(page.Letters), 1, "the newest letters")
 	return page.Letters[0]
 }
 
@@ -95,9 +93,8 @@ func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
 			t.Errorf("%s, again: new %v, %v", name, isNew, err)
 		}
 	}
-	if _, err := deadletter.New(b.Store).Add(t.Context(), deadletter.DeadLetter{}); err == nil {
-		t.Error("a letter without a message id was buried")
-	}
+	_, err := deadletter.New(b.Store).Add(t.Context(), deadletter.DeadLetter{})
+	testenv.Fails(t, err, "a letter without a message id was buried")
 	out, err := deadletter.New(b.Store).Requeue(t.Context(), deadletter.DeadSelection{All: true, Force: true}, "test")
 	if err != nil || out.Requeued != 6 || out.RefusedTotal != 2 ||
 		!strings.Contains(out.Refused[0].Reason, "was not kept") {
@@ -115,10 +112,8 @@ func refs(ids ...workqueue.LetterID) deadletter.DeadSelection {
 
 func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Requeue {
 	b.Helper()
-	out, err := deadletter.New(b.Store).Requeue(b.Context(), sel, "ann")
-	if err != nil || out.Requeued != want {
-		b.Fatalf("requeued %+v, %v; want %d", out, err, want)
-	}
+	out := testenv.Must(deadletter.New(b.Store).Requeue(b.Context(), sel, "ann"))(b)
+	testenv.MustSame(b, out.Requeued, want, "requeued %+v", out)
 	return out
 }
 

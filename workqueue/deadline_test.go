@@ -86,9 +86,8 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 	testenv.Same(t, testenv.Must(inspect.New(b.Store).Deadlines(t.Context()))(t), nil, "it is still to be done by a time")
 	for _, c := range []control.RunChange{{Gentle: new(true)}, {DoneBy: new(time.Now().Add(-time.Minute))}} {
 		c.Run = run
-		if _, err := control.New(b.Store).SetRun(t.Context(), c); err == nil {
-			t.Errorf("it takes %+v", c)
-		}
+		_, err := control.New(b.Store).SetRun(t.Context(), c)
+		testenv.Fails(t, err, "it takes %+v", c)
 	}
 }
 

@@ -562,9 +562,8 @@ func TestExplainARunThatLoads(t *testing.T) {
 		t.Errorf("the explanation is %+v", *e)
 	}
 	gate <- io.ErrUnexpectedEOF
-	if _, err := l.wait(); err == nil {
-		t.Error("the load did not fail")
-	}
+	_, err := l.wait()
+	testenv.Fails(t, err, "the load did not fail")
 }
 
 func TestExplainWhatIsNotThere(t *testing.T) {
@@ -573,7 +572,7 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 	_, err := health.New(b.Store).Explain(t.Context(), workqueue.NewRunID())
 	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown run")
 	run := b.Load(storetest.Request(), 1)
-	_, err := health.New(b.Store).ExplainKey(t.Context(), run, "nobody")
+	_, err = health.New(b.Store).ExplainKey(t.Context(), run, "nobody")
 	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown key")
 	e, err := health.New(b.Store).ExplainEndpoint(t.Context(), "nobody")
 	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {

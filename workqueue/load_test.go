@@ -113,9 +113,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 				return err
 			})
 			cancel()
-			if err == nil {
-				t.Error("a load that was called off succeeded")
-			}
+			testenv.Fails(t, err, "a load that was called off succeeded")
 			b.WantNothing()
 		})
 	}
@@ -146,9 +144,8 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 	} {
 		req := storetest.Request()
 		spoil(&req)
-		if _, err := b.TryLoad(req, storetest.Keys("a")); err == nil {
-			t.Errorf("%s: loaded", name)
-		}
+		_, err := b.TryLoad(req, storetest.Keys("a"))
+		testenv.Fails(t, err, "%s: loaded", name)
 	}
 	b.WantNothing()
 	req := storetest.Request()
@@ -171,9 +168,7 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 	wg.Wait()
 	made := 0
 	for i := range callers {
-		if errs[i] != nil {
-			t.Fatalf("caller %d: %v", i, errs[i])
-		}
+		testenv.MustSame(t, errs[i], nil, "caller %d", i)
 		if !results[i].Existing {
 			made++
 		}

@@ -48,9 +48,7 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 	}
 	b.Record(good, mixed, refused, failed)
 	o := b.observe()
-	if len(o.Endpoints) != 1 {
-		t.Fatalf("%+v", o)
-	}
+	testenv.MustSame(t, len(o.Endpoints), 1, "%+v", o)
 	e := o.Endpoints[0]
 	if e.Endpoint != storetest.Endpoint || !e.InFlightAuto || !e.ChunkAuto || e.ChunkTime != 2*time.Second ||
 		e.ChunkMax != 4 ||
@@ -108,9 +106,8 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	b.Exec(`INSERT INTO endpoint_change (endpoint, what, reason) SELECT 'other', 'rate', '' FROM generate_series(1, 510)`)
 	testenv.Same(t, testenv.Must(pacestore.New(b.Store).PruneChanges(t.Context(), lease))(t), 10, "changes were forgotten")
 	stale := workqueue.Lease{Session: lease.Session, Epoch: lease.Epoch - 1}
-	if err := pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil); err == nil {
-		t.Error("someone who leads no more has saved a pace")
-	}
+	testenv.Fails(t, pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil),
+		"someone who leads no more has saved a pace")
 }
 
 // A service that works far longer on requests and on items than before is told of, with both figures and since when.

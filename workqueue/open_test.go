@@ -226,9 +226,8 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	b.Add(worked, storetest.Names(8192)) // a block, which begins
 	b.PauseRun(paused)
 	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now()`)
-	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 5 {
-		t.Fatal(due, err)
-	}
+	testenv.MustSame(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 5,
+		"runs that are overdue")
 	b.Exec(`UPDATE batchrun SET overdue_at = overdue_at - interval '8 days' WHERE id <> $1`, fresh)
 	testenv.Same(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 0,
 		"all were opened just now")
@@ -345,8 +344,6 @@ func (b *bench) awaitEnd(run workqueue.RunID) {
 	ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
 	defer cancel()
 	for state := ""; state != "completed" && state != "cancelled"; state, _ = b.State(run) {
-		if ctx.Err() != nil {
-			b.Fatalf("the run is still %s", state)
-		}
+		testenv.MustSame(b, ctx.Err(), nil, "the run is still %s", state)
 	}
 }

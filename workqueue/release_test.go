@@ -74,10 +74,8 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	testenv.Same(t, testenv.Must(session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL))(t), lease,
 		"prolonged to")
 	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
-	next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL)
-	if err != nil || next.Epoch != lease.Epoch+1 {
-		t.Fatalf("lease %+v, %v; want the next epoch, at once", next, err)
-	}
+	next := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL))(t)
+	testenv.MustSame(t, next.Epoch, lease.Epoch+1, "lease %+v", next)
 	release()
 	wg.Wait()
 	b.WantTally(run, storetest.Tally{Live: 4})
@@ -151,9 +149,8 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 			b := setup(t)
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
-			if _, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute); err == nil {
-				t.Error("it was split")
-			}
+			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute)
+			testenv.Fails(t, err, "it was split")
 			b.Check()
 			b.WantTally(run, storetest.Tally{Ready: 4, Live: 4})
 		})
@@ -241,9 +238,7 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 		if b.judge(nil, s)[s.ID] {
 			end = settle.New(b.Store).Expire
 		}
-		if ended, err := end(t.Context(), lease, ids(s)); err != nil || ended != 1 {
-			t.Fatalf("issue %d: ended %d, %v", n, ended, err)
-		}
+		testenv.MustSame(t, testenv.Must(end(t.Context(), lease, ids(s)))(t), 1, "issue %d: ended", n)
 		b.hurry(run)
 		b.Check()
 	}
@@ -260,9 +255,8 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 	s := b.One(run)
 	b.hand(s)
 	b.Pass(s.ID)
-	if n, err := settle.New(b.Store).ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
-		t.Fatalf("released %d, %v", n, err)
-	}
+	testenv.MustSame(t, testenv.Must(settle.New(b.Store).ReleaseAcknowledged(t.Context(), lease, ids(s)))(t), 1,
+		"released")
 	again := b.One(run)
 	if again.Failures != 0 || again.Attempt != 2 || again.Cause != workqueue.CauseStreams {
 		t.Errorf("after a lost reply: %+v", again)

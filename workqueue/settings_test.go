@@ -203,9 +203,7 @@ func TestAdaptive(t *testing.T) {
 		}
 	}
 	for _, text := range []string{`"Auto"`, `""`, `1.5`, `"0x1"`, `true`, `[]`, `" 5"`, `"+5"`, `1e3`} {
-		if err := json.Unmarshal([]byte(text), &workqueue.Adaptive{}); err == nil {
-			t.Errorf("%s is taken", text)
-		}
+		testenv.Fails(t, json.Unmarshal([]byte(text), &workqueue.Adaptive{}), "%s is taken", text)
 	}
 }
 
@@ -221,9 +219,7 @@ func TestBytes(t *testing.T) {
 		testenv.Same(t, again, want, "%s comes back from %s", text, got)
 	}
 	for _, text := range []string{"", "KiB", "-1", "1KB", "1kib", "1.5MiB", "99999999999GiB", "1 K", "0x1", "1  KiB"} {
-		if err := new(workqueue.Bytes).UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q is taken", text)
-		}
+		testenv.Fails(t, new(workqueue.Bytes).UnmarshalText([]byte(text)), "%q is taken", text)
 	}
 }
 

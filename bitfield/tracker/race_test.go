@@ -337,9 +337,7 @@ func TestSealRacesTheLastAck(t *testing.T) {
 	}
 	const races = 50
 	for range races {
-		if n := b.together(both(b.open(1))); n != 1 {
-			t.Fatalf("%d calls completed it", n)
-		}
+		testenv.MustSame(t, b.together(both(b.open(1))), 1, "calls completed it")
 	}
 	for i := range 2 {
 		first, second := both(b.open(1))

@@ -274,9 +274,8 @@ func TestList(t *testing.T) {
 	} {
 		testenv.SameList(t, ids(tc.f), tc.want, "%s", name)
 	}
-	if _, err := tracker.List(t.Context(), b.pool, tracker.Filter{State: "odd"}); err == nil {
-		t.Error("a state that there is not was listed")
-	}
+	_, err := tracker.List(t.Context(), b.pool, tracker.Filter{State: "odd"})
+	testenv.Fails(t, err, "a state that there is not was listed")
 }
 
 // TestBitsMeanTheSameInSQL shows on a real server that member i in Go is bit i of get_bit, set_bit and bit_count.

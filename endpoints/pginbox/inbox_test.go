@@ -21,13 +21,11 @@ import (
 func TestNewValidates(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
-	if _, err := pginbox.New(nil, pginbox.Config{}); err == nil {
-		t.Error("a nil pool was taken")
-	}
+	_, err := pginbox.New(nil, pginbox.Config{})
+	testenv.Fails(t, err, "a nil pool was taken")
 	for _, table := range []string{"a b", "a.b.c", `a"b`, "1a", strings.Repeat("x", 51), "a.", "täble"} {
-		if _, err := pginbox.New(pool, pginbox.Config{Table: table}); err == nil {
-			t.Errorf("table %q was taken", table)
-		}
+		_, err := pginbox.New(pool, pginbox.Config{Table: table})
+		testenv.Fails(t, err, "table %q was taken", table)
 	}
 }
 
@@ -61,9 +59,8 @@ func TestPrune(t *testing.T) {
 	old := b.kit.Send("book", items(3)...)
 	b.exec(`UPDATE tranche_inbox SET at = at - interval '40 days'`)
 	recent := b.kit.Send("book", items(2)...)
-	if _, err := b.inbox.Prune(t.Context(), -time.Hour); err == nil {
-		t.Error("a negative age was taken")
-	}
+	_, err := b.inbox.Prune(t.Context(), -time.Hour)
+	testenv.Fails(t, err, "a negative age was taken")
 	n := testenv.Must(b.inbox.Prune(t.Context(), 30*24*time.Hour))(t)
 	if n != 3 || b.remembered() != 2 {
 		t.Errorf("%d pruned, %d left", n, b.remembered())

@@ -237,9 +237,7 @@ func TestBiggestChunk(t *testing.T) {
 		parts[i] = endpointstest.Item(fmt.Sprintf("K%d", i), "x")
 	}
 	first := b.kit.Send("book", parts...)
-	if len(first.Slots) != 8192 {
-		t.Fatalf("%d slots, failure %v", len(first.Slots), first.Failure)
-	}
+	testenv.MustSame(t, len(first.Slots), 8192, "slots, failure %v", first.Failure)
 	same(t, first, b.kit.Redeliver(first.Request))
 	testenv.Same(t, b.written(), 8192, "effects")
 }

@@ -103,10 +103,8 @@ func same(t testing.TB, a, b *endpointstest.Reply) {
 	}
 	for n, x := range a.Slots {
 		y := b.Slots[n]
-		if fmt.Sprintf("%d %q %q %v", x.Ordinal, x.Data, x.ContentType, x.Err) !=
-			fmt.Sprintf("%d %q %q %v", y.Ordinal, y.Data, y.ContentType, y.Err) {
-			t.Fatalf("slot %d was %+v and then %+v", n, x, y)
-		}
+		testenv.MustSame(t, fmt.Sprintf("%d %q %q %v", x.Ordinal, x.Data, x.ContentType, x.Err), fmt.Sprintf("%d %q %q %v",
+			y.Ordinal, y.Data, y.ContentType, y.Err), "slot %d", n)
 	}
 }
 

@@ -167,9 +167,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	}
 	before := time.Now()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, "Authorization", "Bearer "+admin.Secret)
-	if code != http.StatusOK {
-		t.Fatalf("revoking: %d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusOK, "revoking: %s", text)
 	const expire = `UPDATE api_token SET expires_at = tranche_now() WHERE name = 'eve'`
 	testenv.Must(b.Pool.Exec(t.Context(), expire))(t)
 	limit := watch.After(access.RevocationTime)

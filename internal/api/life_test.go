@@ -330,9 +330,7 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
 			"Content-Length: %d\r\n\r\n%s", api.Prefix+path, len(large), large) // all of it, before the answer is read
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
+		testenv.MustSame(t, err, nil, "%s", path)
 		status := testenv.Must(bufio.NewReader(conn).ReadString('\n'))(t)
 		testenv.Has(t, status, " 413 ", "%s", path)
 	}

@@ -168,9 +168,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 		b.Stalled("/trackers/ack", length, "")
 	}
 	first := b.Stalled("/trackers/ack", length, strings.Repeat(" ", most-1))
-	if got := ack(); got.StatusCode != http.StatusOK {
-		t.Fatalf("beside a large request a small one is answered %d", got.StatusCode)
-	}
+	testenv.MustSame(t, ack().StatusCode, http.StatusOK, "beside a large request a small one is answered")
 	b.Stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
 	var full *apitest.Head
 	apitest.Eventually(t, "the room is full", func() bool {

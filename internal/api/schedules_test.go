@@ -49,9 +49,7 @@ func TestTheWayOfASchedule(t *testing.T) {
 	b.Schedule("/schedules/night/pause", "")
 	var list api.ScheduleList
 	b.Read("/schedules", &list)
-	if len(list.Schedules) != 1 {
-		t.Fatalf("the list is %+v", list)
-	}
+	testenv.MustSame(t, len(list.Schedules), 1, "the list is %+v", list)
 	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
 		s.Last == nil || s.Last.Kind != schedule.OccurrenceNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)

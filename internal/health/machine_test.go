@@ -193,16 +193,13 @@ func TestOneLookForAll(t *testing.T) {
 	}
 	first := <-reports
 	for range callers - 1 {
-		if r := <-reports; r != first {
-			t.Fatal("there was another look")
-		}
+		testenv.MustSame(t, <-reports, first, "another look")
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	end := make(chan struct{})
 	endless := w.look(health.Config{Short: func() []string { <-end; return nil }})
-	if _, err := endless.Report(gone); err == nil {
-		t.Error("someone who is gone was answered")
-	}
+	_, err := endless.Report(gone)
+	testenv.Fails(t, err, "someone who is gone was answered")
 	close(end)
 }

@@ -109,9 +109,8 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 		"long": {"long", "active", "11 minutes"}, "short": {"short", "active", "9 minutes"},
 		"paused": {"paused", "paused", "1 day"},
 	} {
-		if _, err := w.pool.Exec(t.Context(), sql, row...); err != nil {
-			t.Fatal(name, err)
-		}
+		_, err := w.pool.Exec(t.Context(), sql, row...)
+		testenv.MustSame(t, err, nil, "%v", name)
 	}
 	report := testenv.Must(w.watch.Report(t.Context()))(t)
 	var got []store.Condition

@@ -198,9 +198,7 @@ func (w *world) claim(session workqueue.SessionID, run workqueue.RunID, n int) [
 	w.Helper()
 	claimed := testenv.Must(dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{Session: session, Run: run,
 		MaxSlices: n, MaxBytes: 1 << 20}))(w)
-	if len(claimed.Slices) != n {
-		w.Fatalf("%d requests were claimed; want %d", len(claimed.Slices), n)
-	}
+	testenv.MustSame(w, len(claimed.Slices), n, "requests were claimed")
 	return claimed.Slices
 }
 

@@ -61,10 +61,8 @@ func withSource(t *testing.T) (*bench, *counted) {
 
 func (b *bench) stored(name, id string) string {
 	b.Helper()
-	ops, err := collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{ID: id})
-	if err != nil || len(ops) != 1 {
-		b.Fatalf("%s is %+v, %v", id, ops, err)
-	}
+	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{ID: id}))(b)
+	testenv.MustSame(b, len(ops), 1, "%s", id)
 	return string(ops[0].Payload)
 }
 
@@ -88,9 +86,7 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":100},"n":2}}`
-	if done, err := b.add(text); err != nil || done.Added != 2 {
-		t.Fatalf("added %+v, %v", done, err)
-	}
+	testenv.MustSame(t, testenv.Must(b.add(text))(t).Added, 2, "added")
 	if got, want := b.stored("e", "a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
 		`"tier":"gold"}`; got != want {
 		t.Errorf("stored %s, want %s", got, want)
@@ -116,9 +112,7 @@ func TestOneQueryForManyOperations(t *testing.T) {
 	for i := range 5000 {
 		fmt.Fprintf(&text, `{"payload":{"customer":{"id":%d},"n":%d}}`, i%2500, i)
 	}
-	if done, err := b.add(text.String()); err != nil || done.Added != 5000 {
-		t.Fatalf("added %+v, %v", done, err)
-	}
+	testenv.MustSame(t, testenv.Must(b.add(text.String()))(t).Added, 5000, "added")
 	if from.asked.Load() != 3 || from.values.Load() != 2500 {
 		t.Errorf("asked %d times for %d values", from.asked.Load(), from.values.Load())
 	}

@@ -84,9 +84,8 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	other := testenv.Must(endpoints.NewProducer(nc, "nothing"))(t)
 	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
 	refused(err, wire.CollectUnknown, "there is no such collector")
-	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
-		t.Error("a.b is taken for the name of a collector")
-	}
+	_, err = endpoints.NewProducer(nc, "a.b")
+	testenv.Fails(t, err, "a.b is taken for the name of a collector")
 	for body, want := range map[string]string{
 		"":                        `"bad_operation","message":"there is no operation`,
 		"garbage":                 `this is not JSON`,

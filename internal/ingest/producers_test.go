@@ -167,13 +167,9 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 	add := func() (collectorstore.AddedOps, error) {
 		return b.it.Add(t.Context(), "o", []collectorstore.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
 	}
-	if done, err := add(); err != nil || done.Added != 1 {
-		t.Fatal(done, err)
-	}
+	testenv.MustSame(t, testenv.Must(add())(t).Added, 1, "added")
 	b.apply("o", "endpoint: echo\norder_by: n\npartitions: 100\n")
-	if done, err := add(); err != nil || done.Added != 1 {
-		t.Fatal(done, err)
-	}
+	testenv.MustSame(t, testenv.Must(add())(t).Added, 1, "added")
 	if keys := b.keys("o"); keys["customer-7"] != 1 || keys["97/100"] != 1 || len(keys) != 2 {
 		t.Errorf("keys: %v", keys)
 	}

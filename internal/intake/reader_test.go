@@ -43,9 +43,7 @@ func readAll(in io.Reader, cfg intake.Config) ([]parsed, error) {
 
 func checkRows(t *testing.T, got, want []parsed) {
 	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("got %d rows %v, want %d", len(got), got, len(want))
-	}
+	testenv.MustSame(t, len(got), len(want), "rows")
 	for i := range want {
 		testenv.Same(t, got[i], want[i], "row %d", i)
 	}
@@ -130,9 +128,7 @@ func TestGoodInput(t *testing.T) {
 			got := testenv.Must(readAll(strings.NewReader(test.in), test.cfg))(t)
 			checkRows(t, got, test.want)
 			got, err := readAll(iotest.OneByteReader(strings.NewReader(test.in)), test.cfg)
-			if err != nil {
-				t.Fatalf("byte by byte: %v", err)
-			}
+			testenv.MustSame(t, err, nil, "byte by byte")
 			checkRows(t, got, test.want)
 		})
 	}

@@ -262,9 +262,7 @@ func (p *page) until(what string, holds func() bool) {
 	ctx, cancel := context.WithTimeout(p.Context(), soon)
 	defer cancel()
 	for !holds() {
-		if err := p.read(ctx); err != nil {
-			p.Fatalf("waiting until %s: %v; events were %v", what, err, p.events[max(0, len(p.events)-20):])
-		}
+		testenv.MustSame(p, p.read(ctx), nil, "waiting until %s; events were %v", what, p.events[max(0, len(p.events)-20):])
 	}
 }
 

@@ -189,9 +189,7 @@ func TestWhatCameAndWentIsSetRight(t *testing.T) {
 	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Actor: "test"}
 	testenv.Must(redo.New(w.store).Rerun(t.Context(), again))(t)
 	p.fetch()
-	if p.states[7] != inspect.ItemReady {
-		t.Fatalf("the planes show %d; want ready: nothing is tried", p.states[7])
-	}
+	testenv.MustSame(t, p.states[7], inspect.ItemReady, "the planes, when nothing is tried")
 	w.answer(w.claim(run, 0, 1)[0], fail)
 	p.wantTruth()
 	testenv.Same(t, p.states[7], inspect.ItemFailed, "item 7")

@@ -70,9 +70,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if wrong.Load() != callers/10 {
-		t.Fatalf("%d callers were wrong; the test wants %d", wrong.Load(), callers/10)
-	}
+	testenv.MustSame(t, wrong.Load(), callers/10, "callers that are wrong")
 	// What the wrong ones named is their neighbours' too: everything is acknowledged.
 	testenv.Same(t, newly.Load(), 2*items, "items were newly acknowledged")
 	for _, id := range batches {

@@ -75,10 +75,8 @@ func TestOverNATS(t *testing.T) {
 	if len(ids) != items || ids[items-1].String() != added.LastID {
 		t.Fatalf("%d ids", len(ids))
 	}
-	bulk, err := client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
-	if err != nil || bulk.Newly != 8192 {
-		t.Fatal(bulk, err)
-	}
+	bulk := testenv.Must(client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}}))(t)
+	testenv.MustSame(t, bulk.Newly, 8192, "%v", bulk)
 	testenv.SameList(t, testenv.Must(client.Missing(ctx, batch.ID, "", 10))(t).Ranges, []string{"1:0-39"}, "missing")
 	testenv.Same(t, testenv.Must(client.Fail(ctx, "REFUSED", ids[8192], ids[8193]))(t).Newly, 2, "newly failed")
 	told := ackEach(t, client, ids[8194:])

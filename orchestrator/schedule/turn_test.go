@@ -259,10 +259,8 @@ func (w *world) answer(s *workqueue.Slice) (taken int, stale bool) {
 	for i := range s.Mask.Count() {
 		answer.Slots = append(answer.Slots, settle.Slot{Ordinal: workqueue.Ordinal(i), Result: []byte(`1`)})
 	}
-	out, err := settle.New(w.store).Record(w.Context(), []settle.Answer{answer})
-	if err != nil || len(out.Verdicts) != 1 {
-		w.Fatalf("%+v, %v", out, err)
-	}
+	out := testenv.Must(settle.New(w.store).Record(w.Context(), []settle.Answer{answer}))(w)
+	testenv.MustSame(w, len(out.Verdicts), 1, "%+v", out)
 	return out.Verdicts[0].Taken, out.Verdicts[0].Stale
 }
 

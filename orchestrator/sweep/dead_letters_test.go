@@ -119,10 +119,8 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b.Buried(t, 1)
 	b.publish(t, dead(t, uuid.New()))
 	b.Buried(t, 2)
-	out, err := b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
-	if err != nil || out.Requeued != 2 {
-		t.Fatalf("requeued %+v, %v", out, err)
-	}
+	out := testenv.Must(b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann"))(t)
+	testenv.MustSame(t, out.Requeued, 2, "requeued %+v", out)
 	b.take(t, "accounts")
 	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
 	nodetest.Until(t, "the obstacle's letter is sent", func() bool {

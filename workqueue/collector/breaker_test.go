@@ -31,9 +31,7 @@ func (c *opsBench) flushKeys(n int) []*flushOf {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
 	}
 	flushes := c.claimAll()
-	if len(flushes) != n {
-		c.Fatalf("claimed %d flushes of %d", len(flushes), n)
-	}
+	testenv.MustSame(c, len(flushes), n, "flushes claimed")
 	return flushes
 }
 

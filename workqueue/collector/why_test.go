@@ -55,9 +55,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 	c.wantWhy("when another may be flushed")
 	c.Exec(`UPDATE collector SET failures = 3`)
 	c.add("l", "e", "f")
-	if flushes := c.claimAll(); len(flushes) != 1 {
-		t.Fatalf("claimed %v; want one at a time", flushedIDs(flushes))
-	}
+	testenv.MustSame(t, len(c.claimAll()), 1, "flushes claimed")
 	why = c.wantWhy("after three failures", "one_at_a_time", "flushing")["one_at_a_time"]
 	testenv.Has(t, why.Text, "the last 3 flushes came to nothing", "it is told as")
 	c.Exec(`UPDATE collector SET failures = 0, in_flight = 1, spec = jsonb_set(spec::jsonb, '{in_flight}', '1')`)
@@ -72,9 +70,7 @@ func TestThatNoNodeHasRoomIsTold(t *testing.T) {
 	for i := range most + 1 {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
 	}
-	if n := len(c.claimAs(c.Session, most-1)); n != most-1 {
-		t.Fatalf("claimed %d", n)
-	}
+	testenv.MustSame(t, len(c.claimAs(c.Session, most-1)), most-1, "claimed")
 	c.wantWhy("while there is a place", "flushing")
 	c.claimAs(c.Session, 1)
 	why := c.wantWhy("without a place", "nodes_busy", "flushing")["nodes_busy"]

@@ -64,9 +64,7 @@ func (b *bench) wantClaims(run workqueue.RunID, want ...workqueue.Ordinal) []wor
 		got = append(got, storetest.Ordinals(s)...)
 	}
 	slices.Sort(got)
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		b.Fatalf("claimed items %v; want %v: %s", got, want, b.Dump(run))
-	}
+	testenv.MustSame(b, fmt.Sprint(got), fmt.Sprint(want), "claimed items: %s", b.Dump(run))
 	return claimed
 }
 

@@ -142,10 +142,8 @@ func TestLiveSlicesInPages(t *testing.T) {
 	seen := map[string]int{}
 	filter := inspect.LiveFilter{Run: run, Limit: 2}
 	for {
-		page, err := inspect.New(b.Store).LiveSlices(t.Context(), filter)
-		if err != nil || page.Counts != (inspect.LiveCounts{Scheduled: 1, Claimed: 3, Sent: 1}) {
-			t.Fatalf("%+v, %v", page, err)
-		}
+		page := testenv.Must(inspect.New(b.Store).LiveSlices(t.Context(), filter))(t)
+		testenv.MustSame(t, page.Counts, (inspect.LiveCounts{Scheduled: 1, Claimed: 3, Sent: 1}), "%+v", page)
 		for _, s := range page.Slices {
 			seen[s.State]++
 			if s.ID == out.ID && (s.FirstKey != "C3" || s.Remaining != 1 || s.Items != 2 || s.Service != "slow" ||

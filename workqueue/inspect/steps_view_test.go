@@ -150,9 +150,7 @@ func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	b.Exec(`UPDATE run_step SET rate = 1, tokens = -100, tokens_at = tranche_now()`)
 	_, e := b.look(run)
 	e.MergeSteps()
-	if len(e.Groups) != 1 {
-		t.Fatalf("got %+v", e.Groups)
-	}
+	testenv.MustSame(t, len(e.Groups), 1, "groups")
 	g := &e.Groups[0]
 	want := health.Advice{Do: "let more be sent", Command: "tranche run set " + run.String() + " --rate N --step NAME"}
 	if g.Reason != health.ReasonRate || len(g.Steps) != 3 || g.Items != 10 ||

@@ -59,17 +59,13 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 	run := b.Load(storetest.Chunked(2), 2)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}))
 	b.Record(storetest.Whole(b.One(run)))
-	items, err := inspect.New(b.Store).Items(t.Context(), run, "C1")
-	if err != nil || len(items) != 1 {
-		t.Fatalf("got %+v, %v; want one item", items, err)
-	}
+	items := testenv.Must(inspect.New(b.Store).Items(t.Context(), run, "C1"))(t)
+	testenv.MustSame(t, len(items), 1, "items")
 	step := items[0].Steps[0]
 	if items[0].State != workqueue.OutcomeDone || step.State != "done" || string(step.Result) != `{"of":1}` {
 		t.Errorf("the item is %+v", items[0])
 	}
-	if len(step.Attempts) != 2 {
-		t.Fatalf("there are %d attempts; want 2: %+v", len(step.Attempts), step.Attempts)
-	}
+	testenv.MustSame(t, len(step.Attempts), 2, "attempts")
 	first, second := step.Attempts[0], step.Attempts[1]
 	if first.Outcome != "retried" || first.Error == nil || first.Error.Code != "BUSY" || first.Service != "test" {
 		t.Errorf("the first attempt is %+v", first)
@@ -182,9 +178,7 @@ func TestGroupsFollowCorrections(t *testing.T) {
 		}
 		return all
 	}
-	if got := fmt.Sprint(look()); got != "[=north10]" {
-		t.Fatalf("groups %s", got)
-	}
+	testenv.MustSame(t, fmt.Sprint(look()), "[=north10]", "groups")
 	b.Correct(run, `{"branch":"south"}`, "C1", "C2")
 	testenv.Same(t, fmt.Sprint(look()), "[=north8 =south2]", "groups after a correction")
 }

@@ -50,10 +50,8 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 	b.Check()
 	b.Seal(run)
 	g.work()
-	passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run)
-	if err != nil || len(passed) != 1 {
-		t.Fatalf("barriers %v passed, %v", passed, err)
-	}
+	passed := testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run))(t)
+	testenv.MustSame(t, len(passed), 1, "barriers %v passed", passed)
 	g.work()
 	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 8, storetest.Transactions: 3 + 8, storetest.Branches: 8,
 		storetest.Statement: 8200, storetest.Posting: 8200})
@@ -213,9 +211,8 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 		}
 	}
 	b.Until("it looks for the items", waits("relation"))
-	if _, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run); err != nil {
-		t.Fatalf("while it looks, no one has the steps: %v", err)
-	}
+	_, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run)
+	testenv.MustSame(t, err, nil, "while it looks, no one has the steps")
 	testenv.NoError(t, reading.Commit(t.Context()))
 	b.Until("it waits for the steps", func() bool { return waits("transactionid")() || waits("tuple")() })
 	// in the same block: it came too late

@@ -153,7 +153,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 		_, err := redo.New(g.Store).Reset(t.Context(), redo.ResetRequest{Run: g.run, Select: wrong})
 		testenv.Says(t, err, "failed_at", "%+v", wrong)
 	}
-	_, err := redo.New(g.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, DryRun: true, Select: redo.Selection{
+	_, err = redo.New(g.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, DryRun: true, Select: redo.Selection{
 		Step: "accounts", At: "statement", Codes: []string{"bad_part"}}})
 	testenv.Same(t, err, nil, "a re-run of the part")
 	g.fresh()

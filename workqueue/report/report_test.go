@@ -94,9 +94,8 @@ func TestReportCountsWork(t *testing.T) {
 	claim.Session = lost
 	testenv.Must(dispatch.New(b.Store).Claim(t.Context(), claim))(t)
 	b.Expire(lost)
-	if n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()); err != nil || n != 1 {
-		t.Fatal(n, err)
-	}
+	testenv.MustSame(t, testenv.Must(settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()))(t), 1,
+		"sessions released")
 	var longest time.Duration // that recording took: a run ends with the recording of its last answer
 	timed := func(work func()) {
 		began := time.Now()

@@ -27,9 +27,7 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 	met := 0
 	for _, s := range b.Claim(run, items) {
 		pieces := storetest.InPieces(s, storetest.Ordinals(s)[0], slices.Repeat([]byte("0123456789"), 300), 1000)
-		if got := b.TakePieces(pieces[0])[0].Standing; got != export.Kept {
-			t.Fatalf("the first piece is %v", got)
-		}
+		testenv.MustSame(t, b.TakePieces(pieces[0])[0].Standing, export.Kept, "the first piece")
 		var standings [2]export.Standing
 		var both sync.WaitGroup
 		for i := range standings {

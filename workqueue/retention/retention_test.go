@@ -217,9 +217,8 @@ func TestRetentionLimits(t *testing.T) {
 	b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[1], runs[2])
 	testenv.Same(t, due(retention.Limits{Age: &age}), 0, "runs are due")
 	for _, wrong := range []retention.Limits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
-		if _, err := retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, wrong, "ann"); err == nil {
-			t.Errorf("%v was taken", wrong)
-		}
+		_, err := retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, wrong, "ann")
+		testenv.Fails(t, err, "%v was taken", wrong)
 	}
 	_, err := retention.New(b.Store).SetRetention(ctx, "cats", retention.Limits{}, "ann")
 	testenv.Says(t, err, "quarantine", "a kind that there is none")

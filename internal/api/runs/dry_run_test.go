@@ -191,9 +191,7 @@ func TestForecastOfARun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(apitest.Three))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	at := api.Prefix + "/runs/last/forecast"
 	var found runs.Forecasts
 	_, text = b.Ask(http.MethodGet, at+"?change=echo.in_flight%3D9&change=rate%3D5", nil)

@@ -78,9 +78,7 @@ func TestPlanesAreZippedAndKept(t *testing.T) {
 	b := apitest.Setup(t)
 	items := "id\n" + strings.Repeat("x\n", 9000)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&on_duplicate=allow", strings.NewReader(items))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	at := api.Prefix + "/runs/last/planes"
 	header := b.Send(http.MethodGet, at, "").Header
 	if header.Get("Tranche-Items") != "9000" || header.Get("Tranche-Blocks") != "2" {
@@ -136,9 +134,7 @@ func TestTheHeadOfAStreamEnds(t *testing.T) {
 	b.Start("chunk=2")
 	for range 30 {
 		for _, path := range []string{"/runs/last/events?planes=true", "/events?topic=runs"} {
-			if head := b.Send(http.MethodHead, api.Prefix+path, ""); head.StatusCode != http.StatusOK {
-				t.Fatalf("HEAD %s: %d", path, head.StatusCode)
-			}
+			testenv.MustSame(t, b.Send(http.MethodHead, api.Prefix+path, "").StatusCode, http.StatusOK, "HEAD %s", path)
 		}
 	}
 }

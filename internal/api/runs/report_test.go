@@ -63,9 +63,7 @@ func TestGroups(t *testing.T) {
 		fmt.Fprintf(&items, "x%d,b%d\n", i, i%3*(i%2))
 	}
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(items.String()))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	at := api.Prefix + "/runs/last/groups"
 	var found inspect.PayloadGroups
 	_, text = b.Ask(http.MethodGet, at, nil)
@@ -92,9 +90,7 @@ func TestGroups(t *testing.T) {
 	b.Refused(422, "one of them", http.MethodGet, at+"?lanes=true&by=id", nil)
 	code, text = b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&order_by=branch&partitions=2",
 		strings.NewReader(items.String()))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	_, text = b.Ask(http.MethodGet, at+"?lanes=true", nil)
 	found = inspect.PayloadGroups{}
 	if err := json.Unmarshal(text, &found); err != nil || found.By != "lane" || len(found.Groups) != 2 ||

@@ -68,9 +68,7 @@ func TestTwinsComeInPages(t *testing.T) {
 	b := apitest.Setup(t)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\n"+strings.Repeat("a\n", 2*inspect.MaxTwins)))
-	if code != http.StatusCreated {
-		t.Fatalf("%s", text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	_, first := b.Get("/runs/twins/items/a")
 	_, last := b.Get("/runs/twins/items/a?after=99")
 	if !strings.Contains(first, `"next":99}`) || strings.Count(first, `"ordinal":`) != inspect.MaxTwins ||
@@ -85,9 +83,7 @@ func TestResultsThatAreNotThere(t *testing.T) {
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\na\na\nb\n../x\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "twins")
-	if err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	testenv.MustSame(t, err, nil, "%s", text)
 	at := api.Prefix + "/runs/twins/items/"
 	b.Refused(404, "step echo has no result for item", http.MethodGet, at+"b/result", nil)
 	b.Answer(run, "", func(o workqueue.Ordinal) []byte {
@@ -110,9 +106,7 @@ func TestResultsThatAreNotThere(t *testing.T) {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
 	}
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs/twins/reset", strings.NewReader(`{"keys":["a"]}`))
-	if code != http.StatusOK {
-		t.Fatalf("%s", text)
-	}
+	testenv.MustSame(t, code, http.StatusOK, "%s", text)
 	b.Refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
 }
 
@@ -122,9 +116,7 @@ func TestLargeResults(t *testing.T) {
 	b := apitest.Setup(t)
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\nc\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "large")
-	if err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	testenv.MustSame(t, err, nil, "%s", text)
 	claimed, err := dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.ID, Run: run,
 		MaxSlices: 1, MaxBytes: 1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
@@ -143,10 +135,8 @@ func TestLargeResults(t *testing.T) {
 	whole := sha256.Sum256([]byte(object))
 	pieces = append(pieces, export.Piece{Number: 1, Data: []byte(object), Claim: export.Claim{Slice: s.ID,
 		Endpoint: "echo", Ordinal: 2, Pieces: 1, Bytes: int64(len(object)), SHA256: whole}})
-	taken, err := export.New(b.Store).Take(t.Context(), pieces)
-	if err != nil || taken[2].Standing != export.Complete {
-		t.Fatalf("%+v, %v", taken, err)
-	}
+	taken := testenv.Must(export.New(b.Store).Take(t.Context(), pieces))(t)
+	testenv.MustSame(t, taken[2].Standing, export.Complete, "%+v", taken)
 	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 3,
 		Slots: []settle.Slot{{Ordinal: 0, Result: export.Reference(30_000, sum), ContentType: "application/pdf",
 			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)},
@@ -226,9 +216,7 @@ func TestJSONOfAnySizeIsJSON(t *testing.T) {
 	})
 	code, text := e.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id&name=large",
 		strings.NewReader("id\na\nb\nc\nd\ne\nf\ng\n"))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	e.Bench.Until("the run completes", `SELECT state = 'completed' FROM batchrun WHERE name = 'large'`)
 	_, lines := e.Get("/runs/large/export?format=ndjson")
 	_, flat := e.Get("/runs/large/export?format=csv&flat=true")
