@@ -21,6 +21,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // patience bounds every wait of the tests: what a stall has held up may be delivered again after an AckWait only.
 const patience = 2 * time.Minute
 

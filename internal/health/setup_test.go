@@ -25,6 +25,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // soon is more than anything here takes on a busy machine.
 const soon = 2 * time.Minute
 

@@ -20,6 +20,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // limit is more than anything here takes on a busy machine.
 const limit = 2 * time.Minute
 

@@ -12,6 +12,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // parsed is an Item in a form that can be compared and kept.
 type parsed struct {
 	key, payload string

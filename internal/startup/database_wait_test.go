@@ -17,6 +17,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // scripted is a PostgreSQL that answers each connection with the next SQLSTATE; hangUp closes it without one. When
 // there are no more it takes connections, unless it is stubborn: then the last is its answer indefinitely.
 type scripted struct {

@@ -24,6 +24,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are years
 // away.
 type world struct {

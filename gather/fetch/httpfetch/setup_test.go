@@ -21,8 +21,11 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 	"github.com/tranchehq/tranche/workqueue"
 )
+
+func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
 
 // canary is a secret that must not be seen anywhere but in requests to its host.
 const canary = "CANARY-7d2f\"quoted&more"

@@ -20,6 +20,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 type movement struct {
 	Day    int32   `parquet:"day,date"`
 	Amount float64 `parquet:"amount"`
