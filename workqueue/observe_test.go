@@ -31,7 +31,6 @@ func (b *bench) observe() pacestore.Observation {
 }
 
 func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.auto(40)
 	claimed := b.Claim(run, 8)
@@ -75,7 +74,6 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 }
 
 func TestObserveLeavesFixedPacesAlone(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.Send(b.Claim(b.Load(storetest.Request(), 20), 2)...)
 	testenv.Same(t, len(b.observe().Endpoints), 0, "endpoints")
@@ -89,7 +87,6 @@ func TestObserveLeavesFixedPacesAlone(t *testing.T) {
 }
 
 func TestAPaceIsSavedWithItsChanges(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.auto(8)
 	lease := b.Lead()
@@ -138,7 +135,6 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			for _, r := range []requests{tc.before, tc.now} {
 				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)
